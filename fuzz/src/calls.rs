@@ -86,7 +86,7 @@ pub(crate) fn calls() -> Vec<Vec<u8>> {
             [R | 20, 1, 3, 0],
             [R | 6, 1, 0x20, 4],
         ]),
-        // Datagrams, and nobody there.
+        // Datagrams, also to an address without a host.
         program(&[
             [0, 0, 0, 1],
             [1, 1, 0, 3],

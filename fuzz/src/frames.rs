@@ -42,7 +42,7 @@ const SECOND_MTU: usize = 1280;
 /// Verbs in one input: each may do as much work as a frame.
 const MAX_VERBS: usize = 256;
 
-/// How far an input got: seeds that stop getting there are worth nothing.
+/// How far an input got, so that a test notices seeds that no longer get there.
 #[derive(Debug, Default)]
 pub(crate) struct Depth {
     /// Connections that a listener handed out.
@@ -55,15 +55,15 @@ pub(crate) struct Depth {
     pub(crate) datagrams: usize,
     /// Frames that the stack sent.
     pub(crate) sent: usize,
-    /// Errors that sockets were told.
+    /// Errors that sockets reported.
     pub(crate) errors: usize,
     /// Sends that completed.
     pub(crate) completed: usize,
-    /// Packets that were passed on from link to link.
+    /// Packets that were forwarded between the links.
     pub(crate) forwarded: usize,
 }
 
-/// See the head of this file.
+/// Runs one input; see the head of this file.
 pub(crate) fn stack_frames(data: &[u8]) -> Depth {
     let mut run = Run::new();
     let mut rest = data;
@@ -210,7 +210,7 @@ impl Run {
             0 => SocketId::from(self.listeners[0]),
             len => self.streams[usize::from(which) % len].into(),
         };
-        // What was added later has the upper half.
+        // Later verbs have the upper half.
         if verb >= 0x80 {
             let streams = self.streams.iter().map(|&id| SocketId::from(id));
             let listeners = self.listeners.iter().map(|&id| id.into());
@@ -388,7 +388,7 @@ impl Run {
             _ => {}
         }
         let Some(Found { at, quoted: false }) = find_tcp(head) else { return };
-        // What is passed on is not the stack's.
+        // Forwarded packets are not the stack's.
         let ours = match u16_at(head, 12) {
             0x0800 => matches!(head[26..30], [10, 0, 0 | 1, 1]),
             _ => head[22] != 0xfd || head[36..38] == [0, 1],
@@ -515,7 +515,7 @@ fn add_at(bytes: &mut [u8], at: usize, n: u32) {
     }
 }
 
-/// A card that can do nothing.
+/// A card without offloads.
 fn second() -> Capabilities {
     Capabilities {
         mac: SECOND_MAC,

@@ -20,10 +20,9 @@ use world::{Files, addr, pair_with};
 
 /// Calls in one input.
 const MAX_CALLS: usize = 400;
-/// Descriptors that are kept in mind on each host; closed ones stay until they are pushed out, and
-/// are used as well.
+/// Descriptors to choose from on each host; closed ones stay until they are pushed out.
 const MAX_FDS: usize = 48;
-/// Longer than anything lasts that nobody holds: TIME-WAIT, FIN-WAIT-2, orphans that retransmit.
+/// Longer than anything without a descriptor lasts: TIME-WAIT, FIN-WAIT-2, orphans that retransmit.
 const WIND_UP: Duration = Duration::from_secs(1200);
 
 /// How far an input got.
@@ -39,7 +38,7 @@ pub(crate) struct Reach {
     pub(crate) ready: usize,
 }
 
-/// See the head of this file.
+/// Runs one input; see the head of this file.
 pub(crate) fn posix_calls(data: &[u8]) -> Reach {
     let (left, right) = pair_with(|config| {
         config.pool_bytes = 2 << 20;
@@ -76,7 +75,7 @@ struct Host {
     files: Files,
     /// Descriptors that exist.
     open: Vec<Fd>,
-    /// Those, and some that did.
+    /// Those, and some closed ones.
     known: Vec<Fd>,
 }
 
@@ -133,7 +132,7 @@ impl Host {
                 let flags = MSG_DONTWAIT | i32::from(a) & (MSG_PEEK | MSG_TRUNC | MSG_OOB);
                 let mut buffer = vec![0; usize::from(b) * 64];
                 if let Ok(got) = files.recv(fd, &mut buffer, flags) {
-                    // MSG_TRUNC tells of more than fits.
+                    // MSG_TRUNC reports more than fits.
                     assert!(got <= buffer.len() || flags & MSG_TRUNC != 0, "{got} bytes");
                     reach.received += got;
                 }
@@ -219,7 +218,7 @@ impl Host {
             19 => {
                 let command = [F_GETFL, F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, 77]
                     [usize::from(a % 7)];
-                // What blocks might never end.
+                // Blocking calls might never end.
                 let argument = if command == F_SETFL { O_NONBLOCK } else { i32::from(b) };
                 let done = files.fcntl(fd, command, argument);
                 if let (Ok(fd), F_DUPFD | F_DUPFD_CLOEXEC) = (done, command) {

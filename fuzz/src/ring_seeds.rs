@@ -148,7 +148,7 @@ pub(crate) fn rings() -> Vec<Vec<u8>> {
             [11, 0, 2, 0],
             [7, 1, 0, 0],
         ]]),
-        // Connects: to itself, to nobody, given up.
+        // Connects: to itself, to a closed port, cancelled.
         program(&[&[
             [0, 9, 6, 0],
             [0, 9, 6, 1],

@@ -1,11 +1,9 @@
-//! An application that shares the rings' memory with the stack, and writes into it whatever it
-//! likes.
+//! An application that shares the rings' memory with the stack, and writes any value into it.
 //!
-//! The input is a list of four bytes: what is done, and three that say how. Between honest verbs
-//! (submissions of every kind, buffers given back, memory registered and taken back) any word of any
-//! ring is written over: indices, bells, entries. Nothing may panic, spin or grow without limit; a
-//! flow of another application on the same stack, which knows nothing of all this, arrives byte for
-//! byte; and when the application is gone nothing of it is left.
+//! The input is a list of four bytes: a verb and three arguments. Between valid verbs (submissions of
+//! every kind, buffers returned, memory registered and unregistered) any word of any ring is
+//! overwritten: indices, bells, entries. Nothing may panic, spin or grow without limit; another
+//! application's flow on this stack arrives intact; and nothing is left when the application is gone.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,14 +30,14 @@ const PORT: u16 = 7000;
 const QUIET_PORT: u16 = 7001;
 /// The client's datagram socket.
 const TALKER_PORT: u16 = 7002;
-/// Longer than anything lasts that nobody holds.
+/// Longer than anything without an owner lasts.
 const WIND_UP: Duration = Duration::from_secs(1200);
 
 /// How far an input got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reach {
     pub(crate) counters: Counters,
-    /// Handles that the application was told.
+    /// Handles that the application got.
     pub(crate) opened: usize,
     /// Datagrams that came back from it.
     pub(crate) answered: usize,
@@ -47,7 +45,7 @@ pub(crate) struct Reach {
     pub(crate) unregistered: usize,
 }
 
-/// See the head of this file.
+/// Runs one input; see the head of this file.
 pub(crate) fn ring_words(data: &[u8]) -> Reach {
     let mut world = World::new();
     for &[verb, a, b, c] in data.as_chunks().0.iter().take(MAX_VERBS) {
@@ -90,7 +88,7 @@ impl Node for Host {
     }
 }
 
-/// The flow that must not notice.
+/// The flow that must not be affected.
 struct Quiet {
     listener: ListenerId,
     sender: TcpId,
@@ -106,7 +104,7 @@ struct World {
     engine: Engine,
     ends: Ends,
     registered: Vec<Registered>,
-    /// Handles that were told; the first is the listener's.
+    /// Handles that were reported; the first is the listener's.
     handles: Vec<u64>,
     held: VecDeque<Entry>,
     /// Sockets of the client that send to the application.
@@ -234,7 +232,7 @@ impl World {
             }
             12 => self.register(a, b, c),
             13 => self.unregister(a, b),
-            // What was told is looked at, all of it or some.
+            // The application reads all or some of its completions.
             _ => self.look(usize::from(a)),
         }
     }
@@ -284,7 +282,7 @@ impl World {
         self.ends.submissions.publish();
     }
 
-    /// What it holds goes back, or something that it does not hold.
+    /// Returns buffers that it holds, or others.
     fn give_back(&mut self, a: u8, b: u8, c: u8) {
         let count = usize::from(b).max(1);
         for n in 0..count {
@@ -312,7 +310,7 @@ impl World {
         self.registered.iter_mut().for_each(|registered| _ = registered.fill.publish());
     }
 
-    /// A word of a ring is written over.
+    /// Overwrites a word of a ring.
     fn scribble(&mut self, a: u8, b: u8, c: u8) {
         let words = match a % 6 {
             0 => self.ends.submissions.words(),
@@ -409,7 +407,7 @@ impl World {
         }
     }
 
-    /// Takes completions and what belongs to them, and looks at the bytes.
+    /// Takes completions and their buffers, and checks the bytes.
     fn look(&mut self, most: usize) {
         for _ in 0..=most {
             let Some(done) = self.ends.completions.pop() else { break };
@@ -442,7 +440,7 @@ impl World {
         self.ends.entries.release();
     }
 
-    /// The stack's side has its turn.
+    /// A turn of the stack's side.
     fn turn(&mut self) {
         let now = self.sim.now();
         self.quiet(now);

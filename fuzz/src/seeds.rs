@@ -1,5 +1,5 @@
-//! Where the corpus began: valid inputs of each target, each with every field of a length or an
-//! offset one too small, one too large and at its ends, and cut short; and whole conversations.
+//! The seeds of the corpus: valid inputs of each target, each with every length and offset one too
+//! small, one too large and at its limits, and cut short; and whole conversations.
 //!
 //! `cargo test -p pagewire-sim --test corpus` replays them all; with `-- --ignored` it also writes
 //! them to `fuzz/target/seeds`, for a corpus made anew.
@@ -228,7 +228,7 @@ fn conversations() -> Vec<Vec<u8>> {
     let answer = [&OURS[..], &there, &[8, 6], &asked].concat();
 
     let mut all: Vec<Vec<Vec<u8>>> = vec![
-        // Passed on: one waits for who is asked for, one is cut, one may not be.
+        // Forwarded: one waits for a neighbour, one is fragmented, one must not be.
         vec![
             hello.clone(),
             across(0, 100),
@@ -276,7 +276,7 @@ fn conversations() -> Vec<Vec<u8>> {
             to_80(9999, RST, &[], b""),
             to_80(4404, RST, &[], b""),
         ],
-        // Nobody reads: the window closes; probes; then somebody reads.
+        // The application does not read: the window closes; probes; then it reads.
         vec![
             accepted.clone(),
             verb(7, 0, 0),
@@ -403,7 +403,7 @@ fn conversations() -> Vec<Vec<u8>> {
             to_80(1001, ACK, &[], b"no timestamps"),
             record(FOLLOW, &frame4(6, &tcp(4000, 80, 1001, 70_000, ACK, &stamps(4), b""))),
         ],
-        // The same over IPv6.
+        // Both over IPv6.
         vec![
             hello.clone(),
             to_80_six(1000, SYN, &options, b""),
@@ -437,7 +437,7 @@ fn conversations() -> Vec<Vec<u8>> {
             verb(9, 0, 5),
         ],
         vec![connected.clone(), verb(4, 0, 0)],
-        // UDP both ways, large, to nobody, with errors.
+        // UDP both ways, large, to a closed port, with errors.
         vec![
             hello.clone(),
             record(PLAIN, &frame4(17, &udp(4000, 53, b"question"))),
@@ -464,7 +464,7 @@ fn conversations() -> Vec<Vec<u8>> {
             record(PLAIN, &frame4(1, &icmp(8, 0, 1, &bulk))),
             record(4 | PLAIN, &frame4(1, &icmp(8, 0, 1, &bulk))),
         ],
-        // Neighbours: asks, tells, probes, conflicts.
+        // Neighbours: requests, answers, probes, conflicts.
         vec![
             record(PLAIN, &[&[0xff; 6][..], &PEER, &[8, 6], &arp(1)].concat()),
             arp_reply.clone(),

@@ -95,7 +95,7 @@ pub(crate) fn tap_frame(data: &[u8]) {
     pagewire_device::fuzzing::tap_frame(data);
 }
 
-/// A virtqueue that its driver writes whatever it likes into, walked between its writes.
+/// A virtqueue that a hostile driver writes, walked between its writes.
 pub(crate) fn virtqueue(data: &[u8]) {
     pagewire_device::fuzzing::virtqueue(data);
 }

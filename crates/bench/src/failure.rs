@@ -1,4 +1,4 @@
-//! Why a measurement failed, in words; the command prints them.
+//! Why a measurement failed, as text that the command prints.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -9,29 +9,29 @@ use pagewire_device::DeviceError;
 /// Why a measurement gave no results.
 #[derive(Debug)]
 pub enum Failure {
-    /// Something was not as it must be. The text says what to do.
+    /// The text says what is wrong, and what to do.
     Failed(String),
-    /// Options contradict each other. The text says what to do.
+    /// Options contradict each other; the text says what to do.
     Usage(String),
     /// No port for virtual machines could be made at this path.
     Socket(PathBuf, DeviceError),
 }
 
 impl Failure {
-    /// With what was tried in front of the reason.
+    /// A failure: what was tried, and why it failed.
     pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }
 }
 
-/// Errors that say enough by themselves.
+/// Errors that need no context.
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// Errors that need what was tried in front of them.
+/// Errors that need the context of what was tried.
 pub(crate) trait Because<T> {
     fn because(self, what: impl Display) -> Result<T, Failure>;
 }
@@ -42,8 +42,8 @@ impl<T, E: Display> Because<T> for Result<T, E> {
     }
 }
 
-/// Prints results. Nobody reading them any more is no failure: the work was done.
-pub(crate) fn say(text: impl Display) {
+/// Prints results. A closed standard output is no failure: the work was done.
+pub fn say(text: impl Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

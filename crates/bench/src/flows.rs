@@ -1,4 +1,4 @@
-//! Several connections side by side that move bytes until they are told to stop.
+//! Several connections side by side that move bytes until the round is over.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
@@ -23,37 +23,37 @@ const CONNECTION: &str = "a connection of the measurement";
 /// How long connections may take to be set up over a bad path, one after the other.
 const SETUP: Duration = Duration::from_secs(60);
 
-/// How often each is tried: over a bad path, three questions for a link address may be lost.
+/// Attempts for each: over a bad path, three requests for a link address may be lost.
 const TRIES: usize = 5;
 
-/// How long a call waits before it looks whether it is over.
+/// How long a call waits before it checks whether the round is over.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Bytes of a single read or write.
 const PIECE: usize = 256 << 10;
 
-/// What the threads of a round have in common. Flows belong to classes that are counted apart.
+/// What the threads of a round share. Flows belong to classes that are counted apart.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) over: AtomicBool,
-    /// The last moment to look at connections: what arrives from here on does not count.
-    look: AtomicBool,
-    /// Somebody wants to look.
-    looked_at: bool,
+    /// Time to inspect connections: what arrives from here on does not count.
+    inspect: AtomicBool,
+    /// Connections are to be inspected.
+    inspected: bool,
     open: AtomicUsize,
     arrived: [AtomicU64; 2],
-    /// What connections say about themselves at the end, if anybody wants to know.
-    said: Mutex<Vec<String>>,
+    /// What connections report at the end, if that is wanted.
+    reports: Mutex<Vec<String>>,
 }
 
 impl Traffic {
-    /// Before anything is open. Connections say what they know at the end, if they are `looked_at`.
-    pub(crate) fn new(looked_at: bool) -> Self {
-        Self { looked_at, ..Self::default() }
+    /// Before anything is open. With `inspected`, connections report their state at the end.
+    pub(crate) fn new(inspected: bool) -> Self {
+        Self { inspected, ..Self::default() }
     }
 
     /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
-    /// `length`, by class, and says that it is over.
+    /// `length`, by class, and ends the round.
     pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
         let deadline = Instant::now() + SETUP;
         while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {
@@ -64,8 +64,8 @@ impl Traffic {
         let (begun, before) = (Instant::now(), count());
         self.sleep(length);
         let (time, after) = (begun.elapsed(), count());
-        if self.looked_at {
-            self.look.store(true, Ordering::Relaxed);
+        if self.inspected {
+            self.inspect.store(true, Ordering::Relaxed);
             self.sleep(Duration::from_millis(500));
         }
         self.over.store(true, Ordering::Relaxed);
@@ -85,14 +85,14 @@ impl Traffic {
         result
     }
 
-    /// What was said, once everything has ended.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.lock().map(|mut said| std::mem::take(&mut *said)).unwrap_or_default()
+    /// What connections reported, once all have ended.
+    pub(crate) fn reports(&self) -> Vec<String> {
+        self.reports.lock().map(|mut reports| std::mem::take(&mut *reports)).unwrap_or_default()
     }
 
-    pub(crate) fn say(&self, what: String) {
-        if let Ok(mut said) = self.said.lock() {
-            said.push(what);
+    pub(crate) fn report(&self, what: String) {
+        if let Ok(mut reports) = self.reports.lock() {
+            reports.push(what);
         }
     }
 
@@ -158,9 +158,9 @@ pub(crate) fn kernel_send(
             connection.set_write_timeout(Some(TICK)).because(CONNECTION)?;
             scope.spawn(move || write_pieces(&mut connection, source, traffic));
         }
-        while traffic.looked_at && !traffic.over() {
-            if traffic.look.load(Ordering::Relaxed) {
-                traffic.say(sockets());
+        while traffic.inspected && !traffic.over() {
+            if traffic.inspect.load(Ordering::Relaxed) {
+                traffic.report(sockets());
                 break;
             }
             std::thread::park_timeout(TICK);
@@ -181,13 +181,13 @@ fn write_pieces(connection: &mut KernelStream, source: &Source, traffic: &Traffi
     }
 }
 
-/// What the kernel says about the sockets of this thread's network namespace.
+/// The state of the sockets in this thread's network namespace, from the kernel.
 fn sockets() -> String {
     let output = Command::new("ss").args(["-t", "-i", "-n", "-H"]).output();
     output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
 }
 
-/// The same from a host, by reference.
+/// Connects from a host and sends by reference, until it is over.
 pub(crate) fn host_send(
     host: &Host,
     to: SocketAddr,
@@ -206,7 +206,7 @@ pub(crate) fn host_send(
                     while !left.is_empty() {
                         match until_over(traffic, || connection.send_some(&mut left)) {
                             Ok(Some(_)) => {}
-                            _ => return let_go(connection, traffic),
+                            _ => return reset(connection, traffic),
                         }
                     }
                 }
@@ -216,7 +216,7 @@ pub(crate) fn host_send(
     })
 }
 
-/// A host accepts connections and takes what comes, by reference.
+/// Accepts connections on a host and receives by reference, until it is over.
 pub(crate) fn host_receive(
     listener: &TcpListener,
     flows: usize,
@@ -236,7 +236,7 @@ pub(crate) fn host_receive(
                 loop {
                     match until_over(traffic, || connection.recv_into(RECV_PIECE, &mut frags)) {
                         Ok(Some(n @ 1..)) => traffic.count(class, n),
-                        _ => return let_go(connection, traffic),
+                        _ => return reset(connection, traffic),
                     }
                     frags.clear();
                 }
@@ -246,13 +246,13 @@ pub(crate) fn host_receive(
     })
 }
 
-/// Notes what the connection says about itself, and ends it without ceremony.
-fn let_go(connection: TcpStream, traffic: &Traffic) {
-    traffic.say(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
+/// Notes the connection's state, and resets it.
+fn reset(connection: TcpStream, traffic: &Traffic) {
+    traffic.report(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
     connection.abort();
 }
 
-/// A call that waits at most a tick, or not at all, until it has an answer; `None`: it is over.
+/// Repeats a call that waits at most a tick, until it has an answer; `None`: it is over.
 fn until_over<T>(
     traffic: &Traffic,
     mut call: impl FnMut() -> io::Result<T>,

@@ -30,7 +30,7 @@ pub(crate) fn on(device: impl Device + 'static, address: Ipv4Addr) -> Builder {
     Host::builder().device(device).address(format!("{address}/24"))
 }
 
-/// Both ends of a pair link, and its MTU.
+/// A pair link, and its MTU.
 pub(crate) fn pair(mtu: Option<u32>) -> Result<(PairEnd, PairEnd, u32), Failure> {
     let mut config = PairConfig::default();
     config.mtu = mtu.map_or(config.mtu, |mtu| mtu as usize);
@@ -45,8 +45,8 @@ pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Fail
     Ok((on(left, LEFT).manual().start()?, on(right, RIGHT).manual().start()?, mtu))
 }
 
-/// A tap in a network namespace that is made for it, which this thread enters: nothing of the
-/// machine's network is touched, and all of it ends with the threads. And the tap's MTU.
+/// A tap in a new network namespace, which this thread enters, and the tap's MTU. The machine's network
+/// is not touched, and the namespace ends with its threads.
 pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
     enter_namespace()?;
     let mut tap = Tap::builder().name("pwbench").host_address(format!("{kernel}/24"));
@@ -58,7 +58,7 @@ pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Fail
     Ok((tap, mtu))
 }
 
-/// What goes into the device and comes out of it is written to a file, if there is one.
+/// Writes the device's frames to a file, if there is one.
 pub(crate) fn captured(
     device: impl Device + 'static,
     path: Option<&Path>,
@@ -70,7 +70,7 @@ pub(crate) fn captured(
     Ok(Box::new(pcap.because(format_args!("--pcap {}", path.display()))?))
 }
 
-/// A connection between two hosts without driver threads; both ends do not wait.
+/// A connection between two hosts without driver threads; calls on both ends do not wait.
 pub(crate) fn connect_in_turns(
     left: &Host,
     right: &Host,
@@ -106,7 +106,7 @@ pub(crate) fn connect_many_in_turns(
     Ok(connections)
 }
 
-/// No call waits on this connection, and no byte waits in it.
+/// Calls on this connection do not wait, and it does not delay bytes (`TCP_NODELAY`).
 pub(crate) fn never_wait(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)

@@ -1,8 +1,7 @@
 //! A hub in user space: devices whose frames go to each other, on a thread of their own.
 //!
-//! With a fault wrapper around one of them it is the bad path between all others and that one. Two
-//! kernels that are joined this way have the path that a host has which sits behind the wrapper
-//! itself.
+//! With a fault wrapper around one of them, the hub is a bad path between that one and all others: two
+//! kernels then have the path of a host on a wrapped device.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -15,18 +14,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Because, Failure};
 
-/// Frames taken from one device before the others have their turn.
+/// Most frames taken from one device in a turn.
 const BURST: usize = 64;
 
 /// Frames kept for a device that has no room; more are lost, as on any bridge.
 const MAX_QUEUED: usize = 1000;
 
-/// How long the hub sleeps at most before it looks whether it should stop.
+/// Longest sleep of the hub before it checks whether it should stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 
 struct Port {
     device: Box<dyn Device>,
-    /// A descriptor of its own for the same thing, so that the device stays free to be used.
+    /// A duplicate of the device's descriptor, so that the device is not borrowed.
     wait: Option<OwnedFd>,
     queue: VecDeque<PacketBuf>,
 }
@@ -111,7 +110,7 @@ impl Hub {
         }
     }
 
-    /// Until a device has something, or a delayed frame is due.
+    /// Waits until a device has a frame, or a delayed one is due.
     fn sleep(&mut self, now: Instant) {
         let due = self.ports.iter().filter_map(|port| port.device.poll_timeout()).min();
         let wait = due.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
@@ -123,7 +122,7 @@ impl Hub {
             let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
             let fds = self.ports.iter().filter_map(|port| port.wait.as_ref());
             let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            // A failure is a turn too early.
+            // A failure only makes the next turn early.
             let _ = poll(&mut fds, Some(&timeout));
         }
         for port in &mut self.ports {

@@ -1,9 +1,8 @@
 //! `bench idle`: what an established connection costs while nothing happens on it.
 //!
-//! So many connections between two hosts of this process over the pair link: each is an end in
-//! either stack. What the process's resident memory grew by, divided by the number of ends, is
-//! what one costs, all of it: the connection, its place in the tables, its timers, and the handle
-//! that the application holds.
+//! So many connections between two hosts of this process over the pair link: each is an end in either
+//! stack. The growth of the process's resident memory, divided by the number of ends, is the cost of
+//! one: the connection, its place in the tables, its timers, and the application's handle.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,13 +19,12 @@ use crate::report::{Record, print, rounded};
 
 const FIRST_PORT: u16 = 9000;
 
-/// Connections to one listening port: there are fewer local ports than that is a multiple of.
+/// Connections to one listening port, fewer than there are local ports.
 const PER_PORT: u32 = 20_000;
 
-/// Opened before the first look at the memory, so that what is there once for all does not count.
+/// Opened before memory is first measured, so that memory of the whole process does not count.
 const WARM_UP: u32 = 64;
 
-/// Measures and prints.
 pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
     let (left, right) = hosts()?;
     let _warm = open(&left, &right, WARM_UP, FIRST_PORT)?;

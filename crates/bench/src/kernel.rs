@@ -1,4 +1,4 @@
-//! The kernel's sockets: peers of ours over a tap, and the yardstick beside ours.
+//! The kernel's sockets: our peers over a tap, and the baseline.
 //!
 //! Every socket is set to CUBIC, because the machine's default may be a congestion control that
 //! paces; both threads are pinned, each to its own processor.
@@ -23,7 +23,7 @@ use crate::sys::{new_network_namespace, set_socket_option};
 /// What failed, if one of them did.
 pub(crate) const SOCKET: &str = "a kernel socket";
 
-/// Bytes of single reads and writes of a kernel peer of ours: as large as helps.
+/// Bytes of single reads and writes of our kernel peer: larger ones are not faster.
 pub(crate) const PEER_MESSAGE: usize = 1 << 20;
 
 /// Sizes of single reads and writes, in bytes, that are tried to find the best.
@@ -66,7 +66,7 @@ pub(crate) fn stream(
     Ok(connected(between, sides, sending, receiving)?.1)
 }
 
-/// What both ends of a connection make of it, each on a pinned thread of its own.
+/// Runs both ends of a connection, each on a pinned thread of its own; returns their results.
 pub(crate) fn connected<S: Send, R: Send>(
     between: Between,
     sides: Sides,
@@ -77,8 +77,7 @@ pub(crate) fn connected<S: Send, R: Send>(
     join(between, sides, |to| send(connect(to)?), receive)
 }
 
-/// The same where there may be more connections: the receiver gets a listener, and the sender the
-/// address that it listens on.
+/// As [`connected`] for any number of connections: the receiver gets a listener, the sender its address.
 pub(crate) fn join<S: Send, R: Send>(
     between: Between,
     sides: Sides,
@@ -120,7 +119,7 @@ pub(crate) fn join<S: Send, R: Send>(
                 ip(&[&veth[..], &[peer.as_str()]].concat())?;
                 configure("pwb0", SENDER, mtu)?;
             }
-            // Disconnected: the receiver failed, and says why.
+            // Disconnected: the receiver failed, and reports why.
             let Ok(to) = address.recv() else { return Ok(None) };
             send(to).map(Some)
         });
@@ -190,7 +189,7 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
     Ok(connection)
 }
 
-/// Has a kernel socket heed `MSG_ZEROCOPY`.
+/// Sets `SO_ZEROCOPY` on a kernel socket.
 pub(crate) fn set_zerocopy(socket: impl AsFd) -> io::Result<()> {
     set_socket_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
@@ -278,8 +277,8 @@ pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u
     })
 }
 
-/// Repeats a call that does not wait until it has moved `size` bytes in all. Small messages come
-/// whole; longer ones overwrite the buffer's start, which nobody looks at.
+/// Repeats a call that does not wait until it has moved `size` bytes in all. Longer messages overwrite
+/// the buffer's start; its content is not used.
 pub(crate) fn poll(mut call: impl FnMut() -> io::Result<usize>, size: usize) -> io::Result<()> {
     let mut moved = 0;
     while moved < size {
@@ -304,7 +303,7 @@ pub(crate) fn poll_write(connection: &mut impl Write, mut bytes: &[u8]) -> io::R
     Ok(())
 }
 
-/// Moves this thread into a network namespace of its own.
+/// Moves this thread into a new network namespace.
 pub(crate) fn enter_namespace() -> Result<(), Failure> {
     new_network_namespace().map_err(|e| {
         let why = format!("{e}; this measurement needs root (CAP_SYS_ADMIN)");
@@ -312,8 +311,8 @@ pub(crate) fn enter_namespace() -> Result<(), Failure> {
     })
 }
 
-/// Whether threads of this process may do that: to be asked before anything costly is made. On a thread
-/// of its own, with which the namespace ends.
+/// Whether threads of this process may do that, to be checked first. Tries it on a thread of its own,
+/// with which the namespace ends.
 pub(crate) fn check_privilege() -> Result<(), Failure> {
     on_a_thread(enter_namespace)
 }
@@ -326,7 +325,7 @@ fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Fail
     ip(&["link", "set", link, "up"])
 }
 
-/// Until the kernel shows the link in this thread's namespace.
+/// Waits until the kernel shows the link in this thread's namespace.
 fn wait_for_link(name: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {

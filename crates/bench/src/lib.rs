@@ -1,9 +1,8 @@
 //! `pagewire bench`: measurements whose figures can be compared.
 //!
-//! Each engine has its turn in every round, the first round warms up and does not count, and what
-//! is printed is the median with the spread. Read `options` for what can be asked for, `report` for
-//! the form of the results, `source` for what is sent, `meter` for how a round is measured, `hosts`
-//! for our sockets and `kernel` for the kernel's that run beside them.
+//! Every engine runs in every round; the first round warms up and does not count; medians are printed
+//! with the spread. `report` has the form of the results, `source` what is sent, `meter` how a round is
+//! measured, `hosts` our sockets and `kernel` the kernel's that run beside them.
 
 #![deny(unsafe_code)]
 
@@ -28,14 +27,14 @@ mod source;
 mod stream;
 mod sys;
 
-pub use failure::Failure;
+pub use failure::{Failure, say};
 use options::Bench;
 pub use options::{BenchOptions, EXAMPLES, size};
 
 /// Runs one measurement, and prints its results on standard output.
 ///
 /// # Errors
-/// [`Failure`]: what was asked for makes no sense, or something could not be had.
+/// [`Failure`]: options make no sense, or something is missing on this machine.
 pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     match &options.bench {
         Bench::Stream(options) => stream::run(options),

@@ -1,4 +1,4 @@
-//! What was measured on, and the threads of a measurement: which processor each has, and how it ends.
+//! The machine, and the threads of a measurement: their processors, and how they end.
 
 use std::fs;
 use std::thread::ScopedJoinHandle;
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::Failure;
 
-/// The machine, as far as figures depend on it.
+/// What figures depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -25,7 +25,15 @@ impl Machine {
         let kernel = uname().release().to_string_lossy().into_owned();
         Self { cpu, cpus: allowed().len(), kernel }
     }
+
+    /// The heading of a table: what was measured on, and how; `more` follows "medians".
+    pub(crate) fn heading(&self, rounds: u16, seconds: f64, more: &str) -> String {
+        format!("{self}; {rounds} rounds of {seconds} s each, medians{more}")
+    }
 }
+
+/// Of headings, where the least and the most stand beside the median.
+pub(crate) const SPREAD: &str = " (lowest and highest beside them)";
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -65,7 +73,7 @@ pub(crate) fn pin(cpu: Option<usize>) {
     }
 }
 
-/// What a thread of the measurement came to.
+/// The result of a thread of the measurement.
 pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     let died = |_| Err(Failure::Failed("a thread of the measurement died".into()));
     thread.join().unwrap_or_else(died)

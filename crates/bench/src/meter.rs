@@ -1,16 +1,17 @@
-//! How a round is measured, and what several rounds come to.
+//! How a round is measured, and how several rounds are summed up.
 
 use std::time::{Duration, Instant};
 
+use crate::failure::Failure;
 use crate::sys::thread_time;
 
-/// Of each round, before its clock runs: windows open, pages are touched, spins adapt.
+/// Warm-up of each round: windows open, pages are touched, spins adapt.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Most samples of one round: at one microsecond each, four seconds.
 const MAX_SAMPLES: usize = 4 << 20;
 
-/// Counts what a receiver gets between the end of the warm-up and the end of the round.
+/// Counts what a receiver gets from the end of the warm-up to the end of the round.
 pub(crate) struct Meter {
     begun: Option<(Instant, Duration)>,
     warm_until: Instant,
@@ -18,7 +19,7 @@ pub(crate) struct Meter {
     bytes: u64,
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) bytes: u64,
@@ -44,7 +45,7 @@ impl Meter {
         self.begun.is_some()
     }
 
-    /// Notes bytes that came; the result, when the round is over.
+    /// Counts received bytes; returns the result when the round is over.
     pub(crate) fn count(&mut self, bytes: usize) -> Option<Round> {
         let now = Instant::now();
         let Some((begun, cpu)) = self.begun else {
@@ -77,7 +78,7 @@ impl Samples {
         Self { warm_until, until, all: Vec::with_capacity(MAX_SAMPLES) }
     }
 
-    /// Notes one that began at `started` and has just ended; `true`: the round is over.
+    /// Adds one that began at `started` and has just ended; `true`: the round is over.
     pub(crate) fn add(&mut self, started: Instant) -> bool {
         let now = Instant::now();
         if now >= self.warm_until && self.all.len() < MAX_SAMPLES {
@@ -91,7 +92,26 @@ impl Samples {
     }
 }
 
-/// The median of several values, and what lies around it.
+/// Measures every line once in each round, and keeps the results: the first round warms up and does
+/// not count.
+pub(crate) fn in_turns<L, R>(
+    rounds: u16,
+    lines: &mut [L],
+    measure: impl Fn(&L) -> Result<R, Failure>,
+    keep: impl Fn(&mut L, R),
+) -> Result<(), Failure> {
+    for round in 0..=rounds {
+        for line in &mut *lines {
+            let result = measure(line)?;
+            if round > 0 {
+                keep(line, result);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The median of several values, the least and the most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spread<T = f64> {
     pub(crate) min: T,

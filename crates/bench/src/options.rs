@@ -1,4 +1,4 @@
-//! What the measurements can be asked for.
+//! Options of the measurements.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub(crate) enum Bench {
     /// CPU time of a sender: by copy, and by reference with completions
     ///
     /// Beside it, the kernel's sockets with and without MSG_ZEROCOPY. Over the pair link the sender's
-    /// figure has no part of the receiver; over a tap (root) the peer is a kernel socket.
+    /// figure excludes the receiver; over a tap (root) the peer is a kernel socket.
     #[command(after_long_help = SEND_EXAMPLES)]
     Send(SendOptions),
     /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
@@ -49,15 +49,15 @@ pub(crate) enum Bench {
     /// CPU time of a receiver: by copy, by mapping and in chunks
     ///
     /// Beside it, the kernel's sockets with read and with TCP_ZEROCOPY_RECEIVE. Over the pair link the
-    /// time of the receiver's stack and application is taken apart from the sender's; over a tap
+    /// time of the receiver's stack and application is measured apart from the sender's; over a tap
     /// (root) kernel sockets send.
     #[command(after_long_help = RECEIVE_EXAMPLES)]
     Receive(ReceiveOptions),
     /// Receive through rings, by copy and by reference
     ///
-    /// By reference over the pair link, the receiver has registered the sender's memory, and nobody
-    /// copies; with --place its end writes into a region of its own instead, one copy by the device.
-    /// Over a tap (root) the kernel writes into the region.
+    /// By reference over the pair link, the receiver has registered the sender's memory, and nothing is
+    /// copied; with --place its end writes into its own region instead, one copy by the device. Over a
+    /// tap (root) the kernel writes into the region.
     #[command(after_long_help = RING_EXAMPLES)]
     Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
@@ -68,8 +68,8 @@ pub(crate) enum Bench {
     Idle(IdleOptions),
     /// Small frames into the stack through a port, beside writes to a kernel's tap
     ///
-    /// Frames per second of one core: built in place, by the accounted way, with a hook that passes
-    /// or drops them, and written to a tap of the kernel (root).
+    /// Frames per second of one core: built in place, copied and charged to a send buffer, with a hook
+    /// that passes or drops them, and written to a tap of the kernel (root).
     #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
 }
@@ -114,7 +114,7 @@ Examples:
 const RING_EXAMPLES: &str = "\
 Examples:
   pagewire bench ring
-      the sender's memory is registered with the receiver: nobody copies
+      the sender's memory is registered with the receiver: nothing is copied
   pagewire bench ring --place --region 16
       the receiver's end of the pair writes into a region of 16 MiB
   pagewire bench ring --link tap --json
@@ -161,7 +161,7 @@ pub(crate) enum Link {
     Tap,
 }
 
-/// What all measurements have in common.
+/// Options of all measurements.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BenchCommon {
     /// Rounds of each engine that count, taken in turns; one more before them warms up
@@ -184,8 +184,8 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_enum, default_value_t = StreamLink::Pair, value_name = "KIND")]
     pub(crate) link: StreamLink,
 
-    /// Unix socket of `--link vhost-user`, where a virtual machine is to be plugged in; what to run in
-    /// it is said at the start
+    /// Unix socket of `--link vhost-user`, for a virtual machine; what to run in it is printed at the
+    /// start
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
@@ -227,7 +227,7 @@ pub(crate) struct SendOptions {
     )]
     pub(crate) size: Vec<u64>,
 
-    /// How the receiver on the pair link takes the data, the same in both modes
+    /// How the receiver on the pair link takes the data, in both modes
     #[arg(long, value_enum, default_value_t = Taking::Reference, value_name = "HOW")]
     pub(crate) receiver: Taking,
 
@@ -399,7 +399,7 @@ pub(crate) struct ReceiveOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// How a receiver takes what came.
+/// How a receiver takes data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReceiveMode {
     /// Into a buffer of its own
@@ -420,7 +420,7 @@ impl ReceiveMode {
     }
 }
 
-/// What a receiver does with what it took.
+/// What a receiver does with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReaderKind {
     /// Nothing
@@ -478,8 +478,8 @@ pub(crate) struct RrOptions {
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub(crate) seconds: f64,
 
-    /// Threads that share one host, each with a connection of its own, to see whether any of them is
-    /// kept from its turn: the least and the most round trips of one; 0: none
+    /// Threads that share one host, each with its own connection, to show how fairly they get turns:
+    /// the least and the most round trips of one; 0: none
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
     pub(crate) threads: u32,
 
@@ -533,8 +533,7 @@ pub(crate) enum PortPath {
     KernelTap,
 }
 
-/// Bytes of one send that is measured: beyond the longest of the source document, far below the
-/// buffer that is walked through.
+/// Most bytes of one send: above the longest of the source document, far below the source's buffer.
 const MAX_SEND_SIZE: u64 = 16 << 20;
 
 /// A number of bytes with an optional unit.

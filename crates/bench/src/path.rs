@@ -5,10 +5,10 @@
 //!   kernel -- tap -- hub -- fault -- tap -- kernel
 //! ```
 //!
-//! The fault wrapper is the same, with the same seeds, and cuts super-frames first, so that packets
-//! are lost as on a wire. Every kernel has a network namespace of its own, made for the round, so
-//! nothing is remembered of the path and nothing of the machine's network is touched; both end
-//! with their threads. Kernel sockets use CUBIC and the machine's own buffer sizes.
+//! Both have one fault wrapper with equal seeds, which cuts super-frames first, so that packets are
+//! lost as on a wire. Every kernel has its own network namespace for the round, so that no path is
+//! remembered and the machine's network is not touched. Kernel sockets use CUBIC and the machine's
+//! buffer sizes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::flows::{Traffic, host_receive, host_send, kernel_receive, kernel_send
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{Machine, joined, on_a_thread};
+use crate::machine::{Machine, SPREAD, joined, on_a_thread};
 use crate::meter::{Round, Spread};
 use crate::options::{Direction, PathOptions};
 use crate::report::{Record, print, rounded};
@@ -32,17 +32,15 @@ use crate::source::Source;
 /// What failed, if one did.
 const SOCKET: &str = "a socket of the measurement";
 
-/// Losses from which on one connection is so slow, and so much a matter of luck, that several are
-/// measured side by side.
+/// From this loss on, one connection is slow and its rate random: several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);
 /// So many.
 const LOSSY_FLOWS: u16 = 8;
 
-/// Round trips before a round counts: slow start is over, and windows have found their sizes.
+/// Round trips before a round counts: slow start is over, and windows are settled.
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures and prints.
 pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
     kernel::check_privilege()?;
     if let Some(dir) = &options.pcap {
@@ -80,11 +78,8 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
             }
         }
     }
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them); ratio to \
-         kernel to kernel",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
+    let heading = heading + "; ratio to kernel to kernel";
     let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
         max_mbit_per_s ratio";
     print(&records, options.common.json, &heading, columns);
@@ -140,7 +135,7 @@ fn record(what: What, case: Case, rounds: &[Round], kernel: f64) -> Record {
         .with("loss_percent", f64::from(case.loss.as_per_million()) / 1e4)
         .with("delay_ms", case.delay.as_secs_f64() * 1e3)
         .with("flows", case.flows)
-        // Of a bad path, the gigabits that every line has are mostly zeros.
+        // On a bad path, the gigabits of every line are mostly zeros.
         .with("mbit_per_s", rounded(median * 1e3, 3))
         .with("min_mbit_per_s", rounded(min * 1e3, 3))
         .with("max_mbit_per_s", rounded(max * 1e3, 3))
@@ -168,8 +163,8 @@ impl Bench {
             What::Send | What::Receive => self.host(what, case, faults, pcap, &traffic),
         };
         if self.stats {
-            let said = traffic.said();
-            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", said.join("\n"));
+            let reports = traffic.reports();
+            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", reports.join("\n"));
         }
         result
     }
@@ -202,7 +197,7 @@ impl Bench {
             let sending = scope.spawn(move || {
                 traffic.part(|| {
                     let _ = left_tap.send(hosts::tap(LEFT, None)?.0);
-                    // Disconnected: the receiver failed, and says why.
+                    // Disconnected: the receiver failed, and reports why.
                     let Ok(to) = to.recv() else { return Ok(()) };
                     kernel_send(to, case.flows, &self.source, traffic)
                 })
@@ -266,7 +261,7 @@ impl Bench {
                     joined(part)?;
                 }
                 if self.stats {
-                    traffic.say(host.stats().to_string());
+                    traffic.report(host.stats().to_string());
                 }
                 Ok(round)
             })

@@ -56,7 +56,7 @@ impl Serialize for Record {
     }
 }
 
-/// A number with so many decimals: the rest is noise.
+/// A number with so many decimals.
 pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (x * scale).round() / scale

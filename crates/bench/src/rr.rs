@@ -1,4 +1,4 @@
-//! `bench rr`: so many bytes there and back, and how often a sleeper is woken.
+//! `bench rr`: round trips of so many bytes, and how often a blocked reader is woken.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, RIGHT, accept, connect_in_turns};
 use crate::kernel::{self, PATIENCE};
 use crate::machine::{Machine, Sides, joined, nap, pin};
-use crate::meter::{Round, Samples, Spread, percentile};
+use crate::meter::{Round, Samples, Spread, in_turns, percentile};
 use crate::options::RrOptions;
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
@@ -20,24 +20,20 @@ use crate::source::Source;
 const BATCH: usize = 256 << 10;
 const BATCHES: u64 = 2_000;
 
-/// Measures and prints.
 pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
     let sides = Sides::choose();
     let size = options.size as usize;
     let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
-    for round in 0..=options.common.rounds {
-        for engine in &mut engines {
-            let mut samples = match engine.name {
-                "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
-                _ => kernel::ping_pong(size, options.seconds, sides)?,
-            };
-            samples.sort_unstable();
-            // The first round warms up.
-            if round > 0 {
-                engine.add(&samples, size);
-            }
-        }
-    }
+    let round = |engine: &Engine| {
+        let mut samples = match engine.name {
+            "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
+            _ => kernel::ping_pong(size, options.seconds, sides)?,
+        };
+        samples.sort_unstable();
+        Ok(samples)
+    };
+    let keep = |engine: &mut Engine, samples: Vec<u32>| engine.add(&samples, size);
+    in_turns(options.common.rounds, &mut engines, round, keep)?;
     let wakeups = wakeups_per_batch(&Source::new())?;
     let shares = shares(options.threads as usize, size, options.seconds)?;
     let machine = Machine::describe();
@@ -55,10 +51,7 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
             record.on(&machine)
         })
         .collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians; both sides poll",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, "; both sides poll");
     let columns =
         "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
     let of_shares = " threads least_round_trips most_round_trips longest_wait_us";
@@ -192,7 +185,7 @@ fn hosts_with(set: impl Fn(Builder) -> Builder) -> Result<(Host, Host), Failure>
     Ok((set(hosts::on(left, LEFT)).start()?, set(hosts::on(right, RIGHT)).start()?))
 }
 
-/// What one of several threads had of a host.
+/// One thread's share of a host.
 struct Share {
     round_trips: u64,
     /// The longest that one of them took.
@@ -212,8 +205,8 @@ fn with_shares(record: Record, shares: &[Share]) -> Record {
     }
 }
 
-/// So many threads on one host, each going back and forth on a connection of its own with a thread of
-/// the other host: all of them, and the drivers, want the lock all the time.
+/// Threads of one host, each with a connection to a thread of the other host, make round trips: they
+/// and the drivers compete for the lock all the time.
 fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
     // Drivers that poll, as busy as they get.
     let (left, right) = hosts_with(|host| host)?;
@@ -255,11 +248,11 @@ fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Sha
     Ok(share)
 }
 
-/// How often a blocked reader is woken for what its peer queued at once: batches are sent by
-/// reference, one after the other, each when the last has been answered with one byte.
+/// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
+/// reference, each when the last was answered with one byte.
 ///
-/// The source is made by the caller, before there is a connection: filling it takes a busy machine
-/// longer than a reader has patience.
+/// The caller makes the source before there is a connection: on a busy machine, filling it takes longer
+/// than the reader's timeout.
 fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
     let (left, right) = hosts(false)?;
     let what = "counting wakeups";

@@ -6,8 +6,8 @@
 //!   kernel ---- tap ---/
 //! ```
 //!
-//! All go to the same kernel. Each side has as many flows as the other, all begin together, and
-//! what arrives is counted apart.
+//! All go to one kernel. Each side has equally many flows, all begin together, and they are counted
+//! apart.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -33,10 +33,9 @@ const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// What failed, if one did.
 const SOCKET: &str = "a socket of the measurement";
 
-/// Before a round counts: everybody is out of slow start.
+/// Time before a round counts: all flows are out of slow start.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// Measures and prints.
 pub(crate) fn run(options: &ShareOptions) -> Result<(), Failure> {
     kernel::check_privilege()?;
     let source = Source::new();
@@ -157,7 +156,7 @@ fn round(options: &ShareOptions, source: &Source) -> Result<[Round; 2], Failure>
         let ends = [joined(receiving), joined(rival), joined(sending), joined(joining)];
         ends.into_iter().collect::<Result<Vec<()>, Failure>>()?;
         if options.common.stats {
-            eprintln!("{rounds:?}\n{}", traffic.said().join("\n"));
+            eprintln!("{rounds:?}\n{}", traffic.reports().join("\n"));
         }
         Ok(rounds)
     })
@@ -205,7 +204,7 @@ impl Meeting<'_> {
         host_send(host, to, self.flows, self.source, self.traffic)
     }
 
-    /// The hub, with the bottleneck at the receiver's port; then the senders are told where to send.
+    /// Runs the hub, with the bottleneck at the receiver's port, then gives the senders the address.
     fn join(
         &self,
         taps: Receiver<(End, Tap)>,
@@ -233,7 +232,7 @@ impl Meeting<'_> {
         };
         let path = Fault::new(Fault::new(receiver, bottleneck(self.options)), back);
         devices.push(Box::new(path));
-        // Only now can anybody connect.
+        // Connections are possible from now on.
         let Ok(both) = address.recv() else { return Ok(()) };
         for sender in senders {
             let _ = sender.send(both);

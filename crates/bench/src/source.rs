@@ -1,4 +1,4 @@
-//! What is sent and how it is read: the same for every engine.
+//! What is sent and how it is read, equal for every engine.
 
 use std::ops::Range;
 
@@ -18,9 +18,8 @@ const PARTS: usize = 4;
 /// Bytes that it reads of each in turn.
 const CACHE_LINE: usize = 64;
 
-/// A buffer to send from, page-aligned, on huge pages where the system has them: a program that walks
-/// through so much memory asks for them, and with small ones every reader of cold memory, whatever the
-/// engine, waits for page tables as well. Clones share it.
+/// A buffer to send from, page-aligned, on huge pages where the system has them: with small ones,
+/// readers of cold memory also wait for page tables. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Source {
     bytes: Bytes,
@@ -29,7 +28,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new() -> Self {
         let mut bytes = vec![0; SOURCE_LEN + PAGE_SIZE];
-        // Before the first byte is written: from then on the pages are what they are.
+        // Before the first write, which decides the size of the pages.
         prefer_huge_pages(&mut bytes);
         for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
@@ -43,7 +42,7 @@ impl Source {
         self.bytes.chunks_exact(len.clamp(1, SOURCE_LEN)).cycle()
     }
 
-    /// The same as fragments of one registered region, beginning with piece `first`.
+    /// The pieces as fragments of one registered region, from piece `first` on.
     pub(crate) fn region_frags(
         &self,
         len: usize,
@@ -65,7 +64,7 @@ impl Source {
         Frag::from_bytes(self.bytes.clone())
     }
 
-    /// The same by reference.
+    /// Pieces of so many bytes by reference, in order, for ever.
     pub(crate) fn frags(&self, len: usize) -> impl Iterator<Item = Frag> + use<> {
         let whole = self.frag();
         let len = len.clamp(1, SOURCE_LEN);
@@ -112,8 +111,8 @@ impl Reader {
 }
 
 /// The sum of all bytes as eight-byte words: the least work that needs each of them. Four parts are
-/// read side by side, because one stream of loads leaves half of the memory's rate unused: where bytes
-/// come from memory, this takes two thirds of the time, and where they come from the cache, as long.
+/// read side by side: one stream of loads uses half of the memory's rate. From memory, this takes two
+/// thirds of the time; from the cache, it is equal.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let lines = |bytes| <[u8]>::as_chunks::<CACHE_LINE>(bytes).0;
     let part = bytes.len() / PARTS / CACHE_LINE * CACHE_LINE;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use pagewire_mem::{Access, PAGE_SIZE, Region};
 use rustix::thread::UnshareFlags;
 
-/// Moves this thread into a network namespace of its own, which ends with the last thread, socket
-/// and device in it.
+/// Moves this thread into a new network namespace, which ends with the last thread, socket and device
+/// in it.
 pub(crate) fn new_network_namespace() -> io::Result<()> {
     // SAFETY: only the network namespace is left; descriptors stay shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
@@ -24,7 +24,7 @@ pub(crate) fn new_network_namespace() -> io::Result<()> {
 pub(crate) struct Usage {
     pub(crate) user: Duration,
     pub(crate) system: Duration,
-    /// Times that it gave up the processor to wait.
+    /// Voluntary context switches.
     pub(crate) switches: u64,
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn process_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-/// Processor time of this thread so far, to the nanosecond; what [`thread_usage`] says can be a tick
-/// old. It is read by the C library, because under valgrind there is no vDSO.
+/// Processor time of this thread so far, in nanoseconds; that of [`thread_usage`] can be a tick old. It
+/// uses the C library, because valgrind has no vDSO.
 pub(crate) fn thread_time() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is one `timespec`, which outlives the call; a failure leaves the zeroes.
@@ -63,8 +63,7 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// Asks the system to put huge pages behind the whole pages of a buffer. It is a wish: where there are
-/// none, or none are wanted, small ones do.
+/// Asks the system for huge pages for the whole pages of a buffer; without them, small ones do.
 pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
     let skip = bytes.as_ptr().align_offset(PAGE_SIZE).min(bytes.len());
     let Some(whole) = bytes.get_mut(skip..) else { return };
@@ -74,7 +73,7 @@ pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
     let _ = unsafe { libc::madvise(whole.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
-/// A region of memory that nobody writes any more.
+/// A region of memory that is not written any more.
 pub(crate) fn region_of(bytes: Bytes) -> Region {
     let base = NonNull::from(&*bytes).cast();
     let len = bytes.len();
@@ -128,8 +127,8 @@ impl KernelWindow {
         }
     }
 
-    /// Maps what can be mapped, shows it to `see`, and takes it out again. Returns the bytes
-    /// mapped, and those that must be read before there is more to map.
+    /// Maps what can be mapped, shows it to `see`, and unmaps it. Returns the bytes mapped, and those
+    /// to read before more can be mapped.
     pub(crate) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -172,7 +171,7 @@ impl Drop for KernelWindow {
     }
 }
 
-/// A tap of the kernel as it comes: no offloads, one queue, an unlimited send buffer, writes that do not
+/// A tap of the kernel with defaults: no offloads, one queue, an unlimited send buffer; writes do not
 /// wait.
 pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/net/tun")?);
@@ -189,8 +188,7 @@ pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     if set == 0 { Ok(fd) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The time-stamp counter, which goes on at one rate whatever the processor does; nanoseconds where
-/// there is none.
+/// The timestamp counter, which has a constant rate; nanoseconds where there is none.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
     // SAFETY: every x86-64 processor has the counter, and Linux lets programs read it.

@@ -1,4 +1,4 @@
-//! What the command line can ask for; [`pagewire_bench`] has the options of the measurements.
+//! The command line; [`pagewire_bench`] has the options of the measurements.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -129,7 +129,7 @@ pub(crate) struct NetOptions {
     pub(crate) tap: Option<String>,
 
     /// Unix socket of `--link vhost-user`, up to 107 bytes: we listen there, and QEMU or another
-    /// program that runs virtual machines connects; again whenever it or we were restarted
+    /// program that runs virtual machines connects, and reconnects after a restart of either
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 
@@ -141,14 +141,14 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) mac: Option<[u8; 6]>,
 
-    /// Shortest frame of a virtual machine that is taken by reference; shorter ones are copied, which
-    /// costs less. 1: all are taken by reference; a number with K [default: 1K]
+    /// Shortest frame of a virtual machine to take by reference; shorter ones are copied, which costs
+    /// less. 1: all by reference; a number with K [default: 1K]
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(crate) by_reference_from: Option<u64>,
 
-    /// Trust the front end on `--link vhost-user` not to harm this process: huge pages as guest memory,
-    /// which it could take away (that kills us), and a plain write to interrupt the guest, which it
-    /// could make wait. The guest itself is never trusted
+    /// Trust the front end on `--link vhost-user`: accept huge pages as guest memory, which it could
+    /// take away (that kills us), and interrupt the guest by a plain write, which it could block. The
+    /// guest itself is never trusted
     #[arg(long)]
     pub(crate) trust_front_end: bool,
 
@@ -164,8 +164,8 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Vec<String>,
 
-    /// Give IPv4 addresses to machines on the link that ask by DHCP, from FIRST to LAST, at most 256
-    /// [default: those of our first network but our own]
+    /// Give IPv4 addresses to machines on the link by DHCP, from FIRST to LAST, at most 256 [default:
+    /// those of our first network except our own]
     #[arg(
         long,
         value_name = "FIRST-LAST",
@@ -206,7 +206,7 @@ pub(crate) struct NetOptions {
     pub(crate) stats: bool,
 }
 
-/// Kinds of links that a command of its own can be on.
+/// Kinds of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NetLink {
     /// Two ends in one process, frames by reference
@@ -259,8 +259,8 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections_per_client: Option<u32>,
 
-    /// Bytes in a second that a client must take of what it is sent, on average over half a minute; its
-    /// connection is reset if it does not. 0: one in half a minute; a number with K, M or G
+    /// Bytes in a second that a client must receive, on average over half a minute; otherwise its
+    /// connection is reset. 0: one in half a minute; a number with K, M or G
     #[arg(long, default_value = MIN_RATE, value_parser = size, value_name = "BYTES")]
     pub(crate) min_rate: u64,
 
@@ -268,7 +268,7 @@ pub(crate) struct ServeOptions {
     /// by renaming others over them
     pub(crate) dir: PathBuf,
 
-    // Last: its heading would stand above whatever follows.
+    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }
@@ -283,7 +283,7 @@ pub(crate) struct FetchOptions {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    // Last: its heading would stand above whatever follows.
+    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }
@@ -305,12 +305,11 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=PROXY_MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections: u32,
 
-    /// Connections that may wait while there are as many as there may be, 1 to 4096; SYNs of more
-    /// are dropped
+    /// Connections that may wait while --connections are open, 1 to 4096; SYNs of more are dropped
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
     pub(crate) backlog: u32,
 
-    /// Seconds that the upstream has to answer, 1 to 3600; the client is reset after that
+    /// Seconds to wait for the upstream's answer, 1 to 3600; the client is reset after that
     #[arg(long, default_value_t = PROXY_CONNECT_SECONDS, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "S")]
     pub(crate) connect_timeout: u32,
 
@@ -329,7 +328,7 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
-    // Last: its heading would stand above whatever follows.
+    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }

@@ -1,4 +1,4 @@
-//! How a command fails: one line that says what to do, and an exit status.
+//! How a command fails: one line with the reason and what to do, and an exit status.
 
 use std::fmt::Display;
 use std::io;
@@ -8,39 +8,40 @@ use std::process::ExitCode;
 
 use pagewire::StartError;
 use pagewire::stack::StackError;
+pub(crate) use pagewire_bench::say;
 use pagewire_device::DeviceError;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something was not as it must be; exit status 1. The text says what to do.
+    /// Exit status 1. The text says what is wrong, and what to do.
     Failed(String),
-    /// An option's value makes no sense, or options contradict each other; exit status 2, as for
-    /// those that clap refuses. The text says what to do.
+    /// An option's value makes no sense, or options contradict each other; exit status 2, as clap's.
+    /// The text says what to do.
     Usage(String),
-    /// An interrupt was asked for and obeyed; exit status 130, as shells have it.
+    /// The command was interrupted; exit status 130, as shells have it.
     Interrupted(String),
 }
 
 impl Failure {
-    /// With what was tried in front of the reason.
+    /// A failure: what was tried, and why it failed.
     pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
     }
 
-    /// A value that was given on the command line, and what is wrong with it.
+    /// A value on the command line, and what is wrong with it.
     pub(crate) fn misused(what: impl Display, why: impl Display) -> Self {
         Self::Usage(format!("{what}: {why}"))
     }
 
-    /// The line and the status.
+    /// Prints the line; returns the status.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {
             Self::Failed(text) => (text, 1),
             Self::Usage(text) => (text, 2),
             Self::Interrupted(text) => (text, 130),
         };
-        // One line, whatever the reasons were made of.
+        // One line, even if reasons have line ends.
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         eprintln!("pagewire: {}", without_numbers(&line));
         ExitCode::from(code)
@@ -57,7 +58,8 @@ impl From<pagewire_bench::Failure> for Failure {
     }
 }
 
-/// A device that could not be had: for its settings, which are options here, or for the system.
+/// A device that could not be opened: because of its settings, which are options here, or of the
+/// system.
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         match error {
@@ -67,7 +69,7 @@ impl From<DeviceError> for Failure {
     }
 }
 
-/// A host that did not start: for what was asked of it, which are options here, or for the system.
+/// A host that did not start: because of its settings, which are options here, or of the system.
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         let text = error.to_string();
@@ -112,7 +114,7 @@ fn socket_reason(path: &Path, error: &io::Error) -> String {
         }
         _ => "take another path",
     };
-    // The library's words for a long path say the same.
+    // The library's text for a long path is equivalent.
     if error.kind() == io::ErrorKind::InvalidInput {
         hint.to_owned()
     } else {
@@ -120,18 +122,12 @@ fn socket_reason(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Prints results. Nobody reading them any more is no failure: the work was done.
-pub(crate) fn say(text: impl Display) {
-    use io::Write;
-    let _ = writeln!(io::stdout().lock(), "{text}");
-}
-
-/// What the system said, in words.
+/// The system's error as text.
 pub(crate) fn reason(error: &io::Error) -> String {
     without_numbers(&error.to_string())
 }
 
-/// Error numbers say nothing that their words have not said.
+/// Removes error numbers: the text says it already.
 fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,8 +1,8 @@
-//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference: the pages that
-//! the device filled are handed to `pwritev` as they lie.
+//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference: `pwritev` gets the
+//! pages that the device filled.
 //!
-//! Content goes to `FILE.part`; `FILE.part.from` holds the URL and what the server called this
-//! state of the file, so that an interrupted download goes on only where the file is the same.
+//! Content goes to `FILE.part`; `FILE.part.from` has the URL and the server's validator, so that an
+//! interrupted download goes on only if the file has not changed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -104,7 +104,7 @@ impl Output {
         Self::File { part: with(".part"), note: with(".part.from"), path }
     }
 
-    /// How much of the file is there already, and what it is a part of.
+    /// How much of the file is there already, and its validator.
     fn resumable(&self, url: &Url) -> Option<(u64, String)> {
         let Self::File { part, note, .. } = self else { return None };
         let len = fs::metadata(part).ok().filter(|m| m.is_file())?.len();
@@ -113,7 +113,7 @@ impl Output {
         (len > 0 && from == url.as_str()).then(|| (len, validator.to_owned()))
     }
 
-    /// Opens it at `offset`, cutting off what lies beyond, and notes what it will be a part of.
+    /// Opens it at `offset`, cuts off the rest, and notes URL and validator.
     fn open(&self, url: &Url, offset: u64, validator: Option<&str>) -> io::Result<Sink> {
         let Self::File { part, note, .. } = self else { return Ok(Sink::Stdout) };
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(part)?;
@@ -166,12 +166,11 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes all of the fragments with as few calls as possible. The kernel reads them where they
-    /// lie, also where somebody else may change them, as in a virtual machine's memory.
+    /// Writes all of the fragments with as few calls as possible. The kernel reads them in place, even
+    /// if another process may change them, as in a virtual machine's memory.
     ///
-    /// Chunks, not mappings: one call takes pages that lie apart and bytes that fill no page. A
-    /// mapping would give the same pages, and leave what comes before the first and behind the last
-    /// to be copied.
+    /// Chunks, not mappings: one call takes pages that are not adjacent, and parts of pages, which a
+    /// mapping would leave to be copied.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let mut left: usize = frags.iter().map(Frag::len).sum();
         let mut frags = frags.to_vec();
@@ -198,7 +197,7 @@ impl Sink {
     fn write_some(&mut self, frags: &[Frag]) -> io::Result<usize> {
         match self {
             Self::Stdout => {
-                // Nothing of ours waits in its buffer in front of this.
+                // Its buffer has nothing to be written first.
                 let mut out = io::stdout().lock();
                 out.flush()?;
                 sys::write_frags(out.as_fd(), frags, None)
@@ -241,7 +240,7 @@ pub(crate) fn fetch<C: Connection>(
                 let seconds = started.elapsed().as_secs_f64();
                 return Ok(Summary { bytes: 0, resumed_at: have, seconds });
             }
-            // What we have does not fit what the server has.
+            // Our part does not fit the server's file.
             206 | 416 if have > 0 => {
                 output.discard();
                 resume = None;
@@ -291,8 +290,7 @@ pub(crate) fn fetch<C: Connection>(
     }
 }
 
-/// Asks for all of it, or for what follows on the part that is there; the head of the response, and
-/// where its content comes from.
+/// Requests the file, or the rest of a part; returns the head of the response, and its content.
 fn ask(
     connection: &mut impl Connection,
     at: &Url,

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// Connections served at once unless told otherwise; one more gets a 503. Each has a thread with a
-/// stack of [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
+/// Connections served at once by default; one more gets a 503. Each has a thread with a stack of
+/// [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
 pub(crate) const CONNECTIONS: u32 = 1024;
 
-/// Most connections served at once, whatever is asked for: 4 GiB of address space for stacks.
+/// Most connections served at once: 4 GiB of address space for stacks.
 pub(crate) const MAX_CONNECTIONS: u32 = 16_384;
 
-/// Of the connections served at once, those of one client: a half unless told otherwise, so that no
-/// single one can turn all others away. A client is an IPv4 address, or the leading bits of an IPv6
-/// address that a single user usually has for himself.
+/// The share of connections of one client: a half by default, so that no client can lock out all
+/// others. A client is an IPv4 address, or the leading bits of an IPv6 address that one user usually
+/// has.
 pub(crate) const CLIENT_SHARE: u32 = 2;
 /// See [`CLIENT_SHARE`]; bits.
 pub(crate) const CLIENT_PREFIX: u32 = 64;
@@ -22,8 +22,8 @@ pub(crate) const CROWDED: usize = 3;
 /// See [`CROWDED`].
 pub(crate) const CROWDED_OF: usize = 4;
 
-/// Bytes in a second that a client must take of what it is sent, unless told otherwise: less than the
-/// slowest networks carry, GPRS with a few KB/s.
+/// Bytes in a second that a client must receive, by default: less than the slowest networks carry, GPRS
+/// with a few KB/s.
 pub(crate) const MIN_RATE: &str = "1K";
 
 /// Time over which [`MIN_RATE`] is an average: a network may be away for a while.
@@ -33,19 +33,18 @@ pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
 /// and a request head, both on the heap.
 pub(crate) const THREAD_STACK: usize = 256 * 1024;
 
-/// Seconds that a proxy's upstream has to answer, unless told otherwise; as the stack's default.
+/// Seconds that a proxy waits for its upstream's answer, by default; as the stack's default.
 pub(crate) const PROXY_CONNECT_SECONDS: u32 = 7;
 
-/// Seconds without a byte after which a proxy gives a connection up, unless told otherwise: 2 h 4
-/// min (RFC 5382 section 5, REQ-5).
+/// Seconds without a byte after which a proxy resets a connection, by default: 2 h 4 min (RFC 5382
+/// section 5, REQ-5).
 pub(crate) const PROXY_IDLE_SECONDS: u32 = 7440;
 
-/// Seconds of silence after which a proxy asks its peers whether they are still there, unless told
-/// otherwise.
+/// Seconds of silence after which a proxy sends keep-alive probes, by default.
 pub(crate) const PROXY_KEEPALIVE_SECONDS: u32 = 300;
 
-/// Bytes of memory that a proxy receives into unless told otherwise; three quarters of it may be
-/// under way. Ten thousand connections have 19 KiB each; memory is touched only as far as used.
+/// Bytes of memory that a proxy receives into, by default; three quarters of it may be in use. Ten
+/// thousand connections have 19 KiB each; unused memory is not touched.
 pub(crate) const PROXY_MEMORY: &str = "256M";
 
 /// Least memory of a proxy, bytes: the windows of one fast connection.
@@ -55,7 +54,7 @@ pub(crate) const PROXY_LEAST_MEMORY: u64 = 8 << 20;
 /// one upstream from.
 pub(crate) const PROXY_MAX_CONNECTIONS: u32 = 28_232;
 
-/// How often a proxy looks for refusals to be told of, and whether it was asked to stop.
+/// How often a proxy checks for refusals to report, and whether it was asked to stop.
 pub(crate) const PROXY_LOOK: Duration = Duration::from_millis(100);
 
 /// Lines about refused upstreams within [`REFUSAL_LINES_TIME`]; further ones are counted.
@@ -85,22 +84,22 @@ pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Without a byte of the next request, on a connection kept open.
 pub(crate) const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 
-/// Without the peer taking a byte of a response, or giving one of a response that we wait for.
+/// Without progress: the peer takes no byte of a response, or sends none that we wait for.
 pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
 
-/// How long a blocked operation sleeps before it looks whether its file was cut short or the
-/// command was asked to stop.
+/// How long a blocked operation sleeps before it checks its file, and whether the command was asked to
+/// stop.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 /// How long running downloads may go on after the first interrupt.
 pub(crate) const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
-/// What is left after [`SHUTDOWN_TIME`] has so long to be acknowledged before it is reset: a round
-/// trip on a slow line.
+/// How long the rest may take to be acknowledged after [`SHUTDOWN_TIME`], before a reset: a round trip
+/// on a slow line.
 pub(crate) const LAST_TIME: Duration = Duration::from_millis(200);
 
-/// How long, and how many bytes, we read on after our last response, so that a reset does not
-/// overtake it (RFC 9112 section 9.6).
+/// How long, and how many bytes, we read after our last response, so that no reset destroys it (RFC
+/// 9112 section 9.6).
 pub(crate) const LINGER_TIME: Duration = Duration::from_secs(2);
 /// See [`LINGER_TIME`]; bytes.
 pub(crate) const LINGER_BYTES: usize = 256 * 1024;
@@ -135,7 +134,7 @@ pub(crate) const MAX_REDIRECTS: usize = 5;
 /// Bytes taken from a connection at once: four of a wire's largest super-frames.
 pub(crate) const RECV_PIECE: usize = 256 * 1024;
 
-/// Slices in one gathering write to a file: Linux's `IOV_MAX` is 1024.
+/// Slices in one vectored write to a file: Linux's `IOV_MAX` is 1024.
 pub(crate) const MAX_IO_SLICES: usize = 256;
 
 /// Bytes in a line that frames a chunk, extensions included.
@@ -144,8 +143,8 @@ pub(crate) const MAX_CHUNK_LINE: usize = 4096;
 /// Transfers shorter than this show no progress bar.
 pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 
-/// How often a measurement looks whether it was interrupted: seldom enough not to be measured.
+/// How often a measurement checks for an interrupt: too seldom to affect figures.
 pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
 
-/// How often `fetch` looks whether a virtual machine was plugged in.
+/// How often `fetch` checks for a virtual machine.
 pub(crate) const PORT_LOOK: Duration = Duration::from_millis(10);

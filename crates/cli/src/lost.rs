@@ -1,5 +1,5 @@
-//! A device that is gone for good, such as a tap that was deleted: the command says so and ends, or,
-//! with `--wait-for-device`, waits until there is another of its name.
+//! A device that is gone, such as a deleted tap: the command reports it and ends, or, with
+//! `--wait-for-device`, waits for another device of that name.
 
 use std::io;
 
@@ -12,10 +12,10 @@ use crate::failure::{Failure, reason};
 use crate::net::{self, Opened};
 
 impl Opened {
-    /// To be called now and then by a command that runs until it is asked to stop.
+    /// Called regularly by a command that runs until it is asked to stop.
     ///
     /// # Errors
-    /// That there is no device any more, unless it is to be waited for.
+    /// There is no device any more, and none is to be waited for.
     pub(crate) fn look_after(&mut self, options: &NetOptions) -> Result<(), Failure> {
         let Err(error) = self.host.check() else { return Ok(()) };
         let name = net::tap_name(options);
@@ -30,7 +30,7 @@ impl Opened {
             eprintln!("pagewire: {}; waiting for {name}", reason(&error));
             drop(self.host.remove_link(link));
         }
-        // What cannot be had yet is tried again: it may be there, and its queues not.
+        // Tried again: the device may exist before its queues.
         if !exists(name) {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Opened {
         Ok(())
     }
 
-    /// The device there is now, as the host's link.
+    /// Makes the present device the host's link.
     fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
         let tap = net::tap(options, self.memory)?;
         let mut link = Link::boxed(net::wrap(Box::new(tap), options)?);
@@ -59,7 +59,7 @@ impl Opened {
         Ok(self.host.add_link(link)?)
     }
 
-    /// It is there and cannot be used, or not yet: says so, once for each reason.
+    /// Reports a device that cannot be used yet, once for each reason.
     fn wait_on(&mut self, name: &str, why: String) {
         if self.waits_because.as_ref() != Some(&why) {
             eprintln!("pagewire: {why}; still waiting for {name}");

@@ -1,10 +1,9 @@
 //! The `pagewire` command: a file server, a client, a proxy, a demonstration and the measurements, all on
 //! the stack.
 //!
-//! Read [`args`] first: what there is to ask for. Each command is a module of its own name, and the
-//! measurements are a crate ([`pagewire_bench`]); what they share is [`net`] (a host from the options),
-//! [`http`] and [`signals`]. A command that fails
-//! says why in one line and exits with status 1; [`failure`] has the rule.
+//! Read [`args`] first. Each command is a module of its own name, and the measurements are a crate
+//! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].
+//! [`failure`] has the rule for errors.
 
 #![deny(unsafe_code)]
 

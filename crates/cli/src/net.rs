@@ -20,7 +20,7 @@ use crate::signals::Stop;
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
 
-/// A host on the link that was asked for.
+/// A host on the link of the options.
 pub(crate) struct Opened {
     pub(crate) host: Host,
     /// Ours.
@@ -29,15 +29,15 @@ pub(crate) struct Opened {
     pub(crate) report: Report,
     /// The device's; `None` while there is none.
     pub(crate) link: Option<LinkId>,
-    /// Why there is none although there is a device, as far as that was said.
+    /// The last reported reason why there is none although there is a device.
     pub(crate) waits_because: Option<String>,
-    /// Bytes that it receives into.
+    /// Bytes of memory that it receives into.
     pub(crate) memory: Option<u64>,
     _socket: Option<SocketFile>,
 }
 
-/// The socket that we listen on, removed at the command's end. The device would do that when it is
-/// dropped, but threads that wait keep their host, and with it the device, until the process ends.
+/// The socket that we listen on, removed at the command's end. The device does that when it is dropped,
+/// but threads that wait keep it until the process ends.
 struct SocketFile {
     path: PathBuf,
     /// Which file it is: another program may have taken the path since.
@@ -60,8 +60,8 @@ impl Drop for SocketFile {
 }
 
 impl Opened {
-    /// Waits until somebody can be at the other side: on a port, until a virtual machine's driver has
-    /// set it up. Says so if it has to wait; an interrupt ends it.
+    /// On a port, waits until a virtual machine's driver has set it up. Reports that it waits; an
+    /// interrupt ends it.
     pub(crate) fn wait_for_peer(&self, options: &NetOptions, stop: &Stop) -> Result<(), Failure> {
         let Some(port) = self.report.port.as_ref().filter(|port| !port.is_up()) else {
             return Ok(());
@@ -80,7 +80,7 @@ impl Opened {
     }
 }
 
-/// Counters of a host and of what stands at its link, as they are when it is printed.
+/// Counters of a host and its link, read when they are printed.
 #[derive(Clone)]
 pub(crate) struct Report {
     host: Host,
@@ -150,7 +150,7 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
 
     let mut builder = Host::builder().boxed_device(device);
     if let Some(bytes) = memory {
-        // A quarter is left to everybody's next segments.
+        // A quarter is left for next segments.
         builder = builder.receive_memory(usize::try_from(bytes / 4 * 3).unwrap_or(usize::MAX));
     }
     for addr in &options.addr {
@@ -171,9 +171,9 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     Ok(Opened { host, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
-/// The MTU that was asked for, in bytes.
+/// The MTU of the options, in bytes.
 fn mtu(options: &NetOptions) -> Option<usize> {
-    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
+    // Enough for both IP versions: over IPv4 the MSS alone limits segments to whole pages.
     let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
     options.mtu.map(|mtu| mtu as usize).or(of_pages)
 }
@@ -274,7 +274,7 @@ pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
     })
 }
 
-/// The capture is nearest to the stack, so that it shows what the stack sees.
+/// The capture is next to the stack, so that it shows what the stack sees.
 pub(crate) fn wrap(
     mut device: Box<dyn Device>,
     options: &NetOptions,
@@ -354,7 +354,7 @@ fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
     texts.iter().map(parse).collect()
 }
 
-/// Mistakes that would only show as silence.
+/// Mistakes that would otherwise cause no error, only silence.
 fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> {
     if ours.is_empty() {
         let text = "--addr is missing: give this stack an address, such as --addr 10.77.0.2/24";

@@ -1,4 +1,4 @@
-//! Who is served: so many connections at once, and of those so many of one client.
+//! Limits of connections: at once, and of one client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -48,9 +48,9 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     all: u32,
-    /// Of those that have any: memory is bounded by the places.
+    /// Clients with a connection: memory is bounded by the places.
     by_client: HashMap<IpAddr, u32>,
-    /// Who is told whether most places are taken.
+    /// Set while most places are taken.
     crowded: Option<Arc<AtomicBool>>,
 }
 
@@ -100,8 +100,8 @@ impl Places {
         self.taken().all == 0
     }
 
-    /// Has `crowded` say from now on whether most are taken.
-    pub(crate) fn tell_crowded(&self, crowded: &Arc<AtomicBool>) {
+    /// Keeps `crowded` up to date from now on: whether most are taken.
+    pub(crate) fn report_crowded(&self, crowded: &Arc<AtomicBool>) {
         let mut taken = self.taken();
         taken.crowded = Some(Arc::clone(crowded));
         self.limits.tell(&taken);
@@ -176,13 +176,13 @@ mod tests {
     fn it_is_crowded_above_three_quarters_and_only_as_long() {
         let places = Places::new(PlaceLimits::new(4, Some(4)));
         let crowded = Arc::new(AtomicBool::new(true));
-        places.tell_crowded(&crowded);
+        places.report_crowded(&crowded);
         let mut held: Vec<Place> =
             (0..3).map(|_| places.take(ip("10.0.0.1")).expect("room")).collect();
         assert!(!crowded.load(Ordering::Relaxed));
         held.push(places.take(ip("10.0.0.1")).expect("room"));
         assert!(crowded.load(Ordering::Relaxed));
-        // Nobody new comes: those who are left may keep their connections.
+        // No new clients come: the others may keep their connections.
         held.pop();
         assert!(!crowded.load(Ordering::Relaxed));
     }

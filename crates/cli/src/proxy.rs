@@ -22,7 +22,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         keepalive: (options.keepalive > 0).then(|| {
             let (idle, usual) =
                 (Duration::from_secs(options.keepalive.into()), KeepAlive::default());
-            // Who is to know soon asks again soon.
+            // The proxy looks again soon.
             KeepAlive { idle, interval: idle.min(usual.interval), ..usual }
         }),
         ..ForwardConfig::default()
@@ -39,7 +39,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
             |e: std::io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
         proxy.listen(on, backlog, options.to).map_err(failed)
     };
-    // Nothing is said of the first address before the last is known to do.
+    // Prints no address before all of them work.
     for on in options.listen.iter().map(listen).collect::<Result<Vec<_>, _>>()? {
         say(format_args!("forwarding {on} to {}", options.to));
     }
@@ -71,7 +71,7 @@ fn why_not_listening(error: &std::io::Error) -> String {
     reason(error) + hint
 }
 
-/// Mistakes that would only show when the network is open, or when a client comes.
+/// Mistakes that would otherwise show only when a client comes.
 fn check(options: &ProxyOptions) -> Result<(), Failure> {
     for (i, on) in options.listen.iter().enumerate() {
         if options.listen.iter().skip(i + 1).any(|other| other == on) {
@@ -94,7 +94,7 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
     }
 }
 
-/// Takes no more connections and lets those that there are go on for a while.
+/// Accepts no more connections, and lets the others go on for a while.
 fn drain(proxy: &Proxy) {
     proxy.stop_listening();
     let deadline = Instant::now() + SHUTDOWN_TIME;
@@ -112,7 +112,7 @@ fn print_stats(report: &net::Report, proxy: &Proxy) {
     eprint!("{text}{report}");
 }
 
-/// A line on standard error for each refusal, so many within a time; the rest is a number.
+/// A line on standard error for each refusal, up to a limit within a time; the rest is counted.
 struct Lines {
     since: Instant,
     printed: u32,

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     if end.is_ok() {
         service.stop(&opened.host);
     }
-    // Downloads that were not through in that time end here, and their clients are told.
+    // Downloads that are still running end here with a reset.
     opened.host.shutdown(LAST_TIME);
     if options.net.stats {
         service.print_stats(&opened.report);
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     end
 }
 
-/// A server and the connections that it has.
+/// A server and its connections.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) server: Arc<Server>,
@@ -72,7 +72,7 @@ impl Service {
         Self { server: Arc::new(server), zerocopy: false, places: Places::default() }
     }
 
-    /// Listens, and serves what comes, on threads of their own.
+    /// Listens, and serves connections, on threads of their own.
     pub(crate) fn listen(&self, host: &Host, on: SocketAddr) -> Result<(), Failure> {
         let failed = |e: std::io::Error| {
             let hint = match e.kind() {
@@ -81,7 +81,7 @@ impl Service {
             };
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
-        self.places.tell_crowded(&self.server.crowded);
+        self.places.report_crowded(&self.server.crowded);
         let listener = host.listen_with(on, BACKLOG).map_err(failed)?;
         listener.set_zerocopy(self.zerocopy).map_err(failed)?;
         let service = self.clone();
@@ -94,7 +94,7 @@ impl Service {
         loop {
             let (mut connection, from) = match listener.accept() {
                 Ok(accepted) => accepted,
-                // The connection was gone before we took it, or the host is.
+                // The connection is gone, or the host.
                 Err(_) if self.server.stopping.load(Ordering::Relaxed) => return,
                 Err(_) => {
                     std::thread::park_timeout(Duration::from_millis(10));
@@ -117,7 +117,7 @@ impl Service {
                 server.serve(&mut connection);
             };
             let thread = std::thread::Builder::new().name("serve".into()).stack_size(THREAD_STACK);
-            // No thread to be had: the closure is dropped, and the connection with it.
+            // There is no thread: the closure is dropped, and the connection with it.
             if thread.spawn(serve).is_err() {
                 self.server.counters.refused.fetch_add(1, Ordering::Relaxed);
             }

@@ -18,7 +18,7 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For loops that ask whether to go on.
+    /// Whether a loop is to go on.
     pub(crate) fn proceed(&self) -> bool {
         !self.is_set()
     }
@@ -28,8 +28,8 @@ impl Stop {
     }
 }
 
-/// For commands that have nothing to finish: SIGINT and SIGTERM end them with status 130, and with the
-/// process their hosts, which tell their peers. A second signal ends it at once.
+/// For commands that have nothing to finish: SIGINT and SIGTERM end the process, and its hosts with
+/// it, with status 130. A second signal ends it at once.
 pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     let stop = watch(|| {})?;
     let end = move || {

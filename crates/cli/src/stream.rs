@@ -1,4 +1,4 @@
-//! Pagewire's streams as what HTTP asks of a connection.
+//! Pagewire's streams as HTTP connections.
 
 use std::io;
 use std::net::Shutdown;
@@ -17,8 +17,7 @@ impl Connection for TcpStream {
             false => self.send_some(&mut pieces()),
         };
         let taken = match sent {
-            // More than the user may hold with notice. Nobody here waits for the memory: it is as
-            // well sent without.
+            // The limit of zero-copy memory. No completion is needed here: it is sent without.
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.send_some(&mut pieces())?,
             sent => sent?,
         };

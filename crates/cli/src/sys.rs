@@ -1,4 +1,4 @@
-//! The calls that have no safe form: this crate's only unsafe code.
+//! Calls without a safe form: this crate's only unsafe code.
 
 #![allow(unsafe_code)]
 

@@ -15,7 +15,7 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, timezone, useconds_t,
 };
-use pagewire_posix::{Descriptors, Errno, raw};
+use pagewire_posix::{Descriptors, Errno, raw::Raw};
 
 use crate::limits::MAX_IP_PACKET;
 use crate::plugin::{Plugin, PluginError};
@@ -73,16 +73,16 @@ unsafe fn plugin<'a>(user: User) -> &'a Plugin {
     unsafe { &*user.cast::<Plugin>() }
 }
 
-/// Takes over changed settings, then runs a call: what it returns, or -1 and `errno`.
+/// Takes over changed settings, then runs a call; returns its answer, or -1 and `errno`.
 ///
 /// # Safety
 /// As [`plugin`].
-unsafe fn run(user: User, opens: bool, call: impl FnOnce(&Files) -> Result<usize>) -> isize {
+unsafe fn run<T: Answer>(user: User, opens: bool, call: impl FnOnce(&Files) -> Result<T>) -> isize {
     // SAFETY: as the caller says.
     let plugin = unsafe { plugin(user) };
     refresh(plugin, opens);
     let result = plugin.world().call(|| call(&plugin.files));
-    result.map_or_else(failed, |n| n as isize)
+    result.map_or_else(failed, Answer::number)
 }
 
 /// Takes over changed settings.
@@ -90,7 +90,7 @@ fn refresh(plugin: &Plugin, opens: bool) {
     must(plugin.refresh(opens));
 }
 
-/// A file that has become unreadable ends the run: what follows would judge something else.
+/// Ends the run where a file cannot be read any more: what follows would judge something else.
 fn must(result: core::result::Result<(), PluginError>) {
     if let Err(why) = result {
         eprintln!("pagewire: {why}");
@@ -105,13 +105,27 @@ pub(crate) fn failed(errno: Errno) -> isize {
     -1
 }
 
-fn done(result: Result<()>) -> Result<usize> {
-    result.map(|()| 0)
+/// What a call returns.
+trait Answer {
+    fn number(self) -> isize;
 }
 
-fn number(result: Result<c_int>) -> Result<usize> {
-    // What calls return is never negative.
-    result.map(|n| n.unsigned_abs() as usize)
+impl Answer for () {
+    fn number(self) -> isize {
+        0
+    }
+}
+
+impl Answer for c_int {
+    fn number(self) -> isize {
+        self as isize
+    }
+}
+
+impl Answer for usize {
+    fn number(self) -> isize {
+        self as isize
+    }
 }
 
 unsafe extern "C" fn free(user: User) {
@@ -126,47 +140,63 @@ unsafe extern "C" fn free(user: User) {
 
 unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: `user` is the table's.
-    unsafe { run(user, true, |files| number(files.socket(domain, kind, protocol))) as c_int }
+    unsafe { run(user, true, |files| files.socket(domain, kind, protocol)) as c_int }
 }
 
-unsafe extern "C" fn bind(user: User, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `bind(2)`.
-    unsafe { run(user, false, |files| done(raw::bind(files, fd, addr, len))) as c_int }
+/// The functions of the table that run one call on the stack's descriptors.
+macro_rules! calls {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty => |$files:ident| $call:expr;)*) => {$(
+        unsafe extern "C" fn $name(user: User, $($arg: $kind),*) -> $out {
+            // SAFETY: `user` is the table's; the rest is as for the system call of this name.
+            unsafe { run(user, false, |$files| $call) as $out }
+        }
+    )*};
 }
 
-unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| done(files.listen(fd, backlog))) as c_int }
-}
-
-unsafe extern "C" fn accept(
-    user: User,
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `accept(2)`.
-    unsafe { run(user, false, |files| number(raw::accept4(files, fd, addr, len, 0))) as c_int }
-}
-
-unsafe extern "C" fn connect(
-    user: User,
-    fd: c_int,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `connect(2)`.
-    unsafe { run(user, false, |files| done(raw::connect(files, fd, addr, len))) as c_int }
-}
-
-unsafe extern "C" fn read(user: User, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `read(2)`.
-    unsafe { run(user, false, |files| raw::read(files, fd, buf, len)) }
-}
-
-unsafe extern "C" fn readv(user: User, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `readv(2)`.
-    unsafe { run(user, false, |files| raw::readv(files, fd, iov, count)) }
+calls! {
+    bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
+        |files| Raw(files).bind(fd, addr, len);
+    listen(fd: c_int, backlog: c_int) -> c_int => |files| files.listen(fd, backlog);
+    accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int =>
+        |files| Raw(files).accept4(fd, addr, len, 0);
+    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
+        |files| Raw(files).connect(fd, addr, len);
+    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t =>
+        |files| Raw(files).read(fd, buf, len);
+    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
+        |files| Raw(files).readv(fd, iov, count);
+    recvfrom(fd: c_int, buf: *mut c_void, len: size_t,
+        flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t =>
+        |files| Raw(files).recvfrom(fd, buf, len, flags, addr, addr_len);
+    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t =>
+        |files| Raw(files).recvmsg(fd, msg, flags);
+    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t =>
+        |files| Raw(files).write(fd, buf, len);
+    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
+        |files| Raw(files).writev(fd, iov, count);
+    sendto(fd: c_int, buf: *const c_void, len: size_t,
+        flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t =>
+        |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len);
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t =>
+        |files| Raw(files).sendmsg(fd, msg, flags);
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int =>
+        |files| Raw(files).ioctl(fd, request, argument.cast());
+    close(fd: c_int) -> c_int => |files| files.close(fd);
+    shutdown(fd: c_int, how: c_int) -> c_int => |files| files.shutdown(fd, how);
+    getsockopt(fd: c_int, level: c_int, name: c_int,
+        value: *mut c_void, len: *mut socklen_t) -> c_int =>
+        |files| Raw(files).getsockopt(fd, level, name, value, len);
+    setsockopt(fd: c_int, level: c_int, name: c_int,
+        value: *const c_void, len: socklen_t) -> c_int =>
+        |files| Raw(files).setsockopt(fd, level, name, value, len);
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int =>
+        |files| Raw(files).poll(fds, count as usize, timeout);
+    epoll_create(size: c_int) -> c_int => |files| files.epoll_create(size);
+    epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int =>
+        |files| Raw(files).epoll_ctl(epoll, op, fd, event);
+    epoll_wait(epoll: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int =>
+        |files| Raw(files).epoll_wait(epoll, events, max, timeout);
+    pipe(fds: *mut c_int) -> c_int => |files| Raw(files).pipe2(fds, 0);
 }
 
 unsafe extern "C" fn recv(
@@ -181,34 +211,6 @@ unsafe extern "C" fn recv(
     unsafe { recvfrom(user, fd, buf, len, flags, none, core::ptr::null_mut()) }
 }
 
-unsafe extern "C" fn recvfrom(
-    user: User,
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `recvfrom(2)`.
-    unsafe { run(user, false, |files| raw::recvfrom(files, fd, buf, len, flags, addr, addr_len)) }
-}
-
-unsafe extern "C" fn recvmsg(user: User, fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `recvmsg(2)`.
-    unsafe { run(user, false, |files| raw::recvmsg(files, fd, msg, flags)) }
-}
-
-unsafe extern "C" fn write(user: User, fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `write(2)`.
-    unsafe { run(user, false, |files| raw::write(files, fd, buf, len)) }
-}
-
-unsafe extern "C" fn writev(user: User, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `writev(2)`.
-    unsafe { run(user, false, |files| raw::writev(files, fd, iov, count)) }
-}
-
 unsafe extern "C" fn send(
     user: User,
     fd: c_int,
@@ -220,84 +222,12 @@ unsafe extern "C" fn send(
     unsafe { sendto(user, fd, buf, len, flags, core::ptr::null(), 0) }
 }
 
-unsafe extern "C" fn sendto(
-    user: User,
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `sendto(2)`.
-    unsafe { run(user, false, |files| raw::sendto(files, fd, buf, len, flags, addr, addr_len)) }
-}
-
-unsafe extern "C" fn sendmsg(user: User, fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: `user` is the table's; the rest is as for `sendmsg(2)`.
-    unsafe { run(user, false, |files| raw::sendmsg(files, fd, msg, flags)) }
-}
-
 unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
     // The commands that sockets know take an `int`; without an argument this is whatever the
     // register held, and the command does not look at it.
     let argument = argument as c_int;
     // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| number(files.fcntl(fd, command, argument))) as c_int }
-}
-
-unsafe extern "C" fn ioctl(
-    user: User,
-    fd: c_int,
-    request: c_ulong,
-    argument: *mut c_void,
-) -> c_int {
-    let argument = argument.cast();
-    // SAFETY: `user` is the table's; the rest is as for `ioctl(2)`.
-    unsafe { run(user, false, |files| done(raw::ioctl(files, fd, request, argument))) as c_int }
-}
-
-unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| done(files.close(fd))) as c_int }
-}
-
-unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| done(files.shutdown(fd, how))) as c_int }
-}
-
-unsafe extern "C" fn getsockopt(
-    user: User,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `getsockopt(2)`.
-    unsafe {
-        run(user, false, |files| done(raw::getsockopt(files, fd, level, name, value, len))) as c_int
-    }
-}
-
-unsafe extern "C" fn setsockopt(
-    user: User,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `setsockopt(2)`.
-    unsafe {
-        run(user, false, |files| done(raw::setsockopt(files, fd, level, name, value, len))) as c_int
-    }
-}
-
-unsafe extern "C" fn poll(user: User, fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `poll(2)`.
-    unsafe { run(user, false, |files| raw::poll(files, fds, count as usize, timeout)) as c_int }
+    unsafe { run(user, false, |files| files.fcntl(fd, command, argument)) as c_int }
 }
 
 unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
@@ -327,13 +257,13 @@ unsafe extern "C" fn netdev_receive(
     let plugin = unsafe { plugin(user) };
     refresh(plugin, false);
     let packet = plugin.world().receive();
-    // Nothing came: nothing, without an error. On an error packetdrill would ask for ever.
+    // No packet came: no bytes, and no error, on which packetdrill would ask for ever.
     let at = packet.as_ref().map_or_else(|| plugin.world().present(), |packet| packet.at);
     let bytes = packet.as_ref().map_or(&[][..], |packet| &packet.bytes);
     // SAFETY: valid, says the interface.
     let room = unsafe { len.read() };
     let n = bytes.len().min(room);
-    // SAFETY: `*len` writable bytes, says the interface, which nobody else has.
+    // SAFETY: `*len` writable bytes that are ours alone, says the interface.
     let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
     let n = plugin.world().hand_out(bytes, buf);
     // SAFETY: valid, says the interface.
@@ -360,40 +290,6 @@ unsafe extern "C" fn gettimeofday(user: User, tv: *mut timeval, _zone: *mut time
     0
 }
 
-unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| number(files.epoll_create(size))) as c_int }
-}
-
-unsafe extern "C" fn epoll_ctl(
-    user: User,
-    epoll: c_int,
-    op: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `epoll_ctl(2)`.
-    unsafe { run(user, false, |files| done(raw::epoll_ctl(files, epoll, op, fd, event))) as c_int }
-}
-
-unsafe extern "C" fn epoll_wait(
-    user: User,
-    epoll: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `epoll_wait(2)`.
-    unsafe {
-        run(user, false, |files| raw::epoll_wait(files, epoll, events, max, timeout)) as c_int
-    }
-}
-
-unsafe extern "C" fn pipe(user: User, fds: *mut c_int) -> c_int {
-    // SAFETY: `user` is the table's; the rest is as for `pipe(2)`.
-    unsafe { run(user, false, |files| done(raw::pipe2(files, fds, 0))) as c_int }
-}
-
 unsafe extern "C" fn splice(
     user: User,
     from: c_int,
@@ -412,6 +308,6 @@ unsafe extern "C" fn splice(
     let (from_offset, to_offset) = (given(from_offset), given(to_offset));
     // SAFETY: `user` is the table's.
     unsafe {
-        run(user, false, |files| raw::splice(files, from, from_offset, to, to_offset, len, flags))
+        run(user, false, |files| Raw(files).splice(from, from_offset, to, to_offset, len, flags))
     }
 }

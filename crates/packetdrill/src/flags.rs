@@ -1,4 +1,4 @@
-//! The flags that packetdrill passes on: what the stack is called, and where its settings are.
+//! The flags that packetdrill passes on: the stack's addresses, and the file of its settings.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub enum FlagError {
         /// What is wrong with it.
         why: String,
     },
-    /// Nothing said what the stack is called.
+    /// There is no address.
     #[error("no address: pass --so_flags=addr=IP/LEN with the address of --local_ip")]
     NoAddress,
 }
@@ -86,15 +86,15 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The largest IP packet, in bytes: as given, or what leaves the MSS that scripts are written
-    /// for. Their authors run those of IPv6 with a link that takes 20 bytes more.
+    /// The largest IP packet, in bytes: as given, or what leaves the MSS that scripts are written for.
+    /// Those of IPv6 expect a link that takes 20 bytes more.
     pub fn mtu(&self) -> usize {
         let v6 = self.addresses.iter().any(|a| a.addr().is_ipv6());
         self.mtu.unwrap_or(if v6 { MTU_V6 } else { MTU_V4 })
     }
 
-    /// The largest MSS, where the [MTU](Self::mtu) alone would not do: with addresses of both
-    /// protocols and no MTU given, that leaves too much to IPv4.
+    /// The largest MSS, where the [MTU](Self::mtu) alone is not enough: with addresses of both versions
+    /// and no MTU given, it leaves too much to IPv4.
     pub fn max_mss(&self) -> Option<u16> {
         let both = self.addresses.iter().any(|a| a.addr().is_ipv4()) && self.mtu() == MTU_V6;
         (both && self.mtu.is_none()).then_some(MSS)

@@ -6,8 +6,8 @@
 //!             --so_flags=addr=192.168.0.1/16,sysctl=FILE,looped=copy script.pkt
 //! ```
 //!
-//! Read [`table`] first, the interface; then [`world`](world::World), where time goes. What scripts
-//! can set is in [`flags`] and [`settings`]. `scripts/packetdrill` runs whole directories.
+//! Read [`table`] first, the interface; then [`world`](world::World), which has the time. Scripts set
+//! [`flags`] and [`settings`]. `scripts/packetdrill` runs whole directories.
 
 mod calls;
 pub mod flags;
@@ -25,9 +25,8 @@ use plugin::Plugin;
 pub(crate) use preload::forget;
 use table::Interface;
 
-/// What packetdrill calls first: makes a stack as `flags` says (`--so_flags`; null without), and
-/// fills in `table`. Ends the process with a message if that cannot be done: there is no other way
-/// to say so.
+/// What packetdrill calls first: makes a stack as `flags` says (`--so_flags`; null without), and fills
+/// in `table`. Ends the process with a message if that fails: there is no other way to report it.
 ///
 /// # Safety
 /// `flags` is null or a C string, and `table` points to memory for one.

@@ -15,31 +15,29 @@ pub const MTU_V6: usize = 1520;
 /// every byte is taken from the machine at once.
 pub const POOL_BYTES: usize = 16 << 20;
 
-/// How far the clock goes when packetdrill looks at it: less than any time that scripts tell apart
-/// (they are checked to milliseconds), and enough for a loop that looks until a moment has come.
+/// How far the clock moves when packetdrill reads it: less than scripts can distinguish (milliseconds),
+/// and enough for a loop that waits for a time.
 pub const CREEP: Duration = Duration::from_micros(1);
 
-/// For how long a packet is waited for, in virtual time. No script waits longer than seconds, but
-/// packetdrill does not say how long this one does; keep-alive and user timeouts are covered.
+/// How long to wait for a packet, in virtual time. Scripts wait for seconds, but packetdrill does not
+/// pass their limit on; keep-alive and user timeouts are covered.
 pub const RECEIVE_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Where the clock begins, in seconds since 1970: any moment that looks like one, the same in every
-/// run.
+/// Where the clock begins, in seconds since 1970: an arbitrary time, equal in every run.
 pub const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
-/// Packets that left the stack and that packetdrill has not asked for; a script that asks for none
-/// would otherwise fill memory. Linux's packet socket holds about as many.
+/// Packets of the stack that wait for packetdrill; a script that asks for none would otherwise fill
+/// memory. Linux's packet socket queues about as many.
 pub const SNIFFED_PACKETS: usize = 4096;
 
 /// Longest file of settings that is read, in bytes: thousands of lines.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
 
-/// How long the driver stands back, in real time, after a blocked call of another thread has ended:
-/// for that thread to tell packetdrill. It takes microseconds; only scripts that block pay it.
+/// How long the driver pauses, in real time, after a blocked call of another thread has ended, so that
+/// the thread can report it to packetdrill. It takes microseconds; only scripts that block need it.
 pub const HAND_OVER: Duration = Duration::from_millis(1);
 
-/// How far the stack's clock is from its zero when a script begins: times before the beginning
-/// exist, which arithmetic with timeouts needs.
+/// The stack's clock when a script begins: arithmetic with timeouts needs times before it.
 pub const BEGINNING: Duration = Duration::from_secs(1000);
 
 /// Bytes that the notifications of one socket's zero-copy sends may take: Linux's `optmem_max`.

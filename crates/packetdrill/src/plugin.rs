@@ -1,4 +1,4 @@
-//! What `userdata` points to: the descriptors, the world that they live in, and its settings.
+//! What `userdata` points to: the descriptors, their world, and its settings.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,9 +24,9 @@ pub struct Plugin {
 #[derive(Debug)]
 struct Reader {
     file: Option<SettingsFile>,
-    /// Before the file had its say.
+    /// Without the file's settings.
     base: StackConfig,
-    /// What [`Settings::forgets`](crate::settings::Settings::forgets) said last.
+    /// The last result of [`Settings::forgets`](crate::settings::Settings::forgets).
     forgets: [Option<String>; 2],
     /// No socket was opened yet: everything can still be set.
     untouched: bool,
@@ -60,7 +60,7 @@ impl Plugin {
     pub fn new(flags: &str) -> Result<Self, PluginError> {
         let flags = Flags::parse(flags)?;
         let now = Instant::ZERO + BEGINNING;
-        // Every run is like every other: nothing is random.
+        // Nothing is random: all runs are equal.
         let mut base =
             StackConfig::new(Wire::capabilities(flags.mtu()), flags.addresses.clone(), [0x5a; 32]);
         base.pool_bytes = POOL_BYTES;
@@ -69,7 +69,7 @@ impl Plugin {
         base.zerocopy.looped_copy = flags.looped_copy;
         base.zerocopy.coalescing = Coalescing::Linux;
         base.zerocopy.notification_bytes = OPTMEM_BYTES;
-        // The wire has no stations: whatever is not ours is at its other end.
+        // The wire has no stations: all addresses that are not ours are at its other end.
         base.gateways = flags.addresses.iter().map(Cidr::addr).collect();
         let world = World::new(now, Stack::new(now, base.clone())?, Wire::new()?)?;
         let plugin = Self {
@@ -91,8 +91,7 @@ impl Plugin {
         self.files.backend()
     }
 
-    /// Takes over what the file of settings says, if it has changed; `opens`: a socket is about to
-    /// be opened.
+    /// Applies the file of settings, if it has changed; `opens`: a socket is about to be opened.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -102,7 +101,7 @@ impl Plugin {
         if let Some(settings) = file.as_mut().map(SettingsFile::changed).transpose()?.flatten() {
             let mut config = base.clone();
             settings.apply(&mut config);
-            // There is one peer: what the route to it says holds for all connections.
+            // There is one peer: the route to it holds for all connections.
             let route = settings.route();
             if let Some((_, _, Some(segments))) = route {
                 config.tcp.initial_cwnd = segments;

@@ -1,5 +1,5 @@
 //! What packetdrill calls in the C library, not through the table: with the object in `LD_PRELOAD`,
-//! these stand before the C library's, and pass on what is not for a descriptor of ours.
+//! these replace the C library's, and pass on calls for other descriptors.
 //!
 //! packetdrill asks for TCP_INFO with the C library's `getsockopt` where a script has code, and has
 //! no entry for `sendfile`.
@@ -9,24 +9,24 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{off_t, size_t, socklen_t, ssize_t};
-use pagewire_posix::{Errno, raw};
+use pagewire_posix::{Errno, raw::Raw};
 
 use crate::calls::failed;
 use crate::plugin::Plugin;
 
-/// The last stack that was made and not let go: a script has one.
+/// The last stack that was made and not freed: a script has one.
 static PRESENT: AtomicPtr<Plugin> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on, descriptors are looked for in this one.
+/// Makes this the stack whose descriptors are looked up.
 pub(crate) fn remember(plugin: *mut Plugin) {
     PRESENT.store(plugin, Ordering::Release);
 }
 
-/// This one will be gone.
+/// Forgets a stack that is about to be freed.
 pub(crate) fn forget(plugin: &Plugin) {
     let plugin = core::ptr::from_ref(plugin).cast_mut();
     let none = core::ptr::null_mut();
-    // Another that came later stays.
+    // A later one stays.
     let _ = PRESENT.compare_exchange(plugin, none, Ordering::AcqRel, Ordering::Relaxed);
 }
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn getsockopt(
     };
     let result = plugin.world().call(|| {
         // SAFETY: as for the C library's.
-        unsafe { raw::getsockopt(&plugin.files, fd, level, name, value, len) }
+        unsafe { Raw(&plugin.files).getsockopt(fd, level, name, value, len) }
     });
     result.map_or_else(failed, |()| 0) as c_int
 }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn sendfile(
     let file = unsafe { BorrowedFd::borrow_raw(from) };
     // SAFETY: null or valid, as for the C library's.
     let Some(place) = (unsafe { offset.as_mut() }) else {
-        // Without an offset the file's own position moves, which only scripts' calls never ask for.
+        // Without an offset the file's own position moves, which scripts never ask for.
         return failed(Errno::NOSYS);
     };
     let Ok(mut at) = u64::try_from(*place) else { return failed(Errno::INVAL) };

@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use pagewire_stack::{FastOpenKeys, FastOpenMode, StackConfig, SynCookies, TimeWaitReuse};
+use pagewire_stack::{
+    FastOpenKeys, FastOpenMode, StackConfig, SynCookies, TcpConfig, TimeWaitReuse,
+};
 use pagewire_tcp::{CongestionKind, EcnMode, MtuProbing};
 
 use crate::limits::SETTINGS_BYTES;
 
-/// What a file says: one `name=value` in a line, names as `sysctl` takes them (with dots or
-/// slashes), `#` before remarks. Of several lines for one name the last one counts.
+/// The settings of a file: one `name=value` in a line, names as `sysctl` takes them (with dots or
+/// slashes), `#` before comments. Of several lines for one name the last one counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
@@ -37,13 +39,13 @@ impl Settings {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether what is sent is refused on the way to the device, for want of a queue.
+    /// Whether the device's queue refuses all packets.
     pub fn drops_output(&self) -> bool {
         self.get("pagewire.drop_output") == Some("1")
     }
 
-    /// The route that was set: to whom, the path's MTU, and the initial congestion window, as far as
-    /// it says.
+    /// The route that was set: its destination, the path's MTU, and the initial congestion window,
+    /// where given.
     pub fn route(&self) -> Option<(IpAddr, Option<usize>, Option<u32>)> {
         let words: Vec<_> = self.get("pagewire.route")?.split_whitespace().collect();
         let behind = |word: &str| {
@@ -56,63 +58,26 @@ impl Settings {
         Some((to, behind("mtu").map(|mtu: u32| mtu as usize), behind("initcwnd")))
     }
 
-    /// Whenever this changes, what is remembered of paths and peers is to be forgotten.
+    /// A change of these clears what is remembered of paths and peers.
     pub fn forgets(&self) -> [Option<&str>; 2] {
         ["pagewire.flush_metrics", "net.ipv4.tcp_fastopen_cookies"].map(|name| self.get(name))
     }
 
-    /// Puts what is said here into `config`; everything else stays. Names that have no meaning here
-    /// are passed over, as are values that make no sense.
+    /// Applies the settings to `config`; everything else stays. Names without a meaning here are
+    /// ignored, as are invalid values.
     pub fn apply(&self, config: &mut StackConfig) {
-        let tcp = &mut config.tcp;
         for (name, value) in &self.0 {
             match name.strip_prefix("net.ipv4.").unwrap_or(name) {
                 "net.core.optmem_max" => {
                     set(&mut config.zerocopy.notification_bytes, number(value));
                 }
-                "tcp_rmem" => {
-                    if let Some([_, initial, most]) = triple(value) {
-                        (tcp.recv_buffer_initial, tcp.recv_buffer) = (initial, most);
-                    }
+                "tcp_syncookies" => {
+                    use SynCookies::{Always, Off, WhenFull};
+                    set(&mut config.syn_cookies, choice(value, [Off, WhenFull, Always]));
                 }
-                "tcp_wmem" => {
-                    if let Some([_, initial, most]) = triple(value) {
-                        (tcp.send_buffer_initial, tcp.send_buffer) = (initial, most);
-                    }
-                }
-                "tcp_timestamps" => set(&mut tcp.timestamps, flag(value)),
-                "tcp_sack" => set(&mut tcp.sack, flag(value)),
-                "tcp_dsack" => set(&mut tcp.dsack, flag(value)),
-                "tcp_ecn" => match number(value) {
-                    Some(0u8) => tcp.ecn = EcnMode::Off,
-                    Some(1) => tcp.ecn = EcnMode::Request,
-                    Some(2) => tcp.ecn = EcnMode::Accept,
-                    Some(3) => tcp.ecn = EcnMode::Accurate,
-                    Some(4) => tcp.ecn = EcnMode::RequestAcceptAccurate,
-                    Some(5) => tcp.ecn = EcnMode::AcceptAccurate,
-                    _ => {}
-                },
-                "tcp_reordering" => set(&mut tcp.reordering, number(value)),
-                // 3 and 4 are tail loss probes, the others what they took the place of.
-                "tcp_early_retrans" => {
-                    set(&mut tcp.tail_loss_probe, number(value).map(|n: u8| n >= 3));
-                }
-                "tcp_frto" => set(&mut tcp.frto, flag(value)),
-                "tcp_tso_win_divisor" => set(&mut tcp.super_frame_divisor, number(value)),
-                "tcp_min_tso_segs" => set(&mut tcp.min_super_segments, number(value)),
-                "tcp_notsent_lowat" => set(&mut tcp.notsent_lowat, number(value)),
-                "tcp_rfc1337" => set(&mut tcp.rfc1337, flag(value)),
-                "tcp_syncookies" => match number(value) {
-                    Some(0u8) => config.syn_cookies = SynCookies::Off,
-                    Some(1) => config.syn_cookies = SynCookies::WhenFull,
-                    Some(2) => config.syn_cookies = SynCookies::Always,
-                    _ => {}
-                },
                 "tcp_fastopen" => {
-                    set(
-                        &mut config.fast_open.mode,
-                        number(value).map(FastOpenMode::from_bits_retain),
-                    );
+                    let mode = number(value).map(FastOpenMode::from_bits_retain);
+                    set(&mut config.fast_open.mode, mode);
                 }
                 "tcp_fastopen_key" => {
                     set(&mut config.fast_open.keys, fast_open_keys(value).map(Some));
@@ -120,61 +85,84 @@ impl Settings {
                 "tcp_fastopen_blackhole_timeout_sec" => {
                     set(&mut config.fast_open.rest, seconds(value));
                 }
-                "tcp_mtu_probing" => {
-                    tcp.mtu_probing = match number(value) {
-                        Some(when @ 1u8..=2) => {
-                            let mut probing =
-                                MtuProbing { from_start: when == 2, ..MtuProbing::default() };
-                            let value = |name| self.get(name);
-                            let base = value("net.ipv4.tcp_base_mss").and_then(number);
-                            set(&mut probing.base_mss, base);
-                            let floor = value("net.ipv4.tcp_mtu_probe_floor").and_then(number);
-                            set(&mut probing.floor, floor);
-                            let threshold = value("net.ipv4.tcp_probe_threshold").and_then(number);
-                            set(&mut probing.threshold, threshold);
-                            let interval = value("net.ipv4.tcp_probe_interval").and_then(seconds);
-                            set(&mut probing.interval, interval);
-                            Some(probing)
-                        }
-                        _ => None,
-                    };
+                "tcp_mtu_probing" => config.tcp.mtu_probing = self.mtu_probing(value),
+                "tcp_tw_reuse" => {
+                    use TimeWaitReuse::{Loopback, Off, On};
+                    set(&mut config.time_wait_reuse, choice(value, [Off, On, Loopback]));
                 }
-                "tcp_tw_reuse" => match number(value) {
-                    Some(0u8) => config.time_wait_reuse = TimeWaitReuse::Off,
-                    Some(1) => config.time_wait_reuse = TimeWaitReuse::On,
-                    Some(2) => config.time_wait_reuse = TimeWaitReuse::Loopback,
-                    _ => {}
-                },
                 "tcp_challenge_ack_limit" => {
                     // Linux: no limit is the largest number.
                     let limit = number(value).map(|n: u32| (n != i32::MAX as u32).then_some(n));
                     set(&mut config.challenge_acks_per_second, limit);
                 }
-                "tcp_window_scaling" => set(&mut tcp.window_scaling, flag(value)),
-                "tcp_syn_retries" => set(&mut tcp.syn_retries, number(value)),
-                "tcp_syn_linear_timeouts" => set(&mut tcp.syn_linear_retries, number(value)),
-                "tcp_synack_retries" => set(&mut tcp.synack_retries, number(value)),
-                "tcp_retries2" => set(&mut tcp.data_retries, number(value)),
-                "tcp_orphan_retries" => {
-                    // Linux: 0 stands for 8.
-                    let retries = number(value).map(|n: u8| if n == 0 { 8 } else { n });
-                    set(&mut tcp.orphan_retries, retries);
-                }
-                "tcp_slow_start_after_idle" => set(&mut tcp.slow_start_after_idle, flag(value)),
-                "tcp_fin_timeout" => set(&mut tcp.fin_wait2, seconds(value)),
-                "tcp_rto_min_us" => set(&mut tcp.rto_min, number(value).map(Duration::from_micros)),
-                "tcp_rto_max_ms" => set(&mut tcp.rto_max, number(value).map(Duration::from_millis)),
-                "tcp_congestion_control" => match value.as_str() {
-                    "cubic" => tcp.congestion = CongestionKind::Cubic,
-                    "reno" => tcp.congestion = CongestionKind::NewReno,
-                    _ => {}
-                },
-                "tcp_invalid_ratelimit" => {
-                    set(&mut tcp.challenge_interval, number(value).map(Duration::from_millis));
-                }
-                _ => {}
+                name => apply_tcp(&mut config.tcp, name, value),
             }
         }
+    }
+
+    fn mtu_probing(&self, value: &str) -> Option<MtuProbing> {
+        let when = number(value).filter(|when| (1u8..=2).contains(when))?;
+        let mut probing = MtuProbing { from_start: when == 2, ..MtuProbing::default() };
+        let value = |name| self.get(name);
+        set(&mut probing.base_mss, value("net.ipv4.tcp_base_mss").and_then(number));
+        set(&mut probing.floor, value("net.ipv4.tcp_mtu_probe_floor").and_then(number));
+        set(&mut probing.threshold, value("net.ipv4.tcp_probe_threshold").and_then(number));
+        set(&mut probing.interval, value("net.ipv4.tcp_probe_interval").and_then(seconds));
+        Some(probing)
+    }
+}
+
+/// Applies a setting of connections.
+fn apply_tcp(tcp: &mut TcpConfig, name: &str, value: &str) {
+    let millis = |value| number(value).map(Duration::from_millis);
+    match name {
+        "tcp_rmem" => {
+            if let Some([_, initial, most]) = triple(value) {
+                (tcp.recv_buffer_initial, tcp.recv_buffer) = (initial, most);
+            }
+        }
+        "tcp_wmem" => {
+            if let Some([_, initial, most]) = triple(value) {
+                (tcp.send_buffer_initial, tcp.send_buffer) = (initial, most);
+            }
+        }
+        "tcp_timestamps" => set(&mut tcp.timestamps, flag(value)),
+        "tcp_sack" => set(&mut tcp.sack, flag(value)),
+        "tcp_dsack" => set(&mut tcp.dsack, flag(value)),
+        "tcp_ecn" => {
+            use EcnMode::{Accept, AcceptAccurate, Accurate, Off, Request, RequestAcceptAccurate};
+            let modes = [Off, Request, Accept, Accurate, RequestAcceptAccurate, AcceptAccurate];
+            set(&mut tcp.ecn, choice(value, modes));
+        }
+        "tcp_reordering" => set(&mut tcp.reordering, number(value)),
+        // 3 and 4 are tail loss probes, the others what they replaced.
+        "tcp_early_retrans" => set(&mut tcp.tail_loss_probe, number(value).map(|n: u8| n >= 3)),
+        "tcp_frto" => set(&mut tcp.frto, flag(value)),
+        "tcp_tso_win_divisor" => set(&mut tcp.super_frame_divisor, number(value)),
+        "tcp_min_tso_segs" => set(&mut tcp.min_super_segments, number(value)),
+        "tcp_notsent_lowat" => set(&mut tcp.notsent_lowat, number(value)),
+        "tcp_rfc1337" => set(&mut tcp.rfc1337, flag(value)),
+        "tcp_window_scaling" => set(&mut tcp.window_scaling, flag(value)),
+        "tcp_syn_retries" => set(&mut tcp.syn_retries, number(value)),
+        "tcp_syn_linear_timeouts" => set(&mut tcp.syn_linear_retries, number(value)),
+        "tcp_synack_retries" => set(&mut tcp.synack_retries, number(value)),
+        "tcp_retries2" => set(&mut tcp.data_retries, number(value)),
+        "tcp_orphan_retries" => {
+            // Linux: 0 stands for 8.
+            let retries = number(value).map(|n: u8| if n == 0 { 8 } else { n });
+            set(&mut tcp.orphan_retries, retries);
+        }
+        "tcp_slow_start_after_idle" => set(&mut tcp.slow_start_after_idle, flag(value)),
+        "tcp_fin_timeout" => set(&mut tcp.fin_wait2, seconds(value)),
+        "tcp_rto_min_us" => set(&mut tcp.rto_min, number(value).map(Duration::from_micros)),
+        "tcp_rto_max_ms" => set(&mut tcp.rto_max, millis(value)),
+        "tcp_congestion_control" => match value {
+            "cubic" => tcp.congestion = CongestionKind::Cubic,
+            "reno" => tcp.congestion = CongestionKind::NewReno,
+            _ => {}
+        },
+        "tcp_invalid_ratelimit" => set(&mut tcp.challenge_interval, millis(value)),
+        _ => {}
     }
 }
 
@@ -186,7 +174,7 @@ pub struct SettingsFile {
     settings: Settings,
 }
 
-/// By what a changed file is told: a stand-in that appends changes the length.
+/// What a change of the file changes: one that only appends changes the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     len: u64,
@@ -206,7 +194,7 @@ impl SettingsFile {
         path.into()
     }
 
-    /// Reads the file if it has changed since it was last read: what it says now, if that is new.
+    /// Reads the file if it has changed; returns the settings, if they have changed.
     ///
     /// # Errors
     /// The file is there but cannot be read.
@@ -245,6 +233,11 @@ fn number<T: FromStr + TryFrom<u64>>(value: &str) -> Option<T> {
         Some(digits) => T::try_from(u64::from_str_radix(digits, 16).ok()?).ok(),
         None => value.parse().ok(),
     }
+}
+
+/// The member of a list that the number stands for.
+fn choice<T, const N: usize>(value: &str, of: [T; N]) -> Option<T> {
+    of.into_iter().nth(number(value)?)
 }
 
 fn flag(value: &str) -> Option<bool> {

@@ -8,20 +8,20 @@ use libc::{
     timeval, timezone, useconds_t,
 };
 
-/// Whatever the stack keeps: `userdata` of every call.
+/// The stack's data: `userdata` of every call.
 pub type User = *mut c_void;
 
 /// What `packetdrill_interface_init` fills in.
 ///
 /// `fcntl` and `ioctl` are variadic in C with one further argument at most. Here they take it as a
-/// machine word: on x86-64 and AArch64 Linux the first words of a variadic call travel in the same
-/// registers as those of any other, and the callee knows from the command whether there is one.
+/// machine word: on x86-64 and AArch64 Linux the first words of a variadic call use the registers of
+/// any other call, and the command tells whether there is one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // Each is the system call of its name.
 pub struct Interface {
     pub userdata: User,
-    /// Lets go of everything.
+    /// Frees everything.
     pub free: unsafe extern "C" fn(User),
     pub socket: unsafe extern "C" fn(User, c_int, c_int, c_int) -> c_int,
     pub bind: unsafe extern "C" fn(User, c_int, *const sockaddr, socklen_t) -> c_int,

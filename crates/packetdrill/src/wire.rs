@@ -15,17 +15,17 @@ use crate::limits::{ETHERNET, MAX_IP_PACKET, POOL_BYTES, SNIFFED_PACKETS};
 pub struct Sniffed {
     /// When.
     pub at: Instant,
-    /// All of it, from the IP header on.
+    /// The packet, from the IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// A device without a driver: packets go in and come out when somebody asks.
+/// A device without a driver: packets go in and come out on request.
 pub struct Wire {
     pool: PagePool,
     writer: PageWriter,
     ledger: CopyLedger,
     sniffed: VecDeque<Sniffed>,
-    /// Packets that were dropped because nobody asked for those before them.
+    /// Packets that were dropped because the queue to packetdrill was full.
     dropped_unread: u64,
     /// Packets that were refused because the queue has no room at all.
     dropped_no_queue: u64,
@@ -50,9 +50,9 @@ impl Wire {
         })
     }
 
-    /// What the stack is told about it: it cuts super-frames, so that these end, and are pushed,
-    /// where Linux's are. Scripts count packets by segment, and take several for one where they
-    /// expect a super-frame.
+    /// The device as the stack sees it: it cuts super-frames, so that they end, and are pushed, where
+    /// Linux's are. Scripts count packets by segment, and accept several where they expect a
+    /// super-frame.
     pub fn capabilities(mtu: usize) -> Capabilities {
         Capabilities {
             medium: Medium::Ip,
@@ -111,8 +111,8 @@ impl Wire {
         true
     }
 
-    /// Cuts a super-frame and completes checksums, behind an Ethernet header, because that is
-    /// where the software that does it expects IP.
+    /// Cuts a super-frame and completes checksums, with an Ethernet header, which the software that
+    /// does it expects.
     fn finish(&mut self, mut frame: PacketBuf, wire: &mut VecDeque<PacketBuf>) -> Option<usize> {
         let version = frame.head().first()? >> 4;
         let kind: [u8; 2] = if version == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
@@ -128,12 +128,12 @@ impl Wire {
         offload::segment(frame, wire, &mut self.ledger).ok()
     }
 
-    /// The oldest packet that nobody has seen.
+    /// Takes the oldest packet.
     pub fn sniff(&mut self) -> Option<Sniffed> {
         self.sniffed.pop_front()
     }
 
-    /// Copies a packet to somebody else's memory, and counts it; returns how many bytes.
+    /// Copies a packet to the caller's memory, and counts it; returns how many bytes.
     pub fn hand_out(&mut self, packet: &[u8], into: &mut [u8]) -> usize {
         copy_bytes(into, packet, &mut self.ledger, CopyReason::DeviceTx)
     }
@@ -143,7 +143,7 @@ impl Wire {
         !self.sniffed.is_empty()
     }
 
-    /// Gives the queue to the device room, or none: what is sent then is refused.
+    /// Opens or closes the queue to the device: a closed one refuses packets.
     pub fn set_queue(&mut self, room: bool) {
         self.has_queue = room;
     }

@@ -10,11 +10,11 @@
 //!      +---------------------------------------------------------------------------+
 //! ```
 //!
-//! Time stands still but for [`World::sleep`], [`World::receive`] and, by a microsecond,
-//! [`World::look`]. Whoever moves it, or hands in a packet, settles first (`World::settle`) and
-//! afterwards: every thread that waits looks whether it has waited for this, and if so finishes
-//! its call before time goes on. So a blocked call ends at exactly the moment that it was blocked
-//! for, whatever the machine's scheduler does, and two runs of a script are the same.
+//! Only [`World::sleep`], [`World::receive`] and, by a microsecond, [`World::look`] move time. The
+//! thread that moves it, or hands in a packet, settles before and afterwards (`World::settle`): every
+//! thread that waits checks whether it is done, and if so finishes its call before time goes on. So a
+//! blocked call ends at exactly its time, whatever the machine's scheduler does, and two runs of a
+//! script are equal.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -35,9 +35,9 @@ use crate::wire::{Sniffed, Wire};
 pub struct World {
     inner: Mutex<Inner>,
     notices: OnceLock<Arc<Notices>>,
-    /// Threads that wait are to look.
+    /// Wakes threads that wait, to check.
     look: Condvar,
-    /// A thread has looked, or is done.
+    /// A thread has checked, or is done.
     looked: Condvar,
     /// The thread that drives time while it waits itself; others wait for it.
     driver: ThreadId,
@@ -47,21 +47,21 @@ struct Inner {
     now: Instant,
     stack: Stack,
     wire: Wire,
-    /// Descriptors of the kernel's that stand for ours, by number.
+    /// The kernel's descriptors that reserve the numbers of ours.
     numbers: HashMap<Fd, OwnedFd>,
     blank: File,
-    /// Which time of looking this is.
+    /// Counts the rounds of checks.
     epoch: u64,
     waiters: Vec<Waiter>,
-    /// Calls of other threads that are under way and not waiting.
+    /// Calls of other threads that run and do not wait.
     running: usize,
-    /// How often a waiter has gone on.
+    /// How often a waiting thread has gone on.
     moves: u64,
     /// When each other thread's last call ended, until it asks for the time.
     ended: HashMap<ThreadId, Instant>,
-    /// Nothing happened since the clock was looked at.
+    /// Nothing happened since the clock was read.
     looked: bool,
-    /// A call of another thread has ended since time was last slept away.
+    /// A call of another thread has ended since the last sleep.
     handed_over: bool,
     scratch: VecDeque<PacketBuf>,
 }
@@ -69,7 +69,7 @@ struct Inner {
 struct Waiter {
     thread: ThreadId,
     deadline: Option<Instant>,
-    /// The last epoch in which it looked.
+    /// The last epoch in which it checked.
     looked: u64,
 }
 
@@ -116,8 +116,8 @@ impl World {
         std::thread::current().id() == self.driver
     }
 
-    /// Runs a system call of the calling thread's: a thread that is not the driver is waited for
-    /// until the call ends or waits.
+    /// Runs a system call of the calling thread: the driver waits for other threads until their call
+    /// ends or waits.
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         if self.is_driver() {
             let result = call();
@@ -132,15 +132,16 @@ impl World {
         let now = inner.now;
         inner.ended.insert(std::thread::current().id(), now);
         inner.handed_over = true;
-        // What this call did may be what another thread waits for.
+        // Another thread may wait for what this call did.
         inner.epoch += 1;
         self.look.notify_all();
         self.looked.notify_all();
         result
     }
 
-    /// The time, for a thread that polls the clock: the first look after something else finds it as
-    /// it stands, every further one moves it a little, so that a loop until some moment ends. A thread whose call has just ended is told when that was.
+    /// The time, for a thread that polls the clock: the first call after another event does not move
+    /// it, every further one does, so that a loop until some time ends. A thread whose call has just
+    /// ended gets the time of that.
     pub fn look(&self) -> Instant {
         let mut inner = self.lock();
         if let Some(at) = inner.ended.remove(&std::thread::current().id()) {
@@ -155,12 +156,12 @@ impl World {
         inner.now
     }
 
-    /// Lets `duration` go by.
+    /// Moves time by `duration`.
     pub fn sleep(&self, duration: Duration) {
         let mut inner = self.lock();
         if core::mem::take(&mut inner.handed_over) {
-            // The other thread's call has ended, but its caller still has to say so, for which it
-            // needs a lock of packetdrill's that is free now. What is lost here is real time.
+            // The other thread's call has ended, but its caller still has to report it, for which it
+            // needs a lock of packetdrill's that is free now. This costs real time only.
             drop(inner);
             std::thread::sleep(HAND_OVER);
             inner = self.lock();
@@ -194,12 +195,12 @@ impl World {
         self.lock().wire.hand_out(packet, into)
     }
 
-    /// The time, as it stands.
+    /// The time.
     pub fn present(&self) -> Instant {
         self.lock().now
     }
 
-    /// Does `verb` to the stack and the wire, and what follows from it.
+    /// Runs `verb` on the stack and the wire, and what follows from it.
     pub fn change<T>(&self, verb: impl FnOnce(&mut Stack, &mut Wire) -> T) -> T {
         let mut inner = self.lock();
         let Inner { stack, wire, .. } = &mut *inner;
@@ -220,8 +221,8 @@ impl World {
         }
     }
 
-    /// Moves the clock to `until`, by way of every timer and deadline before it; with `packet`,
-    /// ends as soon as there is a packet to be received, or nothing more can happen.
+    /// Moves the clock to `until`, through every timer and deadline before it; with `packet`, ends as
+    /// soon as there is a packet to receive, or nothing more can happen.
     fn advance<'a>(
         &'a self,
         inner: MutexGuard<'a, Inner>,
@@ -240,7 +241,7 @@ impl World {
             }
             match next {
                 Some(next) if next <= until => {
-                    // A moment that has come already costs a little time, so that time goes on.
+                    // A deadline in the past takes a little time, so that time goes on.
                     let at = next.max(inner.now + CREEP);
                     self.step(&mut inner, at);
                     inner = self.settle(inner);
@@ -263,7 +264,7 @@ impl World {
         self.pump(inner);
     }
 
-    /// Sends what the stack has to send, and tells who waits for what happened.
+    /// Sends what the stack has to send, and delivers events.
     fn pump(&self, inner: &mut Inner) {
         let now = inner.now;
         loop {
@@ -306,7 +307,7 @@ impl World {
         }
     }
 
-    /// Waits as the thread that everybody else waits for: time goes on here.
+    /// Waits as the driver: time goes on here.
     fn wait_driving(&self, signal: &Signal, deadline: Option<Instant>) {
         let mut inner = self.settle(self.lock());
         loop {
@@ -327,7 +328,7 @@ impl World {
         }
     }
 
-    /// Waits as a thread that others drive.
+    /// Waits as a thread that is not the driver.
     fn wait_driven(&self, signal: &Signal, deadline: Option<Instant>) {
         let thread = std::thread::current().id();
         let mut inner = self.lock();
@@ -353,7 +354,7 @@ impl World {
 }
 
 impl Inner {
-    /// The next moment at which something happens by itself.
+    /// The time of the next timer or deadline.
     fn next(&self) -> Option<Instant> {
         let deadlines = self.waiters.iter().filter_map(|w| w.deadline);
         self.stack.poll_timeout().into_iter().chain(deadlines).min()
@@ -392,7 +393,7 @@ impl Backend for World {
 
     fn open_number(&self) -> Result<Option<Fd>, Errno> {
         let mut inner = self.lock();
-        // packetdrill closes what is left open by the C library, and dies if that fails.
+        // packetdrill closes the rest with the C library, and ends if that fails.
         let twin: OwnedFd = inner.blank.try_clone().map_err(|_| Errno::MFILE)?.into();
         let fd = twin.as_raw_fd();
         inner.numbers.insert(fd, twin);

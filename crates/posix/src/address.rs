@@ -18,7 +18,7 @@ const LEN_V6: usize = 28;
 /// Bytes of a `sockaddr_in6` without its scope (RFC 2133), which Linux still takes.
 const LEN_V6_RFC2133: usize = 24;
 
-/// The address family that a socket was made for.
+/// A socket's address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Domain {
     Inet,
@@ -88,7 +88,7 @@ pub(crate) enum Given {
     Address(SocketAddr),
 }
 
-/// The family of an address; `EINVAL` when there is not even that.
+/// The family of an address; `EINVAL` if it is too short for that.
 pub(crate) fn family(bytes: &[u8]) -> Result<i32, Errno> {
     let family = bytes.get(..2).and_then(|f| f.try_into().ok()).ok_or(Errno::INVAL)?;
     Ok(i32::from(u16::from_ne_bytes(family)))
@@ -129,4 +129,9 @@ pub(crate) fn parse(domain: Domain, bytes: &[u8]) -> Result<Given, Errno> {
         _ if bytes.len() < least => Err(Errno::INVAL),
         _ => Err(Errno::AFNOSUPPORT),
     }
+}
+
+/// Whether an IPv6 address stands for one of IPv4 (RFC 4291 section 2.5.5.2).
+pub(crate) fn is_mapped(addr: SocketAddr) -> bool {
+    matches!(addr.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
 }

@@ -11,9 +11,9 @@ use crate::{Errno, Fd};
 
 /// A stack behind a lock, with a clock. Called from any thread.
 pub trait Backend: Send + Sync {
-    /// From now on, every [`Event`](pagewire_stack::Event) of the stack goes to
-    /// [`Notices::notify`], from whatever thread found it and with or without the stack's lock
-    /// held: it never calls back. Called once, before anything else.
+    /// Sends every [`Event`](pagewire_stack::Event) of the stack to [`Notices::notify`], from any
+    /// thread, with or without the stack's lock: it never calls back. Called once, before anything
+    /// else.
     fn attach(&self, notices: Arc<Notices>);
 
     /// The present moment.
@@ -23,10 +23,9 @@ pub trait Backend: Send + Sync {
     /// the stack has to send is sent, and its events are dispatched.
     fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T;
 
-    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline`
-    /// (`None`: for ever), while the stack goes on. May return early. A signal that is set unparks
-    /// the thread that made it, which is the one that calls; it may be set by another thread
-    /// without the stack having done anything (a pipe, a close).
+    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline` (`None`: for
+    /// ever), while the stack goes on. May return early. Setting the signal unparks the calling thread;
+    /// another thread may set it without the stack (a pipe, a close).
     fn wait(&self, signal: &Signal, deadline: Option<Instant>);
 
     /// The time of day at the moment `at` of the clock, since 1970.
@@ -36,10 +35,10 @@ pub trait Backend: Send + Sync {
     }
 
     /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does. For
-    /// those whose numbers have to mean something to the kernel too.
+    /// backends whose numbers mean something to the kernel too.
     ///
     /// # Errors
-    /// What the call that wants the descriptor fails with.
+    /// The error of the call that wants the descriptor.
     fn open_number(&self) -> Result<Option<Fd>, Errno> {
         Ok(None)
     }

@@ -7,8 +7,8 @@ use pagewire_stack::{Readiness, Stack, TcpId, UdpId};
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::Object;
+use crate::file::socket::{Kind, Stage};
 use crate::limits::MAX_DESCRIPTORS;
-use crate::socket::{Kind, Stage};
 use crate::{Errno, Fd, errno};
 
 /// `SIOCINQ`, which is `FIONREAD`.
@@ -26,18 +26,18 @@ impl<B: Backend> Descriptors<B> {
     /// # Errors
     /// `EBADF`, `EINVAL` for other commands, `EMFILE`.
     pub fn fcntl(&self, fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
-        let held = self.file(fd)?;
+        let file = self.file(fd)?;
         match command {
             libc::F_GETFL => {
-                let access = match &held.object {
+                let access = match &file.object {
                     Object::Pipe(end) if end.is_writing() => libc::O_WRONLY,
                     Object::Pipe(_) => libc::O_RDONLY,
                     _ => libc::O_RDWR,
                 };
-                Ok(access | if held.is_nonblocking() { libc::O_NONBLOCK } else { 0 })
+                Ok(access | if file.is_nonblocking() { libc::O_NONBLOCK } else { 0 })
             }
             libc::F_SETFL => {
-                held.nonblocking.store(argument & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+                file.nonblocking.store(argument & libc::O_NONBLOCK != 0, Ordering::Relaxed);
                 Ok(0)
             }
             libc::F_GETFD => Ok(i32::from(self.close_on_exec(fd)?)),
@@ -60,21 +60,21 @@ impl<B: Backend> Descriptors<B> {
     /// # Errors
     /// `ENOTTY` for other requests, `EINVAL` for what a listening socket does not have.
     pub fn ioctl(&self, fd: Fd, request: u64, argument: &mut i32) -> Result<(), Errno> {
-        let held = self.file(fd)?;
+        let file = self.file(fd)?;
         if request == FIONBIO {
-            held.nonblocking.store(*argument != 0, Ordering::Relaxed);
+            file.nonblocking.store(*argument != 0, Ordering::Relaxed);
             return Ok(());
         }
-        let value = match &held.object {
+        let value = match &file.object {
             Object::Socket(socket) => match (socket.kind, socket.stage()) {
                 (_, Stage::Listening(_)) if request == SIOCATMARK => 0,
                 (_, Stage::Listening(_)) if is_count(request) => return Err(Errno::INVAL),
                 (Kind::Stream, stage) => {
                     let id = stage.connection();
-                    self.backend.with(|stack, _| stream_count(stack, id, request))?
+                    self.runtime.with(|stack, _| stream_count(stack, id, request))?
                 }
                 (Kind::Datagram, stage) => self
-                    .backend
+                    .runtime
                     .with(|stack, _| datagram_count(stack, stage.datagram(), request))?,
             },
             Object::Pipe(end) if request == SIOCINQ => end.queued(),
@@ -94,7 +94,7 @@ fn stream_count(stack: &mut Stack, id: Option<TcpId>, request: u64) -> Result<us
         return if is_count(request) || request == SIOCATMARK { Ok(0) } else { Err(Errno::NOTTY) };
     };
     if request == SIOCATMARK {
-        return Ok(usize::from(stack.tcp(id).map(|tcp| tcp.at_urgent_mark()).map_err(errno)?));
+        return Ok(usize::from(stack.tcp(id).map_err(errno)?.at_urgent_mark()));
     }
     if !is_count(request) {
         return Err(Errno::NOTTY);
@@ -102,9 +102,10 @@ fn stream_count(stack: &mut Stack, id: Option<TcpId>, request: u64) -> Result<us
     if !stack.readiness(id).map_err(errno)?.contains(Readiness::CONNECTED) {
         return Ok(0);
     }
-    let (unacknowledged, unsent) = stack.tcp(id).map(|tcp| tcp.queued_send()).map_err(errno)?;
+    let tcp = stack.tcp(id).map_err(errno)?;
+    let (unacknowledged, unsent) = tcp.queued_send();
     Ok(match request {
-        SIOCINQ => stack.tcp(id).map(|tcp| tcp.queued()).map_err(errno)?,
+        SIOCINQ => tcp.queued(),
         SIOCOUTQ => unacknowledged,
         _ => unsent,
     })

@@ -1,34 +1,26 @@
-//! The descriptor table, and what every call does with it.
+//! The descriptor table.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
-
-use pagewire_mem::Instant;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::backend::Backend;
-use crate::file::{File, Held, Object};
+use crate::call::Call;
+use crate::file::File;
 use crate::limits::MAX_DESCRIPTORS;
-use crate::mapping::Mappings;
-use crate::notice::{Notices, Signal};
+use crate::mapped::Mappings;
 use crate::numbers::Numbers;
-use crate::poll::Events;
-use crate::socket::Socket;
+use crate::runtime::Runtime;
 use crate::{Errno, Fd};
 
 /// A table of descriptors over one stack: one method for each system call, each with Linux's
 /// results and error numbers. All methods may be called from any thread; those that block say so,
 /// and return `EAGAIN` instead on a file that has `O_NONBLOCK`.
 ///
-/// Calls by file: `socket.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`,
-/// `mapping.rs` (mmap), `control.rs` (fcntl, ioctl), `poll.rs`, `epoll.rs`, `pipe.rs` (pipe, splice,
-/// sendfile).
+/// Calls by file: `life.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`, `mapping.rs`
+/// (mmap), `control.rs` (fcntl, ioctl), `poll.rs` (poll, epoll), `splice.rs` (pipe, splice, sendfile).
 pub struct Descriptors<B: Backend> {
-    pub(crate) backend: B,
-    pub(crate) notices: Arc<Notices>,
+    pub(crate) runtime: Runtime<B>,
     pub(crate) mappings: Mappings,
     table: RwLock<Table>,
-    /// Held while one epoll instance is added to another.
-    nesting: Mutex<()>,
 }
 
 /// Files by number.
@@ -73,22 +65,20 @@ impl Table {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) file: Arc<File>,
-    /// `FD_CLOEXEC`: kept for programs that ask; nothing here survives an `exec`.
+    /// `FD_CLOEXEC`: only kept to be read back; nothing here survives an `exec`.
     pub(crate) close_on_exec: bool,
 }
 
 impl<B: Backend> Descriptors<B> {
     /// An empty table.
     pub fn new(backend: B) -> Self {
-        let notices = Arc::<Notices>::default();
-        backend.attach(Arc::clone(&notices));
-        let (table, mappings) = (RwLock::default(), Mappings::default());
-        Self { backend, notices, mappings, table, nesting: Mutex::default() }
+        let runtime = Runtime::new(backend);
+        Self { runtime, mappings: Mappings::default(), table: RwLock::default() }
     }
 
     /// What it runs on.
     pub fn backend(&self) -> &B {
-        &self.backend
+        &self.runtime.backend
     }
 
     /// Whether `fd` names a file of this table.
@@ -103,8 +93,8 @@ impl<B: Backend> Descriptors<B> {
     /// `EBADF`.
     pub fn close(&self, fd: Fd) -> Result<(), Errno> {
         let entry = self.table_mut().take(fd).ok_or(Errno::BADF)?;
-        self.backend.close_number(fd);
-        drop(Held::new(self, entry.file));
+        self.runtime.backend.close_number(fd);
+        drop(Call::new(&self.runtime, entry.file));
         Ok(())
     }
 
@@ -114,9 +104,9 @@ impl<B: Backend> Descriptors<B> {
     }
 
     pub(crate) fn duplicate(&self, fd: Fd, least: Fd, close_on_exec: bool) -> Result<Fd, Errno> {
-        let held = self.file(fd)?;
-        held.hold();
-        self.place(Entry { file: Arc::clone(held.shared()), close_on_exec }, least)
+        let call = self.file(fd)?;
+        call.retain();
+        self.place(Entry { file: Arc::clone(call.shared()), close_on_exec }, least)
     }
 
     /// A descriptor for a new file.
@@ -124,17 +114,17 @@ impl<B: Backend> Descriptors<B> {
         self.place(Entry { file, close_on_exec }, 0)
     }
 
-    /// Takes over the entry's reference: without a descriptor, it is let go.
+    /// Takes over the entry's reference, and drops it if there is no descriptor.
     fn place(&self, entry: Entry, least: Fd) -> Result<Fd, Errno> {
         let placed = self.try_place(&entry, least);
         if placed.is_err() {
-            drop(Held::new(self, entry.file));
+            drop(Call::new(&self.runtime, entry.file));
         }
         placed
     }
 
     fn try_place(&self, entry: &Entry, least: Fd) -> Result<Fd, Errno> {
-        let wanted = self.backend.open_number()?;
+        let wanted = self.runtime.backend.open_number()?;
         let mut table = self.table_mut();
         let at = match wanted {
             Some(fd) => Some(usize::try_from(fd).map_err(|_| Errno::BADF)?),
@@ -143,7 +133,7 @@ impl<B: Backend> Descriptors<B> {
         let Some(at) = at.filter(|&at| at < MAX_DESCRIPTORS) else {
             drop(table);
             if let Some(fd) = wanted {
-                self.backend.close_number(fd);
+                self.runtime.backend.close_number(fd);
             }
             return Err(Errno::MFILE);
         };
@@ -151,12 +141,12 @@ impl<B: Backend> Descriptors<B> {
         Ok(at as Fd)
     }
 
-    /// The file that `fd` names, held while the call lasts.
-    pub(crate) fn file(&self, fd: Fd) -> Result<Held<'_, B>, Errno> {
+    /// The file that `fd` names, which stays open while the call lasts.
+    pub(crate) fn file(&self, fd: Fd) -> Result<Call<'_, B>, Errno> {
         let table = self.table();
         let entry = table.get(fd).ok_or(Errno::BADF)?;
-        entry.file.hold();
-        Ok(Held::new(self, Arc::clone(&entry.file)))
+        entry.file.retain();
+        Ok(Call::new(&self.runtime, Arc::clone(&entry.file)))
     }
 
     /// The flags of a descriptor.
@@ -169,55 +159,6 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
-    /// The last reference to a file is gone.
-    pub(crate) fn release(&self, file: &File) {
-        match &file.object {
-            Object::Socket(socket) => self.release_socket(socket),
-            Object::Epoll(epoll) => epoll.release(),
-            Object::Pipe(end) => end.release(),
-        }
-        file.watch.wake(Events::empty());
-        file.watch.forget_epolls();
-    }
-
-    /// Repeats `attempt` while it says `EAGAIN`: until `interest` may be possible, again and again,
-    /// and `limit` is over (`None`: for ever). With `blocking` off, once.
-    pub(crate) fn block_on<T>(
-        &self,
-        file: &File,
-        interest: Events,
-        blocking: bool,
-        limit: Option<Duration>,
-        mut attempt: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match attempt() {
-            Err(Errno::AGAIN) if blocking => {}
-            done => return done,
-        }
-        let deadline = limit.map(|limit| self.backend.now() + limit);
-        let signal = Signal::new();
-        let _watching = file.watch.watch(interest, &signal);
-        loop {
-            signal.clear();
-            match attempt() {
-                Err(Errno::AGAIN) => {}
-                done => return done,
-            }
-            if self.is_over(deadline) {
-                return Err(Errno::AGAIN);
-            }
-            self.backend.wait(&signal, deadline);
-        }
-    }
-
-    pub(crate) fn is_over(&self, deadline: Option<Instant>) -> bool {
-        deadline.is_some_and(|at| self.backend.now() >= at)
-    }
-
-    pub(crate) fn nesting(&self) -> MutexGuard<'_, ()> {
-        self.nesting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn table(&self) -> RwLockReadGuard<'_, Table> {
         // Nothing that changes the table can fail half-way.
         self.table.read().unwrap_or_else(PoisonError::into_inner)
@@ -225,17 +166,6 @@ impl<B: Backend> Descriptors<B> {
 
     fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<B: Backend> Held<'_, B> {
-    /// # Errors
-    /// `ENOTSOCK`.
-    pub(crate) fn socket(&self) -> Result<&Socket, Errno> {
-        match &self.object {
-            Object::Socket(socket) => Ok(socket),
-            _ => Err(Errno::NOTSOCK),
-        }
     }
 }
 

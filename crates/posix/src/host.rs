@@ -10,10 +10,10 @@ use pagewire_stack::Stack;
 use crate::backend::Backend;
 use crate::notice::{Notices, Signal};
 
-/// Longest sleep of a thread that waits: a bound on what a lost wake-up could cost.
+/// Longest sleep of a thread that waits: bounds the cost of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// The same of the host's own driver.
+/// Longest sleep of the host's own driver thread here.
 const DRIVER_LOOK: Duration = Duration::from_millis(1);
 
 /// A [`Host`] as a [`Backend`]. The host's own sockets may be used beside descriptors.
@@ -43,7 +43,8 @@ impl Backend for HostBackend {
     fn wait(&self, signal: &Signal, deadline: Option<Instant>) {
         let left = deadline.map_or(LONGEST_SLEEP, |at| at.saturating_since(self.now()));
         if self.0.is_driver_thread() {
-            // A waker or an owner's drop that waits: nobody else would drive the host meanwhile.
+            // A waker or an owner's drop that waits on the driver thread: no other thread drives the
+            // host.
             self.0.wait_turn(left.min(DRIVER_LOOK));
             return;
         }

@@ -14,48 +14,52 @@
 //! Its numbers are its own: the kernel knows nothing of them, and no system call takes them. A whole
 //! server and its clients are in `tests/realtime.rs`.
 //!
-//! Where the Rust API and Linux differ (what a notification merges, which error comes first),
-//! this crate does what Linux does, because programs depend on it. An option that the stack does
-//! not have is refused with `ENOPROTOOPT`, never accepted and ignored.
+//! Where the Rust API and Linux differ (the merging of notifications, the order of errors), this crate
+//! follows Linux, because programs depend on it. An option that the stack does not have is refused with
+//! `ENOPROTOOPT`, never accepted and ignored.
 
 mod address;
 mod backend;
+mod call;
 mod control;
 mod descriptors;
-mod epoll;
+mod events;
 mod fast_open;
 mod file;
 mod host;
+mod life;
 pub mod limits;
+mod mapped;
 mod mapping;
 mod message;
 mod notice;
 mod numbers;
 mod options;
-mod pipe;
 mod poll;
 pub mod raw;
 mod receive;
+mod runtime;
 mod send;
-mod socket;
+mod splice;
 
 pub use address::SockAddr;
 pub use backend::Backend;
 pub use descriptors::Descriptors;
-pub use epoll::{EpollEvent, EpollOp};
+pub use events::Events;
+pub use file::epoll::{EpollEvent, EpollOp};
 pub use host::HostBackend;
 pub use mapping::ZerocopyReceive;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
 pub use notice::{Notices, Signal};
-pub use poll::{Events, PollFd};
+pub use poll::PollFd;
 
-/// An error number of Linux.
+/// Linux's error number.
 pub use rustix::io::Errno;
 
 /// A descriptor: a small number that names a file of one [`Descriptors`] table.
 pub type Fd = i32;
 
-/// The stack's error in Linux's numbers.
+/// The stack's error as Linux's number.
 pub(crate) fn errno(error: pagewire_stack::Error) -> Errno {
     Errno::from_raw_os_error(error.errno())
 }

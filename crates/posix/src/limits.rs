@@ -1,6 +1,6 @@
 //! Every limit of this crate, with its unit and its reason.
 
-/// Descriptors of one table. `RLIMIT_NOFILE` of a generously set up server.
+/// Descriptors of one table. As a large server's `RLIMIT_NOFILE`.
 pub const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// Bytes in a pipe, Linux's default.
@@ -15,37 +15,36 @@ pub const MAX_IOV: usize = 1024;
 /// Bytes that one call moves at most: `MAX_RW_COUNT`, the largest `int` less a page.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 
-/// Bytes that one `recv` with `MSG_TRUNC` and without memory drops at most: more than a receive
-/// buffer has.
+/// Most bytes that one `recv` with `MSG_TRUNC` and without memory drops: more than a receive buffer
+/// has.
 pub const MAX_DROPPED: usize = 64 << 20;
 
-/// Longest queue of connections to be accepted that `listen` asks the stack for: Linux's
-/// `net.core.somaxconn`.
+/// Longest backlog that `listen` asks the stack for: Linux's `net.core.somaxconn`.
 pub const SOMAXCONN: usize = 4096;
 
 /// Bytes of ancillary data that one call takes or gives: Linux's `net.core.optmem_max`.
 pub const MAX_CONTROL: usize = 131_072;
 
-/// Bytes of an option's value that are looked at: the longest has 280 (`tcp_info`). A caller may say
-/// that there is more, and Linux never finds out whether that is so.
+/// Bytes of an option's value that are read: the longest has 280 (`tcp_info`). As in Linux, a caller
+/// may claim more.
 pub const MAX_OPTION: usize = 4096;
 
-/// Ways on which one wake-up may go up from an epoll instance through those that watch it: what
-/// Linux allows of each length (500, 100, 50, 10) together. Each layer of a mesh multiplies them.
+/// Paths of one wake-up from an epoll instance through those that watch it: the sum of what Linux
+/// allows for each length (500, 100, 50, 10). Each layer of a mesh multiplies them.
 pub const MAX_EPOLL_PATHS: usize = 660;
 
-/// epoll instances that watch one another, one below the other (`EP_MAX_NESTS`).
+/// Depth of epoll instances that watch one another (`EP_MAX_NESTS`).
 pub const MAX_EPOLL_DEPTH: usize = 4;
 
 /// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling: Linux's `net.core.wmem_max` and
 /// `net.core.rmem_max`.
 pub const BUFFER_MAX: u32 = 4 << 20;
 
-/// Least send buffer, in bytes after doubling: two small packets with what Linux keeps about them.
+/// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
 pub const MIN_SEND_BUFFER: u32 = 4608;
 
-/// Least receive buffer, in bytes after doubling: one small packet with what Linux keeps about it.
+/// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
 pub const MIN_RECEIVE_BUFFER: u32 = 2304;
 
-/// What a datagram socket says of its buffers: Linux's `net.core.wmem_default`.
+/// The buffer sizes of a datagram socket as they are read back: Linux's `net.core.wmem_default`.
 pub const DATAGRAM_BUFFER: u32 = 212_992;

@@ -3,52 +3,24 @@
 //! [`mmap`](Descriptors::mmap) is the first (commit 93ab6cc69162): mapping a socket *is* receiving
 //! from it. [`mmap_reserve`](Descriptors::mmap_reserve) and
 //! [`zerocopy_receive`](Descriptors::zerocopy_receive) are the second (05255b823a61): addresses
-//! first, pages later. Who stands in for `mmap(2)` chooses by which of the two its program knows.
-//! Either way [`munmap`](Descriptors::munmap) lets go; the kernel's own would take addresses that
-//! are not the caller's alone.
+//! first, pages later. A stand-in for `mmap(2)` chooses the one that its program knows. Either way
+//! [`munmap`](Descriptors::munmap) unmaps; the kernel's own would take addresses that are not the
+//! caller's alone.
 //!
-//! Both show only pages that nobody can make writable: those of a host's own memory, and a tap's. What
-//! a program on the pair link or a virtual machine sent by reference is still that sender's memory. It is
-//! to be read by copy, or mapped by [`TcpStream::map`](pagewire::TcpStream::map), which makes no such
+//! Both show only pages that no process can make writable: those of a host's own memory, and a tap's.
+//! What a program on the pair link or a virtual machine sent by reference is still that sender's memory:
+//! read a copy, or map it with [`TcpStream::map`](pagewire::TcpStream::map), which makes no such
 //! promise.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use pagewire_mem::{Held, Instant, MapFault, Mapping, PAGE_SIZE, Reserved};
-use pagewire_stack::{MapError, MapWith, RecvFlags, TcpId};
+use pagewire_mem::{Instant, MapFault, PAGE_SIZE, Reserved};
+use pagewire_stack::{MapError, MapSealed, MapWith, Parts, RecvFlags, Stack, TcpId};
 
 use crate::backend::Backend;
+use crate::call::Call;
 use crate::descriptors::Descriptors;
-use crate::socket::{Kind, Stage};
+use crate::file::socket::{Kind, Stage};
+use crate::mapped::Mapped;
 use crate::{Errno, Fd, errno};
-
-/// What a program has mapped, by the first address.
-#[derive(Debug, Default)]
-pub(crate) struct Mappings(Mutex<BTreeMap<usize, Mapped>>);
-
-#[derive(Debug)]
-enum Mapped {
-    /// Pages of a socket, some of which may have been unmapped again.
-    Received { mapping: Mapping, left: Vec<bool>, _held: Held },
-    /// Addresses for any socket's pages.
-    Reserved(Reserved),
-}
-
-impl Mapped {
-    fn len(&self) -> usize {
-        match self {
-            Self::Received { mapping, .. } => mapping.len(),
-            Self::Reserved(reserved) => reserved.len(),
-        }
-    }
-}
-
-impl Mappings {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A `struct tcp_zerocopy_receive`, without the caller's pointers: they are resolved in
 /// [`raw`](crate::raw).
@@ -62,18 +34,18 @@ pub struct ZerocopyReceive {
     pub recv_skip_hint: u32,
     /// Out: bytes that wait, and one more for the end of the stream.
     pub inq: u32,
-    /// Out: what the connection met, as a negative error number, once.
+    /// Out: the connection's error, as a negative number, once.
     pub err: i32,
     /// Out: bytes copied into the buffer.
     pub copybuf_len: i32,
     /// [`TLB_CLEAN_HINT`](Self::TLB_CLEAN_HINT); other bits are ignored.
     pub flags: u32,
-    /// `TCP_CMSG_TS`, or 0. Out: 0, because no moments of reception are kept here.
+    /// `TCP_CMSG_TS`, or 0. Out: 0: no receive timestamps are kept here.
     pub msg_flags: u32,
 }
 
 impl ZerocopyReceive {
-    /// The caller promises that nothing is mapped in the range: it is not cleared first.
+    /// Nothing is mapped in the range, promises the caller: it is not cleared first.
     pub const TLB_CLEAN_HINT: u32 = 1;
     /// The caller wants a timestamp.
     pub const CMSG_TS: u32 = 2;
@@ -97,40 +69,25 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let len = check(len, flags, offset)?;
-        let held = self.file(fd)?;
-        let socket = held.socket().map_err(|_| Errno::NODEV)?;
-        if socket.kind != Kind::Stream {
-            return Err(Errno::NODEV);
-        }
+        let (len, file) = self.stream_to_map(fd, len, flags, offset)?;
         if offset != 0 {
             return Err(Errno::INVAL);
         }
         if prot & libc::PROT_WRITE != 0 {
             return Err(error(MapError::Writable));
         }
-        let id = match socket.stage() {
+        let id = match file.socket()?.stage() {
             Stage::Listening(_) => return Err(error(MapError::Listening)),
             Stage::Connecting(id) | Stage::Connected(id) => id,
             _ => return Err(Errno::AGAIN),
         };
-        let (mapping, held) = self.backend.with(|stack, now| {
-            let mapping = stack
-                .tcp(id)
-                .map_err(Into::into)
-                .and_then(|mut tcp| {
-                    tcp.recv(now, pagewire_stack::MapSealed(len), RecvFlags::empty())
-                })
-                .map_err(error)?;
-            let held = stack
-                .tcp(id)
-                .map(|mut tcp| tcp.count_held(now, mapping.pinned()))
-                .map_err(errno)?;
+        let (mapping, held) = self.runtime.with(|stack, now| {
+            let mut tcp = stack.tcp(id).map_err(errno)?;
+            let mapping = tcp.recv(now, MapSealed(len), RecvFlags::empty()).map_err(error)?;
+            let held = tcp.count_held(now, mapping.pinned());
             Ok::<_, Errno>((mapping, held))
         })?;
-        let (at, left) = (mapping.as_ptr().expose_provenance(), vec![true; len / PAGE_SIZE]);
-        self.mappings.lock().insert(at, Mapped::Received { mapping, left, _held: held });
-        Ok(at)
+        Ok(self.mappings.add_received(mapping, held))
     }
 
     /// Reserves addresses for [`zerocopy_receive`](Self::zerocopy_receive) on any stream of this
@@ -147,30 +104,21 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let len = check(len, flags, offset)?;
-        let held = self.file(fd)?;
-        let socket = held.socket().map_err(|_| Errno::NODEV)?;
-        if socket.kind != Kind::Stream {
-            return Err(Errno::NODEV);
-        }
+        let (len, _file) = self.stream_to_map(fd, len, flags, offset)?;
         if prot & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(error(MapError::Writable));
         }
         let reserved = Reserved::new(len).map_err(|_| Errno::NOMEM)?;
-        let at = reserved.addr();
-        self.mappings.lock().insert(at, Mapped::Reserved(reserved));
-        Ok(at)
+        Ok(self.mappings.add_reserved(reserved))
     }
 
     /// Whether an address lies in what [`mmap`](Self::mmap) or
     /// [`mmap_reserve`](Self::mmap_reserve) gave.
     pub fn is_mapped(&self, addr: usize) -> bool {
-        let mappings = self.mappings.lock();
-        let last = mappings.range(..=addr).next_back();
-        last.is_some_and(|(&at, mapped)| addr - at < mapped.len())
+        self.mappings.contains(addr)
     }
 
-    /// Lets go of what is mapped in a range. The pages of one [`mmap`](Self::mmap) go back when the
+    /// Unmaps what is mapped in a range. The pages of one [`mmap`](Self::mmap) go back when the
     /// last of them is unmapped, and those in reserved addresses at once; the addresses themselves
     /// when all of them are unmapped together.
     ///
@@ -178,41 +126,10 @@ impl<B: Backend> Descriptors<B> {
     /// `EINVAL` for an address that begins no page, or a length of 0. Ranges without anything of
     /// this table are left alone.
     pub fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
-        let Some(end) = end.filter(|_| len > 0 && addr.is_multiple_of(PAGE_SIZE)) else {
-            return Err(Errno::INVAL);
-        };
-        let mut mappings = self.mappings.lock();
-        let first = mappings.range(..addr).next_back().map_or(addr, |(&at, _)| at);
-        let touched: Vec<usize> = mappings.range(first..end).map(|(&at, _)| at).collect();
-        let mut gone = Vec::new();
-        for at in touched {
-            let Some(mapped) = mappings.get_mut(&at) else { continue };
-            let (from, to) = (addr.max(at) - at, end.min(at + mapped.len()).saturating_sub(at));
-            if from >= to {
-                continue;
-            }
-            let over = match mapped {
-                Mapped::Received { left, .. } => {
-                    left[from / PAGE_SIZE..to / PAGE_SIZE].fill(false);
-                    left.iter().all(|left| !left)
-                }
-                Mapped::Reserved(reserved) => {
-                    reserved.clear(from..to).map_err(|_| Errno::NOMEM)?;
-                    to - from == reserved.len()
-                }
-            };
-            if over {
-                gone.extend(mappings.remove(&at));
-            }
-        }
-        // Memory goes home without the lock.
-        drop(mappings);
-        drop(gone);
-        Ok(())
+        self.mappings.unmap(addr, len)
     }
 
-    /// Lets go of pages in reserved addresses, which stay reserved: `madvise` with `MADV_DONTNEED`.
+    /// Unmaps pages in reserved addresses, which stay reserved: `madvise` with `MADV_DONTNEED`.
     /// The length is rounded up to whole pages; 0 does nothing.
     ///
     /// # Errors
@@ -227,17 +144,7 @@ impl<B: Backend> Descriptors<B> {
         if len == 0 {
             return Ok(());
         }
-        let mut mappings = self.mappings.lock();
-        match mappings.range_mut(..=addr).next_back() {
-            Some((&at, Mapped::Reserved(reserved))) if addr - at + len <= reserved.len() => {
-                reserved.clear(addr - at..addr - at + len).map_err(|_| Errno::NOMEM)
-            }
-            // The bytes of a file that nobody can write: they are there again when touched.
-            Some((&at, Mapped::Received { mapping, .. })) if addr - at + len <= mapping.len() => {
-                Ok(())
-            }
-            _ => Err(Errno::NOMEM),
-        }
+        self.mappings.clear(addr, len)
     }
 
     /// `getsockopt` with `TCP_ZEROCOPY_RECEIVE`: maps the next whole pages of a stream, copies what
@@ -284,8 +191,8 @@ impl<B: Backend> Descriptors<B> {
         copy: &mut [u8],
     ) -> Result<(), Errno> {
         let file = self.file(fd)?;
-        let socket = file.socket()?;
-        if socket.kind != Kind::Stream {
+        let call = file.socket()?;
+        if call.kind != Kind::Stream {
             return Err(Errno::NOPROTOOPT);
         }
         if request.msg_flags & !ZerocopyReceive::CMSG_TS != 0 {
@@ -296,7 +203,7 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::INVAL);
         }
         let mut answer = ZerocopyReceive { copybuf_len: 0, msg_flags: 0, ..*request };
-        match socket.stage() {
+        match call.stage() {
             Stage::Listening(_) => return Err(Errno::NOTCONN),
             Stage::Connecting(id) | Stage::Connected(id) => {
                 self.receive_pages(id, &mut answer, address, copy)?;
@@ -309,6 +216,26 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
+    /// What both kinds of `mmap` check first: the length in whole pages, and the stream.
+    fn stream_to_map(
+        &self,
+        fd: Fd,
+        len: usize,
+        flags: i32,
+        offset: i64,
+    ) -> Result<(usize, Call<'_, B>), Errno> {
+        let kind = flags & libc::MAP_TYPE;
+        let kinds = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE];
+        let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+        if len == 0 || !kinds.contains(&kind) || fixed || offset % PAGE_SIZE as i64 != 0 {
+            return Err(Errno::INVAL);
+        }
+        let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)?;
+        let file = self.file(fd)?;
+        let is_stream = file.socket().is_ok_and(|call| call.kind == Kind::Stream);
+        if is_stream { Ok((len, file)) } else { Err(Errno::NODEV) }
+    }
+
     fn receive_pages(
         &self,
         id: TcpId,
@@ -317,7 +244,7 @@ impl<B: Backend> Descriptors<B> {
         copy: &mut [u8],
     ) -> Result<(), Errno> {
         let mut mappings = self.mappings.lock();
-        self.backend.with(|stack, now| {
+        self.runtime.with(|stack, now| {
             let tcp = stack.tcp(id).map_err(errno)?;
             let (queued, fin) = (tcp.queued(), tcp.has_fin());
             if queued > 0 && queued <= copy.len() {
@@ -353,7 +280,7 @@ impl<B: Backend> Descriptors<B> {
                         answer.recv_skip_hint -= n as u32;
                     }
                 } else {
-                    let put = |parts: pagewire_stack::Parts<'_>| match reserved.put(offset, parts) {
+                    let put = |parts: Parts<'_>| match reserved.put(offset, parts) {
                         Err(MapFault::NotPages) => Ok(0),
                         done => done,
                     };
@@ -383,30 +310,13 @@ impl<B: Backend> Descriptors<B> {
 }
 
 /// Copies what is queued into `out`.
-fn read(
-    stack: &mut pagewire_stack::Stack,
-    now: Instant,
-    id: TcpId,
-    out: &mut [u8],
-) -> Result<usize, Errno> {
+fn read(stack: &mut Stack, now: Instant, id: TcpId, out: &mut [u8]) -> Result<usize, Errno> {
     let mut tcp = stack.tcp(id).map_err(errno)?;
     tcp.recv(now, out, RecvFlags::empty()).map_err(errno)
 }
 
-fn inq(stack: &mut pagewire_stack::Stack, id: TcpId) -> u32 {
+fn inq(stack: &mut Stack, id: TcpId) -> u32 {
     stack.tcp(id).map(|tcp| tcp.inq()).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
-}
-
-/// What `mmap(2)` looks at before it asks the file; the length in whole pages.
-fn check(len: usize, flags: i32, offset: i64) -> Result<usize, Errno> {
-    let kind = flags & libc::MAP_TYPE;
-    let known = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE].contains(&kind);
-    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let pages = offset % PAGE_SIZE as i64 == 0;
-    if len == 0 || !known || fixed || !pages {
-        return Err(Errno::INVAL);
-    }
-    len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)
 }
 
 fn error(error: MapError) -> Errno {

@@ -4,6 +4,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
+use pagewire_mem::{CopyReason, Frag};
+use pagewire_stack::Stack;
+
 use crate::options::UDP_SEGMENT;
 use crate::{Errno, SockAddr};
 
@@ -28,13 +31,13 @@ pub struct ReceiveMessage<'m, 'b> {
     pub control: &'m mut [u8],
     /// Set: bytes of `control` used.
     pub control_len: usize,
-    /// Set: the sender, where the protocol tells.
+    /// Set: the sender, where there is one.
     pub name: Option<SockAddr>,
     /// Set: `MSG_TRUNC`, `MSG_CTRUNC`, `MSG_ERRQUEUE` and so on.
     pub flags: i32,
 }
 
-/// A piece of memory that is sent by reference: read until its completion is reported.
+/// Memory that is sent by reference: it is read until its completion is reported.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRange {
     /// The first byte.
@@ -62,22 +65,20 @@ impl RawRange {
 const ALIGN: usize = 8;
 const HEADER: usize = 16;
 
-/// What a call's ancillary data says of the datagrams that it sends.
+/// What a call's ancillary data asks for its datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ancillary {
-    /// The size of those that it is to be cut in (`UDP_SEGMENT`).
+    /// The size of the datagrams to cut (`UDP_SEGMENT`).
     pub(crate) segment: Option<u16>,
-    /// The address of ours that they are from, and the number of the link that they leave by, 0 for
-    /// any (`IP_PKTINFO`, `IPV6_PKTINFO`).
+    /// Our source address, and the number of the link, 0 for any (`IP_PKTINFO`, `IPV6_PKTINFO`).
     pub(crate) source: Option<IpAddr>,
     pub(crate) interface: u32,
 }
 
-/// What the ancillary data of a datagram to `remote` says; what is of other protocols is passed over.
+/// Reads the ancillary data of a datagram (`v4`: to an IPv4 address); other protocols' is ignored.
 ///
 /// # Errors
-/// `EINVAL` for data that is cut short, for what UDP does not have, and for an IPv6 source of a
-/// datagram over IPv4.
+/// `EINVAL` for data that is cut short, unknown UDP options, and an IPv6 source over IPv4.
 pub(crate) fn ancillary(mut control: &[u8], v4: bool) -> Result<Ancillary, Errno> {
     let mut found = Ancillary::default();
     while let Some((header, rest)) = control.split_at_checked(HEADER) {
@@ -90,7 +91,7 @@ pub(crate) fn ancillary(mut control: &[u8], v4: bool) -> Result<Ancillary, Errno
                 found.segment = Some(u16::from_ne_bytes(size));
             }
             (Ok(libc::IPPROTO_UDP), _) => return Err(Errno::INVAL),
-            // `struct in_pktinfo`: link, our address, the address in the header, which is not ours to say.
+            // `struct in_pktinfo`: link, our address, the address in the header, which is ignored.
             (Ok(libc::IPPROTO_IP), Ok(libc::IP_PKTINFO)) if v4 => {
                 let info: [u8; 12] = data.try_into().map_err(|_| Errno::INVAL)?;
                 let [l0, l1, l2, l3, a, b, c, d, ..] = info;
@@ -140,6 +141,26 @@ impl ReceiveMessage<'_, '_> {
     pub(crate) fn room(&self) -> usize {
         self.iov.iter().map(|piece| piece.len()).sum()
     }
+}
+
+/// Copies fragments into the pieces; returns how many bytes there was room for.
+pub(crate) fn copy_pieces(stack: &mut Stack, frags: &[Frag], iov: &mut [IoSliceMut<'_>]) -> usize {
+    let (mut copied, mut at) = (0, 0);
+    let mut frags = frags.iter();
+    let mut frag = frags.next();
+    for piece in iov {
+        let mut room: &mut [u8] = piece;
+        while let Some(source) = frag.filter(|_| !room.is_empty()) {
+            let n = source.copy_to(at, room, stack.ledger_mut(), CopyReason::AppRead);
+            copied += n;
+            at += n;
+            room = &mut room[n..];
+            if at == source.len() {
+                (frag, at) = (frags.next(), 0);
+            }
+        }
+    }
+    copied
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Who is told when a file becomes ready: blocked threads, and epoll instances.
+//! What a file wakes when it becomes ready: blocked threads, and epoll instances.
 //!
-//! A file has one [`Watch`]. The stack's events find it through [`Notices`], by socket. Locks are
-//! taken in one order: stack, notices, watch, epoll; nothing here ever asks for the stack's.
+//! A file has one [`Watch`]. The stack's events find it through [`Notices`], by socket. Locks are taken
+//! in one order: stack, notices, watch, epoll; nothing here takes the stack's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,9 @@ use std::thread::Thread;
 
 use pagewire_stack::{Event, Readiness, SocketId};
 
-use crate::epoll::Ready;
-use crate::poll::Events;
+use crate::events::Events;
 
-/// What a blocked thread waits for: a flag that is set once something happened that may concern
-/// the thread.
+/// What a blocked thread waits for: a flag, set when something happened that may concern it.
 #[derive(Debug)]
 pub struct Signal {
     set: AtomicBool,
@@ -29,11 +27,11 @@ impl Signal {
 
     /// Whether something happened.
     pub fn is_set(&self) -> bool {
-        // Pairs with `set`: whoever sees the flag sees what happened before it was set.
+        // Pairs with `set`: a thread that sees the flag sees what happened before it was set.
         self.set.load(Ordering::Acquire)
     }
 
-    /// Before looking again: what happens from here on sets it anew.
+    /// Clears the flag, before the thread looks again.
     pub(crate) fn clear(&self) {
         self.set.store(false, Ordering::Release);
     }
@@ -44,14 +42,27 @@ impl Signal {
     }
 }
 
-/// Who waits for one file.
+/// What waits for one file.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Watchers>);
 
 #[derive(Debug, Default)]
 struct Watchers {
     threads: Vec<(Events, Arc<Signal>)>,
-    epolls: Vec<Weak<Ready>>,
+    epolls: Vec<Weak<dyn Subscriber>>,
+}
+
+/// An epoll instance's entry for a file, as the file's watch knows it.
+pub(crate) trait Subscriber: core::fmt::Debug + Send + Sync {
+    /// The file may be ready for `what` (nothing: for anything). Returns whether a thread was
+    /// waiting for that.
+    fn push(&self, what: Events) -> bool;
+
+    /// `EPOLLEXCLUSIVE`.
+    fn is_exclusive(&self) -> bool;
+
+    /// The file is closed.
+    fn forget(&self);
 }
 
 impl Watch {
@@ -60,7 +71,7 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happened: `what` may be possible now. Without a bit: anything may.
+    /// Wakes what waits for `what`, which may be possible now; for anything, if it is empty.
     pub(crate) fn wake(&self, what: Events) {
         let mut watchers = self.lock();
         let all = what.is_empty();
@@ -69,46 +80,44 @@ impl Watch {
                 signal.set();
             }
         }
-        // As Linux: all who share the wake-up, and of those who want it alone, the first whom it
-        // finds waiting.
+        // As Linux: all that share the wake-up, and of the exclusive ones the first with a thread
+        // waiting.
         let mut taken = false;
         watchers.epolls.retain(|epoll| {
             let Some(ready) = epoll.upgrade() else { return false };
-            if !(taken && ready.exclusive) {
-                taken |= ready.push(what) && ready.exclusive;
+            if !(taken && ready.is_exclusive()) {
+                taken |= ready.push(what) && ready.is_exclusive();
             }
             true
         });
     }
 
-    /// The file is gone: no epoll instance knows it any more.
+    /// The file is closed: no epoll instance watches it any more.
     pub(crate) fn forget_epolls(&self) {
         let epolls = std::mem::take(&mut self.lock().epolls);
         epolls.iter().filter_map(Weak::upgrade).for_each(|ready| ready.forget());
     }
 
-    /// Has `signal` set whenever `interest` may be possible, until the guard is dropped.
+    /// Sets `signal` whenever `interest` may be possible, until the guard is dropped.
     pub(crate) fn watch<'a>(&'a self, interest: Events, signal: &Arc<Signal>) -> Watching<'a> {
         self.lock().threads.push((interest | Events::ALWAYS, Arc::clone(signal)));
         Watching { watch: self, signal: Arc::clone(signal) }
     }
 
-    pub(crate) fn add_epoll(&self, ready: &Arc<Ready>) {
-        let mut watchers = self.lock();
-        // Of a file that is added and deleted in turn, and never wakes anybody.
-        if watchers.epolls.len() == watchers.epolls.capacity() {
-            watchers.epolls.retain(|epoll| epoll.strong_count() > 0);
-        }
-        watchers.epolls.push(Arc::downgrade(ready));
-    }
-
-    /// The entries of epoll instances that watch the file.
-    pub(crate) fn epolls(&self) -> Vec<Arc<Ready>> {
-        self.lock().epolls.iter().filter_map(Weak::upgrade).collect()
+    pub(crate) fn add_epoll(&self, ready: Weak<dyn Subscriber>) {
+        push_weak(&mut self.lock().epolls, ready);
     }
 }
 
-/// Ends a watch when dropped.
+/// Appends to a list, and removes dropped entries before the list grows.
+pub(crate) fn push_weak<T: ?Sized>(list: &mut Vec<Weak<T>>, entry: Weak<T>) {
+    if list.len() == list.capacity() {
+        list.retain(|entry| entry.strong_count() > 0);
+    }
+    list.push(entry);
+}
+
+/// Ends a thread's watch when dropped.
 pub(crate) struct Watching<'a> {
     watch: &'a Watch,
     signal: Arc<Signal>,
@@ -132,7 +141,7 @@ impl Notices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits for what the socket has become ready for. Returns at once.
+    /// Wakes what waits for the events that the socket has become ready for. Returns at once.
     pub fn notify(&self, event: Event) {
         let watch = self.lock().get(&event.socket).cloned();
         if let Some(watch) = watch {
@@ -140,8 +149,8 @@ impl Notices {
         }
     }
 
-    /// The socket's events go to `watch` from here on. To be called under the lock of the stack that
-    /// the socket was made under: as soon as that is let go, another thread may find an event.
+    /// The socket's events go to `watch` from here on. Called under the same lock of the stack as the
+    /// socket was made: once that is released, another thread may find an event.
     pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
         self.lock().insert(id, Arc::clone(watch));
     }
@@ -151,7 +160,7 @@ impl Notices {
     }
 }
 
-/// The key that Linux wakes with: data, room and errors have one, a change of state wakes all.
+/// The events that Linux wakes with: data, room and errors have their own, a change of state wakes all.
 fn wakes(gained: Readiness) -> Events {
     let state = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::CONNECTED;
     if gained.intersects(state) {

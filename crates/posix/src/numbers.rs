@@ -1,12 +1,11 @@
-//! Which descriptor numbers are free: runs of them, so that the lowest is found without looking at
-//! those that are taken.
+//! Free descriptor numbers, as runs: the lowest is found without looking at those that are taken.
 
 use std::collections::BTreeMap;
 
 /// The free numbers below a limit.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// Runs of free numbers, the first of each and the one behind the last; no two touch.
+    /// Runs of free numbers: the first of each, and the one after its last; no two touch.
     runs: BTreeMap<usize, usize>,
 }
 

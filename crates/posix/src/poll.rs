@@ -1,59 +1,14 @@
-//! What a file is ready for, and poll.
+//! poll and epoll.
 
+use std::sync::Arc;
 use std::time::Duration;
-
-use pagewire_stack::{ListenerId, Readiness, TcpId, UdpId};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
-use crate::file::{File, Object};
-use crate::notice::Signal;
-use crate::socket::{Kind, Socket, Stage, State};
+use crate::events::Events;
+use crate::file::Object;
+use crate::file::epoll::{Epoll, EpollEvent, EpollOp};
 use crate::{Errno, Fd};
-
-bitflags::bitflags! {
-    /// Events of poll and epoll, with the numbers that both have.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Events: u32 {
-        /// Data, the end of the stream, or a connection to accept.
-        const IN = 0x1;
-        /// Urgent data.
-        const PRI = 0x2;
-        /// Room to send, or sending would fail at once.
-        const OUT = 0x4;
-        /// An error, or an entry in the error queue.
-        const ERR = 0x8;
-        /// Both directions are closed.
-        const HUP = 0x10;
-        /// No such descriptor.
-        const NVAL = 0x20;
-        /// As [`IN`](Self::IN).
-        const RDNORM = 0x40;
-        /// Never of a socket.
-        const RDBAND = 0x80;
-        /// As [`OUT`](Self::OUT).
-        const WRNORM = 0x100;
-        /// Room to send a datagram.
-        const WRBAND = 0x200;
-        /// The peer has closed its direction, or this side reads no more.
-        const RDHUP = 0x2000;
-        /// epoll: of several instances, wake one.
-        const EXCLUSIVE = 1 << 28;
-        /// epoll: keep the machine awake; means nothing here.
-        const WAKEUP = 1 << 29;
-        /// epoll: report once, then keep silent until modified.
-        const ONESHOT = 1 << 30;
-        /// epoll: report what has happened, not how things stand.
-        const EDGE = 1 << 31;
-    }
-}
-
-impl Events {
-    /// Reported whether asked for or not.
-    pub(crate) const ALWAYS: Self = Self::ERR.union(Self::HUP).union(Self::NVAL);
-    pub(crate) const READ: Self = Self::IN.union(Self::RDNORM);
-    pub(crate) const WRITE: Self = Self::OUT.union(Self::WRNORM);
-}
 
 /// An entry of [`Descriptors::poll`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,131 +22,76 @@ pub struct PollFd {
 }
 
 impl<B: Backend> Descriptors<B> {
-    /// Waits until one of the files is ready for what it is asked for, or `timeout` is over (`None`:
-    /// for ever). Returns how many are.
+    /// Waits until a file is ready for what it is asked for, or `timeout` is over (`None`: for
+    /// ever). Returns how many are.
     pub fn poll(&self, fds: &mut [PollFd], timeout: Option<Duration>) -> Result<usize, Errno> {
-        let deadline = timeout.map(|timeout| self.backend.now() + timeout);
         let files: Vec<_> = fds.iter().map(|entry| self.file(entry.fd).ok()).collect();
-        let mut look = || {
+        let watches: Vec<_> = files.iter().flatten().map(|file| &*file.watch).collect();
+        let look = || {
             let mut ready = 0;
             for (entry, file) in fds.iter_mut().zip(&files) {
                 entry.revents = match file {
-                    Some(file) => self.ready_events(file) & (entry.events | Events::ALWAYS),
+                    Some(file) => file.events(&self.runtime) & (entry.events | Events::ALWAYS),
                     None if entry.fd < 0 => Events::empty(),
                     None => Events::NVAL,
                 };
                 ready += usize::from(!entry.revents.is_empty());
             }
-            ready
+            if ready == 0 { Err(Errno::AGAIN) } else { Ok(ready) }
         };
-        let ready = look();
-        if ready > 0 || timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Ok(ready);
+        let blocking = timeout != Some(Duration::ZERO);
+        match self.runtime.block_on(&watches, Events::all(), blocking, timeout, look) {
+            Err(Errno::AGAIN) => Ok(0),
+            done => done,
         }
-        let signal = Signal::new();
-        let _watching: Vec<_> =
-            files.iter().flatten().map(|file| file.watch.watch(Events::all(), &signal)).collect();
-        loop {
-            signal.clear();
-            let ready = look();
-            if ready > 0 || self.is_over(deadline) {
-                return Ok(ready);
+    }
+
+    /// A new epoll instance; `flags` is 0 or `EPOLL_CLOEXEC`.
+    pub fn epoll_create1(&self, flags: i32) -> Result<Fd, Errno> {
+        if flags & !libc::EPOLL_CLOEXEC != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.install(Epoll::file(), flags != 0)
+    }
+
+    /// [`epoll_create1`](Self::epoll_create1) in its old form: `size` is positive, and means nothing.
+    pub fn epoll_create(&self, size: i32) -> Result<Fd, Errno> {
+        if size <= 0 { Err(Errno::INVAL) } else { self.epoll_create1(0) }
+    }
+
+    /// Changes what an instance watches.
+    ///
+    /// # Errors
+    /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (not an epoll instance, itself, or `EPOLLEXCLUSIVE`
+    /// where it cannot be, or a mesh of instances too dense), `ELOOP` (instances that watch each
+    /// other).
+    pub fn epoll_ctl(&self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Errno> {
+        let (instance, target) = (self.file(epoll)?, self.file(fd)?);
+        match &instance.object {
+            Object::Epoll(epoll) if !Arc::ptr_eq(instance.shared(), target.shared()) => {
+                epoll.control(&self.runtime, op, fd, target.shared())
             }
-            self.backend.wait(&signal, deadline);
+            _ => Err(Errno::INVAL),
         }
     }
 
-    /// All that a file is ready for.
-    pub(crate) fn ready_events(&self, file: &File) -> Events {
-        match &file.object {
-            Object::Socket(socket) => self.socket_events(socket),
-            Object::Epoll(epoll) => self.epoll_events(epoll),
-            Object::Pipe(end) => end.events(),
+    /// Waits until something is ready, or `timeout` is over (`None`: for ever). Returns how many
+    /// entries of `events` were filled.
+    ///
+    /// # Errors
+    /// `EINVAL` without room for an event, or if `epoll` is no instance.
+    pub fn epoll_wait(
+        &self,
+        epoll: Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        if events.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        match &self.file(epoll)?.object {
+            Object::Epoll(epoll) => Ok(epoll.wait(&self.runtime, events, timeout)),
+            _ => Err(Errno::INVAL),
         }
     }
-
-    fn socket_events(&self, socket: &Socket) -> Events {
-        let state = socket.lock();
-        let mut events = match (socket.kind, state.stage) {
-            (_, Stage::Listening(id)) => self.listener_events(id),
-            (Kind::Stream, Stage::Connecting(id) | Stage::Connected(id)) => {
-                self.connection_events(id)
-            }
-            (Kind::Stream, _) => closed_events(&state),
-            (Kind::Datagram, stage) => self.datagram_events(stage.datagram(), &state),
-        };
-        if state.error.is_some() {
-            events |= Events::ERR;
-        }
-        events
-    }
-
-    fn listener_events(&self, id: ListenerId) -> Events {
-        let readiness = self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default();
-        if readiness.contains(Readiness::READABLE) { Events::READ } else { Events::empty() }
-    }
-
-    /// As `tcp_poll` in Linux.
-    fn connection_events(&self, id: TcpId) -> Events {
-        let readiness = self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default();
-        let mut events = Events::empty();
-        let both = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
-        if readiness.contains(both) {
-            events |= Events::HUP;
-        }
-        if readiness.contains(Readiness::READ_CLOSED) {
-            events |= Events::READ | Events::RDHUP;
-        }
-        if readiness.contains(Readiness::READABLE) {
-            events |= Events::READ;
-        }
-        if readiness.contains(Readiness::URGENT) {
-            events |= Events::PRI;
-        }
-        let handshake = !readiness.contains(Readiness::CONNECTED) && !readiness.contains(both);
-        // In a handshake, a connection is writable that waits for its first data, or that a listener
-        // took with Fast Open.
-        let closed = !handshake && readiness.contains(Readiness::WRITE_CLOSED);
-        if closed || readiness.contains(Readiness::WRITABLE) {
-            events |= Events::WRITE;
-        }
-        if readiness.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
-            events |= Events::ERR;
-        }
-        events
-    }
-
-    /// As `datagram_poll` in Linux.
-    fn datagram_events(&self, id: Option<UdpId>, state: &State) -> Events {
-        let readiness = match id {
-            Some(id) => self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default(),
-            None => Readiness::WRITABLE,
-        };
-        let mut events = Events::empty();
-        if readiness.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
-            events |= Events::ERR;
-        }
-        if state.shut[0] {
-            events |= Events::READ | Events::RDHUP;
-        }
-        if state.shut == [true; 2] {
-            events |= Events::HUP;
-        }
-        if readiness.contains(Readiness::READABLE) {
-            events |= Events::READ;
-        }
-        if readiness.contains(Readiness::WRITABLE) {
-            events |= Events::WRITE | Events::WRBAND;
-        }
-        events
-    }
-}
-
-/// A stream that was never connected: there is room to send, and the line is down.
-fn closed_events(state: &State) -> Events {
-    let mut events = Events::HUP | Events::WRITE;
-    if state.shut[0] {
-        events |= Events::READ | Events::RDHUP;
-    }
-    events
 }

@@ -1,9 +1,9 @@
 //! The calls as a C program makes them: pointers, lengths, structures. Every pointer of a caller
 //! is resolved here and nowhere else.
 //!
-//! All functions take what their namesakes in `libc` take and return `Ok` with what those return,
-//! or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad pointers
-//! cannot be told from good ones here.
+//! The methods of [`Raw`] take what the functions of that name in `libc` take, and return `Ok` with what
+//! those return, or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad
+//! pointers cannot be told from good ones here.
 
 mod many;
 mod mapping;
@@ -16,23 +16,25 @@ use libc::{c_int, c_short, c_ulong, c_void, iovec, msghdr, sockaddr, socklen_t};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
-use crate::epoll::{EpollEvent, EpollOp};
+use crate::events::Events;
+use crate::file::epoll::{EpollEvent, EpollOp};
 use crate::limits::{MAX_CONTROL, MAX_DESCRIPTORS, MAX_DROPPED, MAX_IOV, MAX_OPTION, MAX_RW_BYTES};
 use crate::message::{RawRange, ReceiveMessage, SendMessage};
-use crate::poll::{Events, PollFd};
+use crate::poll::PollFd;
 use crate::{Errno, Fd, SockAddr};
 
-pub use many::{recvmmsg, sendmmsg};
-use mapping::{TCP_ZEROCOPY_RECEIVE, zerocopy_receive};
-pub use mapping::{madvise, mmap, mmap_reserve, munmap};
+use mapping::TCP_ZEROCOPY_RECEIVE;
 
 type Result<T> = core::result::Result<T, Errno>;
+
+/// A table of descriptors, for C callers.
+#[derive(Debug)]
+pub struct Raw<'d, B: Backend>(pub &'d Descriptors<B>);
 
 /// Bytes of the longest address that a caller may pass (`sockaddr_storage`).
 const MAX_ADDRESS: usize = 128;
 
-/// One piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it, however much
-/// the caller says there is.
+/// One piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it.
 fn single(start: *const c_void, len: usize) -> RawRange {
     RawRange { start: start.cast(), len: len.min(MAX_RW_BYTES) }
 }
@@ -40,7 +42,7 @@ fn single(start: *const c_void, len: usize) -> RawRange {
 /// Memory of the caller as a slice; nothing of it for a length of 0.
 ///
 /// # Safety
-/// `start` is null, or `len` bytes behind it are readable for `'a`, and nobody writes them.
+/// `start` is null, or `len` bytes behind it are readable for `'a`, and not written.
 unsafe fn bytes<'a>(start: *const u8, len: usize) -> Result<&'a [u8]> {
     match (start.is_null(), len) {
         (_, 0) => Ok(&[]),
@@ -50,7 +52,7 @@ unsafe fn bytes<'a>(start: *const u8, len: usize) -> Result<&'a [u8]> {
     }
 }
 
-/// The same for writing.
+/// Memory of the caller to write to.
 ///
 /// # Safety
 /// `start` is null, or `len` bytes behind it are the callee's alone for `'a`.
@@ -166,525 +168,471 @@ unsafe fn pieces_mut<'a>(ranges: &[RawRange]) -> Result<Vec<IoSliceMut<'a>>> {
     ranges.iter().map(piece).collect()
 }
 
-/// `bind(2)`.
-///
-/// # Safety
-/// `addr` is null or points to `len` readable bytes.
-pub unsafe fn bind<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> Result<()> {
-    // SAFETY: as the caller says.
-    let addr = unsafe { address(addr, len) }?;
-    files.bind(fd, addr.ok_or(Errno::FAULT)?)
-}
-
-/// `connect(2)`.
-///
-/// # Safety
-/// `addr` is null or points to `len` readable bytes.
-pub unsafe fn connect<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> Result<()> {
-    // SAFETY: as the caller says.
-    let addr = unsafe { address(addr, len) }?;
-    files.connect(fd, addr.ok_or(Errno::FAULT)?)
-}
-
-/// `accept4(2)`.
-///
-/// # Safety
-/// `addr` is null, or `len` is valid and `addr` points to as many writable bytes as it says.
-pub unsafe fn accept4<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-    flags: c_int,
-) -> Result<Fd> {
-    let (fd, peer) = files.accept4(fd, flags)?;
-    // SAFETY: as the caller says.
-    unsafe { put_address(Some(&peer), addr, len) }.inspect_err(|_| {
-        let _ = files.close(fd);
-    })?;
-    Ok(fd)
-}
-
-/// `getsockname(2)`.
-///
-/// # Safety
-/// `len` is null or valid; `addr` is null or points to as many writable bytes as it says.
-pub unsafe fn getsockname<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Result<()> {
-    let name = files.getsockname(fd)?;
-    // SAFETY: as the caller says.
-    unsafe { put_address(Some(&name), addr, len) }
-}
-
-/// `getpeername(2)`.
-///
-/// # Safety
-/// As [`getsockname`].
-pub unsafe fn getpeername<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> Result<()> {
-    let name = files.getpeername(fd)?;
-    // SAFETY: as the caller says.
-    unsafe { put_address(Some(&name), addr, len) }
-}
-
-/// `read(2)`.
-///
-/// # Safety
-/// `buf` is null or points to `len` writable bytes.
-pub unsafe fn read<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    buf: *mut c_void,
-    len: usize,
-) -> Result<usize> {
-    let range = single(buf, len);
-    // SAFETY: as the caller says.
-    unsafe { readv_ranges(files, fd, &[range]) }
-}
-
-/// `readv(2)`.
-///
-/// # Safety
-/// `iov` is null or points to `count` elements, each null or naming writable memory.
-pub unsafe fn readv<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    iov: *const iovec,
-    count: c_int,
-) -> Result<usize> {
-    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    // SAFETY: as the caller says.
-    let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
-    // SAFETY: as the caller says.
-    unsafe { readv_ranges(files, fd, &ranges) }
-}
-
-/// # Safety
-/// Every range is null or writable.
-unsafe fn readv_ranges<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    ranges: &[RawRange],
-) -> Result<usize> {
-    if is_fault(ranges) {
-        return Err(files.before_fault(fd, false));
-    }
-    // SAFETY: as the caller says.
-    let mut iov = unsafe { pieces_mut(ranges) }?;
-    files.readv(fd, &mut iov)
-}
-
-/// `recvfrom(2)`; `recv(2)` with a null `addr`.
-///
-/// # Safety
-/// `buf` is null or points to `len` writable bytes; `addr` and `addr_len` as for [`accept4`].
-pub unsafe fn recvfrom<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    buf: *mut c_void,
-    len: usize,
-    flags: c_int,
-    addr: *mut sockaddr,
-    addr_len: *mut socklen_t,
-) -> Result<usize> {
-    let range = [single(buf, len)];
-    if is_fault(&range) && flags & libc::MSG_TRUNC == 0 {
-        return Err(files.before_fault(fd, false));
-    }
-    // With MSG_TRUNC, a stream's bytes are dropped and the memory is not looked at.
-    let mut dropped;
-    let mut iov = if is_fault(&range) {
-        // Zeroed by the allocator: pages that nobody looks at are never there.
-        dropped = vec![0; range[0].len.min(MAX_DROPPED)];
-        vec![IoSliceMut::new(&mut dropped)]
-    } else {
+impl<B: Backend> Raw<'_, B> {
+    /// `bind(2)`.
+    ///
+    /// # Safety
+    /// `addr` is null or points to `len` readable bytes.
+    pub unsafe fn bind(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
         // SAFETY: as the caller says.
-        unsafe { pieces_mut(&range) }?
-    };
-    let mut message = ReceiveMessage { iov: &mut iov, ..Default::default() };
-    let n = files.recvmsg(fd, &mut message, flags)?;
-    // SAFETY: as the caller says.
-    unsafe { put_address(message.name.as_ref(), addr, addr_len) }?;
-    Ok(n)
-}
+        let addr = unsafe { address(addr, len) }?;
+        self.0.bind(fd, addr.ok_or(Errno::FAULT)?)
+    }
 
-/// `recvmsg(2)`.
-///
-/// # Safety
-/// `message` is null or valid, and so are its pointers for the lengths beside them.
-pub unsafe fn recvmsg<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    message: *mut msghdr,
-    flags: c_int,
-) -> Result<usize> {
-    // SAFETY: null or valid, says the caller.
-    let header = unsafe { message.as_mut() }.ok_or(Errno::FAULT)?;
-    // As Linux, before anything is taken.
-    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: as the caller says.
-    let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
-    if is_fault(&ranges) {
-        return Err(files.before_fault(fd, false));
-    }
-    // SAFETY: as the caller says.
-    let mut iov = unsafe { pieces_mut(&ranges) }?;
-    if header.msg_controllen > i32::MAX as usize {
-        return Err(Errno::NOBUFS);
-    }
-    let control_len = if header.msg_control.is_null() { 0 } else { header.msg_controllen };
-    // SAFETY: as the caller says.
-    let control = unsafe { bytes_mut(header.msg_control.cast(), control_len) }?;
-    let mut received = ReceiveMessage { iov: &mut iov, control, ..Default::default() };
-    let n = files.recvmsg(fd, &mut received, flags)?;
-    header.msg_flags = received.flags;
-    header.msg_controllen = received.control_len as _;
-    if !header.msg_name.is_null() {
-        // SAFETY: `msg_name` has room for `msg_namelen` bytes, says the caller.
-        unsafe {
-            put_address(received.name.as_ref(), header.msg_name.cast(), &mut header.msg_namelen)
-        }?;
-    }
-    Ok(n)
-}
-
-/// `write(2)`.
-///
-/// # Safety
-/// `buf` is null or points to `len` readable bytes.
-pub unsafe fn write<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    buf: *const c_void,
-    len: usize,
-) -> Result<usize> {
-    // SAFETY: as the caller says.
-    unsafe { writev_ranges(files, fd, &[single(buf, len)]) }
-}
-
-/// `writev(2)`.
-///
-/// # Safety
-/// `iov` is null or points to `count` elements, each null or naming readable memory.
-pub unsafe fn writev<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    iov: *const iovec,
-    count: c_int,
-) -> Result<usize> {
-    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    // SAFETY: as the caller says.
-    let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
-    // SAFETY: as the caller says.
-    unsafe { writev_ranges(files, fd, &ranges) }
-}
-
-/// # Safety
-/// Every range is null or readable.
-unsafe fn writev_ranges<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    ranges: &[RawRange],
-) -> Result<usize> {
-    if is_fault(ranges) {
-        return Err(files.before_fault(fd, true));
-    }
-    // SAFETY: as the caller says.
-    let iov = unsafe { borrow(ranges) };
-    files.writev(fd, &iov)
-}
-
-/// `sendto(2)`; `send(2)` with a null `addr`.
-///
-/// # Safety
-/// `buf` is null or points to `len` readable bytes, with `MSG_ZEROCOPY` until its notification was
-/// received; `addr` is null or points to `addr_len` readable bytes.
-pub unsafe fn sendto<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    buf: *const c_void,
-    len: usize,
-    flags: c_int,
-    addr: *const sockaddr,
-    addr_len: socklen_t,
-) -> Result<usize> {
-    // SAFETY: as the caller says.
-    let name = unsafe { address(addr, addr_len) }?;
-    // SAFETY: as the caller says.
-    unsafe { send_ranges(files, fd, name, &[single(buf, len)], &[], flags) }
-}
-
-/// `sendmsg(2)`.
-///
-/// # Safety
-/// `message` is null or valid, and so are its pointers for the lengths beside them; with
-/// `MSG_ZEROCOPY`, the payload until its notification was received.
-pub unsafe fn sendmsg<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    message: *const msghdr,
-    flags: c_int,
-) -> Result<usize> {
-    // SAFETY: null or valid, says the caller.
-    let header = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
-    // SAFETY: as the caller says.
-    let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
-    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
-        return Err(Errno::INVAL);
-    }
-    let name_len = (header.msg_namelen as usize).min(MAX_ADDRESS) as socklen_t;
-    // SAFETY: as the caller says.
-    let name = unsafe { address(header.msg_name.cast_const().cast(), name_len) }?;
-    let name = name.filter(|name| !name.is_empty());
-    if header.msg_controllen > MAX_CONTROL {
-        return Err(Errno::NOBUFS);
-    }
-    // SAFETY: as the caller says.
-    let control = unsafe { bytes(header.msg_control.cast_const().cast(), header.msg_controllen) }?;
-    // SAFETY: as the caller says.
-    unsafe { send_ranges(files, fd, name, &ranges, control, flags) }
-}
-
-/// # Safety
-/// Every range is null or readable, with `MSG_ZEROCOPY` until its notification was received.
-unsafe fn send_ranges<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    name: Option<&[u8]>,
-    ranges: &[RawRange],
-    control: &[u8],
-    flags: c_int,
-) -> Result<usize> {
-    if is_fault(ranges) {
-        return Err(files.before_fault(fd, true));
-    }
-    if flags & libc::MSG_ZEROCOPY != 0 {
-        // SAFETY: readable until the notification, says the caller.
-        return unsafe { files.sendmsg_zerocopy(fd, name, ranges, control, flags) };
-    }
-    // SAFETY: as the caller says.
-    let iov = unsafe { borrow(ranges) };
-    files.sendmsg(fd, &SendMessage { name, iov: &iov, control }, flags)
-}
-
-/// `setsockopt(2)`.
-///
-/// # Safety
-/// `value` is null or points to `len` readable bytes.
-pub unsafe fn setsockopt<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> Result<()> {
-    let len = usize::try_from(len as i32).map_err(|_| Errno::INVAL)?;
-    // SAFETY: as the caller says.
-    let value = unsafe { bytes(value.cast(), len.min(MAX_OPTION)) }?;
-    files.setsockopt(fd, level, name, value)
-}
-
-/// `getsockopt(2)`.
-///
-/// # Safety
-/// `len` is null or valid; `value` is null or points to as many writable bytes as it says.
-pub unsafe fn getsockopt<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> Result<()> {
-    if len.is_null() {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: not null, and valid, says the caller.
-    let room = unsafe { len.read_unaligned() } as i32;
-    let room = usize::try_from(room).map_err(|_| Errno::INVAL)?;
-    let written = {
+    /// `connect(2)`.
+    ///
+    /// # Safety
+    /// `addr` is null or points to `len` readable bytes.
+    pub unsafe fn connect(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
         // SAFETY: as the caller says.
-        let out = unsafe { bytes_mut(value.cast(), room.min(MAX_OPTION)) }?;
-        if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
-            // SAFETY: as the caller says.
-            unsafe { zerocopy_receive(files, fd, out) }?
-        } else {
-            files.getsockopt(fd, level, name, out)?
+        let addr = unsafe { address(addr, len) }?;
+        self.0.connect(fd, addr.ok_or(Errno::FAULT)?)
+    }
+
+    /// `accept4(2)`.
+    ///
+    /// # Safety
+    /// `addr` is null, or `len` is valid and `addr` points to as many writable bytes as it says.
+    pub unsafe fn accept4(
+        &self,
+        fd: Fd,
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+        flags: c_int,
+    ) -> Result<Fd> {
+        let (fd, peer) = self.0.accept4(fd, flags)?;
+        // SAFETY: as the caller says.
+        unsafe { put_address(Some(&peer), addr, len) }.inspect_err(|_| {
+            let _ = self.0.close(fd);
+        })?;
+        Ok(fd)
+    }
+
+    /// `getsockname(2)`.
+    ///
+    /// # Safety
+    /// `len` is null or valid; `addr` is null or points to as many writable bytes as it says.
+    pub unsafe fn getsockname(
+        &self,
+        fd: Fd,
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+    ) -> Result<()> {
+        let name = self.0.getsockname(fd)?;
+        // SAFETY: as the caller says.
+        unsafe { put_address(Some(&name), addr, len) }
+    }
+
+    /// `getpeername(2)`.
+    ///
+    /// # Safety
+    /// As [`getsockname`](Self::getsockname).
+    pub unsafe fn getpeername(
+        &self,
+        fd: Fd,
+        addr: *mut sockaddr,
+        len: *mut socklen_t,
+    ) -> Result<()> {
+        let name = self.0.getpeername(fd)?;
+        // SAFETY: as the caller says.
+        unsafe { put_address(Some(&name), addr, len) }
+    }
+
+    /// `read(2)`.
+    ///
+    /// # Safety
+    /// `buf` is null or points to `len` writable bytes.
+    pub unsafe fn read(&self, fd: Fd, buf: *mut c_void, len: usize) -> Result<usize> {
+        let range = single(buf, len);
+        // SAFETY: as the caller says.
+        unsafe { self.readv_ranges(fd, &[range]) }
+    }
+
+    /// `readv(2)`.
+    ///
+    /// # Safety
+    /// `iov` is null or points to `count` elements, each null or naming writable memory.
+    pub unsafe fn readv(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
+        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+        // SAFETY: as the caller says.
+        let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
+        // SAFETY: as the caller says.
+        unsafe { self.readv_ranges(fd, &ranges) }
+    }
+
+    /// # Safety
+    /// Every range is null or writable.
+    unsafe fn readv_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
+        if is_fault(ranges) {
+            return Err(self.0.before_fault(fd, false));
         }
-    };
-    // SAFETY: not null, and valid, says the caller.
-    unsafe { len.write_unaligned(written as socklen_t) };
-    Ok(())
-}
+        // SAFETY: as the caller says.
+        let mut iov = unsafe { pieces_mut(ranges) }?;
+        self.0.readv(fd, &mut iov)
+    }
 
-/// `ioctl(2)`, for the requests of [`Descriptors::ioctl`], whose argument points to an `int`.
-///
-/// # Safety
-/// `argument` is null or points to a valid `int`.
-pub unsafe fn ioctl<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    request: c_ulong,
-    argument: *mut c_int,
-) -> Result<()> {
-    let mut value = 0;
-    if !argument.is_null() {
-        // SAFETY: not null, and valid, says the caller.
-        value = unsafe { argument.read_unaligned() };
+    /// `recvfrom(2)`; `recv(2)` with a null `addr`.
+    ///
+    /// # Safety
+    /// `buf` is null or points to `len` writable bytes; `addr` and `addr_len` as for [`accept4`](Self::accept4).
+    pub unsafe fn recvfrom(
+        &self,
+        fd: Fd,
+        buf: *mut c_void,
+        len: usize,
+        flags: c_int,
+        addr: *mut sockaddr,
+        addr_len: *mut socklen_t,
+    ) -> Result<usize> {
+        let range = [single(buf, len)];
+        if is_fault(&range) && flags & libc::MSG_TRUNC == 0 {
+            return Err(self.0.before_fault(fd, false));
+        }
+        // With MSG_TRUNC, a stream's bytes are dropped and the memory is not looked at.
+        let mut dropped;
+        let mut iov = if is_fault(&range) {
+            // Zeroed by the allocator: pages that are not touched take no memory.
+            dropped = vec![0; range[0].len.min(MAX_DROPPED)];
+            vec![IoSliceMut::new(&mut dropped)]
+        } else {
+            // SAFETY: as the caller says.
+            unsafe { pieces_mut(&range) }?
+        };
+        let mut message = ReceiveMessage { iov: &mut iov, ..Default::default() };
+        let n = self.0.recvmsg(fd, &mut message, flags)?;
+        // SAFETY: as the caller says.
+        unsafe { put_address(message.name.as_ref(), addr, addr_len) }?;
+        Ok(n)
     }
-    files.ioctl(fd, request, &mut value)?;
-    if argument.is_null() {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: not null, and valid, says the caller.
-    unsafe { argument.write_unaligned(value) };
-    Ok(())
-}
 
-/// `poll(2)`, with its timeout in milliseconds.
-///
-/// # Safety
-/// `fds` points to `count` elements, or is null with a `count` of 0.
-pub unsafe fn poll<B: Backend>(
-    files: &Descriptors<B>,
-    fds: *mut libc::pollfd,
-    count: usize,
-    timeout_ms: c_int,
-) -> Result<usize> {
-    // As Linux: more than there can be descriptors.
-    if count > MAX_DESCRIPTORS {
-        return Err(Errno::INVAL);
+    /// `recvmsg(2)`.
+    ///
+    /// # Safety
+    /// `message` is null or valid, and so are its pointers for the lengths beside them.
+    pub unsafe fn recvmsg(&self, fd: Fd, message: *mut msghdr, flags: c_int) -> Result<usize> {
+        // SAFETY: null or valid, says the caller.
+        let header = unsafe { message.as_mut() }.ok_or(Errno::FAULT)?;
+        // As Linux, before anything is taken.
+        if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: as the caller says.
+        let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+        if is_fault(&ranges) {
+            return Err(self.0.before_fault(fd, false));
+        }
+        // SAFETY: as the caller says.
+        let mut iov = unsafe { pieces_mut(&ranges) }?;
+        if header.msg_controllen > i32::MAX as usize {
+            return Err(Errno::NOBUFS);
+        }
+        let control_len = if header.msg_control.is_null() { 0 } else { header.msg_controllen };
+        // SAFETY: as the caller says.
+        let control = unsafe { bytes_mut(header.msg_control.cast(), control_len) }?;
+        let mut received = ReceiveMessage { iov: &mut iov, control, ..Default::default() };
+        let n = self.0.recvmsg(fd, &mut received, flags)?;
+        header.msg_flags = received.flags;
+        header.msg_controllen = received.control_len as _;
+        if !header.msg_name.is_null() {
+            // SAFETY: `msg_name` has room for `msg_namelen` bytes, says the caller.
+            unsafe {
+                put_address(received.name.as_ref(), header.msg_name.cast(), &mut header.msg_namelen)
+            }?;
+        }
+        Ok(n)
     }
-    if fds.is_null() && count > 0 {
-        return Err(Errno::FAULT);
-    }
-    let fds = if count == 0 {
-        &mut []
-    } else {
-        // SAFETY: not null, so `count` elements of the caller's.
-        unsafe { std::slice::from_raw_parts_mut(fds, count) }
-    };
-    let entry = |fd: &libc::pollfd| PollFd {
-        fd: fd.fd,
-        events: Events::from_bits_retain(u32::from(fd.events as u16)),
-        revents: Events::empty(),
-    };
-    let mut entries: Vec<_> = fds.iter().map(entry).collect();
-    let ready = files.poll(&mut entries, milliseconds(timeout_ms))?;
-    for (fd, entry) in fds.iter_mut().zip(&entries) {
-        fd.revents = entry.revents.bits() as c_short;
-    }
-    Ok(ready)
-}
 
-/// `epoll_ctl(2)`.
-///
-/// # Safety
-/// `event` is null or valid.
-pub unsafe fn epoll_ctl<B: Backend>(
-    files: &Descriptors<B>,
-    epoll: Fd,
-    op: c_int,
-    fd: Fd,
-    event: *mut libc::epoll_event,
-) -> Result<()> {
-    let event = || {
-        if event.is_null() {
+    /// `write(2)`.
+    ///
+    /// # Safety
+    /// `buf` is null or points to `len` readable bytes.
+    pub unsafe fn write(&self, fd: Fd, buf: *const c_void, len: usize) -> Result<usize> {
+        // SAFETY: as the caller says.
+        unsafe { self.writev_ranges(fd, &[single(buf, len)]) }
+    }
+
+    /// `writev(2)`.
+    ///
+    /// # Safety
+    /// `iov` is null or points to `count` elements, each null or naming readable memory.
+    pub unsafe fn writev(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
+        let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+        // SAFETY: as the caller says.
+        let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
+        // SAFETY: as the caller says.
+        unsafe { self.writev_ranges(fd, &ranges) }
+    }
+
+    /// # Safety
+    /// Every range is null or readable.
+    unsafe fn writev_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
+        if is_fault(ranges) {
+            return Err(self.0.before_fault(fd, true));
+        }
+        // SAFETY: as the caller says.
+        let iov = unsafe { borrow(ranges) };
+        self.0.writev(fd, &iov)
+    }
+
+    /// `sendto(2)`; `send(2)` with a null `addr`.
+    ///
+    /// # Safety
+    /// `buf` is null or points to `len` readable bytes, with `MSG_ZEROCOPY` until its notification was
+    /// received; `addr` is null or points to `addr_len` readable bytes.
+    pub unsafe fn sendto(
+        &self,
+        fd: Fd,
+        buf: *const c_void,
+        len: usize,
+        flags: c_int,
+        addr: *const sockaddr,
+        addr_len: socklen_t,
+    ) -> Result<usize> {
+        // SAFETY: as the caller says.
+        let name = unsafe { address(addr, addr_len) }?;
+        // SAFETY: as the caller says.
+        unsafe { self.send_ranges(fd, name, &[single(buf, len)], &[], flags) }
+    }
+
+    /// `sendmsg(2)`.
+    ///
+    /// # Safety
+    /// `message` is null or valid, and so are its pointers for the lengths beside them; with
+    /// `MSG_ZEROCOPY`, the payload until its notification was received.
+    pub unsafe fn sendmsg(&self, fd: Fd, message: *const msghdr, flags: c_int) -> Result<usize> {
+        // SAFETY: null or valid, says the caller.
+        let header = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
+        // SAFETY: as the caller says.
+        let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+        if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+            return Err(Errno::INVAL);
+        }
+        let name_len = (header.msg_namelen as usize).min(MAX_ADDRESS) as socklen_t;
+        // SAFETY: as the caller says.
+        let name = unsafe { address(header.msg_name.cast_const().cast(), name_len) }?;
+        let name = name.filter(|name| !name.is_empty());
+        if header.msg_controllen > MAX_CONTROL {
+            return Err(Errno::NOBUFS);
+        }
+        // SAFETY: as the caller says.
+        let control =
+            unsafe { bytes(header.msg_control.cast_const().cast(), header.msg_controllen) }?;
+        // SAFETY: as the caller says.
+        unsafe { self.send_ranges(fd, name, &ranges, control, flags) }
+    }
+
+    /// # Safety
+    /// Every range is null or readable, with `MSG_ZEROCOPY` until its notification was received.
+    unsafe fn send_ranges(
+        &self,
+        fd: Fd,
+        name: Option<&[u8]>,
+        ranges: &[RawRange],
+        control: &[u8],
+        flags: c_int,
+    ) -> Result<usize> {
+        if is_fault(ranges) {
+            return Err(self.0.before_fault(fd, true));
+        }
+        if flags & libc::MSG_ZEROCOPY != 0 {
+            // SAFETY: readable until the notification, says the caller.
+            return unsafe { self.0.sendmsg_zerocopy(fd, name, ranges, control, flags) };
+        }
+        // SAFETY: as the caller says.
+        let iov = unsafe { borrow(ranges) };
+        self.0.sendmsg(fd, &SendMessage { name, iov: &iov, control }, flags)
+    }
+
+    /// `setsockopt(2)`.
+    ///
+    /// # Safety
+    /// `value` is null or points to `len` readable bytes.
+    pub unsafe fn setsockopt(
+        &self,
+        fd: Fd,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        len: socklen_t,
+    ) -> Result<()> {
+        let len = usize::try_from(len as i32).map_err(|_| Errno::INVAL)?;
+        // SAFETY: as the caller says.
+        let value = unsafe { bytes(value.cast(), len.min(MAX_OPTION)) }?;
+        self.0.setsockopt(fd, level, name, value)
+    }
+
+    /// `getsockopt(2)`.
+    ///
+    /// # Safety
+    /// `len` is null or valid; `value` is null or points to as many writable bytes as it says.
+    pub unsafe fn getsockopt(
+        &self,
+        fd: Fd,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut socklen_t,
+    ) -> Result<()> {
+        if len.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: not null, so valid; packed, so read as it lies.
-        let event = unsafe { ptr::read_unaligned(event) };
-        Ok(EpollEvent { events: Events::from_bits_retain(event.events), data: event.u64 })
-    };
-    let op = match op {
-        libc::EPOLL_CTL_ADD => EpollOp::Add(event()?),
-        libc::EPOLL_CTL_MOD => EpollOp::Modify(event()?),
-        libc::EPOLL_CTL_DEL => EpollOp::Delete,
-        _ => return Err(Errno::INVAL),
-    };
-    files.epoll_ctl(epoll, op, fd)
-}
+        // SAFETY: not null, and valid, says the caller.
+        let room = unsafe { len.read_unaligned() } as i32;
+        let room = usize::try_from(room).map_err(|_| Errno::INVAL)?;
+        let written = {
+            // SAFETY: as the caller says.
+            let out = unsafe { bytes_mut(value.cast(), room.min(MAX_OPTION)) }?;
+            if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+                // SAFETY: as the caller says.
+                unsafe { self.zerocopy_receive(fd, out) }?
+            } else {
+                self.0.getsockopt(fd, level, name, out)?
+            }
+        };
+        // SAFETY: not null, and valid, says the caller.
+        unsafe { len.write_unaligned(written as socklen_t) };
+        Ok(())
+    }
 
-/// `epoll_wait(2)`, with its timeout in milliseconds.
-///
-/// # Safety
-/// `events` points to `max` elements.
-pub unsafe fn epoll_wait<B: Backend>(
-    files: &Descriptors<B>,
-    epoll: Fd,
-    events: *mut libc::epoll_event,
-    max: c_int,
-    timeout_ms: c_int,
-) -> Result<usize> {
-    let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(Errno::INVAL)?;
-    if events.is_null() {
-        return Err(Errno::FAULT);
+    /// `ioctl(2)`, for the requests of [`Descriptors::ioctl`], whose argument points to an `int`.
+    ///
+    /// # Safety
+    /// `argument` is null or points to a valid `int`.
+    pub unsafe fn ioctl(&self, fd: Fd, request: c_ulong, argument: *mut c_int) -> Result<()> {
+        let mut value = 0;
+        if !argument.is_null() {
+            // SAFETY: not null, and valid, says the caller.
+            value = unsafe { argument.read_unaligned() };
+        }
+        self.0.ioctl(fd, request, &mut value)?;
+        if argument.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: not null, and valid, says the caller.
+        unsafe { argument.write_unaligned(value) };
+        Ok(())
     }
-    let mut found = vec![EpollEvent::default(); max.min(MAX_IOV)];
-    let n = files.epoll_wait(epoll, &mut found, milliseconds(timeout_ms))?;
-    for (at, event) in found.iter().take(n).enumerate() {
-        let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
-        // SAFETY: `at` is below `max`, so the element is the caller's.
-        let place = unsafe { events.add(at) };
-        // SAFETY: the caller's, and packed.
-        unsafe { ptr::write_unaligned(place, event) };
-    }
-    Ok(n)
-}
 
-/// `pipe2(2)`.
-///
-/// # Safety
-/// `fds` is null or points to two `int`s.
-pub unsafe fn pipe2<B: Backend>(
-    files: &Descriptors<B>,
-    fds: *mut c_int,
-    flags: c_int,
-) -> Result<()> {
-    if fds.is_null() {
-        return Err(Errno::FAULT);
+    /// `poll(2)`, with its timeout in milliseconds.
+    ///
+    /// # Safety
+    /// `fds` points to `count` elements, or is null with a `count` of 0.
+    pub unsafe fn poll(
+        &self,
+        fds: *mut libc::pollfd,
+        count: usize,
+        timeout_ms: c_int,
+    ) -> Result<usize> {
+        // As Linux: more than there can be descriptors.
+        if count > MAX_DESCRIPTORS {
+            return Err(Errno::INVAL);
+        }
+        if fds.is_null() && count > 0 {
+            return Err(Errno::FAULT);
+        }
+        let fds = if count == 0 {
+            &mut []
+        } else {
+            // SAFETY: not null, so `count` elements of the caller's.
+            unsafe { std::slice::from_raw_parts_mut(fds, count) }
+        };
+        let entry = |fd: &libc::pollfd| PollFd {
+            fd: fd.fd,
+            events: Events::from_bits_retain(u32::from(fd.events as u16)),
+            revents: Events::empty(),
+        };
+        let mut entries: Vec<_> = fds.iter().map(entry).collect();
+        let ready = self.0.poll(&mut entries, milliseconds(timeout_ms))?;
+        for (fd, entry) in fds.iter_mut().zip(&entries) {
+            fd.revents = entry.revents.bits() as c_short;
+        }
+        Ok(ready)
     }
-    let (read, write) = files.pipe2(flags)?;
-    // SAFETY: not null, so two elements, says the caller.
-    unsafe { fds.cast::<[c_int; 2]>().write_unaligned([read, write]) };
-    Ok(())
-}
 
-/// `splice(2)`. Neither pipes nor sockets have offsets: a pointer to one is `ESPIPE`.
-pub fn splice<B: Backend>(
-    files: &Descriptors<B>,
-    from: Fd,
-    from_offset: *const i64,
-    to: Fd,
-    to_offset: *const i64,
-    len: usize,
-    flags: u32,
-) -> Result<usize> {
-    if !from_offset.is_null() || !to_offset.is_null() {
-        return Err(Errno::SPIPE);
+    /// `epoll_ctl(2)`.
+    ///
+    /// # Safety
+    /// `event` is null or valid.
+    pub unsafe fn epoll_ctl(
+        &self,
+        epoll: Fd,
+        op: c_int,
+        fd: Fd,
+        event: *mut libc::epoll_event,
+    ) -> Result<()> {
+        let event = || {
+            if event.is_null() {
+                return Err(Errno::FAULT);
+            }
+            // SAFETY: not null, so valid; packed, so read as it lies.
+            let event = unsafe { ptr::read_unaligned(event) };
+            Ok(EpollEvent { events: Events::from_bits_retain(event.events), data: event.u64 })
+        };
+        let op = match op {
+            libc::EPOLL_CTL_ADD => EpollOp::Add(event()?),
+            libc::EPOLL_CTL_MOD => EpollOp::Modify(event()?),
+            libc::EPOLL_CTL_DEL => EpollOp::Delete,
+            _ => return Err(Errno::INVAL),
+        };
+        self.0.epoll_ctl(epoll, op, fd)
     }
-    files.splice(from, to, len, flags)
+
+    /// `epoll_wait(2)`, with its timeout in milliseconds.
+    ///
+    /// # Safety
+    /// `events` points to `max` elements.
+    pub unsafe fn epoll_wait(
+        &self,
+        epoll: Fd,
+        events: *mut libc::epoll_event,
+        max: c_int,
+        timeout_ms: c_int,
+    ) -> Result<usize> {
+        let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(Errno::INVAL)?;
+        if events.is_null() {
+            return Err(Errno::FAULT);
+        }
+        let mut found = vec![EpollEvent::default(); max.min(MAX_IOV)];
+        let n = self.0.epoll_wait(epoll, &mut found, milliseconds(timeout_ms))?;
+        for (at, event) in found.iter().take(n).enumerate() {
+            let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
+            // SAFETY: `at` is below `max`, so the element is the caller's.
+            let place = unsafe { events.add(at) };
+            // SAFETY: the caller's, and packed.
+            unsafe { ptr::write_unaligned(place, event) };
+        }
+        Ok(n)
+    }
+
+    /// `pipe2(2)`.
+    ///
+    /// # Safety
+    /// `fds` is null or points to two `int`s.
+    pub unsafe fn pipe2(&self, fds: *mut c_int, flags: c_int) -> Result<()> {
+        if fds.is_null() {
+            return Err(Errno::FAULT);
+        }
+        let (read, write) = self.0.pipe2(flags)?;
+        // SAFETY: not null, so two elements, says the caller.
+        unsafe { fds.cast::<[c_int; 2]>().write_unaligned([read, write]) };
+        Ok(())
+    }
+
+    /// `splice(2)`. Neither pipes nor sockets have offsets: a pointer to one is `ESPIPE`.
+    pub fn splice(
+        &self,
+        from: Fd,
+        from_offset: *const i64,
+        to: Fd,
+        to_offset: *const i64,
+        len: usize,
+        flags: u32,
+    ) -> Result<usize> {
+        if !from_offset.is_null() || !to_offset.is_null() {
+            return Err(Errno::SPIPE);
+        }
+        self.0.splice(from, to, len, flags)
+    }
 }
 
 /// A timeout in milliseconds: negative is for ever.

@@ -4,19 +4,22 @@ use std::io::IoSliceMut;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pagewire_mem::{CopyReason, Frag};
-use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, Stack, TcpId, UdpMessage};
+use pagewire_mem::{Frag, Instant};
+use pagewire_stack::{
+    Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Message, Readiness, RecvFlags, Stack, Tcp,
+    TcpId, UdpMessage,
+};
 
 use crate::address::{Domain, SockAddr};
 use crate::backend::Backend;
+use crate::call::SocketCall;
 use crate::descriptors::Descriptors;
-use crate::file::{Held, Object};
+use crate::events::Events;
+use crate::file::Object;
+use crate::file::socket::{Kind, Stage};
 use crate::limits::MAX_IOV;
-use crate::message::ReceiveMessage;
-use crate::options::timestamping;
-use crate::options::{TCP_INQ, UDP_GRO};
-use crate::poll::Events;
-use crate::socket::{Kind, Socket, Stage};
+use crate::message::{ReceiveMessage, copy_pieces};
+use crate::options::{TCP_INQ, UDP_GRO, timestamping};
 use crate::{Errno, Fd, errno};
 
 /// Numbers that `libc` does not name.
@@ -32,12 +35,12 @@ impl<B: Backend> Descriptors<B> {
 
     /// [`read`](Self::read) into several pieces.
     pub fn readv(&self, fd: Fd, iov: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        match &held.object {
+        let file = self.file(fd)?;
+        match &file.object {
             Object::Socket(_) => {
-                self.receive_held(&held, &mut ReceiveMessage { iov, ..Default::default() }, 0)
+                file.socket()?.receive(&mut ReceiveMessage { iov, ..Default::default() }, 0)
             }
-            Object::Pipe(end) => self.read_pipe(&held, end, iov),
+            Object::Pipe(end) => end.read(&self.runtime, &file, iov),
             Object::Epoll(_) => Err(Errno::INVAL),
         }
     }
@@ -46,7 +49,7 @@ impl<B: Backend> Descriptors<B> {
     /// something: `SO_RCVLOWAT` bytes, or with `MSG_WAITALL` all that was asked for.
     ///
     /// # Errors
-    /// `EAGAIN`, `ENOTCONN`, and what the connection met, once.
+    /// `EAGAIN`, `ENOTCONN`, and the connection's error, once.
     pub fn recv(&self, fd: Fd, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
         self.recvfrom(fd, into, flags).map(|(n, _)| n)
     }
@@ -72,8 +75,7 @@ impl<B: Backend> Descriptors<B> {
         message: &mut ReceiveMessage<'_, '_>,
         flags: i32,
     ) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        self.receive_held(&held, message, flags)
+        self.file(fd)?.socket()?.receive(message, flags)
     }
 
     /// Several messages; how many bytes each has. An error is returned only if there is none; with
@@ -85,13 +87,13 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         timeout: Option<Duration>,
     ) -> Result<Vec<usize>, Errno> {
-        let held = self.file(fd)?;
-        held.socket()?;
-        let deadline = timeout.map(|timeout| self.backend.now() + timeout);
+        let file = self.file(fd)?;
+        let call = file.socket()?;
+        let deadline = self.runtime.deadline(timeout);
         let mut flags = flags;
         let mut received = Vec::new();
         for message in messages.iter_mut().take(MAX_IOV) {
-            match self.receive_held(&held, message, flags & !libc::MSG_WAITFORONE) {
+            match call.receive(message, flags & !libc::MSG_WAITFORONE) {
                 Ok(n) => received.push(n),
                 Err(error) if received.is_empty() => return Err(error),
                 Err(_) => break,
@@ -99,49 +101,42 @@ impl<B: Backend> Descriptors<B> {
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags |= libc::MSG_DONTWAIT;
             }
-            if self.is_over(deadline) {
+            if self.runtime.is_over(deadline) {
                 break;
             }
         }
         Ok(received)
     }
+}
 
-    fn receive_held(
-        &self,
-        held: &Held<'_, B>,
-        message: &mut ReceiveMessage<'_, '_>,
-        flags: i32,
-    ) -> Result<usize, Errno> {
-        let socket = held.socket()?;
+impl<B: Backend> SocketCall<'_, B> {
+    fn receive(&self, message: &mut ReceiveMessage<'_, '_>, flags: i32) -> Result<usize, Errno> {
         if message.iov.len() > MAX_IOV {
             return Err(Errno::MSGSIZE);
         }
         (message.control_len, message.name, message.flags) = (0, None, 0);
         if flags & libc::MSG_ERRQUEUE != 0 {
-            return self.receive_error(socket, message);
+            return self.receive_error(message);
         }
-        match socket.kind {
-            Kind::Stream => self.receive_stream(held, socket, message, flags),
-            Kind::Datagram => self.receive_datagram(held, socket, message, flags),
+        match self.kind {
+            Kind::Stream => self.receive_stream(message, flags),
+            Kind::Datagram => self.receive_datagram(message, flags),
         }
     }
 
     /// Takes the oldest entry of the error queue; never waits.
-    fn receive_error(
-        &self,
-        socket: &Socket,
-        message: &mut ReceiveMessage<'_, '_>,
-    ) -> Result<usize, Errno> {
-        let id = socket.stage().id().ok_or(Errno::AGAIN)?;
-        let (entry, v6) = self.backend.with(|stack, _| {
+    fn receive_error(&self, message: &mut ReceiveMessage<'_, '_>) -> Result<usize, Errno> {
+        let id = self.stage().id().ok_or(Errno::AGAIN)?;
+        let (entry, v6) = self.runtime.with(|stack, _| {
             let v6 = stack.local_addr(id).is_ok_and(|addr| addr.is_ipv6());
             (stack.poll_error_queue(id), v6)
         });
         let entry = entry.ok_or(Errno::AGAIN)?;
         message.flags |= libc::MSG_ERRQUEUE;
-        let timestamping = socket.lock().options.timestamping;
+        let timestamping = self.lock().options.timestamping;
         if let ErrorEntry::Timestamp(found) = &entry {
-            self.put_timestamp(message, found);
+            let at = self.runtime.backend.time_of_day(found.at);
+            timestamping::put_timestamp(message, at);
             if timestamping::returns_payload(timestamping) {
                 message.flags |= libc::MSG_TRUNC;
             }
@@ -150,14 +145,14 @@ impl<B: Backend> Descriptors<B> {
             ErrorEntry::Network(error) => error.to,
             _ => None,
         };
-        message.name = to.map(|to| SockAddr::new(to, socket.domain));
+        message.name = to.map(|to| SockAddr::new(to, self.domain));
         // (A socket of both versions has errors of both.)
         let v6 = to.map_or(v6, |to| to.is_ipv6());
-        let (level, kind, offender) = match socket.domain {
+        let (level, kind, offender) = match self.domain {
             Domain::Inet => (libc::SOL_IP, libc::IP_RECVERR, 16),
             Domain::Inet6 => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
         };
-        // Behind it, the address of who complained: nobody, or it is not known.
+        // The address of the reporting host follows: there is none, or it is not known.
         let mut data = extended_error(&entry, v6, timestamping).to_vec();
         data.resize(data.len() + offender, 0);
         message.put_control(level, kind, &data);
@@ -166,13 +161,11 @@ impl<B: Backend> Descriptors<B> {
 
     fn receive_stream(
         &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
         message: &mut ReceiveMessage<'_, '_>,
         flags: i32,
     ) -> Result<usize, Errno> {
         let (id, limit, lowat, inq) = {
-            let mut state = socket.lock();
+            let mut state = self.lock();
             if let Some(error) = state.error.take() {
                 return Err(error);
             }
@@ -187,38 +180,35 @@ impl<B: Backend> Descriptors<B> {
             (id, options.receive_timeout, options.lowat(), options.inq)
         };
         let wanted = message.room();
-        let peek = if flags & libc::MSG_PEEK != 0 { RecvFlags::PEEK } else { RecvFlags::empty() };
+        let peek = flags & libc::MSG_PEEK != 0;
         if flags & libc::MSG_OOB != 0 {
             return self.receive_urgent(id, message, peek);
         }
         let target = if flags & libc::MSG_WAITALL != 0 { wanted } else { lowat.min(wanted) };
-        let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let discard = flags & libc::MSG_TRUNC != 0;
         let mut received = 0;
-        let outcome = self.block_on(held, Events::IN, blocking, limit, || {
-            self.backend.with(|stack, now| {
-                // What was taken is given; what ended the stream waits for the next call.
+        let outcome = self.block_on(Events::IN, flags, limit, || {
+            self.runtime.with(|stack, now| {
+                // What was taken is returned; what ended the stream waits for the next call.
                 if received > 0 && has_ended(stack, id) {
                     return Ok(());
                 }
-                let n = if discard && peek.is_empty() {
-                    stack.tcp(id).and_then(|mut tcp| {
-                        tcp.recv(
-                            now,
-                            pagewire_stack::Discard(wanted - received),
-                            RecvFlags::empty(),
-                        )
-                    })
-                } else if !peek.is_empty() {
+                let mut tcp = stack.tcp(id).map_err(errno)?;
+                let n = if peek {
                     // What was seen before is seen again.
                     received = 0;
-                    peek_pieces(stack, now, id, message.iov)
+                    let mut frags = Vec::new();
+                    let all = Chunks { max: wanted, into: &mut frags };
+                    let peeked = tcp.recv(now, all, RecvFlags::PEEK);
+                    peeked.map(|_| copy_pieces(stack, &frags, message.iov))
+                } else if discard {
+                    tcp.recv(now, Discard(wanted - received), RecvFlags::empty())
                 } else {
-                    read_pieces(stack, now, id, message.iov, received)
+                    read_pieces(tcp, now, message.iov, received)
                 };
                 let n = n.map_err(errno)?;
                 received += n;
-                // The end may have come with the last bytes, and then nothing more will be told of it.
+                // The end may have come with the last bytes, and is not reported again.
                 let done = received >= target.max(1) || n == 0 || received == wanted;
                 if done || has_ended(stack, id) { Ok(()) } else { Err(Errno::AGAIN) }
             })
@@ -228,22 +218,16 @@ impl<B: Backend> Descriptors<B> {
             _ => {}
         }
         if inq && !message.control.is_empty() {
-            let left =
-                self.backend.with(|stack, _| stack.tcp(id).map(|tcp| tcp.inq())).unwrap_or(0);
+            let left = self.runtime.with_tcp(id, |tcp, _| Ok(tcp.inq())).unwrap_or(0);
             let left = i32::try_from(left).unwrap_or(i32::MAX);
             message.put_control(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
         }
         Ok(received)
     }
 
-    /// What the options ask to be told of a datagram.
-    fn put_datagram_info(
-        &self,
-        socket: &Socket,
-        message: &mut ReceiveMessage<'_, '_>,
-        taken: &UdpMessage,
-    ) {
-        let [v4, v6] = socket.lock().options.packet_info;
+    /// Appends what the options ask for about a datagram.
+    fn put_datagram_info(&self, message: &mut ReceiveMessage<'_, '_>, taken: &UdpMessage) {
+        let [v4, v6] = self.lock().options.packet_info;
         if let Some(size) = taken.segment {
             let size = i32::from(size).to_ne_bytes();
             message.put_control(libc::IPPROTO_UDP, UDP_GRO, &size);
@@ -251,23 +235,19 @@ impl<B: Backend> Descriptors<B> {
         let link = taken.link.scope_id().to_ne_bytes();
         if let (true, IpAddr::V4(to)) = (v4, taken.to) {
             // Our address: the link's, where that in the header is one of a group or of all hosts.
-            let ours = self.backend.with(|stack, _| {
-                let ours = stack.link_addresses(taken.link).map(|ours| ours.addr());
+            let ours = self.runtime.with(|stack, _| {
                 let is_ours = stack.addresses().iter().any(|ours| ours.addr() == taken.to);
-                let of_link = ours.filter_map(|ours| match ours {
-                    IpAddr::V4(ours) => Some(ours),
-                    IpAddr::V6(_) => None,
-                });
-                if is_ours || to.is_loopback() {
-                    to
-                } else {
-                    of_link.into_iter().next().unwrap_or(to)
-                }
+                let mut of_link =
+                    stack.link_addresses(taken.link).filter_map(|ours| match ours.addr() {
+                        IpAddr::V4(ours) => Some(ours),
+                        IpAddr::V6(_) => None,
+                    });
+                if is_ours || to.is_loopback() { to } else { of_link.next().unwrap_or(to) }
             });
             let info = [link, ours.octets(), to.octets()].concat();
             message.put_control(libc::SOL_IP, libc::IP_PKTINFO, &info);
         }
-        if v6 && socket.domain == Domain::Inet6 {
+        if v6 && self.domain == Domain::Inet6 {
             let to = match taken.to {
                 IpAddr::V4(to) => to.to_ipv6_mapped(),
                 IpAddr::V6(to) => to,
@@ -279,37 +259,28 @@ impl<B: Backend> Descriptors<B> {
 
     /// Takes up to `max` bytes by reference, for `splice`: nothing at the end, and before an urgent
     /// byte. Never waits.
-    pub(crate) fn receive_frags(&self, socket: &Socket, max: usize) -> Result<Vec<Frag>, Errno> {
-        if socket.kind != Kind::Stream {
+    pub(crate) fn receive_frags(&self, max: usize) -> Result<Vec<Frag>, Errno> {
+        if self.kind != Kind::Stream {
             return Err(Errno::INVAL);
         }
-        let id = socket.stage().connection().ok_or(Errno::NOTCONN)?;
+        let id = self.stage().connection().ok_or(Errno::NOTCONN)?;
         let mut frags = Vec::new();
+        let taker = Chunks { max, into: &mut frags };
         let flags = RecvFlags::STOP_AT_URGENT;
-        self.backend
-            .with(|stack, now| {
-                stack.tcp(id).and_then(|mut tcp| {
-                    tcp.recv(now, pagewire_stack::Chunks { max, into: &mut frags }, flags)
-                })
-            })
-            .map_err(errno)?;
+        self.runtime.with_tcp(id, |mut tcp, now| tcp.recv(now, taker, flags))?;
         Ok(frags)
     }
 
-    /// The urgent byte.
     fn receive_urgent(
         &self,
         id: TcpId,
         message: &mut ReceiveMessage<'_, '_>,
-        peek: RecvFlags,
+        peek: bool,
     ) -> Result<usize, Errno> {
-        let byte = self
-            .backend
-            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.read_urgent(now, peek)))
-            .map_err(errno)?;
+        let byte =
+            self.runtime.with_tcp(id, |mut tcp, now| tcp.read_urgent(now, peek_flags(peek)))?;
         message.flags |= libc::MSG_OOB;
-        let place = message.iov.iter_mut().find_map(|piece| piece.first_mut());
-        match place {
+        match message.iov.iter_mut().find_map(|piece| piece.first_mut()) {
             Some(place) => {
                 *place = byte;
                 Ok(1)
@@ -323,46 +294,43 @@ impl<B: Backend> Descriptors<B> {
 
     fn receive_datagram(
         &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
         message: &mut ReceiveMessage<'_, '_>,
         flags: i32,
     ) -> Result<usize, Errno> {
         if flags & libc::MSG_OOB != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let peek = flags & libc::MSG_PEEK != 0;
-        let limit = socket.lock().options.receive_timeout;
-        let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let peek = peek_flags(flags & libc::MSG_PEEK != 0);
+        let limit = self.lock().options.receive_timeout;
         let room = message.room();
-        let taken = self.block_on(held, Events::IN, blocking, limit, || {
+        let taken = self.block_on(Events::IN, flags, limit, || {
             let (id, shut) = {
-                let state = socket.lock();
+                let state = self.lock();
                 (state.stage.datagram(), state.shut[0])
             };
-            let taken = match id {
-                Some(id) => self.backend.with(|stack, _| {
-                    let flags = if peek { RecvFlags::PEEK } else { RecvFlags::empty() };
-                    stack.udp(id)?.recv(pagewire_stack::Message(room), flags)
-                }),
-                None => Err(pagewire_stack::Error::WouldBlock),
-            };
+            let taken = self.runtime.with(|stack, _| match id {
+                Some(id) => stack.udp(id)?.recv(Message(room), peek),
+                None => Err(Error::WouldBlock),
+            });
             match taken {
-                Err(pagewire_stack::Error::WouldBlock) if shut => Ok(None),
-                Ok(datagram) => Ok(Some(datagram)),
-                Err(error) => Err(errno(error)),
+                Err(Error::WouldBlock) if shut => Ok(None),
+                taken => taken.map(Some).map_err(errno),
             }
         })?;
         let Some(taken) = taken else { return Ok(0) };
         let len: usize = taken.payload.iter().map(|frag| frag.len()).sum();
-        let copied = self.backend.with(|stack, _| copy_pieces(stack, &taken.payload, message.iov));
-        message.name = Some(SockAddr::new(taken.from, socket.domain));
-        self.put_datagram_info(socket, message, &taken);
+        let copied = self.runtime.with(|stack, _| copy_pieces(stack, &taken.payload, message.iov));
+        message.name = Some(SockAddr::new(taken.from, self.domain));
+        self.put_datagram_info(message, &taken);
         if copied < len {
             message.flags |= libc::MSG_TRUNC;
         }
         Ok(if flags & libc::MSG_TRUNC != 0 { len } else { copied })
     }
+}
+
+fn peek_flags(peek: bool) -> RecvFlags {
+    if peek { RecvFlags::PEEK } else { RecvFlags::empty() }
 }
 
 /// A `struct sock_extended_err`: number, origin, type, code, and two numbers more.
@@ -390,7 +358,7 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
     out
 }
 
-/// Whether nothing will come that could be waited for.
+/// Whether nothing more will come.
 fn has_ended(stack: &mut Stack, id: TcpId) -> bool {
     stack.readiness(id).is_ok_and(|r| {
         let ended = Readiness::ERROR | Readiness::READ_CLOSED;
@@ -398,14 +366,13 @@ fn has_ended(stack: &mut Stack, id: TcpId) -> bool {
     })
 }
 
-/// Reads into the pieces from byte `skip` on, until they are full or nothing is there.
+/// Reads into the pieces from byte `skip` on, until they are full or nothing is left to read.
 fn read_pieces(
-    stack: &mut Stack,
-    now: pagewire_mem::Instant,
-    id: TcpId,
+    mut tcp: Tcp<'_>,
+    now: Instant,
     iov: &mut [IoSliceMut<'_>],
     mut skip: usize,
-) -> Result<usize, pagewire_stack::Error> {
+) -> Result<usize, Error> {
     let mut read = 0;
     for piece in iov {
         let from = skip.min(piece.len());
@@ -414,7 +381,7 @@ fn read_pieces(
         if piece.is_empty() {
             continue;
         }
-        match stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut *piece, RecvFlags::empty())) {
+        match tcp.recv(now, &mut *piece, RecvFlags::empty()) {
             Ok(n) => {
                 read += n;
                 if n < piece.len() {
@@ -426,40 +393,4 @@ fn read_pieces(
         }
     }
     Ok(read)
-}
-
-/// Copies what is queued into the pieces, and leaves it there.
-fn peek_pieces(
-    stack: &mut Stack,
-    now: pagewire_mem::Instant,
-    id: TcpId,
-    iov: &mut [IoSliceMut<'_>],
-) -> Result<usize, pagewire_stack::Error> {
-    let wanted = iov.iter().map(|piece| piece.len()).sum();
-    let mut frags = Vec::new();
-    stack.tcp(id)?.recv(
-        now,
-        pagewire_stack::Chunks { max: wanted, into: &mut frags },
-        RecvFlags::PEEK,
-    )?;
-    Ok(copy_pieces(stack, &frags, iov))
-}
-
-fn copy_pieces(stack: &mut Stack, frags: &[Frag], iov: &mut [IoSliceMut<'_>]) -> usize {
-    let (mut copied, mut at) = (0, 0);
-    let mut frags = frags.iter();
-    let mut frag = frags.next();
-    for piece in iov {
-        let mut room: &mut [u8] = piece;
-        while let Some(source) = frag.filter(|_| !room.is_empty()) {
-            let n = source.copy_to(at, room, stack.ledger_mut(), CopyReason::AppRead);
-            copied += n;
-            at += n;
-            room = &mut room[n..];
-            if at == source.len() {
-                (frag, at) = (frags.next(), 0);
-            }
-        }
-    }
-    copied
 }

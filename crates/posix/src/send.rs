@@ -1,19 +1,22 @@
 //! Sending: write, writev, send, sendto, sendmsg, sendmmsg.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Readiness, SendFlags, Stack, TcpId, UdpId, UdpTarget, ZeroCopyCall};
+use pagewire_mem::{Frag, FragVec, Instant};
+use pagewire_stack::{
+    Error, Readiness, SendFlags, Stack, Tcp, TcpId, UdpId, UdpTarget, ZeroCopyCall,
+};
 
-use crate::address::{Given, parse};
+use crate::address::{Given, is_mapped, parse};
 use crate::backend::Backend;
+use crate::call::SocketCall;
 use crate::descriptors::Descriptors;
-use crate::file::{Held, Object};
+use crate::events::Events;
+use crate::file::Object;
+use crate::file::socket::{Kind, Stage};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
 use crate::message::{RawRange, SendMessage, ancillary};
-use crate::poll::Events;
-use crate::socket::{Kind, Socket, Stage, is_mapped};
 use crate::{Errno, Fd, errno};
 
 /// Flags that change what is sent, or how: those that a socket here has.
@@ -26,8 +29,8 @@ const KNOWN: i32 = libc::MSG_DONTWAIT
     | libc::MSG_FASTOPEN
     | libc::MSG_ZEROCOPY;
 
-/// In the stack's words.
-pub(crate) fn send_flags(flags: i32) -> SendFlags {
+/// The flags as the stack has them.
+fn send_flags(flags: i32) -> SendFlags {
     let mut out = SendFlags::empty();
     out.set(SendFlags::MORE, flags & libc::MSG_MORE != 0);
     out.set(SendFlags::END_OF_RECORD, flags & libc::MSG_EOR != 0);
@@ -53,24 +56,22 @@ impl<B: Backend> Descriptors<B> {
 
     /// [`write`](Self::write) of several pieces.
     pub fn writev(&self, fd: Fd, iov: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        match &held.object {
-            Object::Socket(_) => {
-                self.send_held(&held, &SendMessage { iov, ..Default::default() }, 0)
-            }
-            Object::Pipe(end) => self.write_pipe(&held, end, iov),
+        let file = self.file(fd)?;
+        match &file.object {
+            Object::Socket(_) => file.socket()?.send(&SendMessage { iov, ..Default::default() }, 0),
+            Object::Pipe(end) => end.write(&self.runtime, &file, iov),
             Object::Epoll(_) => Err(Errno::INVAL),
         }
     }
 
     /// Queues a copy of `data`. Blocks until all of it is queued; without blocking, as much as
-    /// there is room for. `MSG_ZEROCOPY` changes nothing here, and nothing is notified: what is only
-    /// borrowed cannot be sent as it is, see [`sendmsg_zerocopy`](Self::sendmsg_zerocopy).
+    /// there is room for. `MSG_ZEROCOPY` changes nothing here: memory that is only borrowed has to be
+    /// copied, see [`sendmsg_zerocopy`](Self::sendmsg_zerocopy).
     ///
     /// # Errors
     /// `EAGAIN`, `EPIPE` if the stream is not connected or closed for sending (no signal is
-    /// raised), `EDESTADDRREQ`, `EMSGSIZE`, `EOPNOTSUPP` for flags that no socket here has, and what
-    /// the connection met, once.
+    /// raised), `EDESTADDRREQ`, `EMSGSIZE`, `EOPNOTSUPP` for flags that no socket here has, and the
+    /// connection's error, once.
     pub fn send(&self, fd: Fd, data: &[u8], flags: i32) -> Result<usize, Errno> {
         self.sendto(fd, data, flags, None)
     }
@@ -88,8 +89,7 @@ impl<B: Backend> Descriptors<B> {
 
     /// [`sendto`](Self::sendto) of several pieces, with ancillary data.
     pub fn sendmsg(&self, fd: Fd, message: &SendMessage<'_>, flags: i32) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        self.send_held(&held, message, flags)
+        self.file(fd)?.socket()?.send(message, flags)
     }
 
     /// Several messages; how many were sent. An error is returned only if none was.
@@ -99,11 +99,11 @@ impl<B: Backend> Descriptors<B> {
         messages: &[SendMessage<'_>],
         flags: i32,
     ) -> Result<Vec<usize>, Errno> {
-        let held = self.file(fd)?;
-        held.socket()?;
+        let file = self.file(fd)?;
+        let call = file.socket()?;
         let mut sent = Vec::new();
         for message in messages.iter().take(MAX_IOV) {
-            match self.send_held(&held, message, flags) {
+            match call.send(message, flags) {
                 Ok(n) => sent.push(n),
                 Err(error) if sent.is_empty() => return Err(error),
                 Err(_) => break,
@@ -115,7 +115,7 @@ impl<B: Backend> Descriptors<B> {
     /// [`sendmsg`](Self::sendmsg) with `MSG_ZEROCOPY`: the memory is sent as it is, where the
     /// socket has `SO_ZEROCOPY`; otherwise it is copied, and nothing is notified. Notifications are in
     /// the error queue ([`recvmsg`](Self::recvmsg) with `MSG_ERRQUEUE`, which never blocks; `poll`
-    /// reports them as [`Events::ERR`]); whoever leaves them there gets `ENOBUFS` at some time.
+    /// reports them as [`Events::ERR`]); when too many wait there, sending fails with `ENOBUFS`.
     ///
     /// ```
     /// use pagewire_posix::{Events, PollFd, RawRange, ReceiveMessage};
@@ -152,7 +152,7 @@ impl<B: Backend> Descriptors<B> {
     ///
     /// # Safety
     /// Every range of `iov` is readable until its notification was received, or the connection is
-    /// gone, and nobody forms a `&mut` to it until then. (Bytes that change meanwhile may be sent
+    /// gone, and there is no `&mut` to it until then. (Bytes that change meanwhile may be sent
     /// as they were or as they are.)
     pub unsafe fn sendmsg_zerocopy(
         &self,
@@ -162,132 +162,108 @@ impl<B: Backend> Descriptors<B> {
         control: &[u8],
         flags: i32,
     ) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        let socket = held.socket()?;
-        if !socket.lock().options.zero_copy || iov.len() > MAX_IOV {
+        let file = self.file(fd)?;
+        let call = file.socket()?;
+        if !call.lock().options.zero_copy || iov.len() > MAX_IOV {
             // SAFETY: readable, says the caller; and borrowed only while this call lasts.
             let pieces = unsafe { crate::raw::borrow(iov) };
-            return self.send_held(&held, &SendMessage { name, iov: &pieces, control }, flags);
+            return call.send(&SendMessage { name, iov: &pieces, control }, flags);
         }
-        if flags & !KNOWN != 0 || (socket.kind == Kind::Datagram && flags & libc::MSG_OOB != 0) {
+        if flags & !KNOWN != 0 || (call.kind == Kind::Datagram && flags & libc::MSG_OOB != 0) {
             return Err(Errno::OPNOTSUPP);
         }
         let iov = cut(iov, MAX_RW_BYTES);
         let ranges = iov.iter().flat_map(|range| range.chunks());
-        // SAFETY: readable until the notification, says the caller; what nobody forms a `&mut` to
-        // may be changed all the same, and is read so that it bears that.
+        // SAFETY: readable until the notification, says the caller, and without a `&mut` to it. The
+        // bytes may change all the same, and are read so that this does no harm.
         let lend = |(start, len)| unsafe { Frag::lent(start, len) };
         let mut frags: FragVec = ranges.map(lend).collect();
-        match socket.kind {
-            Kind::Stream => {
-                self.send_stream(&held, socket, name, &mut Payload::Lent(&mut frags), flags)
-            }
+        match call.kind {
+            Kind::Stream => call.send_stream(name, &mut Payload::Lent(&mut frags), flags),
             Kind::Datagram => {
-                let (id, to) = self.datagram_target(&held, socket, name, control, flags)?;
-                self.backend
-                    .with(|stack, now| {
-                        stack.udp(id).and_then(|mut udp| {
-                            let mut call = ZeroCopyCall::new();
-                            let sent = udp.send(now, (frags, &mut call), to)?;
-                            Ok((sent, call.id()))
-                        })
-                    })
-                    .map(|(n, _)| n)
-                    .map_err(errno)
+                let (id, to) = call.datagram_target(name, control, flags)?;
+                let mut notified = ZeroCopyCall::new();
+                let payload = (frags, &mut notified);
+                self.runtime.with_udp(id, |mut udp, now| udp.send(now, payload, to))
             }
         }
     }
 
-    /// What a call answers whose payload is at no address: what comes first in Linux, or `EFAULT`.
+    /// The error of a call whose payload is at no address: what Linux checks first, or `EFAULT`.
     pub(crate) fn before_fault(&self, fd: Fd, sending: bool) -> Errno {
         let check = || {
-            let held = self.file(fd)?;
-            let Object::Socket(socket) = &held.object else { return Ok(()) };
+            let file = self.file(fd)?;
+            let Ok(call) = file.socket() else { return Ok(()) };
+            let id = call.stage().connection();
             if sending {
                 // The SYN that waits for data does not leave for this.
-                if socket.stage().connection().is_some_and(|id| self.is_deferred(id)) {
+                if id.is_some_and(|id| call.is_deferred(id)) {
                     return Ok(());
                 }
-                return self.send_held(&held, &SendMessage::default(), 0).map(drop);
+                return call.send(&SendMessage::default(), 0).map(drop);
             }
-            let Some(id) = socket.stage().connection() else { return Err(Errno::NOTCONN) };
-            let readable = self
-                .backend
-                .with(|stack, _| stack.tcp(id).map(|tcp| tcp.queued()))
-                .is_ok_and(|queued| queued > 0);
-            if readable { Ok(()) } else { Err(Errno::AGAIN) }
+            let id = id.ok_or(Errno::NOTCONN)?;
+            match self.runtime.with_tcp(id, |tcp, _| Ok(tcp.queued())) {
+                Err(_) | Ok(0) => Err(Errno::AGAIN),
+                Ok(_) => Ok(()),
+            }
         };
         check().err().unwrap_or(Errno::FAULT)
     }
+}
 
-    fn send_held(
-        &self,
-        held: &Held<'_, B>,
-        message: &SendMessage<'_>,
-        flags: i32,
-    ) -> Result<usize, Errno> {
-        let socket = held.socket()?;
+impl<B: Backend> SocketCall<'_, B> {
+    fn send(&self, message: &SendMessage<'_>, flags: i32) -> Result<usize, Errno> {
         if message.iov.len() > MAX_IOV {
             return Err(Errno::MSGSIZE);
         }
         if flags & !KNOWN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        match socket.kind {
-            Kind::Stream => self.send_stream(
-                held,
-                socket,
-                message.name,
-                &mut Payload::Copied(message.iov),
-                flags,
-            ),
+        match self.kind {
+            Kind::Stream => {
+                self.send_stream(message.name, &mut Payload::Copied(message.iov), flags)
+            }
             Kind::Datagram if flags & libc::MSG_OOB != 0 => Err(Errno::OPNOTSUPP),
-            Kind::Datagram => self.send_datagram(held, socket, message, flags),
+            Kind::Datagram => {
+                let (id, to) = self.datagram_target(message.name, message.control, flags)?;
+                self.runtime.with_udp(id, |mut udp, now| udp.send(now, message.iov, to))
+            }
         }
     }
 
-    /// Sends fragments by reference; what was queued is gone from `frags`.
-    pub(crate) fn send_frags(
-        &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
-        frags: &mut FragVec,
-        flags: i32,
-    ) -> Result<usize, Errno> {
-        match socket.kind {
-            Kind::Stream => self.send_stream(held, socket, None, &mut Payload::Owned(frags), flags),
+    /// Sends fragments by reference; queued ones are removed from `frags`.
+    pub(crate) fn send_frags(&self, frags: &mut FragVec, flags: i32) -> Result<usize, Errno> {
+        match self.kind {
+            Kind::Stream => self.send_stream(None, &mut Payload::Owned(frags), flags),
             Kind::Datagram => Err(Errno::INVAL),
         }
     }
 
     fn send_stream(
         &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
         name: Option<&[u8]>,
         payload: &mut Payload<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
         let fast = flags & libc::MSG_FASTOPEN != 0
-            || matches!(socket.stage(), Stage::Connecting(id) if self.is_deferred(id));
+            || matches!(self.stage(), Stage::Connecting(id) if self.is_deferred(id));
         if fast {
-            return self.send_fast(held, socket, name, payload, flags);
+            return self.send_fast(name, payload, flags);
         }
-        self.send_stream_from(held, socket, payload, flags, (0, &mut ZeroCopyCall::new()))
+        self.send_stream_from(payload, flags, (0, &mut ZeroCopyCall::new()))
     }
 
-    /// Sends from byte `done` on (what came before is gone from payload that is sent by reference, as
+    /// Sends from byte `done` on (earlier bytes are gone from payload that is sent by reference, as
     /// part of `call`); returns how many bytes are sent, those included.
     pub(crate) fn send_stream_from(
         &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
         payload: &mut Payload<'_>,
         flags: i32,
         (done, call): (usize, &mut ZeroCopyCall),
     ) -> Result<usize, Errno> {
         let (id, limit) = {
-            let mut state = socket.lock();
+            let mut state = self.lock();
             if let Some(error) = state.error.take() {
                 return Err(error);
             }
@@ -296,15 +272,14 @@ impl<B: Backend> Descriptors<B> {
         };
         let before = if matches!(payload, Payload::Copied(_)) { 0 } else { done };
         let total = (payload.len() + before).min(MAX_RW_BYTES);
-        let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let mut sent = done;
-        let outcome = self.block_on(held, Events::OUT, blocking, limit, || {
+        let outcome = self.block_on(Events::OUT, flags, limit, || {
             sent += self.send_payload(id, payload, (sent, sent > done), total, flags, call)?;
             if sent < total { Err(Errno::AGAIN) } else { Ok(()) }
         });
-        if sent > done && socket.lock().options.timestamping != 0 {
-            // A connection that is gone has nothing to tell.
-            let _ = self.backend.with(|stack, now| stack.tcp(id).map(|mut tcp| tcp.stamp(now)));
+        if sent > done && self.lock().options.timestamping != 0 {
+            // A connection that is gone reports no times.
+            let _ = self.runtime.with(|stack, now| stack.tcp(id).map(|mut tcp| tcp.stamp(now)));
         }
         match outcome {
             Err(error) if sent == done => Err(error),
@@ -323,99 +298,49 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         call: &mut ZeroCopyCall,
     ) -> Result<usize, Errno> {
-        match payload {
-            Payload::Copied(iov) => self.send_some(id, iov, (done, later), total, flags),
-            Payload::Lent(frags) => self.backend.with(|stack, now| {
-                leave_error(stack, id, later)?;
-                stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, (&mut **frags, call), send_flags(flags)))
-                    .map_err(errno)
-            }),
-            Payload::Owned(frags) => self.backend.with(|stack, now| {
-                leave_error(stack, id, later)?;
-                stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, &mut **frags, send_flags(flags)))
-                    .map_err(errno)
-            }),
-        }
-    }
-
-    /// Queues copies of what there is room for, from byte `done` on.
-    fn send_some(
-        &self,
-        id: TcpId,
-        iov: &[IoSlice<'_>],
-        (done, later): (usize, bool),
-        total: usize,
-        flags: i32,
-    ) -> Result<usize, Errno> {
-        self.backend.with(|stack, now| {
-            leave_error(stack, id, later)?;
-            if total == 0 {
-                let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
-                return match stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, &[0_u8; 0], SendFlags::empty()))
-                {
-                    Err(pagewire_stack::Error::WouldBlock) if connected => Ok(0),
-                    done => done.map_err(errno),
-                };
+        self.runtime.with(|stack, now| {
+            // Linux leaves an error that waits to the next call.
+            let failed = |ready: Readiness| ready.contains(Readiness::ERROR);
+            if later && stack.readiness(id).is_ok_and(failed) {
+                return Err(Errno::PIPE);
             }
-            let (mut skip, mut sent) = (done, 0);
-            for piece in iov {
-                let from = skip.min(piece.len());
-                skip -= from;
-                let piece = &piece[from..];
-                let piece = &piece[..piece.len().min(total - done - sent)];
-                if piece.is_empty() {
-                    continue;
-                }
-                // What ends the call ends with its last piece; the pieces before have more to come.
-                let last = done + sent + piece.len() == total;
-                let flags = if last { send_flags(flags) } else { SendFlags::MORE };
-                match stack.tcp(id).and_then(|mut tcp| tcp.send(now, piece, flags)) {
-                    Ok(n) => {
-                        sent += n;
-                        if n < piece.len() {
-                            break;
-                        }
+            let connected = |ready: Readiness| ready.contains(Readiness::CONNECTED);
+            let connected = total == 0 && stack.readiness(id).is_ok_and(connected);
+            let mut tcp = stack.tcp(id).map_err(errno)?;
+            let queued = match payload {
+                Payload::Copied(_) if total == 0 => {
+                    match tcp.send(now, &[0_u8; 0], SendFlags::empty()) {
+                        Err(Error::WouldBlock) if connected => Ok(0),
+                        done => done,
                     }
-                    Err(_) if sent > 0 => break,
-                    Err(error) => return Err(errno(error)),
                 }
-            }
-            Ok(sent)
+                Payload::Copied(iov) => send_copies(tcp, now, iov, (done, total), flags),
+                Payload::Lent(frags) => tcp.send(now, (&mut **frags, call), send_flags(flags)),
+                Payload::Owned(frags) => tcp.send(now, &mut **frags, send_flags(flags)),
+            };
+            queued.map_err(errno)
         })
-    }
-
-    fn send_datagram(
-        &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
-        message: &SendMessage<'_>,
-        flags: i32,
-    ) -> Result<usize, Errno> {
-        let (id, to) = self.datagram_target(held, socket, message.name, message.control, flags)?;
-        self.backend
-            .with(|stack, now| stack.udp(id).and_then(|mut udp| udp.send(now, message.iov, to)))
-            .map_err(errno)
     }
 
     /// The stack's socket of a datagram socket that may send to the `sockaddr` in `name`, or where
     /// it is connected; and how.
     fn datagram_target(
         &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
         name: Option<&[u8]>,
         control: &[u8],
         flags: i32,
     ) -> Result<(UdpId, UdpTarget), Errno> {
-        let remote = datagram_remote(socket, name)?;
+        let remote = match name.map(|name| parse(self.domain, name)).transpose()? {
+            None => None,
+            // A socket for IPv6 only has no way to an address of IPv4.
+            Some(Given::Address(remote)) if is_mapped(remote) && self.lock().options.v6_only => {
+                return Err(Errno::NETUNREACH);
+            }
+            Some(Given::Address(remote)) => Some(remote),
+            Some(Given::Unspecified) => return Err(Errno::AFNOSUPPORT),
+        };
         let more = {
-            let state = socket.lock();
+            let state = self.lock();
             if state.shut[1] {
                 return Err(Errno::PIPE);
             }
@@ -424,11 +349,11 @@ impl<B: Backend> Descriptors<B> {
             }
             flags & libc::MSG_MORE != 0 || state.options.udp_cork
         };
-        let id = self.bind_datagram(held.shared(), socket)?;
+        let id = self.bind_datagram()?;
         if control.is_empty() {
             return Ok((id, UdpTarget { remote, more, ..UdpTarget::default() }));
         }
-        self.backend.with(|stack, _| {
+        self.runtime.with(|stack, _| {
             let to = remote.or_else(|| stack.remote_addr(id).ok()).ok_or(Errno::DESTADDRREQ)?.ip();
             let to = to.to_canonical();
             let said = ancillary(control, to.is_ipv4())?;
@@ -439,16 +364,38 @@ impl<B: Backend> Descriptors<B> {
     }
 }
 
-fn datagram_remote(socket: &Socket, name: Option<&[u8]>) -> Result<Option<SocketAddr>, Errno> {
-    match name.map(|name| parse(socket.domain, name)).transpose()? {
-        None => Ok(None),
-        Some(Given::Address(remote)) => {
-            // A socket for IPv6 only has no way to an address of IPv4.
-            let unreachable = is_mapped(remote) && socket.lock().options.v6_only;
-            if unreachable { Err(Errno::NETUNREACH) } else { Ok(Some(remote)) }
+/// Queues copies of what there is room for, from byte `done` to byte `total`.
+fn send_copies(
+    mut tcp: Tcp<'_>,
+    now: Instant,
+    iov: &[IoSlice<'_>],
+    (done, total): (usize, usize),
+    flags: i32,
+) -> Result<usize, Error> {
+    let (mut skip, mut sent) = (done, 0);
+    for piece in iov {
+        let from = skip.min(piece.len());
+        skip -= from;
+        let piece = &piece[from..];
+        let piece = &piece[..piece.len().min(total - done - sent)];
+        if piece.is_empty() {
+            continue;
         }
-        Some(Given::Unspecified) => Err(Errno::AFNOSUPPORT),
+        // What ends the call ends with its last piece; the pieces before have more to come.
+        let last = done + sent + piece.len() == total;
+        let flags = if last { send_flags(flags) } else { SendFlags::MORE };
+        match tcp.send(now, piece, flags) {
+            Ok(n) => {
+                sent += n;
+                if n < piece.len() {
+                    break;
+                }
+            }
+            Err(_) if sent > 0 => break,
+            Err(error) => return Err(error),
+        }
     }
+    Ok(sent)
 }
 
 /// The address that leads out by the link of this number (0: any will do) to `to`, where there are
@@ -473,9 +420,9 @@ fn source_on(stack: &Stack, interface: u32, to: IpAddr) -> Result<Option<IpAddr>
 /// What a stream sends.
 pub(crate) enum Payload<'a> {
     Copied(&'a [IoSlice<'a>]),
-    /// By reference, with a notification; what was queued is gone.
+    /// By reference, with a notification; queued fragments are removed.
     Lent(&'a mut FragVec),
-    /// By reference to what holds itself.
+    /// By reference; the fragments own their memory.
     Owned(&'a mut FragVec),
 }
 
@@ -487,11 +434,4 @@ impl Payload<'_> {
             Self::Lent(frags) | Self::Owned(frags) => frags.iter().map(|frag| frag.len()).sum(),
         }
     }
-}
-
-/// Of a call that has sent a part already (`later`): nothing further where an error waits, which Linux
-/// keeps for the next call.
-fn leave_error(stack: &mut Stack, id: TcpId, later: bool) -> Result<(), Errno> {
-    let waits = later && stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR));
-    if waits { Err(Errno::PIPE) } else { Ok(()) }
 }

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use pagewire_posix::{Errno, Fd, raw};
+use pagewire_posix::{Errno, Fd, raw::Raw};
 use support::{Files, connected, datagram, pair, stream};
 
 const PAGE: usize = 4096;
@@ -53,7 +53,7 @@ const _: () = assert!(size_of::<Zc>() == 64);
 fn receive_len(files: &Files, fd: Fd, zc: &mut Zc, mut len: u32) -> Result<u32, Errno> {
     let at = std::ptr::from_mut(zc).cast();
     // SAFETY: a live structure of 64 bytes, and its buffers.
-    unsafe { raw::getsockopt(files, fd, libc::IPPROTO_TCP, 35, at, &mut len) }?;
+    unsafe { Raw(files).getsockopt(fd, libc::IPPROTO_TCP, 35, at, &mut len) }?;
     Ok(len)
 }
 
@@ -329,12 +329,12 @@ fn every_length_of_the_structure_that_there_was_is_taken() {
     (longer.0[1].address, longer.0[1].length, longer.0[1].inq) = (0, 0, 0);
     let at = longer.0.as_mut_ptr().cast();
     // SAFETY: 128 live bytes.
-    let done = unsafe { raw::getsockopt(&right, server, libc::IPPROTO_TCP, 35, at, &mut longer.1) };
+    let done = unsafe { Raw(&right).getsockopt(server, libc::IPPROTO_TCP, 35, at, &mut longer.1) };
     assert_eq!((done, longer.1), (Ok(()), 64), "a longer one of zeros is cut");
     longer.0[1].address = 1;
     longer.1 = 80;
     // SAFETY: the same.
-    let done = unsafe { raw::getsockopt(&right, server, libc::IPPROTO_TCP, 35, at, &mut longer.1) };
+    let done = unsafe { Raw(&right).getsockopt(server, libc::IPPROTO_TCP, 35, at, &mut longer.1) };
     assert_eq!(done, Err(Errno::INVAL), "of something else it is refused");
 }
 

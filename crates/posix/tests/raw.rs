@@ -4,7 +4,7 @@ mod support;
 
 use std::ptr;
 
-use pagewire_posix::{Errno, raw};
+use pagewire_posix::{Errno, raw::Raw};
 use support::{addr, connected, pair, stream};
 
 #[test]
@@ -14,14 +14,14 @@ fn a_null_pointer_is_a_bad_address_where_memory_is_needed() {
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
     unsafe {
-        assert_eq!(raw::write(&left, client, ptr::null(), 1000), Err(Errno::FAULT));
-        assert_eq!(raw::write(&left, client, ptr::null(), 0), Ok(0));
-        let to = raw::sendto(&left, client, ptr::null(), 1000, 0, ptr::null(), 0);
+        assert_eq!(Raw(&left).write(client, ptr::null(), 1000), Err(Errno::FAULT));
+        assert_eq!(Raw(&left).write(client, ptr::null(), 0), Ok(0));
+        let to = Raw(&left).sendto(client, ptr::null(), 1000, 0, ptr::null(), 0);
         assert_eq!(to, Err(Errno::FAULT));
         left.write(client, b"data").unwrap();
         right.recv(server, &mut [0; 1], 0).unwrap();
-        assert_eq!(raw::read(&right, server, ptr::null_mut(), 1000), Err(Errno::FAULT));
-        assert_eq!(raw::bind(&left, client, ptr::null(), 16), Err(Errno::FAULT));
+        assert_eq!(Raw(&right).read(server, ptr::null_mut(), 1000), Err(Errno::FAULT));
+        assert_eq!(Raw(&left).bind(client, ptr::null(), 16), Err(Errno::FAULT));
     }
 }
 
@@ -32,9 +32,9 @@ fn what_is_wrong_with_the_socket_comes_before_a_bad_address() {
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
     unsafe {
-        assert_eq!(raw::write(&left, fd, ptr::null(), 1000), Err(Errno::PIPE));
-        assert_eq!(raw::read(&left, fd, ptr::null_mut(), 1000), Err(Errno::NOTCONN));
-        assert_eq!(raw::read(&left, 99, ptr::null_mut(), 1000), Err(Errno::BADF));
+        assert_eq!(Raw(&left).write(fd, ptr::null(), 1000), Err(Errno::PIPE));
+        assert_eq!(Raw(&left).read(fd, ptr::null_mut(), 1000), Err(Errno::NOTCONN));
+        assert_eq!(Raw(&left).read(99, ptr::null_mut(), 1000), Err(Errno::BADF));
     }
 }
 
@@ -47,7 +47,7 @@ fn dropping_a_stream_takes_no_memory_for_a_length_that_nobody_has() {
     let (buf, addr) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: null pointers are what is tested.
     let dropped = unsafe {
-        raw::recvfrom(&right, server, buf, usize::MAX, libc::MSG_TRUNC, addr, ptr::null_mut())
+        Raw(&right).recvfrom(server, buf, usize::MAX, libc::MSG_TRUNC, addr, ptr::null_mut())
     };
     assert_eq!(dropped, Ok(3));
 }
@@ -64,15 +64,15 @@ fn pieces_that_are_longer_than_any_memory_count_as_far_as_linux_looks() {
     let empty = ptr::null_mut();
     let iov = [piece(place.as_mut_ptr(), 8), piece(empty, 0), piece(empty, 0)];
     // SAFETY: eight bytes are there.
-    let read = unsafe { raw::readv(&right, server, iov.as_ptr(), 3) };
+    let read = unsafe { Raw(&right).readv(server, iov.as_ptr(), 3) };
     assert_eq!(read, Ok(4));
     let iov = [piece(empty, rest), piece(empty, rest), piece(empty, rest), piece(empty, rest)];
     // SAFETY: null pointers are what is tested.
-    let wrote = unsafe { raw::writev(&left, client, iov.as_ptr(), 4) };
+    let wrote = unsafe { Raw(&left).writev(client, iov.as_ptr(), 4) };
     assert_eq!(wrote, Err(Errno::FAULT));
     let iov = [piece(empty, usize::MAX)];
     // SAFETY: null pointers are what is tested.
-    let wrote = unsafe { raw::writev(&left, client, iov.as_ptr(), 1) };
+    let wrote = unsafe { Raw(&left).writev(client, iov.as_ptr(), 1) };
     assert_eq!(wrote, Err(Errno::INVAL));
 }
 
@@ -92,20 +92,20 @@ fn numbers_of_a_caller_may_lie_anywhere() {
         unsafe {
             len.write_unaligned(12);
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
-            let got = raw::getsockopt(&left, client, level, name, value.cast(), len);
+            let got = Raw(&left).getsockopt(client, level, name, value.cast(), len);
             assert_eq!(got, Ok(()));
             assert_eq!(len.read_unaligned(), 4);
             assert!(value.read_unaligned() > 500);
             value.write_unaligned(1);
             let name = libc::TCP_NODELAY;
-            assert_eq!(raw::setsockopt(&left, client, level, name, value.cast(), 4), Ok(()));
-            assert_eq!(raw::ioctl(&left, client, 0x541b, value), Ok(()));
+            assert_eq!(Raw(&left).setsockopt(client, level, name, value.cast(), 4), Ok(()));
+            assert_eq!(Raw(&left).ioctl(client, 0x541b, value), Ok(()));
             assert_eq!(value.read_unaligned(), 0);
             len.write_unaligned(4);
             let name = base.wrapping_add(16).cast();
-            assert_eq!(raw::getpeername(&left, client, name, len), Ok(()));
+            assert_eq!(Raw(&left).getpeername(client, name, len), Ok(()));
             assert_eq!(len.read_unaligned(), 16);
-            assert_eq!(raw::pipe2(&left, base.wrapping_add(at).cast(), 0), Ok(()));
+            assert_eq!(Raw(&left).pipe2(base.wrapping_add(at).cast(), 0), Ok(()));
         }
     }
 }
@@ -124,14 +124,14 @@ fn a_name_of_negative_length_is_refused_before_anything_is_taken() {
     (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
     (header.msg_name, header.msg_namelen) = (name.as_mut_ptr().cast(), u32::MAX);
     // SAFETY: what it points to is there.
-    let received = unsafe { raw::recvmsg(&right, server, &raw mut header, 0) };
+    let received = unsafe { Raw(&right).recvmsg(server, &raw mut header, 0) };
     assert_eq!(received, Err(Errno::INVAL));
     // SAFETY: what it points to is there.
-    let sent = unsafe { raw::sendmsg(&right, server, &raw const header, 0) };
+    let sent = unsafe { Raw(&right).sendmsg(server, &raw const header, 0) };
     assert_eq!(sent, Err(Errno::INVAL));
     header.msg_namelen = 16;
     // SAFETY: what it points to is there.
-    let received = unsafe { raw::recvmsg(&right, server, &raw mut header, 0) };
+    let received = unsafe { Raw(&right).recvmsg(server, &raw mut header, 0) };
     assert_eq!(received, Ok(4));
 }
 
@@ -139,7 +139,7 @@ fn a_name_of_negative_length_is_refused_before_anything_is_taken() {
 fn more_descriptors_than_there_can_be_are_not_polled() {
     let (left, _right) = pair();
     // SAFETY: not looked at.
-    let polled = unsafe { raw::poll(&left, ptr::dangling_mut(), usize::MAX, 0) };
+    let polled = unsafe { Raw(&left).poll(ptr::dangling_mut(), usize::MAX, 0) };
     assert_eq!(polled, Err(Errno::INVAL));
 }
 
@@ -158,7 +158,7 @@ fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_nam
         let (mut name, mut len) = ([0xeeu8; 32], room);
         // SAFETY: no name is longer than what is there.
         let told =
-            unsafe { raw::getsockname(&left, client, name.as_mut_ptr().cast(), &raw mut len) };
+            unsafe { Raw(&left).getsockname(client, name.as_mut_ptr().cast(), &raw mut len) };
         assert_eq!(told, expected, "{room}");
         // As Linux: the whole length, however much there was room for.
         assert_eq!(len, if expected.is_ok() { 16 } else { room });
@@ -168,15 +168,14 @@ fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_nam
         let mut len = room;
         // SAFETY: no name is longer than what is there.
         let told =
-            unsafe { raw::getpeername(&left, client, name.as_mut_ptr().cast(), &raw mut len) };
+            unsafe { Raw(&left).getpeername(client, name.as_mut_ptr().cast(), &raw mut len) };
         assert_eq!(told, expected, "{room}");
     }
     let client = stream(&left);
     left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
     let (mut name, mut len) = ([0u8; 16], u32::MAX);
     // SAFETY: no name is longer than what is there.
-    let taken =
-        unsafe { raw::accept4(&right, listener, name.as_mut_ptr().cast(), &raw mut len, 0) };
+    let taken = unsafe { Raw(&right).accept4(listener, name.as_mut_ptr().cast(), &raw mut len, 0) };
     assert_eq!(taken, Err(Errno::INVAL));
 }
 
@@ -188,16 +187,16 @@ fn options_and_ancillary_data_of_negative_length_are_refused() {
     let at = value.as_mut_ptr();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
     // SAFETY: a negative length is refused before anything is looked at.
-    let read = unsafe { raw::getsockopt(&left, client, level, name, at.cast(), &raw mut len) };
+    let read = unsafe { Raw(&left).getsockopt(client, level, name, at.cast(), &raw mut len) };
     assert_eq!((read, len), (Err(Errno::INVAL), u32::MAX));
     // SAFETY: a negative length is refused before anything is looked at.
-    let set = unsafe { raw::setsockopt(&left, client, level, libc::SO_LINGER, at.cast(), 1 << 31) };
+    let set = unsafe { Raw(&left).setsockopt(client, level, libc::SO_LINGER, at.cast(), 1 << 31) };
     assert_eq!(set, Err(Errno::INVAL));
     right.write(server, b"data").unwrap();
     // SAFETY: all zero is a header without anything.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_control, header.msg_controllen) = (at.cast(), 1 << 31);
     // SAFETY: such a length is refused before anything is looked at.
-    let received = unsafe { raw::recvmsg(&left, client, &raw mut header, 0) };
+    let received = unsafe { Raw(&left).recvmsg(client, &raw mut header, 0) };
     assert_eq!(received, Err(Errno::NOBUFS));
 }

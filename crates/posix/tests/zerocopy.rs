@@ -5,7 +5,9 @@ mod support;
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
-use pagewire_posix::{EpollEvent, EpollOp, Errno, Events, PollFd, RawRange, ReceiveMessage, raw};
+use pagewire_posix::{
+    EpollEvent, EpollOp, Errno, Events, PollFd, RawRange, ReceiveMessage, raw::Raw,
+};
 use support::{Files, connected, pair, stream};
 
 fn opt_in(files: &Files, fd: i32) {
@@ -159,7 +161,7 @@ fn payload_is_spliced_from_one_connection_to_another_without_a_copy() {
     assert_eq!(right.splice(server, server, 1, 0), Err(Errno::INVAL));
     assert_eq!(right.splice(read, write, 1, 0), Err(Errno::INVAL));
     assert_eq!(right.splice(write, server, 1, 0), Err(Errno::BADF));
-    assert_eq!(raw::splice(&right, read, &0, server, &0, 1, 0), Err(Errno::SPIPE));
+    assert_eq!(Raw(&right).splice(read, &0, server, &0, 1, 0), Err(Errno::SPIPE));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::ptr;
 use std::time::Duration;
 
 use pagewire_posix::{
-    EpollEvent, EpollOp, Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw,
+    EpollEvent, EpollOp, Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw::Raw,
 };
 use support::{Files, addr, connected, pair, pair_with};
 
@@ -130,7 +130,7 @@ fn several_messages_are_sent_and_several_notifications_received_with_one_call() 
     let mut messages: Vec<_> = pieces.iter_mut().map(|iov| header(iov, &mut [])).collect();
     let (at, count) = (messages.as_mut_ptr(), messages.len() as u32);
     // SAFETY: headers of static memory.
-    let sent = unsafe { raw::sendmmsg(&left, client, at, count, libc::MSG_ZEROCOPY) };
+    let sent = unsafe { Raw(&left).sendmmsg(client, at, count, libc::MSG_ZEROCOPY) };
     assert_eq!(sent, Ok(3));
     assert_eq!(messages.iter().map(|m| m.msg_len).collect::<Vec<_>>(), [3, 5, 0]);
     assert_eq!(
@@ -148,7 +148,7 @@ fn several_messages_are_sent_and_several_notifications_received_with_one_call() 
     let at = messages.as_mut_ptr();
     let mut limit = libc::timespec { tv_sec: 5, tv_nsec: 0 };
     // SAFETY: headers of memory that lives as long as the call.
-    let taken = unsafe { raw::recvmmsg(&left, client, at, 2, libc::MSG_ERRQUEUE, &mut limit) };
+    let taken = unsafe { Raw(&left).recvmmsg(client, at, 2, libc::MSG_ERRQUEUE, &mut limit) };
     assert_eq!(taken, Ok(1), "the second is not waited for");
     assert_eq!((messages[0].msg_len, messages[0].msg_hdr.msg_flags), (0, libc::MSG_ERRQUEUE));
     assert_eq!(limit.tv_sec, 5, "no time has passed");
@@ -156,7 +156,7 @@ fn several_messages_are_sent_and_several_notifications_received_with_one_call() 
     assert_eq!((word(24), word(28)), (0, 1));
     let at = messages.as_mut_ptr();
     // SAFETY: as above.
-    let taken = unsafe { raw::recvmmsg(&left, client, at, 2, libc::MSG_ERRQUEUE, ptr::null_mut()) };
+    let taken = unsafe { Raw(&left).recvmmsg(client, at, 2, libc::MSG_ERRQUEUE, ptr::null_mut()) };
     assert_eq!(taken, Err(Errno::AGAIN));
 }
 
@@ -168,12 +168,12 @@ fn messages_that_are_nowhere_are_a_bad_address_and_times_have_to_be_times() {
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
     unsafe {
-        assert_eq!(raw::sendmmsg(&left, client, ptr::null_mut(), 1, 0), Err(Errno::FAULT));
-        assert_eq!(raw::sendmmsg(&left, client, ptr::null_mut(), 0, 0), Ok(0));
-        assert_eq!(raw::sendmmsg(&left, 99, ptr::null_mut(), 0, 0), Err(Errno::BADF));
+        assert_eq!(Raw(&left).sendmmsg(client, ptr::null_mut(), 1, 0), Err(Errno::FAULT));
+        assert_eq!(Raw(&left).sendmmsg(client, ptr::null_mut(), 0, 0), Ok(0));
+        assert_eq!(Raw(&left).sendmmsg(99, ptr::null_mut(), 0, 0), Err(Errno::BADF));
         let none = ptr::null_mut();
-        assert_eq!(raw::recvmmsg(&left, client, none, 1, 0, ptr::null_mut()), Err(Errno::FAULT));
-        assert_eq!(raw::recvmmsg(&left, client, none, 0, 0, &mut time), Err(Errno::INVAL));
+        assert_eq!(Raw(&left).recvmmsg(client, none, 1, 0, ptr::null_mut()), Err(Errno::FAULT));
+        assert_eq!(Raw(&left).recvmmsg(client, none, 0, 0, &mut time), Err(Errno::INVAL));
     }
 }
 

@@ -1,5 +1,5 @@
-//! How the tests of all crates say that they cannot run here. [`can`] asks for what a test needs,
-//! [`skip`] is for what only the test itself can find out:
+//! How tests report that they cannot run here. [`can`] checks what a test needs, [`skip`] is for what
+//! only the test itself can find out:
 //!
 //! ```
 //! use pagewire_testing::{Need, can};
@@ -11,10 +11,9 @@
 //! # }
 //! ```
 //!
-//! A skipped test passes as far as `cargo test` knows. So that nobody takes it for a test that ran,
-//! one line goes to standard error past the test harness, which keeps what a passing test prints;
-//! another to the file that `PAGEWIRE_SKIPPED` names, from which `make test` counts at its end. With
-//! `PAGEWIRE_REQUIRE_ALL=1` the test fails instead.
+//! A skipped test passes for `cargo test`. To show it, one line goes to standard error past the test
+//! harness, which keeps what a passing test prints; another to the file that `PAGEWIRE_SKIPPED` names,
+//! whose lines `make test` counts at its end. With `PAGEWIRE_REQUIRE_ALL=1` the test fails instead.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -30,7 +29,7 @@ pub const RECORD: &str = "PAGEWIRE_SKIPPED";
 /// Makes every skip a failure, unless it is unset, empty or `0`.
 pub const REQUIRE_ALL: &str = "PAGEWIRE_REQUIRE_ALL";
 
-/// What a test needs that not every machine has.
+/// What a test needs and not every machine has.
 #[derive(Clone, Copy, Debug)]
 pub enum Need<'a> {
     /// The rights to make network namespaces and to configure interfaces.
@@ -47,7 +46,7 @@ impl Need<'_> {
         match self {
             Need::Root => (!is_root()).then(|| "needs root".to_owned()),
             Need::Tap => Need::Root.lacks().or_else(|| {
-                // Opening it makes no interface yet. It may be there without a driver behind it.
+                // Opening it makes no interface. The file may exist without a driver.
                 let opened = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
                 let error = opened.err()?;
                 Some(format!("needs /dev/net/tun (modprobe tun): {error}"))
@@ -70,8 +69,7 @@ fn is_program(name: &str) -> bool {
     files.any(|file| rustix::fs::access(&file, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
-/// Whether all needs are met. If not, the test is skipped: [`skip`] has been told, and the test
-/// returns.
+/// Whether all needs are met. If not, this has called [`skip`], and the test returns.
 ///
 /// # Panics
 ///
@@ -97,7 +95,7 @@ pub fn skip(reason: impl Display) {
     let test = test_name(Location::caller());
     let required = std::env::var_os(REQUIRE_ALL).is_some_and(|v| !v.is_empty() && v != "0");
     assert!(!required, "every test is required ({REQUIRE_ALL}), but this one cannot run: {reason}");
-    // What the print macros write is kept by the test harness; this is not.
+    // The test harness keeps what the print macros write; this passes it.
     let _ = io::stderr().write_all(format!("SKIPPED {test}: {reason}\n").as_bytes());
     if let Some(file) = std::env::var_os(RECORD).filter(|file| !file.is_empty()) {
         let line = format!("{test}\t{reason}\n");

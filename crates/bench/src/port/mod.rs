@@ -1,4 +1,4 @@
-//! `bench port`: how many small frames of a virtual machine one core takes into the stack.
+//! `bench port`: how many small frames of a virtual machine one core processes.
 //!
 //! ```text
 //!   guest's ring --> VhostUser, its Port --> Stack --> datagram socket --> counted, let go   (ours)
@@ -7,18 +7,18 @@
 //!
 //! Frames are UDP datagrams as Linux's packet generator makes them, without a checksum, all to one
 //! socket, which an application empties once per burst, by reference. Every frame is counted where it
-//! ends. A rate is frames by the processor time of the one thread that does everything on its side.
+//! ends. A rate is frames per processor time of the one thread that does all work of its side.
 
 mod ours;
 mod tap;
 
 use crate::failure::Failure;
 use crate::machine::{Machine, Sides, on_a_thread, pin};
-use crate::meter::{Round, Spread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{PortOptions, PortPath};
 use crate::report::{Record, print, rounded};
 
-/// Frames that enter before the socket is emptied: what a ring hands over at once.
+/// Frames that enter before the socket is emptied: a ring's burst.
 const BURST: usize = 64;
 
 /// The port that the datagrams are for.
@@ -32,7 +32,6 @@ const PATHS: [PortPath; 5] = [
     PortPath::KernelTap,
 ];
 
-/// Measures and prints.
 pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     let cpu = Sides::choose().left;
     let wanted = |path: &PortPath| options.path.is_empty() || options.path.contains(path);
@@ -45,15 +44,8 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     for &frame in &options.frame {
         lines.extend(paths.iter().map(|&path| Line { path, frame, rounds: Vec::new() }));
     }
-    for number in 0..=options.common.rounds {
-        for line in &mut lines {
-            let round = line.round(options, cpu)?;
-            // The first round warms up.
-            if number > 0 {
-                line.rounds.push(round);
-            }
-        }
-    }
+    let round = |line: &Line| line.round(options, cpu);
+    in_turns(options.common.rounds, &mut lines, round, |line, round| line.rounds.push(round))?;
     let machine = Machine::describe();
     let records: Vec<_> =
         lines.iter().map(|line| line.record(options.frames, &lines).on(&machine)).collect();

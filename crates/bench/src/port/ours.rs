@@ -22,16 +22,16 @@ const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Descriptors of the guest's ring: QEMU's default.
 const RING: u16 = 256;
 
-/// The send buffer of the accounted way: what virtual machines set where they limit it, and more than
-/// a burst.
+/// The send buffer that frames are charged to: a usual limit of virtual machines, and more than a
+/// burst.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Bytes that the hook looks at: the longest headers without options, and some.
+/// Bytes that the hook sees: more than the longest headers without options.
 const FILTER_REACH: usize = 128;
 
-/// Takes `frames` frames of `len` bytes from a guest and says how much of this thread's time that
-/// took. The guest, a double with real rings in shared memory, fills its ring in between, which does
-/// not count.
+/// Takes `frames` frames of `len` bytes from a guest; returns how much of this thread's time that took.
+/// The guest, a test double with real rings in shared memory, fills its ring in between, which does not
+/// count.
 pub(super) fn round(
     path: PortPath,
     len: usize,
@@ -51,7 +51,7 @@ pub(super) fn round(
         sent += batch;
         let started = thread_time();
         for _ in 0..batch.div_ceil(BURST as u64) {
-            // One moment for a burst, as a driver has it.
+            // One time for a burst, as in a driver.
             let now = Instant::from_nanos(sent * 100);
             let received = device.receive(now, &mut line, BURST, stack.ledger_mut());
             received?;
@@ -92,7 +92,7 @@ pub(super) fn round(
 /// A port, and a guest that has a frame in each of its buffers.
 fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
     let (ours, theirs) = UnixStream::pair()?;
-    // Whatever its length, a frame takes the way that is measured.
+    // Frames of every length take the path that is measured.
     let mut builder = VhostUser::builder().mac(MAC).mtu(9000).by_reference_from(usize::MAX);
     if path == PortPath::Accounted {
         builder = builder.send_buffer(SendBuffer::Bytes(SEND_BUFFER));
@@ -128,7 +128,7 @@ fn stack(device: &VhostUser) -> Result<(Stack, UdpId), Failure> {
     Ok((stack, sink))
 }
 
-/// What a filter does at least: look at the protocol and the port.
+/// The least work of a filter: it checks the protocol and the port.
 fn is_for_the_sink(frame: &RawFrame<'_>) -> bool {
     let at = |at: usize, what: &[u8]| frame.data().get(at..at + what.len()) == Some(what);
     at(12, &[8, 0]) && at(23, &[17]) && at(36, &SINK.to_be_bytes())

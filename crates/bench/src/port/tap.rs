@@ -1,4 +1,4 @@
-//! The same frames, written to a tap of the kernel.
+//! Frames written to a tap of the kernel.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -15,9 +15,9 @@ const NAME: &str = "pwport";
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// Writes `frames` frames of `len` bytes and says how much of this thread's time that took. The kernel
-/// takes each in, through its own stack, to a socket that nobody reads: when that is full it has less
-/// to do than ours. In a network namespace made for it, which ends with the thread.
+/// Writes `frames` frames of `len` bytes; returns how much of this thread's time that took. The kernel
+/// processes each in its stack, up to a socket that is not read: once that is full, it has less to do
+/// than ours. Uses its own network namespace, which ends with the thread.
 pub(super) fn round(len: usize, frames: u64) -> Result<Duration, Failure> {
     enter_namespace()?;
     let tap = open_tap(NAME).because(TAP)?;

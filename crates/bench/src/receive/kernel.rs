@@ -17,8 +17,8 @@ use crate::options::ReceiveMode;
 use crate::source::Source;
 use crate::sys::{KernelWindow, set_socket_option};
 
-/// What an MSS of whole pages is made of that the kernel lets an application ask for: 7 pages and
-/// the 12 bytes of time stamps.
+/// The largest MSS of whole pages that the kernel lets an application ask for: 7 pages and the 12 bytes
+/// of timestamps.
 const MSS: i32 = 7 * PAGE_SIZE as i32 + 12;
 
 /// The MTU on which such segments travel: with IPv4's and TCP's headers.
@@ -49,8 +49,8 @@ pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> 
     Ok(Tally { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
 }
 
-/// Sends so that what arrives lies in pages of its own: plain writes are copied into larger
-/// blocks, of which the kernel maps nothing.
+/// Sends so that data arrives in its own pages: plain writes are copied into larger blocks, which the
+/// kernel does not map.
 fn send_mappable(connection: &TcpStream, source: &Source) {
     if set_zerocopy(connection).is_err() {
         return;
@@ -61,8 +61,8 @@ fn send_mappable(connection: &TcpStream, source: &Source) {
             match send_zerocopy(connection, left) {
                 Ok(n) => left = left.get(n..).unwrap_or_default(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // More memory than an ordinary user may lock, or more notifications than there is
-                // room for: sent with a copy, it is not mapped, and the figure says so.
+                // More memory than a user may lock, or no room for notifications: it is sent by copy
+                // and not mapped, which the figure shows.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
                     match (&mut &*connection).write(left) {
                         Ok(n) => left = left.get(n..).unwrap_or_default(),
@@ -129,7 +129,7 @@ fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Fa
         }
         let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut fds: Vec<_> = flows.iter().map(|(s, _)| PollFd::new(s, PollFlags::IN)).collect();
-        // A failure is a turn too early.
+        // A failure only makes the next turn early.
         let _ = poll(&mut fds, Some(&tick));
     }
 }

@@ -1,13 +1,12 @@
 //! `bench receive`: what receiving costs the receiver, by copy, by mapping and in chunks.
 //!
 //! Over the pair link both hosts run on one thread: the sender's pages are those of a registered
-//! region, and the time that passes in the receiver's stack and application is taken apart from the
-//! sender's. Over a tap a kernel socket sends. Beside it, in the same rounds, kernel sockets:
-//! `read`, and `TCP_ZEROCOPY_RECEIVE` for pages that were sent with `MSG_ZEROCOPY` and an MSS of
-//! whole pages, since no others can be mapped.
+//! region, and the time of the receiver's stack and application is measured apart from the sender's.
+//! Over a tap a kernel socket sends. Beside it, in the same rounds, kernel sockets: `read`, and
+//! `TCP_ZEROCOPY_RECEIVE` for pages that were sent with `MSG_ZEROCOPY` and an MSS of whole pages, since
+//! no others can be mapped.
 //!
-//! Read here what is counted and printed, in [`ours`] how a host receives, in [`kernel`] how a
-//! kernel socket does.
+//! This file counts and prints; [`ours`] is how a host receives, [`kernel`] how a kernel socket does.
 
 mod kernel;
 mod ours;
@@ -16,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, say};
 use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, Sides, on_a_thread};
-use crate::meter::{Round, Spread, WARM_UP};
+use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, Spread, WARM_UP, in_turns};
 use crate::options::{Link, ReceiveMode, ReceiveOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
@@ -26,7 +25,6 @@ use crate::sys::{Usage, process_usage, thread_usage};
 /// Bytes read or mapped at once, by either engine: as in the kernel's `tcp_mmap`.
 const CHUNK: usize = 512 << 10;
 
-/// Measures and prints.
 pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     if options.link == Link::Tap {
         check_privilege()?;
@@ -43,21 +41,11 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
         stats: options.common.stats,
     };
     let mut lines = lines(options);
-    // The first round warms up: it is measured and left out.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let tally = bench.round(line.what)?;
-            if round > 0 {
-                line.tallies.push(tally);
-            }
-        }
-    }
+    let round = |line: &Line| bench.round(line.what);
+    in_turns(options.common.rounds, &mut lines, round, |line, tally| line.tallies.push(tally))?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| bench.record(line).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     if !options.common.json {
         for line in &lines {
             say(format_args!(
@@ -75,7 +63,7 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One thing that is measured.
+/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel(ReceiveMode),
@@ -91,7 +79,7 @@ fn lines(options: &ReceiveOptions) -> Vec<Line> {
     let modes = [ReceiveMode::Copy, ReceiveMode::Map, ReceiveMode::Chunks];
     let wanted = |mode: &ReceiveMode| options.mode.is_none_or(|only| only == *mode);
     let ours = modes.into_iter().filter(wanted).map(What::Pagewire);
-    // The kernel's copying receive is what all others are compared with: it is always there.
+    // The kernel's receive by copy is always measured: all others are compared with it.
     let theirs = [What::Kernel(ReceiveMode::Copy), What::Kernel(ReceiveMode::Map)];
     let theirs = theirs.into_iter().filter(|what| match what {
         What::Kernel(ReceiveMode::Map) => wanted(&ReceiveMode::Map),
@@ -177,8 +165,7 @@ impl Bench {
 /// What one round came to.
 #[derive(Clone, Copy, Debug)]
 struct Tally {
-    /// `receiver_cpu` is all of the receiver's side: its stack, its application, and the kernel on
-    /// their behalf.
+    /// `receiver_cpu` includes the receiver's stack, its application, and the kernel's work for them.
     round: Round,
     /// Bytes that were seen in mapped pages.
     mapped: u64,
@@ -230,7 +217,7 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Counts what a receiver gets between the end of the warm-up and the end of the round.
+/// Counts what a receiver gets from the end of the warm-up to the end of the round.
 struct Counter {
     warm_until: Instant,
     length: Duration,
@@ -259,10 +246,9 @@ impl Counter {
         self.begun.is_some()
     }
 
-    /// Notes what was taken; the result, when the round is over. `receiving`: where another's work is
-    /// done on the same thread, how much of the time since the end of the warm-up was the receiver's;
-    /// of the thread's CPU time it then had the same part. (Whoever else has the processor now and
-    /// then takes it from both alike.)
+    /// Counts what was taken; returns the result when the round is over. `receiving`: where the sender
+    /// runs on the same thread, how much of the time since the warm-up was the receiver's, which is
+    /// also its part of the thread's CPU time. (Other processes take time from both alike.)
     fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<Tally> {
         let now = Instant::now();
         let Some((begun, thread, everyone)) = self.begun else {

@@ -33,7 +33,7 @@ impl Bench {
     }
 }
 
-/// Takes what came on a connection, in one of the ways that are measured.
+/// Takes data from a connection, in one of the measured modes.
 struct Taker {
     mode: ReceiveMode,
     reader: Reader,
@@ -74,7 +74,7 @@ impl Taker {
         match found.copy_next {
             0 if found.ended => something(Taken::default()),
             0 => Ok(None),
-            // Part of a page: reading it now would leave the rest of the page to be read as well.
+            // Part of a page: if it were read now, the rest of the page would have to be read too.
             next if next == found.queued && next < PAGE_SIZE && !found.ended => Ok(None),
             next => self.read(from, next),
         }
@@ -153,7 +153,7 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
 pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     pin(bench.sides.left);
     let (tap, mtu) = hosts::tap(RIGHT, bench.mtu())?;
-    // Without a driver thread: whatever our side does, this thread does, and its clock counts it.
+    // Without a driver thread: all work of our side is on this thread, and its clock counts it.
     let host = bench.receiver(hosts::on(tap, LEFT)).manual().start()?;
     let on = SocketAddr::from((LEFT, PORT));
     let listener = host.listen(on)?;
@@ -171,7 +171,7 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
                 host.wait_turn(Duration::from_millis(1));
             })?)
         });
-        // The senders end because their peer is gone; it takes turns to say so.
+        // The senders end because their peer is gone, which it reports in its turns.
         for sender in sending {
             while !sender.is_finished() {
                 host.wait_turn(Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! Both ends of what `bench ring` measures: who sends a stream or datagrams, and the application on
-//! rings that receives them.
+//! Both ends of `bench ring`: senders of a stream or datagrams, and the application on rings that
+//! receives them.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::source::Source;
 /// Where datagrams are sent from.
 const SENDER_PORT: u16 = 9001;
 
-/// Pieces that may be delivered and not given back.
+/// Buffers that may be delivered and not returned yet.
 pub(super) const ENTRIES: u32 = 16_384;
 
 /// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB, each
@@ -32,12 +32,12 @@ const BURST: usize = 64;
 /// A kernel's flow comes by the queue by which the last frame to it left, for three seconds.
 const ANSWER_EVERY: Duration = Duration::from_secs(1);
 
-/// What the submissions of this measurement are called.
+/// User data of this measurement's submissions.
 const OPEN: u64 = 1;
 const RECEIVE: u64 = 2;
 const ANSWER: u64 = 3;
 
-/// Who sends by reference over a pair, whenever it is asked.
+/// A sender by reference over a pair link.
 pub(super) enum Sender {
     Stream { stream: TcpStream, source: Box<dyn Iterator<Item = Frag>>, pending: SendBuf },
     Datagrams { socket: UdpSocket, source: Box<dyn Iterator<Item = Frag>>, burst: usize },
@@ -60,7 +60,7 @@ impl Sender {
         Ok(Self::Stream { stream, source, pending: SendBuf::default() })
     }
 
-    /// As much as goes now.
+    /// Sends as much as there is room for.
     pub(super) fn send(&mut self) -> Result<(), Failure> {
         match self {
             Self::Stream { stream, source, pending } => loop {
@@ -82,7 +82,7 @@ impl Sender {
     }
 }
 
-/// A kernel socket sends datagrams until it is over.
+/// Sends datagrams from a kernel socket until it is over.
 pub(super) fn kernel_datagrams(
     to: SocketAddr,
     source: &Source,
@@ -148,7 +148,7 @@ impl Receiver {
         self.local
     }
 
-    /// From now on tells the sender every so often that it is there.
+    /// Sends to the sender regularly from now on.
     pub(super) fn answer(&mut self, rings: &mut Rings) -> Result<(), Failure> {
         let memory = Region::memfd_shared("pagewire-answer", PAGE_SIZE)?;
         let group = rings.register_send(memory)?;
@@ -156,7 +156,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes what has arrived and gives it back; the result, when the round is over.
+    /// Takes what has arrived and returns the buffers; returns the result when the round is over.
     pub(super) fn look(&mut self, rings: &mut Rings) -> Result<Option<Round>, Failure> {
         let (mut zc, mut copied, mut datagrams) = (0, 0, 0);
         let running = self.meter.is_running();
@@ -205,7 +205,7 @@ impl Receiver {
         Ok(self.meter.count((zc + copied) as usize))
     }
 
-    /// Sends a byte to whoever sends datagrams.
+    /// Sends a byte to the datagrams' sender.
     fn tell(&self, rings: &mut Rings, group: u16) -> Instant {
         let to = SocketAddr::from((RIGHT, SENDER_PORT));
         rings.submit(Submission::send(self.socket, group, 0, 1, ANSWER).to(to));

@@ -1,11 +1,11 @@
 //! `bench ring`: receive through rings, by copy and by reference.
 //!
 //! Over the pair link, both hosts on one thread in turns, sent by reference from a buffer larger than
-//! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nobody
-//! copies. With `--place` it has given a region to a queue of its end of the pair instead, which
-//! writes payload there as a network card would: the copy that this takes is the device's. Over a
-//! tap: from a kernel socket; the region is a queue's of its own, and the kernel writes into it.
-//! With `--udp` datagrams come instead of a stream. Both ends of either are in [`ends`].
+//! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nothing is
+//! copied. With `--place`, a queue of its end of the pair writes payload into a region instead, as a
+//! network card would: that copy is the device's. Over a tap: from a kernel socket, which writes into
+//! the region of a queue. With `--udp` datagrams come instead of a stream. Both ends of either are in
+//! [`ends`].
 
 mod ends;
 
@@ -22,7 +22,7 @@ use crate::failure::{Failure, say};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel;
 use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
-use crate::meter::{Round, Spread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, RingOptions};
 use crate::report::{Record, rounded};
 use crate::source::Source;
@@ -34,7 +34,7 @@ const PEER_MESSAGE: usize = 1 << 20;
 /// IPv4's header and UDP's, in bytes.
 const DATAGRAM_HEADERS: usize = 28;
 
-/// How received bytes get to the application.
+/// How the application gets received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Copy,
@@ -50,7 +50,7 @@ impl Mode {
     }
 }
 
-/// What a round came to.
+/// The result of a round.
 struct Outcome {
     round: Round,
     zc: u64,
@@ -72,7 +72,6 @@ struct Bench {
     sides: Sides,
 }
 
-/// Measures and prints.
 pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
     if options.place && options.link != Link::Pair {
         let text = "--place says what an end of a pair does; over a tap the kernel always writes";
@@ -83,21 +82,11 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
     }
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
     let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
-    // The first round warms up: it is measured and left out.
-    for round in 0..=options.common.rounds {
-        for (mode, outcomes) in &mut modes {
-            let outcome = bench.round(*mode)?;
-            if round > 0 {
-                outcomes.push(outcome);
-            }
-        }
-    }
+    let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
+    in_turns(options.common.rounds, &mut modes, round, |(_, outcomes), one| outcomes.push(one))?;
     let machine = Machine::describe();
     if !options.common.json {
-        say(format!(
-            "{machine}; {} rounds of {} s each, medians",
-            options.common.rounds, options.seconds
-        ));
+        say(machine.heading(options.common.rounds, options.seconds, ""));
     }
     for (mode, outcomes) in &modes {
         if options.common.json {
@@ -202,8 +191,8 @@ impl Bench {
     fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
         let bytes = (self.options.region as usize) << 20;
         let region = Region::memfd(name, bytes)?;
-        // Whatever is delivered can be given back at once, whoever has the next turn: at most half of it
-        // is left in there by the host.
+        // All that is delivered fits, whichever side runs next: the host leaves at most half of it in
+        // there.
         Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 

@@ -1,4 +1,5 @@
-//! One round of one size in one mode, on each engine: who sends, who receives, whose time is whose.
+//! One round of one size in one mode, on each engine: the sender, the receiver, and how time is
+//! divided.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream as KernelStream};
@@ -19,12 +20,11 @@ use crate::options::Taking;
 use crate::source::{SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
 
-/// Bytes that the sender on one thread queues before the receiver has its turn, unless one send is
-/// longer: what is copied meets memory that is still in the processor's cache, as with a sender that
-/// is acknowledged quickly.
+/// Bytes that the sender on one thread queues before the receiver's turn, unless one send is longer:
+/// copies then go to cached memory, as with a sender that is acknowledged quickly.
 const BATCH: usize = 256 << 10;
 
-/// Bytes that zero-copy sends may hold: the user's limit is not what is measured.
+/// Bytes that zero-copy sends may hold: enough that the limit is not measured.
 const HELD: usize = 1 << 30;
 
 /// Of a mebibyte.
@@ -33,7 +33,7 @@ const MIB: f64 = (1 << 20) as f64;
 /// Longest wait for sends to complete once the last byte was acknowledged.
 const COMPLETION_TIME: Duration = Duration::from_secs(5);
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) round: Round,
@@ -48,7 +48,7 @@ pub(super) struct Sample {
     pub(super) mtu: u32,
 }
 
-/// Calls that queued something, and what became of them.
+/// Calls that queued something, and their completions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) sends: u64,
@@ -65,7 +65,7 @@ impl Sent {
         }
     }
 
-    /// After the round: nothing that was sent by reference is held for ever.
+    /// Checks after the round that all sends by reference completed.
     fn check(self, mode: Mode) -> Result<(), Failure> {
         if mode == Mode::Zerocopy && self.completions != self.sends {
             let Self { sends, completions, .. } = self;
@@ -87,9 +87,9 @@ pub(super) struct Engines {
 }
 
 impl Engines {
-    /// Both stacks on one thread, in turns. The sender's time is that of its calls and of its
-    /// stack's turns, in which acknowledgements come in: the time-stamp counter around each side's
-    /// part says how the thread's CPU time is divided.
+    /// Both stacks on one thread, in turns. The sender's time is that of its calls and of its stack's
+    /// turns, which process acknowledgements: the timestamp counter around each side's part divides the
+    /// thread's CPU time.
     pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
         let (a, b, mtu) = hosts::pair(self.mtu)?;
@@ -122,8 +122,8 @@ impl Engines {
         let copied = copied() - copies;
         sides.complete()?;
         self.print_stats(&[&left, &right]);
-        // While another process had the processor, the counter went on and the thread's clock did
-        // not. Both sides suffered from that in proportion to their time.
+        // While another process ran, the counter went on and the thread's clock did not, for both sides
+        // in proportion to their time.
         let share = |part: u64| part as f64 / all.max(1) as f64;
         let mib = (bytes as f64 / MIB).max(1e-9);
         let us = cpu.as_secs_f64() * 1e6 / mib;
@@ -139,9 +139,9 @@ impl Engines {
         })
     }
 
-    /// To a kernel socket on the other side of a tap. The stack
-    /// has no thread of its own: all that the sender costs is its thread's, and what the kernel does
-    /// for the receiver during the sender's system calls is in it too.
+    /// To a kernel socket on the other side of a tap. The stack has no thread of its own: the sender's
+    /// thread has all its cost, and the kernel's work for the receiver during the sender's system
+    /// calls.
     pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
@@ -230,7 +230,7 @@ struct InTurns<'a> {
 }
 
 impl InTurns<'_> {
-    /// A batch from the one to the other; ticks that each took.
+    /// Moves a batch from sender to receiver; returns the ticks that each took.
     fn turn(&mut self) -> Result<(u64, u64), Failure> {
         let begun = ticks();
         self.left.turn();
@@ -241,7 +241,7 @@ impl InTurns<'_> {
         Ok((middle - begun, ticks() - middle))
     }
 
-    /// Nothing more is sent: all that was is to be completed.
+    /// Waits until all sends are complete.
     fn complete(&mut self) -> Result<(), Failure> {
         let deadline = Instant::now() + COMPLETION_TIME;
         while !self.sender.is_complete() && Instant::now() < deadline {
@@ -253,13 +253,13 @@ impl InTurns<'_> {
     }
 }
 
-/// Walks through the source, and counts.
+/// Sends from the source in order, and counts.
 struct Sender<'a> {
     stream: &'a TcpStream,
     source: &'a Source,
     whole: Frag,
     case: Case,
-    /// What is left of the piece that is being sent.
+    /// The rest of the piece that is being sent.
     rest: Range<usize>,
     bytes: u64,
     sent: Sent,
@@ -367,7 +367,7 @@ fn kernel_send_zerocopy(socket: impl AsFd, mut piece: &[u8], sent: &mut Sent) ->
                 sent.sends += 1;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Too many completions are to come, or unread: those that are there are taken below.
+            // Too many completions are outstanding or unread: available ones are taken below.
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => std::thread::yield_now(),
             Err(e) => return Err(e),
         }

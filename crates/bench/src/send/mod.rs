@@ -1,11 +1,10 @@
-//! `bench send`: what sending costs a processor, by copy and by reference with completions; the
-//! measurement of the cover letter of Linux's MSG_ZEROCOPY.
+//! `bench send`: a sender's CPU time, by copy and by reference with completions, measured as in the
+//! cover letter of Linux's MSG_ZEROCOPY.
 //!
-//! There, a process sends to another machine; its own cycles are one figure, those of its whole
-//! machine (its process and its network interrupts) the other. The peer's are in neither. So the
-//! receiver here takes by reference, in both modes, and touches nothing (`--receiver copy`: it
-//! copies, in both): the system's figure is then the sender with both stacks. Read [`engines`] for
-//! whose time is whose.
+//! There, a process sends to another machine; one figure is the cycles of the process, the other those
+//! of its machine (with network interrupts), without the peer. So the receiver here takes by reference
+//! in both modes and touches nothing (`--receiver copy`: it copies in both): the system's figure is the
+//! sender with both stacks. [`engines`] divides the time.
 
 mod engines;
 mod plot;
@@ -14,14 +13,14 @@ use std::path::Path;
 
 use crate::failure::{Because, Failure, say};
 use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, Sides, on_a_thread};
-use crate::meter::{Round, Spread};
+use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, SendOptions, Taking};
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
 use engines::{Engines, Sample};
 
-/// What the cover letter has for a size in bytes: zero copy in per cent of copy, for the sender and
+/// The cover letter's figures for a size in bytes: zero copy in per cent of copy, for the sender and
 /// for its system.
 const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (4 << 10, 41, 79),
@@ -31,7 +30,6 @@ const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (1 << 20, 8, 61),
 ];
 
-/// Measures and prints.
 pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
     let kernel = match options.link {
         Link::Pair => Between::Loopback,
@@ -44,7 +42,7 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
     if options.link == Link::Tap {
         check_privilege()?;
     }
-    // Before minutes of measuring: can the image be written?
+    // Check that the image can be written before minutes of measuring.
     if let Some(file) = &options.plot {
         write_plot(file, "")?;
     }
@@ -57,23 +55,13 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
         stats: options.common.stats,
     };
     let mut lines = lines(options, kernel);
-    // The first round warms up: it is measured and left out.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let sample = on_a_thread(|| engines.sample(line.engine, line.case))?;
-            if round > 0 {
-                line.samples.push(sample);
-            }
-        }
-    }
+    let sample = |line: &Line| on_a_thread(|| engines.sample(line.engine, line.case));
+    in_turns(options.common.rounds, &mut lines, sample, |line, sample| line.samples.push(sample))?;
     let machine = Machine::describe();
     let ratios: Vec<_> = lines.iter().map(|line| ratios(line, &lines)).collect();
     let records: Vec<_> =
         lines.iter().zip(&ratios).map(|(line, r)| line.record(*r, options).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link mode size gbit_per_s sends completions completed_copied \
         sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
         system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
@@ -142,7 +130,7 @@ struct Line {
     samples: Vec<Sample>,
 }
 
-/// Copy and zero copy of an engine follow each other, so that they meet the same machine.
+/// Copy and zero copy of an engine follow each other, so that they run under equal conditions.
 fn lines(options: &SendOptions, kernel: Between) -> Vec<Line> {
     let ours = match options.link {
         Link::Pair => Engine::Pair,

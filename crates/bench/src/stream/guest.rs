@@ -1,6 +1,5 @@
-//! To and from a virtual machine that is plugged in: no kernel stands beside it, because the other
-//! side is the guest's. The guest connects, once for each round; any program that sends what it has
-//! or reads what there is will do.
+//! To and from a virtual machine, without the kernel's figures, because the other side is the guest's.
+//! The guest connects once for each round, with any program that sends or reads.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,16 +11,16 @@ use super::receive;
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
 use crate::kernel::PATIENCE;
-use crate::machine::Machine;
-use crate::meter::{Meter, Round};
+use crate::machine::{Machine, SPREAD};
+use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamOptions};
 use crate::report::{Record, print};
 use crate::source::{Reader, Source};
 
-/// Where a guest connects that is sent to.
+/// The port for a guest that receives.
 const SENDING_PORT: u16 = PORT + 1;
 
-/// One thing that is measured.
+/// One line of results.
 struct Line {
     direction: Direction,
     reader: Reader,
@@ -29,7 +28,6 @@ struct Line {
     copied: u64,
 }
 
-/// Measures and prints.
 pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
     let Some(path) = &options.socket else {
         let text =
@@ -56,29 +54,24 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
         line(Direction::Send, Reader::None),
     ];
     lines.retain(|line| options.direction.is_none_or(|only| only == line.direction));
-    // The first round warms up: it is measured and left out.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let before = host.stats().ledger.ours();
-            let result = match line.direction {
-                Direction::Receive => from_guest(&receiving, line.reader, options.seconds)?,
-                Direction::Send => to_guest(&sending, &source, options.seconds)?,
-            };
-            if round > 0 {
-                line.rounds.push(result);
-                line.copied = host.stats().ledger.ours() - before;
-            }
-            if options.common.stats {
-                eprint!("{}", host.stats());
-            }
+    let round = |line: &Line| {
+        let before = host.stats().ledger.ours();
+        let round = match line.direction {
+            Direction::Receive => from_guest(&receiving, line.reader, options.seconds)?,
+            Direction::Send => to_guest(&sending, &source, options.seconds)?,
+        };
+        if options.common.stats {
+            eprint!("{}", host.stats());
         }
-    }
+        Ok((round, host.stats().ledger.ours() - before))
+    };
+    in_turns(options.common.rounds, &mut lines, round, |line, (round, copied)| {
+        line.rounds.push(round);
+        line.copied = copied;
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| line.record(mtu).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
         payload_bytes_copied";
     print(&records, options.common.json, &heading, columns);
@@ -106,7 +99,7 @@ fn from_guest(listener: &TcpListener, reader: Reader, seconds: f64) -> Result<Ro
     round
 }
 
-/// What was taken to be sent counts: it differs from what arrived by a send buffer at most.
+/// Counts what was queued, which differs from what arrived by at most a send buffer.
 fn to_guest(listener: &TcpListener, source: &Source, seconds: f64) -> Result<Round, Failure> {
     let (connection, _) = listener.accept()?;
     connection.set_write_timeout(Some(PATIENCE))?;

@@ -21,13 +21,12 @@ use crate::hosts::{
     patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
-use crate::machine::{Machine, Sides, joined, nap, on_a_thread, pin};
-use crate::meter::{Meter, Round};
+use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
+use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamLink, StreamOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 
-/// Measures and prints.
 pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     if options.link == StreamLink::VhostUser {
         return guest::run(options);
@@ -55,30 +54,21 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     };
     let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
     let mut lines: Vec<Line> = lines(options, kernel, message);
-    // The first round warms up: it is measured and left out.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let result = bench.round(line.what)?;
-            if round > 0 {
-                line.rounds.push(result.round);
-                line.ledger = result.ledger;
-            }
-            line.mtu = result.mtu;
-        }
-    }
+    let round = |line: &Line| bench.round(line.what);
+    in_turns(options.common.rounds, &mut lines, round, |line, result| {
+        line.rounds.push(result.round);
+        (line.ledger, line.mtu) = (result.ledger, result.mtu);
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| line.record().on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader threads via mtu message gbit_per_s min_gbit_per_s \
         max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied";
     print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 
-/// One thing that is measured.
+/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel { between: Between, message: usize, reader: Reader },
@@ -155,7 +145,7 @@ impl Line {
         if let What::Kernel { message, .. } = self.what {
             record = record.with("message", message).with("congestion", "cubic");
         }
-        // On one thread, sender and receiver cannot be told apart by the thread's clock.
+        // On one thread, the thread's clock cannot separate sender and receiver.
         let cpu: f64 = self.rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
         let mib = self.rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let per_mib = rounded(cpu * 1e6 / mib.max(1e-9), 3);
@@ -211,7 +201,7 @@ impl Bench {
         Ok(self.finish(round, mtu, &[&left, &right]))
     }
 
-    /// Sends and receives on one thread; `turn` drives the hosts, and says whether anything came.
+    /// Sends and receives on one thread; `turn` drives the hosts, and returns whether anything came.
     fn in_turns(
         &self,
         sender: &TcpStream,

@@ -1,15 +1,14 @@
-//! `bench stream --via-proxy`: the same with a proxy between sender and receiver.
+//! `bench stream --via-proxy`: with a proxy between sender and receiver.
 //!
 //! Over the pair link the left host has both ends of the stream, and the right one forwards between
 //! them: each byte makes two hops. On two threads, each does as much as both stacks of a direct hop
 //! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
 //! both ends, in one network namespace.
 //!
-//! What to expect: by way of a proxy, frames are sent and received twice, on the same processors; the two
-//! programs make as many calls as without. Where nobody touches a byte and nothing but one processor
-//! bounds the rate, that was eight tenths of a direct hop's. On two threads it is less, because one has
-//! both programs, the work that two do of a direct hop. With a reader that touches every byte the second
-//! hop is the smaller part, and where a network bounds the rate it costs nothing
+//! What to expect: with a proxy, frames are sent and received twice, on the same processors. Where no
+//! byte is touched and one processor bounds the rate, it was eight tenths of a direct hop's. On two
+//! threads it is less, because one thread runs both programs. With a reader that touches every byte the
+//! second hop is the smaller part, and where a network bounds the rate it costs nothing
 //! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
 
 use std::net::SocketAddr;
@@ -95,7 +94,7 @@ fn proxy(host: &Host, ip: std::net::IpAddr, to: SocketAddr) -> Result<Proxy, Fai
     Ok(proxy)
 }
 
-/// A stream of the host's to itself by way of the proxy; neither end waits.
+/// A stream from the host to itself through the proxy; calls on both ends do not wait.
 fn connect_through(
     host: &Host,
     turn: &impl Fn() -> bool,

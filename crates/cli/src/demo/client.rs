@@ -1,8 +1,8 @@
 //! The client of the demonstration: several connections that fetch at the same time.
 //!
-//! Files are fetched in batches. The clock runs from when all connections begin a batch to when
-//! the last has all of it; what arrived is hashed after that. By reference, a batch is kept as the
-//! fragments that came; by copy, in one buffer for each connection whose pages were touched before.
+//! Files are fetched in batches. The clock runs from when all connections begin a batch to when the
+//! last has all of it; hashing follows. By reference, a batch is kept as the fragments received; by
+//! copy, in one buffer for each connection, whose pages were touched before.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ const REFERENCE_BATCH: u64 = 16 << 30;
 /// Files in a batch.
 const BATCH_FILES: usize = 16_384;
 
-/// What fetching everything in one mode came to.
+/// The result of fetching everything in one mode.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) files: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
     pub(crate) cpu: Duration,
     /// Payload bytes that the two stacks copied.
     pub(crate) copied: u64,
-    /// A line for each file that is not what it should be.
+    /// A line for each file that differs.
     pub(crate) mismatches: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ fn batches(files: &[Entry], transfer: Transfer) -> impl Iterator<Item = &[Entry]
     })
 }
 
-/// Divides a batch: the longest file first, each to the connection that has least.
+/// Divides a batch: the longest file first, each to the connection with the fewest bytes.
 fn shares(batch: &[Entry], connections: usize) -> Vec<Vec<&Entry>> {
     let mut sorted: Vec<_> = batch.iter().collect();
     sorted.sort_by_key(|e| std::cmp::Reverse(e.len));
@@ -259,7 +259,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hashes what was fetched, and lets it go.
+    /// Hashes what was fetched, and drops it.
     fn hash_share(&mut self) {
         let mut rest = self.buffer.as_slice();
         for (entry, kept) in self.share.drain(..).zip(self.kept.drain(..)) {

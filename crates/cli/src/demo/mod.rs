@@ -1,4 +1,4 @@
-//! `pagewire demo`: the same files, over the same server and client, by copy and by reference.
+//! `pagewire demo`: files over one server and client, by copy and by reference.
 //!
 //! Two hosts of this process share a pair link. Read [`tree`] for the files, [`client`] for what
 //! is timed and what is not.
@@ -33,7 +33,7 @@ const PORTS: [(Transfer, u16); 2] = [(Transfer::Copy, 8001), (Transfer::Referenc
 /// Makes or reads the files, fetches them twice, and compares.
 pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     if let Some(dir) = &options.dir {
-        // Before anything is started, so that a mistake is all that is said.
+        // Before anything is started, so that a mistake is all that is printed.
         std::fs::read_dir(dir).map_err(|e| {
             let hint = "; name a directory that you may read";
             Failure::because(dir.display(), reason(&e) + hint)
@@ -155,7 +155,7 @@ fn print_table(outcomes: &[(Transfer, Outcome)]) {
     }
 }
 
-/// Says whether every file arrived intact, and what the difference was.
+/// Prints whether every file arrived intact, and how the modes compare.
 fn verdict(files: &[Entry], outcomes: &[(Transfer, Outcome)]) -> Result<(), Failure> {
     for (transfer, outcome) in outcomes {
         for mismatch in outcome.mismatches.iter().take(10) {

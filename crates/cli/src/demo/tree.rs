@@ -44,7 +44,7 @@ const GROUPS: [(&str, u64, u64, u64); 7] = [
 /// Files that fill up.
 const FILL: (u64, u64) = (16 * MIB, 64 * MIB);
 
-/// The same files every time.
+/// The seed: files are identical in every run.
 const SEED: u64 = 0x7061_6765_7769_7265;
 
 /// Makes files of at least `size` bytes in all.
@@ -64,7 +64,7 @@ pub(crate) fn generate(directory: &Path, size: u64, stop: &Stop) -> io::Result<(
     fs::create_dir(&group)?;
     let mut i = 0;
     while left > 0 {
-        // Odd lengths, but no dwarf at the end.
+        // Odd lengths, but no tiny file at the end.
         let len = (random.random_range(FILL.0..=FILL.1) | 1).min(left);
         write_file(&group.join(format!("{i:04}.bin")), len, &mut random, stop)?;
         left -= len;
@@ -116,7 +116,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Hashes the files where they lie, on all processors.
+/// Hashes the files in place, on all processors.
 pub(crate) fn hash(_: &Path, entries: Vec<Entry>, stop: &Stop) -> io::Result<Vec<Entry>> {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

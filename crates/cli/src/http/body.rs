@@ -11,7 +11,7 @@ use crate::limits::{MAX_HEADERS, RECV_PIECE};
 /// How the end of the content is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// So many bytes.
+    /// A number of bytes.
     Length(u64),
     /// In chunks, the last of which is empty.
     Chunked,
@@ -60,7 +60,7 @@ impl Body {
         Self { state }
     }
 
-    /// The next piece; `None`: that was all.
+    /// The next piece; `None` at the end.
     pub(crate) fn next(
         &mut self,
         connection: &mut impl Connection,
@@ -90,7 +90,7 @@ impl Body {
                     0 => self.state = State::Trailer { fields: 0 },
                     left => self.state = State::Bytes { left, chunked: true },
                 },
-                // Trailer fields, up to an empty line, say nothing to us.
+                // Trailer fields, up to an empty line, are ignored.
                 State::Trailer { fields: MAX_HEADERS } => {
                     return Err(BodyError::Chunk("too many trailer fields"));
                 }

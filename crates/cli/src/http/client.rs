@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::inbox::{HeadError, Inbox, Transfer};
 use crate::limits::{MAX_HEAD, MAX_HEADERS, STALL_TIME};
 
-/// What the head of a response says.
+/// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Response {
     pub(crate) date: Option<String>,
     pub(crate) location: Option<String>,
     pub(crate) content_range: Option<ContentRange>,
-    /// The connection can take another request.
+    /// Whether the connection can take another request.
     pub(crate) keep_alive: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn send_get(
     }
 }
 
-/// Waits for the final response's head. `proceed` is asked now and then; `false`: give up.
+/// Waits for the final response's head; stops when `proceed`, called regularly, returns `false`.
 pub(crate) fn read_response(
     connection: &mut impl Connection,
     inbox: &mut Inbox,
@@ -117,7 +117,7 @@ pub(crate) fn read_response(
             return Ok(response);
         }
         if response.status == 101 {
-            return Err(ClientError::Malformed("an upgrade that nobody asked for".into()));
+            return Err(ClientError::Malformed("an upgrade that was not requested".into()));
         }
     }
 }

@@ -5,18 +5,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::request::Conditions;
 use crate::limits::SETTLE_TIME;
 
-/// What tells one state of a file from another.
+/// Validators of one state of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Validators {
     /// The entity tag, quotes and `W/` included.
     pub(crate) etag: String,
     /// The time of the last change, in whole seconds as HTTP has them; `None`: before 1970.
     pub(crate) modified: Option<SystemTime>,
-    /// The date above says enough for a byte-range request.
+    /// The date is strong enough for a byte-range request.
     date_is_strong: bool,
 }
 
-/// What the conditions of a request come to.
+/// The result of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Proceed,
@@ -113,8 +113,7 @@ enum Comparison {
     Weak,
 }
 
-/// The entity tags of a list, each with whether it is weak. What follows something that is no tag
-/// is left out.
+/// The entity tags of a list up to the first invalid one, each with whether it is weak.
 fn tags(list: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut rest = list;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What HTTP asks of a connection: the calls of `std`, and payload by reference both ways.
+//! What HTTP needs of a connection: the calls of `std`, and payload by reference both ways.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ pub(crate) trait Connection: Read + Write {
     /// returns how many were taken off.
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize>;
 
-    /// Sends by reference whose memory was let go since the last look, and those of them that were
-    /// copied on the way after all; none where nobody tells.
+    /// Sends by reference that completed since the last call, and how many of them were copied; none
+    /// without completions.
     fn completed(&mut self) -> (u64, u64) {
         (0, 0)
     }
@@ -29,10 +29,10 @@ pub(crate) trait Connection: Read + Write {
     /// Bounds each wait of `write` and `send_frags`.
     fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// No more will be sent; what is queued still goes out.
+    /// Ends sending; what is queued still goes out.
     fn shutdown_write(&mut self) -> io::Result<()>;
 
-    /// What time it is to whoever waits on it.
+    /// The time, for calls that wait on it.
     fn now(&self) -> Instant {
         Instant::now()
     }

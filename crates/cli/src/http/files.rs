@@ -22,17 +22,17 @@ pub(crate) struct OpenFile {
     pub(crate) validators: Validators,
 }
 
-/// What became of a file since the response to it began.
+/// How a file changed since the response to it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Intact,
     /// Pages beyond its new end must not be touched.
     Shorter,
-    /// Somebody wrote to it: what is sent would be of two states.
+    /// It was written to: the response would have two states.
     Changed,
 }
 
-/// What tells one state of one file from all others. A file that was changed is mapped anew.
+/// Identifies one state of a file. A changed file is mapped anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     device: u64,
@@ -51,16 +51,16 @@ impl OpenFile {
         Ok(Self { file, key, begun: stat, len: key.len, validators })
     }
 
-    /// What became of the file. Seen is what moves its time stamps: `write` and `truncate` do at
-    /// once, to the kernel's clock tick; a write to mapped memory may do so late.
+    /// How the file changed, by its timestamps: `write` and `truncate` move them at once, to the
+    /// kernel's clock tick; a write to mapped memory may do so late.
     pub(crate) fn state(&self) -> State {
         let Ok(now) = fstat(&self.file) else { return State::Changed };
         let (key, begun) = (FileKey::of(&now), &self.begun);
         if key.len < self.len {
             return State::Shorter;
         }
-        // The inode changes with its content, and also when another file takes its name, which is how
-        // files are replaced without harm, or when it gets other rights.
+        // The change time also moves when another file takes its name, which replaces files safely, or
+        // when its rights change.
         let renamed = now.st_nlink != begun.st_nlink;
         let given =
             (now.st_mode, now.st_uid, now.st_gid) != (begun.st_mode, begun.st_uid, begun.st_gid);

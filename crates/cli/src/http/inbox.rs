@@ -1,6 +1,6 @@
-//! Received bytes that nobody has looked at yet, as fragments.
+//! Received bytes that are not parsed yet, as fragments.
 //!
-//! A message head is gathered into one buffer to be parsed; content passes through as it came.
+//! A message head is copied into one buffer for parsing; content passes as fragments.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) struct Inbox {
     frags: VecDeque<Frag>,
     /// The connection has nothing more to give.
     ended: bool,
-    /// No wait for more goes on beyond this moment.
+    /// The end of every wait for more.
     deadline: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum HeadError {
     Idle,
     /// Not all of it came in time.
     Slow,
-    /// We were asked to stop while nothing of it had come.
+    /// Stopped before any of it came.
     Stopped,
     /// The connection failed.
     Failed(io::Error),
@@ -57,13 +57,13 @@ impl Inbox {
         Self { transfer, frags: VecDeque::new(), ended: false, deadline: None }
     }
 
-    /// Ends every wait for more at this moment, as a timeout: one that is set before a call bounds
-    /// each wait in it, but not their sum. `None`: the connection's own timeout counts.
+    /// Ends every wait for more at this time, as a timeout. `None`: only the connection's own timeout,
+    /// which bounds each wait and not their sum.
     pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// Whether nothing is at hand.
+    /// Whether it is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.frags.iter().all(Frag::is_empty)
     }
@@ -99,7 +99,7 @@ impl Inbox {
         Ok(n > 0)
     }
 
-    /// Takes up to `max` bytes of what is at hand, as one fragment.
+    /// Takes up to `max` bytes as one fragment.
     pub(crate) fn take(&mut self, max: usize) -> Option<Frag> {
         let first = self.frags.front_mut()?;
         if first.len() > max {
@@ -116,9 +116,9 @@ impl Inbox {
         }
     }
 
-    /// Reads a message head up to and including its empty line. `idle` bounds the wait for the
-    /// first byte, `time` the rest. `on_tick` is asked now and then while we wait: `false` stops,
-    /// if nothing of the head has come.
+    /// Reads a message head up to and including its empty line. `idle` bounds the wait for the first
+    /// byte, `time` the rest. `on_tick` is called regularly while it waits: `false` stops, if nothing
+    /// of the head has come.
     pub(crate) fn read_head(
         &mut self,
         connection: &mut impl Connection,
@@ -191,7 +191,7 @@ impl Inbox {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(e) => {
-                    // To be read again: the wait may have timed out.
+                    // Kept to be read again: the wait may have timed out.
                     self.put_back(Frag::from_bytes(Bytes::from(line)));
                     return Err(e);
                 }
@@ -206,7 +206,7 @@ fn too_long(head: &[u8]) -> HeadError {
     if line { HeadError::TooLong } else { HeadError::LongLine }
 }
 
-/// Gathers a fragment's bytes: for heads, which the application parses, not for content.
+/// Copies a fragment's bytes: for heads, not for content.
 fn append(to: &mut Vec<u8>, frag: &Frag) {
     frag.for_each_piece(&mut CopyLedger::new(), |piece| to.extend_from_slice(piece));
 }

@@ -60,7 +60,7 @@ fn entries(directory: &File) -> io::Result<(Vec<Entry>, usize)> {
             left_out += 1;
             continue;
         }
-        // Not followed: where a link points to is not for the index to tell.
+        // Not followed: the index does not reveal where a link points.
         let Ok(stat) = statat(directory, item.file_name(), AtFlags::SYMLINK_NOFOLLOW) else {
             continue;
         };

@@ -1,8 +1,8 @@
 //! HTTP/1.1 over any connection that can pass memory by reference.
 //!
-//! Read [`connection`] first (what is asked of a connection), then [`server`] (one connection's
-//! loop) or [`client`]; the rest are leaves: [`request`] and [`response`] are the messages,
-//! [`path`] finds files, [`files`] maps them, [`paced`] ends what nobody reads, [`range`] and [`conditional`] decide what is sent.
+//! Read [`connection`] first, then [`server`] (one connection's loop) or [`client`]; the rest are
+//! leaves: [`request`] and [`response`] are the messages, [`path`] finds files, [`files`] maps them,
+//! [`paced`] resets slow readers, [`range`] and [`conditional`] decide what is sent.
 
 pub(crate) mod body;
 pub(crate) mod client;

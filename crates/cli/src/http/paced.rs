@@ -1,8 +1,8 @@
-//! A connection whose peer has to take what it is sent, at a least rate: a reader of a byte now and
-//! then would keep a place of the server's for ever.
+//! A connection whose peer has to receive at a least rate: a very slow reader would keep a place of the
+//! server for ever.
 //!
-//! Only time in which we wait for the peer counts, over all responses of the connection: between them
-//! it may rest, as long as [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME) lets it.
+//! Only time in which we wait for the peer counts, over all responses of the connection; between them
+//! it may be idle, as long as [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME) lets it.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl TooSlow {
     }
 }
 
-/// How much the peer has taken of late, and how long it took to.
+/// How much the peer took recently, and in which time.
 #[derive(Debug)]
 struct Pace {
     /// Bytes in a second that it must take; 0: one now and then.
@@ -41,7 +41,7 @@ impl Pace {
         Self { least, waited: Duration::ZERO, taken: 0, stalled: Duration::ZERO }
     }
 
-    /// We waited for so long, and the peer took so many bytes. `false`: too few.
+    /// Counts a wait, and the bytes that the peer took; `false`: too few.
     fn enough(&mut self, waited: Duration, taken: u64) -> bool {
         self.stalled = if taken > 0 { Duration::ZERO } else { self.stalled + waited };
         self.waited += waited;
@@ -63,7 +63,7 @@ pub(crate) struct Paced<'a, C> {
 }
 
 impl<'a, C: Connection> Paced<'a, C> {
-    /// `least`: bytes in a second; 0: a byte within [`STALL_TIME`] will do.
+    /// `least`: bytes in a second; 0: one byte within [`STALL_TIME`].
     pub(crate) fn new(inner: &'a mut C, least: u64) -> Self {
         Self { inner, pace: Pace::new(least) }
     }
@@ -137,7 +137,7 @@ mod tests {
 
     const TURN: Duration = Duration::from_millis(500);
 
-    /// How long a peer is borne with that takes so many bytes every half second; at most an hour.
+    /// How long a peer may go on that takes so many bytes every half second; at most an hour.
     fn borne(least: u64, taken: impl Fn(u32) -> u64) -> Option<Duration> {
         let mut pace = Pace::new(least);
         (1..=7200).find(|&turn| !pace.enough(TURN, taken(turn))).map(|turn| TURN * turn)
@@ -155,7 +155,7 @@ mod tests {
         let turns = (RATE_WINDOW.as_millis() / TURN.as_millis()) as u32;
         let all_at_once = |turn: u32| if turn % turns == 5 { 500 * u64::from(turns) } else { 0 };
         assert_eq!(borne(1000, all_at_once), None);
-        // What was taken early is no credit for later.
+        // Bytes taken early do not count later.
         let only_at_first = |turn: u32| if turn == 1 { 1 << 30 } else { 1 };
         assert_eq!(borne(1000, only_at_first), Some(RATE_WINDOW * 2));
     }

@@ -1,7 +1,7 @@
 //! From a request's path to an open file that lies beneath the directory served.
 //!
-//! The kernel is asked to resolve beneath (`openat2`), so that no `..`, no symbolic link and no
-//! rename meanwhile leads out. What a hostile path may hold is refused before that.
+//! The kernel resolves beneath it (`openat2`), so that no `..`, symbolic link or rename leads out.
+//! Hostile paths are refused before that.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -57,7 +57,7 @@ impl RequestPath {
         self.segments.last().map_or(b"", Vec::as_slice)
     }
 
-    /// The same path with one more segment.
+    /// The path with one more segment.
     pub(crate) fn join(&self, name: &[u8]) -> Self {
         let mut segments = self.segments.clone();
         segments.push(name.to_vec());
@@ -128,7 +128,7 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let relative = path.relative();
-        // EAGAIN: something was renamed meanwhile and the kernel cannot vouch for the result.
+        // EAGAIN: something was renamed meanwhile.
         for _ in 0..16 {
             match openat2(&self.0, OsStr::from_bytes(&relative), flags, Mode::empty(), resolve) {
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -217,7 +217,7 @@ mod tests {
         for path in ["/out", "/up/secret", "/absolute/passwd", "/up"] {
             assert_eq!(both(&root, path), [Err(Errno::XDEV), Err(Errno::LOOP)], "{path}");
         }
-        // It cannot tell where a link leads, and follows none.
+        // This way follows no links.
         for (path, found) in [("/inside", file), ("/inside-sub/deep/two", file)] {
             assert_eq!(both(&root, path), [found, Err(Errno::LOOP)], "{path}");
         }

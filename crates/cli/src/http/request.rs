@@ -1,4 +1,4 @@
-//! Requests: from the bytes of a head to what the server needs to know.
+//! Requests: parsing a head.
 
 use super::body::Framing;
 use super::response::Reject;
@@ -21,7 +21,7 @@ pub(crate) struct Conditions {
     pub(crate) if_range: Option<String>,
 }
 
-/// A request that makes sense.
+/// A valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) method: Method,
@@ -63,8 +63,8 @@ pub(crate) fn parse(head: &[u8]) -> Result<Request, Reject> {
     let method = match method {
         "GET" => Method::Get,
         "HEAD" => Method::Head,
-        // RFC 9110 section 9.1: 501 for a method that is not recognised, 405 for one that is and
-        // is not allowed. What content follows is none of ours: close.
+        // RFC 9110 section 9.1: 501 for a method that is not recognised, 405 for one that is and is not
+        // allowed. Content that follows is not read: close.
         "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH" => {
             return Err(Reject::closing(
                 405,
@@ -92,7 +92,7 @@ pub(crate) fn parse(head: &[u8]) -> Result<Request, Reject> {
     })
 }
 
-/// Length and chunking, with the combinations by which a request is smuggled past somebody.
+/// Length and chunking; combinations that serve request smuggling are refused.
 fn framing(fields: &Fields<'_>, minor: u8) -> Result<Framing, Reject> {
     let readable = |name| fields.all(name).count() == fields.get(name).count();
     if !readable("content-length") || !readable("transfer-encoding") {
@@ -130,7 +130,7 @@ pub(crate) fn too_large() -> Reject {
     Reject::closing(413, text)
 }
 
-/// RFC 9112 section 9.3: HTTP/1.1 persists unless told to close, HTTP/1.0 only if told to.
+/// RFC 9112 section 9.3: HTTP/1.1 persists unless closed, HTTP/1.0 only if asked to.
 fn keep_alive(fields: &Fields<'_>, minor: u8) -> bool {
     let options = fields.list("connection").unwrap_or_default();
     let has = |name| options.split(',').any(|o| o.trim().eq_ignore_ascii_case(name));
@@ -193,7 +193,7 @@ impl<'a> Fields<'a> {
         self.all(name).filter_map(|v| std::str::from_utf8(v).ok().map(str::trim))
     }
 
-    /// The value of a field that may come once; one that came more often says nothing.
+    /// The value of a field that may come once; `None` if it came more often.
     fn only(&self, name: &'static str) -> Option<String> {
         let mut values = self.get(name);
         let value = values.next()?;

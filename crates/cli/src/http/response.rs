@@ -49,8 +49,8 @@ impl Reject {
         Self { status: Status(status), text: text.into(), close: false }
     }
 
-    /// An answer after which the connection is closed: where the next request would begin is not
-    /// known, or the peer is not to be trusted to send one.
+    /// An answer after which the connection is closed: the next request's begin is not known, or the
+    /// peer is not trusted.
     pub(crate) fn closing(status: u16, text: impl Into<String>) -> Self {
         Self { status: Status(status), text: text.into(), close: true }
     }

@@ -36,9 +36,9 @@ pub(crate) struct Server {
     copy_below: u64,
     /// Bytes in a second that a peer must take; 0: one now and then.
     min_rate: u64,
-    /// There are so many connections that none is kept open for another request.
+    /// Set while there are too many connections to keep any open for another request.
     pub(crate) crowded: Arc<AtomicBool>,
-    /// No new requests are taken.
+    /// Set when no new requests are accepted.
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
 }
@@ -75,7 +75,7 @@ impl Counters {
         }
     }
 
-    /// Takes the completions of a connection that are there.
+    /// Counts a connection's available completions.
     fn completed(&self, connection: &mut impl Connection) {
         let (sends, copied) = connection.completed();
         self.completed.fetch_add(sends, Ordering::Relaxed);
@@ -104,13 +104,13 @@ impl Counters {
 
 /// Why a connection ends before its time.
 enum Broken {
-    /// The file became shorter than what we promised to send.
+    /// The file became shorter than the promised length.
     Truncated,
     /// The file was written to, so that the response would be of two states of it.
     Changed,
     /// The peer took too little for too long.
     Stalled,
-    /// The peer went away, or the file cannot be read: nobody is left to be told.
+    /// The peer went away, or the file cannot be read.
     Failed,
 }
 
@@ -120,10 +120,10 @@ impl From<io::Error> for Broken {
     }
 }
 
-/// The file sent last: until the peer has acknowledged it, it must stay as it was.
+/// The file sent last: it must not change until the peer has acknowledged it.
 type LastSent = Option<OpenFile>;
 
-/// Whether a response can go on that is made of this file.
+/// Whether a response from this file can go on.
 fn intact(source: Option<&OpenFile>) -> Result<(), Broken> {
     match source.map_or(State::Intact, OpenFile::state) {
         State::Intact => Ok(()),
@@ -210,7 +210,7 @@ impl Server {
         self.send_reject(connection, Method::Get, &reject, false)
     }
 
-    /// Reads over the content of a request, which means nothing to GET and HEAD.
+    /// Discards the content of a request, which has no meaning for GET and HEAD.
     fn skip_content(
         &self,
         connection: &mut impl Connection,
@@ -425,7 +425,7 @@ impl Server {
             filled += n;
             left -= n as u64;
             if filled == buffer.len() || left == 0 {
-                // After it was read, so that all that goes out is of one state.
+                // After the read, so that all that is sent is of one state.
                 intact(Some(file))?;
                 self.write(connection, buffer.get(..filled).unwrap_or_default())?;
                 filled = 0;
@@ -481,7 +481,7 @@ impl Server {
         self.mappings.len()
     }
 
-    /// One connection too many: says so, and is gone.
+    /// Refuses one connection too many with a 503.
     pub(crate) fn refuse(&self, connection: &mut impl Connection, full: Full) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         let why = match full {
@@ -513,8 +513,8 @@ impl Server {
         self.send_frags(connection, frags, None)
     }
 
-    /// Sends until all is queued. While the peer takes nothing, looks now and then whether the
-    /// file that the bytes come from still has them.
+    /// Sends until all is queued. While the peer takes nothing, checks regularly whether the file still
+    /// has the bytes.
     fn send_frags(
         &self,
         connection: &mut impl Connection,
@@ -548,8 +548,8 @@ impl Server {
         Ok(())
     }
 
-    /// RFC 9112 section 9.6: closing at once would reset the connection if the peer still sends,
-    /// and the reset may destroy our last response. So: no more from us, then read a while.
+    /// RFC 9112 section 9.6: closing at once would reset the connection if the peer still sends, and
+    /// the reset may destroy our last response. So we end sending, and read for a while.
     fn close(
         &self,
         connection: &mut impl Connection,
@@ -577,7 +577,7 @@ impl Server {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 enum Found {
     File { file: File, mime: String },
     Page(String),

@@ -19,7 +19,7 @@ pub(crate) struct Url {
 }
 
 impl Url {
-    /// What a command line gives.
+    /// Parses a URL of the command line.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         Self::read(text).map_err(|why| Failure::misused(text, why))
     }
@@ -64,7 +64,7 @@ impl Url {
         Ok(Self { text: text.to_owned(), address, host, target })
     }
 
-    /// Where a `Location` of this URL's response leads (RFC 9110 section 10.2.2).
+    /// Resolves a `Location` of this URL's response (RFC 9110 section 10.2.2).
     pub(crate) fn join(&self, location: &str) -> Result<Self, Failure> {
         let failed = || Failure::because(&self.text, format!("redirects to {location:?}, no URL"));
         let base = Uri::parse(self.text.as_str()).map_err(|_| failed())?;

@@ -1,76 +1,34 @@
-//! getsockopt.
+//! Reading options.
 
 use std::time::Duration;
 
-use pagewire_stack::{CongestionKind, LinkId, Readiness, TcpInfo};
-
 use pagewire_stack::limits::{DEFAULT_HOP_LIMIT as HOPS, UDP_RECEIVE_BYTES};
+use pagewire_stack::{CongestionKind, LinkId, Readiness, TcpConfig, TcpInfo};
 
+use super::call::{SocketOptions, Value, flag, int, number};
 use crate::address::Domain;
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
+use crate::file::socket::{Kind, Stage, State};
 use crate::limits::DATAGRAM_BUFFER;
 use crate::options::info::tcp_info;
 use crate::options::multicast::{get_ip_multicast, get_ipv6_multicast};
 use crate::options::{
     SO_BINDTOIFINDEX, SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY,
-    TCP_FASTOPEN_NO_COOKIE, TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT,
+    TCP_FASTOPEN_NO_COOKIE, TCP_INQ, TCP_NOTSENT_LOWAT,
 };
-use crate::socket::{Kind, Socket, Stage, State};
-use crate::{Errno, Fd, errno};
-
-pub(super) type Value = Result<Vec<u8>, Errno>;
+use crate::{Errno, errno};
 
 /// The MSS of a connection that has none yet (`TCP_MSS_DEFAULT`).
 const DEFAULT_MSS: i32 = 536;
 /// Bytes of an algorithm's name (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
-impl<B: Backend> Descriptors<B> {
-    /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes
-    /// that are. `TCP_ZEROCOPY_RECEIVE`, which holds addresses, is
-    /// [`zerocopy_receive`](Self::zerocopy_receive), or [`raw::getsockopt`](crate::raw::getsockopt)'s.
-    ///
-    /// # Errors
-    /// `ENOPROTOOPT` for options that sockets here do not have, `ENOTCONN` for what only a
-    /// connection has.
-    pub fn getsockopt(
-        &self,
-        fd: Fd,
-        level: i32,
-        name: i32,
-        out: &mut [u8],
-    ) -> Result<usize, Errno> {
-        let held = self.file(fd)?;
-        let socket = held.socket()?;
-        let value = match (level, socket.kind) {
-            (libc::SOL_SOCKET, _) => self.get_socket(socket, name, out.len()),
-            (libc::IPPROTO_TCP, Kind::Stream) => self.get_tcp(&socket.lock(), name),
-            (libc::IPPROTO_UDP, Kind::Datagram) if name == UDP_SEGMENT => {
-                int(socket.lock().options.segment.into())
-            }
-            (libc::IPPROTO_IP, _) => self.get_ip(&socket.lock(), name),
-            (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
-                self.get_ipv6(&socket.lock(), name)
-            }
-            (libc::IPPROTO_UDP, Kind::Datagram) if name == UDP_GRO => {
-                flag(socket.lock().options.udp_join)
-            }
-            (libc::IPPROTO_UDP, Kind::Datagram) if name == libc::UDP_CORK => {
-                flag(socket.lock().options.udp_cork)
-            }
-            _ => Err(Errno::NOPROTOOPT),
-        }?;
-        let n = value.len().min(out.len());
-        out[..n].copy_from_slice(&value[..n]);
-        Ok(n)
-    }
-
-    fn get_socket(&self, socket: &Socket, name: i32, room: usize) -> Value {
+impl<B: Backend> SocketOptions<'_, B> {
+    pub(super) fn get_socket(&self, name: i32, room: usize) -> Value {
         if name == libc::SO_ERROR {
-            return int(self.take_error(socket).map_or(0, Errno::raw_os_error));
+            return int(self.take_error().map_or(0, Errno::raw_os_error));
         }
-        let state = socket.lock();
+        let state = self.lock();
         let options = &state.options;
         match name {
             libc::SO_REUSEADDR => flag(options.reuse_address),
@@ -82,8 +40,8 @@ impl<B: Backend> Descriptors<B> {
             }
             libc::SO_RCVTIMEO => timeout(options.receive_timeout),
             libc::SO_SNDTIMEO => timeout(options.send_timeout),
-            libc::SO_SNDBUF => number(self.send_buffer(socket.kind, &state)),
-            libc::SO_RCVBUF => number(self.receive_buffer(socket.kind, &state)),
+            libc::SO_SNDBUF => number(self.send_buffer(&state)),
+            libc::SO_RCVBUF => number(self.receive_buffer(&state)),
             libc::SO_RCVLOWAT => number(options.lowat() as u32),
             libc::SO_SNDLOWAT => int(1),
             libc::SO_KEEPALIVE => flag(options.keepalive),
@@ -92,27 +50,27 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_ZEROCOPY => flag(options.zero_copy),
             libc::SO_MARK => number(options.mark),
             libc::SO_BROADCAST => flag(options.broadcast),
-            libc::SO_TYPE => int(match socket.kind {
+            libc::SO_TYPE => int(match self.kind {
                 Kind::Stream => libc::SOCK_STREAM,
                 Kind::Datagram => libc::SOCK_DGRAM,
             }),
-            libc::SO_PROTOCOL => int(match socket.kind {
+            libc::SO_PROTOCOL => int(match self.kind {
                 Kind::Stream => libc::IPPROTO_TCP,
                 Kind::Datagram => libc::IPPROTO_UDP,
             }),
-            libc::SO_DOMAIN => int(match socket.domain {
+            libc::SO_DOMAIN => int(match self.domain {
                 Domain::Inet => libc::AF_INET,
                 Domain::Inet6 => libc::AF_INET6,
             }),
             libc::SO_ACCEPTCONN => flag(matches!(state.stage, Stage::Listening(_))),
             libc::SO_BINDTODEVICE => self.link_name(&state, room),
             SO_BINDTOIFINDEX => number(state.options.link.map_or(0, LinkId::scope_id)),
-            SO_MEMINFO => Ok(self.memory_info(socket.kind, &state)),
+            SO_MEMINFO => Ok(self.memory_info(&state)),
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
-    fn get_ip(&self, state: &State, name: i32) -> Value {
+    pub(super) fn get_ip(&self, state: &State, name: i32) -> Value {
         match name {
             libc::IP_FREEBIND => flag(state.options.free_bind),
             libc::IP_PKTINFO => flag(state.options.packet_info[0]),
@@ -125,7 +83,7 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    fn get_ipv6(&self, state: &State, name: i32) -> Value {
+    pub(super) fn get_ipv6(&self, state: &State, name: i32) -> Value {
         match name {
             libc::IPV6_V6ONLY => flag(state.options.v6_only),
             libc::IPV6_TCLASS => int(i32::from(state.options.marks.traffic_class)),
@@ -141,15 +99,15 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn path_mtu(&self, state: &State) -> Result<i32, Errno> {
-        let mtu = self.backend.with(|stack, _| match (state.stage, state.stage.connection()) {
-            (Stage::Datagram(id), _) => stack.udp(id).and_then(|mut udp| udp.path_mtu()),
-            (_, Some(id)) => stack.tcp(id).map(|tcp| tcp.path_mtu()),
-            (_, None) => Err(pagewire_stack::Error::NotConnected),
-        });
-        mtu.map(|mtu| mtu as i32).map_err(errno)
+        let mtu = match (state.stage, state.stage.connection()) {
+            (Stage::Datagram(id), _) => self.runtime.with_udp(id, |mut udp, _| udp.path_mtu()),
+            (_, Some(id)) => self.runtime.with_tcp(id, |tcp, _| Ok(tcp.path_mtu())),
+            (_, None) => Err(Errno::NOTCONN),
+        };
+        mtu.map(|mtu| mtu as i32)
     }
 
-    fn get_tcp(&self, state: &State, name: i32) -> Value {
+    pub(super) fn get_tcp(&self, state: &State, name: i32) -> Value {
         let options = &state.options;
         let keepalive = options.keepalive_times.unwrap_or_default();
         match name {
@@ -164,13 +122,11 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_KEEPINTVL => int(keepalive.interval.as_secs() as i32),
             libc::TCP_KEEPCNT => int(i32::from(keepalive.probes)),
             libc::TCP_SYNCNT => {
-                let count = || self.backend.with(|stack, _| stack.default_config().syn_retries);
-                int(i32::from(options.syn_count.unwrap_or_else(count)))
+                int(i32::from(options.syn_count.unwrap_or_else(|| self.default(|c| c.syn_retries))))
             }
             libc::TCP_DEFER_ACCEPT => int(options.defer_accept.as_secs() as i32),
             libc::TCP_LINGER2 => {
-                let default = || self.backend.with(|stack, _| stack.default_config().fin_wait2);
-                let limit = options.linger2.unwrap_or_else(|| Some(default()));
+                let limit = options.linger2.unwrap_or_else(|| Some(self.default(|c| c.fin_wait2)));
                 int(limit.map_or(-1, |limit| limit.as_secs() as i32))
             }
             libc::TCP_USER_TIMEOUT => {
@@ -188,7 +144,7 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_FASTOPEN => number(options.fast_open_queue.unwrap_or(0)),
             TCP_FASTOPEN_NO_COOKIE => flag(options.fast_open_no_cookie),
             TCP_FASTOPEN_KEY => {
-                let default = || self.backend.with(|stack, _| stack.fast_open().keys());
+                let default = || self.runtime.with(|stack, _| stack.fast_open().keys());
                 let keys = options.fast_open_keys.unwrap_or_else(default);
                 Ok([Some(keys.primary()), keys.backup()].into_iter().flatten().flatten().collect())
             }
@@ -209,7 +165,7 @@ impl<B: Backend> Descriptors<B> {
                     tcp_info(&self.info(state).ok_or(Errno::NOTCONN)?, false, headers)
                 }
             }),
-            // Neither CUBIC nor NewReno has anything to tell, as in Linux.
+            // Neither CUBIC nor NewReno has any, as in Linux.
             TCP_CC_INFO => Ok(Vec::new()),
             _ => Err(Errno::NOPROTOOPT),
         }
@@ -217,38 +173,40 @@ impl<B: Backend> Descriptors<B> {
 
     /// Bytes of the IP and TCP headers of the connection's version.
     fn header_bytes(&self, state: &State) -> u32 {
-        let local = state.stage.id().map(|id| self.backend.with(|stack, _| stack.local_addr(id)));
+        let local = state.stage.id().map(|id| self.runtime.with(|stack, _| stack.local_addr(id)));
         match local {
             Some(Ok(addr)) if addr.is_ipv6() => 60,
             _ => 40,
         }
     }
 
+    /// The stack's setting, for sockets without one of their own.
+    fn default<T>(&self, setting: impl FnOnce(&TcpConfig) -> T) -> T {
+        self.runtime.with(|stack, _| setting(&stack.default_config()))
+    }
+
     fn info(&self, state: &State) -> Option<TcpInfo> {
         let id = state.stage.connection()?;
-        self.backend.with(|stack, now| stack.tcp(id).map(|tcp| tcp.info_at(now))).ok()
+        self.runtime.with_tcp(id, |tcp, now| Ok(tcp.info_at(now))).ok()
     }
 
-    pub(crate) fn congestion(&self, state: &State) -> CongestionKind {
-        let set = state.options.congestion;
-        let default = || {
-            set.unwrap_or_else(|| self.backend.with(|stack, _| stack.default_config().congestion))
-        };
-        self.info(state).map_or_else(default, |info| info.congestion)
+    fn congestion(&self, state: &State) -> CongestionKind {
+        let set = || state.options.congestion.unwrap_or_else(|| self.default(|c| c.congestion));
+        self.info(state).map_or_else(set, |info| info.congestion)
     }
 
-    fn send_buffer(&self, kind: Kind, state: &State) -> u32 {
-        let default = || self.backend.with(|stack, _| stack.default_config().send_buffer_initial);
-        let current = || match kind {
+    fn send_buffer(&self, state: &State) -> u32 {
+        let default = || self.default(|c| c.send_buffer_initial);
+        let current = || match self.kind {
             Kind::Stream => self.info(state).map_or_else(default, |info| info.send_buffer),
             Kind::Datagram => DATAGRAM_BUFFER,
         };
         state.options.send_buffer.unwrap_or_else(current)
     }
 
-    fn receive_buffer(&self, kind: Kind, state: &State) -> u32 {
-        let default = || self.backend.with(|stack, _| stack.default_config().recv_buffer_initial);
-        let current = || match kind {
+    fn receive_buffer(&self, state: &State) -> u32 {
+        let default = || self.default(|c| c.recv_buffer_initial);
+        let current = || match self.kind {
             Kind::Stream => self.info(state).map_or_else(default, |info| info.recv_buffer),
             Kind::Datagram => UDP_RECEIVE_BYTES as u32,
         };
@@ -257,49 +215,36 @@ impl<B: Backend> Descriptors<B> {
 
     /// `SO_MEMINFO`: bytes received, the receive buffer, bytes in flight, the send buffer, reserve,
     /// bytes queued for sending, ancillary, backlog, drops.
-    fn memory_info(&self, kind: Kind, state: &State) -> Vec<u8> {
+    fn memory_info(&self, state: &State) -> Vec<u8> {
         let (received, queued) = match state.stage.connection() {
-            Some(id) => self.backend.with(|stack, _| {
-                let queued =
-                    stack.tcp(id).map(|tcp| tcp.queued_send()).map_or(0, |(queued, _)| queued);
-                (stack.tcp(id).map(|tcp| tcp.queued()).unwrap_or(0), queued)
-            }),
+            Some(id) => self
+                .runtime
+                .with_tcp(id, |tcp, _| Ok((tcp.queued(), tcp.queued_send().0)))
+                .unwrap_or_default(),
             None => (0, 0),
         };
         let (received, queued) = (received as u32, queued as u32);
-        let buffers = (self.receive_buffer(kind, state), self.send_buffer(kind, state));
+        let buffers = (self.receive_buffer(state), self.send_buffer(state));
         [received, buffers.0, 0, buffers.1, 0, queued, 0, 0, 0]
             .iter()
             .flat_map(|word| word.to_ne_bytes())
             .collect()
     }
 
-    /// What the socket met and nobody was told of, once.
-    pub(crate) fn take_error(&self, socket: &Socket) -> Option<Errno> {
-        let mut state = socket.lock();
+    /// The error that was not reported yet, once.
+    fn take_error(&self) -> Option<Errno> {
+        let mut state = self.lock();
         if let Some(error) = state.error.take() {
             return Some(error);
         }
         let id = state.stage.id()?;
-        self.backend
+        self.runtime
             .with(|stack, _| {
                 let failed = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::ERROR));
                 failed.then(|| stack.take_error(id)).flatten()
             })
             .map(errno)
     }
-}
-
-pub(super) fn int(value: i32) -> Value {
-    Ok(value.to_ne_bytes().to_vec())
-}
-
-pub(super) fn number(value: u32) -> Value {
-    Ok(value.to_ne_bytes().to_vec())
-}
-
-pub(super) fn flag(on: bool) -> Value {
-    int(i32::from(on))
 }
 
 fn timeout(limit: Option<Duration>) -> Value {

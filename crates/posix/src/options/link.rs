@@ -4,37 +4,35 @@
 use pagewire_stack::limits::LINK_NAME_BYTES;
 use pagewire_stack::{LinkId, SocketOption, Stack};
 
-use super::get::Value;
+use super::call::{SocketOptions, Value};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
-use crate::socket::{Socket, State};
+use crate::file::socket::State;
 use crate::{Errno, errno};
 
-impl<B: Backend> Descriptors<B> {
-    /// The name ends at a zero or with `value`; what is too long is cut, as in Linux. No name: no link.
-    pub(super) fn bind_to_name(&self, socket: &Socket, value: &[u8]) -> Result<(), Errno> {
+impl<B: Backend> SocketOptions<'_, B> {
+    /// The name ends at a zero or with `value`; a longer one is cut, as in Linux. No name: no link.
+    pub(super) fn bind_to_name(&self, value: &[u8]) -> Result<(), Errno> {
         let value = &value[..value.len().min(LINK_NAME_BYTES)];
         let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-        self.bind_to_link(socket, name.is_empty(), |stack, link| {
+        self.bind_to_link(name.is_empty(), |stack, link| {
             stack.link_name(link).is_some_and(|own| own.as_bytes() == name)
         })
     }
 
     /// 0: no link.
-    pub(super) fn bind_to_number(&self, socket: &Socket, number: i32) -> Result<(), Errno> {
+    pub(super) fn bind_to_number(&self, number: i32) -> Result<(), Errno> {
         let number = u32::try_from(number).map_err(|_| Errno::INVAL)?;
-        self.bind_to_link(socket, number == 0, |_, link| link.scope_id() == number)
+        self.bind_to_link(number == 0, |_, link| link.scope_id() == number)
     }
 
     fn bind_to_link(
         &self,
-        socket: &Socket,
         none: bool,
         is_it: impl Fn(&Stack, LinkId) -> bool,
     ) -> Result<(), Errno> {
-        let mut state = socket.lock();
+        let mut state = self.lock();
         let (id, reservation) = (state.stage.id(), state.reservation);
-        state.options.link = self.backend.with(|stack, _| {
+        state.options.link = self.runtime.with(|stack, _| {
             let found = stack.links().find(|&link| is_it(stack, link));
             let link = if none { None } else { Some(found.ok_or(Errno::NODEV)?) };
             if let Some(id) = id {
@@ -57,7 +55,7 @@ impl<B: Backend> Descriptors<B> {
         if room <= LINK_NAME_BYTES {
             return Err(Errno::INVAL);
         }
-        let name = self.backend.with(|stack, _| stack.link_name(link)).ok_or(Errno::NODEV)?;
+        let name = self.runtime.with(|stack, _| stack.link_name(link)).ok_or(Errno::NODEV)?;
         Ok([name.as_bytes(), &[0]].concat())
     }
 }

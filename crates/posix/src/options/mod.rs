@@ -1,5 +1,6 @@
-//! Socket options: what a socket remembers, `get.rs` and `set.rs`.
+//! Socket options that a socket remembers. `call.rs` has the calls.
 
+mod call;
 mod get;
 mod info;
 mod link;
@@ -29,7 +30,7 @@ pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub(crate) const UDP_SEGMENT: i32 = 103;
 pub(crate) const UDP_GRO: i32 = 104;
 
-/// `IP_PMTUDISC_*` and `IPV6_PMTUDISC_*`, which are the same numbers.
+/// `IP_PMTUDISC_*` and `IPV6_PMTUDISC_*`, whose numbers are equal.
 pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
     Some(match value {
         0 => MtuDiscover::Dont,
@@ -42,8 +43,7 @@ pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
     })
 }
 
-/// Opts a socket in to zero-copy sends, whose notifications are merged as on Linux: by their numbers,
-/// whatever they say of copies. Sockets of other layers of the same stack have their own ways.
+/// Opts a socket in to zero-copy sends, whose notifications are merged by their numbers, as on Linux.
 pub(crate) fn set_zerocopy(
     stack: &mut Stack,
     id: SocketId,
@@ -51,13 +51,13 @@ pub(crate) fn set_zerocopy(
 ) -> Result<(), pagewire_stack::Error> {
     stack.set_zerocopy(id, on)?;
     match stack.set_option(id, SocketOption::Coalescing(Coalescing::Linux)) {
-        // A listener's connections are told when they are accepted.
+        // A listener's connections get it when they are accepted.
         Err(pagewire_stack::Error::NotSupported) => Ok(()),
         done => done,
     }
 }
 
-/// What has been set on a socket, and is not kept by the stack's own socket.
+/// What was set on a socket, and the stack's own socket does not keep.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) reuse_address: bool,
@@ -77,8 +77,7 @@ pub(crate) struct Options {
     pub(crate) receive_errors: bool,
     /// `IP_TOS`, `IPV6_TCLASS`, `IP_TTL`, `IPV6_UNICAST_HOPS`.
     pub(crate) marks: PacketMarks,
-    /// `SO_MARK`: there are no rules that look at it, so it is what it is on a Linux without such
-    /// rules, a number that can be read back.
+    /// `SO_MARK`: a number that can be read back, as on a Linux without rules that look at it.
     pub(crate) mark: u32,
     /// `SO_TIMESTAMPING`.
     pub(crate) timestamping: u32,
@@ -130,7 +129,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What an accepted connection has from its listener.
+    /// What an accepted connection inherits from its listener.
     pub(crate) fn inherited(&self) -> Self {
         Self { inq: false, edges: false, ..self.clone() }
     }
@@ -151,7 +150,7 @@ impl Options {
         self.receive_lowat.unwrap_or(1).max(1) as usize
     }
 
-    /// All that a connection is told, in the stack's words.
+    /// All options of a connection, as the stack has them.
     fn tcp_options(&self) -> impl Iterator<Item = TcpOption> {
         let keepalive = self.keepalive.then(|| self.keepalive_times.unwrap_or_default());
         [
@@ -176,7 +175,7 @@ impl Options {
         .flatten()
     }
 
-    /// Settings of a connection that is to be opened.
+    /// Settings for a new connection.
     pub(crate) fn config(&self, stack: &Stack) -> Arc<TcpConfig> {
         let mut config = stack.default_config();
         for option in self.tcp_options() {
@@ -185,45 +184,38 @@ impl Options {
         config
     }
 
-    /// What a new listener or connection is told beside its settings.
+    /// Applies what is no setting to a new listener, connection or datagram socket.
     pub(crate) fn apply(&self, stack: &mut Stack, now: Instant, id: SocketId) {
         // A connection that is over needs no options.
-        if self.receive_errors {
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.set_option(now, TcpOption::QueueErrors(true)));
-            let _ = stack.as_udp(id).map(|mut udp| udp.queue_errors(true));
-        }
-        if let Some(bytes) = self.receive_buffer {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_receive_buffer(bytes as usize));
+        let how = self.mtu_discover.and_then(mtu_discover);
+        let queue_errors = self.receive_errors.then_some(TcpOption::QueueErrors(true));
+        for option in queue_errors.into_iter().chain(how.map(TcpOption::MtuDiscover)) {
+            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
         }
         if self.zero_copy {
             let _ = set_zerocopy(stack, id, true);
         }
-        if self.broadcast {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_broadcast(true));
-        }
-        if self.udp_join {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_join(true));
-        }
-        for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
-            if settings != MulticastSettings::default() {
-                let _ = stack.as_udp(id).map(|mut udp| udp.set_multicast(v6, settings));
+        if let Ok(mut udp) = stack.as_udp(id) {
+            if self.receive_errors {
+                udp.queue_errors(true);
             }
-        }
-        for (group, link) in self.groups.iter() {
-            let _ = stack
-                .as_udp(id)
-                .and_then(|mut udp| udp.join_group(now, group, GroupLink::Number(link.scope_id())));
-        }
-        if self.segment > 0 {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_segment(self.segment));
-        }
-        if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.set_option(now, TcpOption::MtuDiscover(how)));
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_mtu_discover(how));
+            if let Some(bytes) = self.receive_buffer {
+                udp.set_receive_buffer(bytes as usize);
+            }
+            udp.set_broadcast(self.broadcast);
+            udp.set_join(self.udp_join);
+            for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
+                if settings != MulticastSettings::default() {
+                    udp.set_multicast(v6, settings);
+                }
+            }
+            for (group, link) in self.groups.iter() {
+                let _ = udp.join_group(now, group, GroupLink::Number(link.scope_id()));
+            }
+            udp.set_segment(self.segment);
+            if let Some(how) = how {
+                udp.set_mtu_discover(how);
+            }
         }
         if self.marks != PacketMarks::default() {
             let _ = stack.set_option(id, SocketOption::Marks(self.marks));
@@ -233,7 +225,7 @@ impl Options {
         }
     }
 
-    /// What a new listener is told: its connections inherit it.
+    /// Applies all options to a new listener: its connections inherit them.
     pub(crate) fn apply_to_listener(&self, stack: &mut Stack, now: Instant, id: SocketId) {
         let fast_open = [
             self.fast_open_queue.map(TcpOption::FastOpen),

@@ -1,20 +1,18 @@
 //! Groups: joining and leaving them, and how datagrams are sent there (`IP_ADD_MEMBERSHIP`,
 //! `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`, `IP_MULTICAST_*`, `IPV6_MULTICAST_*` and their like). Membership
 //! from certain sources only (`IP_ADD_SOURCE_MEMBERSHIP`, `IP_MSFILTER` and theirs) is refused with
-//! `ENOPROTOOPT`, as there is none.
+//! `ENOPROTOOPT`.
 //!
-//! A socket that is not bound yet has no socket in the stack: what it joins is noted, and joined when it
-//! is bound.
+//! A socket that is not bound yet has no socket in the stack: it joins when it is bound.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_stack::{GroupLink, LinkId, MulticastSettings, Stack};
 
-use super::get::{Value, flag, int as int_value, number};
-use super::set::{Done, int, within};
+use super::call::{Done, SocketOptions, Value, flag, int as int_value, number};
+use super::set::{int, within};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
-use crate::socket::{Kind, Socket, Stage, State};
+use crate::file::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, errno};
 
 /// Numbers that `libc` does not name everywhere.
@@ -37,76 +35,67 @@ enum Verb {
     Leave,
 }
 
-impl<B: Backend> Descriptors<B> {
+impl<B: Backend> SocketOptions<'_, B> {
     /// `None`: the option is about something else.
-    pub(super) fn set_ip_multicast(
-        &self,
-        socket: &Socket,
-        name: i32,
-        value: &[u8],
-    ) -> Option<Done> {
+    pub(super) fn set_ip_multicast(&self, name: i32, value: &[u8]) -> Option<Done> {
         Some(match name {
-            libc::IP_ADD_MEMBERSHIP => self.member_v4(socket, value, Verb::Join),
-            libc::IP_DROP_MEMBERSHIP => self.member_v4(socket, value, Verb::Leave),
-            MCAST_JOIN_GROUP => self.member_of(socket, libc::AF_INET, value, Verb::Join),
-            MCAST_LEAVE_GROUP => self.member_of(socket, libc::AF_INET, value, Verb::Leave),
-            libc::IP_MULTICAST_TTL => self.set_ttl(socket, value),
-            libc::IP_MULTICAST_LOOP => int_or_char(value)
-                .and_then(|on| self.set_multicast(socket, false, |s| s.loops = on != 0)),
+            libc::IP_ADD_MEMBERSHIP => self.member_v4(value, Verb::Join),
+            libc::IP_DROP_MEMBERSHIP => self.member_v4(value, Verb::Leave),
+            MCAST_JOIN_GROUP => self.member_of(libc::AF_INET, value, Verb::Join),
+            MCAST_LEAVE_GROUP => self.member_of(libc::AF_INET, value, Verb::Leave),
+            libc::IP_MULTICAST_TTL => self.set_ttl(value),
+            libc::IP_MULTICAST_LOOP => {
+                int_or_char(value).and_then(|on| self.set_multicast(false, |s| s.loops = on != 0))
+            }
             IP_MULTICAST_ALL => int_or_char(value)
                 .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(socket, false, |s| s.all = on != 0)),
-            libc::IP_MULTICAST_IF => self.set_interface_v4(socket, value),
+                .and_then(|on| self.set_multicast(false, |s| s.all = on != 0)),
+            libc::IP_MULTICAST_IF => self.set_interface_v4(value),
             _ => return None,
         })
     }
 
     /// `None`: the option is about something else.
-    pub(super) fn set_ipv6_multicast(
-        &self,
-        socket: &Socket,
-        name: i32,
-        value: &[u8],
-    ) -> Option<Done> {
+    pub(super) fn set_ipv6_multicast(&self, name: i32, value: &[u8]) -> Option<Done> {
         Some(match name {
-            libc::IPV6_ADD_MEMBERSHIP => self.member_v6(socket, value, Verb::Join),
-            libc::IPV6_DROP_MEMBERSHIP => self.member_v6(socket, value, Verb::Leave),
-            MCAST_JOIN_GROUP => self.member_of(socket, libc::AF_INET6, value, Verb::Join),
-            MCAST_LEAVE_GROUP => self.member_of(socket, libc::AF_INET6, value, Verb::Leave),
-            libc::IPV6_MULTICAST_HOPS | libc::IPV6_MULTICAST_IF if socket.kind == Kind::Stream => {
+            libc::IPV6_ADD_MEMBERSHIP => self.member_v6(value, Verb::Join),
+            libc::IPV6_DROP_MEMBERSHIP => self.member_v6(value, Verb::Leave),
+            MCAST_JOIN_GROUP => self.member_of(libc::AF_INET6, value, Verb::Join),
+            MCAST_LEAVE_GROUP => self.member_of(libc::AF_INET6, value, Verb::Leave),
+            libc::IPV6_MULTICAST_HOPS | libc::IPV6_MULTICAST_IF if self.kind == Kind::Stream => {
                 Err(Errno::NOPROTOOPT)
             }
             libc::IPV6_MULTICAST_HOPS => int(value).and_then(|hops| {
                 let hops = u8::try_from(within(hops, -1..=255)?).unwrap_or(1);
-                self.set_multicast(socket, true, |s| s.hops = hops)
+                self.set_multicast(true, |s| s.hops = hops)
             }),
             libc::IPV6_MULTICAST_LOOP => int(value)
                 .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(socket, true, |s| s.loops = on != 0)),
+                .and_then(|on| self.set_multicast(true, |s| s.loops = on != 0)),
             IPV6_MULTICAST_ALL => int(value)
                 .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(socket, true, |s| s.all = on != 0)),
-            libc::IPV6_MULTICAST_IF => self.set_interface_v6(socket, value),
+                .and_then(|on| self.set_multicast(true, |s| s.all = on != 0)),
+            libc::IPV6_MULTICAST_IF => self.set_interface_v6(value),
             _ => return None,
         })
     }
 
     /// `struct ip_mreqn`, or `ip_mreq`, which has no number at its end.
-    fn member_v4(&self, socket: &Socket, value: &[u8], verb: Verb) -> Done {
+    fn member_v4(&self, value: &[u8], verb: Verb) -> Done {
         let group = v4(value, 0).ok_or(Errno::INVAL)?;
         let address = v4(value, 4).ok_or(Errno::INVAL)?;
-        self.member(socket, group.into(), link_v4(address, number_at(value, MREQN)), verb)
+        self.member(group.into(), link_v4(address, number_at(value, MREQN)), verb)
     }
 
-    fn member_v6(&self, socket: &Socket, value: &[u8], verb: Verb) -> Done {
+    fn member_v6(&self, value: &[u8], verb: Verb) -> Done {
         let group = v6(value, 0).ok_or(Errno::INVAL)?;
         let number = number_at(value, MREQ6).ok_or(Errno::INVAL)?;
         let on = if number == 0 { GroupLink::Route } else { GroupLink::Number(number) };
-        self.member(socket, group.into(), on, verb)
+        self.member(group.into(), on, verb)
     }
 
     /// `struct group_req`: a number, and a socket address of the level's version.
-    fn member_of(&self, socket: &Socket, family: i32, value: &[u8], verb: Verb) -> Done {
+    fn member_of(&self, family: i32, value: &[u8], verb: Verb) -> Done {
         if value.len() < GROUP_REQ {
             return Err(Errno::INVAL);
         }
@@ -119,16 +108,16 @@ impl<B: Backend> Descriptors<B> {
             _ => return Err(Errno::ADDRNOTAVAIL),
         };
         let on = if number == 0 { GroupLink::Route } else { GroupLink::Number(number) };
-        self.member(socket, group.ok_or(Errno::INVAL)?, on, verb)
+        self.member(group.ok_or(Errno::INVAL)?, on, verb)
     }
 
-    fn member(&self, socket: &Socket, group: IpAddr, on: GroupLink, verb: Verb) -> Done {
-        if socket.kind == Kind::Stream {
+    fn member(&self, group: IpAddr, on: GroupLink, verb: Verb) -> Done {
+        if self.kind == Kind::Stream {
             return Err(Errno::PROTO);
         }
-        let mut state = socket.lock();
+        let mut state = self.lock();
         let (stage, groups) = (state.stage, &mut state.options.groups);
-        let done = self.backend.with(|stack, now| match (stage, verb) {
+        let done = self.runtime.with(|stack, now| match (stage, verb) {
             (Stage::Datagram(id), Verb::Join) => {
                 stack.udp(id).and_then(|mut udp| udp.join_group(now, group, on))
             }
@@ -148,18 +137,18 @@ impl<B: Backend> Descriptors<B> {
         done.map_err(errno)
     }
 
-    fn set_ttl(&self, socket: &Socket, value: &[u8]) -> Done {
-        if socket.kind == Kind::Stream {
+    fn set_ttl(&self, value: &[u8]) -> Done {
+        if self.kind == Kind::Stream {
             return Err(Errno::INVAL);
         }
         // > -1: the default.
         let ttl = u8::try_from(within(int_or_char(value)?, -1..=255)?).unwrap_or(1);
-        self.set_multicast(socket, false, |settings| settings.hops = ttl)
+        self.set_multicast(false, |settings| settings.hops = ttl)
     }
 
     /// `struct ip_mreqn`, `ip_mreq` or `in_addr`; all zero: the route's.
-    fn set_interface_v4(&self, socket: &Socket, value: &[u8]) -> Done {
-        if socket.kind == Kind::Stream || value.len() < IN_ADDR {
+    fn set_interface_v4(&self, value: &[u8]) -> Done {
+        if self.kind == Kind::Stream || value.len() < IN_ADDR {
             return Err(Errno::INVAL);
         }
         let at = if value.len() < MREQ { 0 } else { 4 };
@@ -169,44 +158,37 @@ impl<B: Backend> Descriptors<B> {
             GroupLink::Route => Ok(None),
             on => stack.group_link(Ipv4Addr::new(224, 0, 0, 1).into(), on).map(Some),
         };
-        let link = self.backend.with(|stack, _| find(stack)).map_err(|_| Errno::ADDRNOTAVAIL)?;
+        let link = self.runtime.with(|stack, _| find(stack)).map_err(|_| Errno::ADDRNOTAVAIL)?;
         let source = (!address.is_unspecified()).then_some(IpAddr::V4(address));
         let ours = |stack: &mut Stack| stack.addresses().iter().any(|a| Some(a.addr()) == source);
-        if source.is_some() && !self.backend.with(|stack, _| ours(stack)) {
+        if source.is_some() && !self.runtime.with(|stack, _| ours(stack)) {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        check_bound(socket, link)?;
-        self.set_multicast(socket, false, |settings| {
+        check_bound(self, link)?;
+        self.set_multicast(false, |settings| {
             (settings.link, settings.source) = (link, source);
         })
     }
 
-    fn set_interface_v6(&self, socket: &Socket, value: &[u8]) -> Done {
+    fn set_interface_v6(&self, value: &[u8]) -> Done {
         let link = match int(value)? {
             0 => None,
             number => {
                 let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into();
                 let on = GroupLink::Number(number as u32);
-                Some(self.backend.with(|s, _| s.group_link(all_nodes, on)).map_err(errno)?)
+                Some(self.runtime.with(|s, _| s.group_link(all_nodes, on)).map_err(errno)?)
             }
         };
-        check_bound(socket, link)?;
-        self.set_multicast(socket, true, |settings| settings.link = link)
+        check_bound(self, link)?;
+        self.set_multicast(true, |settings| settings.link = link)
     }
 
-    fn set_multicast(
-        &self,
-        socket: &Socket,
-        v6: bool,
-        change: impl FnOnce(&mut MulticastSettings),
-    ) -> Done {
-        let mut state = socket.lock();
-        let settings = &mut state.options.multicast[usize::from(v6)];
-        change(settings);
-        let settings = *settings;
-        self.tell_datagram(&state, |stack, id| {
-            stack.as_udp(id).map(|mut udp| udp.set_multicast(v6, settings))
-        })
+    fn set_multicast(&self, v6: bool, change: impl FnOnce(&mut MulticastSettings)) -> Done {
+        let at = usize::from(v6);
+        self.set_datagram(
+            |o| change(&mut o.multicast[at]),
+            |o, mut udp| udp.set_multicast(v6, o.multicast[at]),
+        )
     }
 }
 

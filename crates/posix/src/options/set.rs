@@ -1,25 +1,22 @@
-//! setsockopt.
+//! Setting options.
 
 use std::time::Duration;
 
 use pagewire_stack::limits::UDP_RECEIVE_BYTES;
 use pagewire_stack::{
-    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, SocketOption,
-    Stack, TcpOption, defer_accept_time, defer_accept_timeouts,
+    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketOption, Stack,
+    TcpOption, defer_accept_time, defer_accept_timeouts,
 };
 
-use crate::address::Domain;
+use super::call::{Done, SocketOptions};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
+use crate::file::socket::{Kind, Stage};
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
     Options, SO_BINDTOIFINDEX, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
-    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
+    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, mtu_discover, set_zerocopy,
 };
-use crate::socket::{Kind, Socket, Stage, State};
-use crate::{Errno, Fd, errno};
-
-pub(super) type Done = Result<(), Errno>;
+use crate::{Errno, errno};
 
 /// Range of `TCP_MAXSEG` (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const MAX_SEG: core::ops::RangeInclusive<i32> = 88..=32_767;
@@ -29,28 +26,8 @@ const MAX_PROBES: i32 = 127;
 /// Largest `TCP_LINGER2` in seconds.
 const MAX_LINGER2: i32 = 120;
 
-impl<B: Backend> Descriptors<B> {
-    /// Sets an option; `value` is as C lays it out, and may be longer than that.
-    ///
-    /// # Errors
-    /// `ENOPROTOOPT` for options that sockets here do not have, `EINVAL` for a value that is too
-    /// short or out of range, and what single options say.
-    pub fn setsockopt(&self, fd: Fd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
-        let held = self.file(fd)?;
-        let socket = held.socket()?;
-        match (level, socket.kind) {
-            (libc::SOL_SOCKET, _) => self.set_socket(socket, name, value),
-            (libc::IPPROTO_TCP, Kind::Stream) => self.set_tcp(socket, name, value),
-            (libc::IPPROTO_UDP, Kind::Datagram) => self.set_udp(socket, name, value),
-            (libc::IPPROTO_IP, _) => self.set_ip(socket, name, value),
-            (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
-                self.set_ipv6(socket, name, value)
-            }
-            _ => Err(Errno::NOPROTOOPT),
-        }
-    }
-
-    fn set_socket(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
+impl<B: Backend> SocketOptions<'_, B> {
+    pub(super) fn set_socket(&self, name: i32, value: &[u8]) -> Done {
         match name {
             // Those that are no `int`.
             libc::SO_LINGER => {
@@ -58,89 +35,79 @@ impl<B: Backend> Descriptors<B> {
                 // Linux compares without sign: a negative time is a long one.
                 let time = Duration::from_secs(u64::from(seconds as u32));
                 let linger = (on != 0).then_some(time);
-                return self.set_both(socket, TcpOption::Linger(linger), |o| o.linger = linger);
+                return self.set(TcpOption::Linger(linger), |o| o.linger = linger);
             }
             libc::SO_RCVTIMEO => {
-                return remember(socket, timeout(value)?, |o, limit| o.receive_timeout = limit);
+                let limit = timeout(value)?;
+                return self.remember(|o| o.receive_timeout = limit);
             }
             libc::SO_SNDTIMEO => {
-                return remember(socket, timeout(value)?, |o, limit| o.send_timeout = limit);
+                let limit = timeout(value)?;
+                return self.remember(|o| o.send_timeout = limit);
             }
-            libc::SO_BINDTODEVICE => return self.bind_to_name(socket, value),
+            libc::SO_BINDTODEVICE => return self.bind_to_name(value),
             _ => {}
         }
         let value = int(value)?;
         let on = value != 0;
         match name {
-            SO_BINDTOIFINDEX => self.bind_to_number(socket, value),
-            libc::SO_REUSEADDR => remember(socket, on, |o, on| o.reuse_address = on),
-            libc::SO_REUSEPORT => remember(socket, on, |o, on| o.reuse_port = on),
+            SO_BINDTOIFINDEX => self.bind_to_number(value),
+            libc::SO_REUSEADDR => self.remember(|o| o.reuse_address = on),
+            libc::SO_REUSEPORT => self.remember(|o| o.reuse_port = on),
             libc::SO_SNDBUF => {
-                // > Linux doubles the value; the least is two small packets. It compares without sign.
-                let bytes = ((value as u32).min(BUFFER_MAX) * 2).max(MIN_SEND_BUFFER);
-                let set = |o: &mut Options| o.send_buffer = Some(bytes);
-                self.set_both(socket, TcpOption::SendBuffer(bytes), set)
+                let bytes = buffer(value, MIN_SEND_BUFFER);
+                self.set(TcpOption::SendBuffer(bytes), |o| o.send_buffer = Some(bytes))
             }
-            libc::SO_RCVBUF => {
-                let bytes = ((value as u32).min(BUFFER_MAX) * 2).max(MIN_RECEIVE_BUFFER);
-                if socket.kind == Kind::Datagram {
-                    return self.set_datagram_buffer(socket, bytes);
-                }
-                let set = |o: &mut Options| o.receive_buffer = Some(bytes);
-                self.set_both(socket, TcpOption::RecvBuffer(bytes / 2), set)
-            }
+            libc::SO_RCVBUF => self.set_receive_buffer(buffer(value, MIN_RECEIVE_BUFFER)),
             libc::SO_RCVLOWAT => {
-                let bytes = if value < 0 { i32::MAX as u32 } else { (value as u32).max(1) };
-                // No more than the buffer can bring together.
-                let fixed = socket.lock().options.receive_buffer.map(|bytes| bytes / 2);
-                let window = || self.backend.with(|stack, _| stack.default_config().recv_buffer);
-                let bytes = match socket.kind {
-                    Kind::Stream => bytes.min(fixed.unwrap_or_else(window)),
-                    Kind::Datagram => bytes,
-                };
-                let set = |o: &mut Options| o.receive_lowat = Some(bytes);
-                self.set_both(socket, TcpOption::RcvLowat(bytes), set)
+                self.set_lowat(if value < 0 { i32::MAX as u32 } else { (value as u32).max(1) })
             }
             libc::SO_KEEPALIVE => {
-                let times = socket.lock().options.keepalive_times.unwrap_or_default();
-                let keepalive = TcpOption::KeepAlive(on.then_some(times));
-                self.set_both(socket, keepalive, |o| o.keepalive = on)
+                let times = self.lock().options.keepalive_times.unwrap_or_default();
+                self.set(TcpOption::KeepAlive(on.then_some(times)), |o| o.keepalive = on)
             }
-            libc::SO_OOBINLINE => {
-                self.set_both(socket, TcpOption::OobInline(on), |o| o.oob_inline = on)
-            }
-            libc::SO_TIMESTAMPING => self.set_timestamping(socket, value),
-            libc::SO_MARK => remember(socket, value as u32, |o, mark| o.mark = mark),
+            libc::SO_OOBINLINE => self.set(TcpOption::OobInline(on), |o| o.oob_inline = on),
+            libc::SO_TIMESTAMPING => self.set_timestamping(value),
+            libc::SO_MARK => self.remember(|o| o.mark = value as u32),
             libc::SO_ZEROCOPY => {
                 let on = within(value, 0..=1)? == 1;
-                let mut state = socket.lock();
+                let mut state = self.lock();
                 state.options.zero_copy = on;
-                match state.stage.id() {
-                    Some(id) => {
-                        self.backend.with(|stack, _| set_zerocopy(stack, id, on)).map_err(errno)
-                    }
-                    None => Ok(()),
-                }
+                let Some(id) = state.stage.id() else { return Ok(()) };
+                self.runtime.with(|stack, _| set_zerocopy(stack, id, on)).map_err(errno)
             }
             libc::SO_BROADCAST => {
-                let mut state = socket.lock();
-                state.options.broadcast = on;
-                self.tell_datagram(&state, |stack, id| {
-                    stack.as_udp(id).map(|mut udp| udp.set_broadcast(on))
-                })
+                self.set_datagram(|o| o.broadcast = on, |_, mut udp| udp.set_broadcast(on))
             }
-            // Read only.
-            libc::SO_TYPE
-            | libc::SO_PROTOCOL
-            | libc::SO_DOMAIN
-            | libc::SO_ERROR
-            | libc::SO_ACCEPTCONN => Err(Errno::NOPROTOOPT),
+            // Those that are only read are among them, as in Linux.
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
-    fn set_ip(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
-        if let Some(done) = self.set_ip_multicast(socket, name, value) {
+    fn set_receive_buffer(&self, bytes: u32) -> Done {
+        if self.kind == Kind::Datagram {
+            // The stack limits what a datagram socket queues, and that is what is read back.
+            let bytes = bytes.min(UDP_RECEIVE_BYTES as u32);
+            let remember = |o: &mut Options| o.receive_buffer = Some(bytes);
+            return self
+                .set_datagram(remember, |_, mut udp| udp.set_receive_buffer(bytes as usize));
+        }
+        self.set(TcpOption::RecvBuffer(bytes / 2), |o| o.receive_buffer = Some(bytes))
+    }
+
+    fn set_lowat(&self, bytes: u32) -> Done {
+        // No more than the buffer can bring together.
+        let fixed = self.lock().options.receive_buffer.map(|bytes| bytes / 2);
+        let window = || self.runtime.with(|stack, _| stack.default_config().recv_buffer);
+        let bytes = match self.kind {
+            Kind::Stream => bytes.min(fixed.unwrap_or_else(window)),
+            Kind::Datagram => bytes,
+        };
+        self.set(TcpOption::RcvLowat(bytes), |o| o.receive_lowat = Some(bytes))
+    }
+
+    pub(super) fn set_ip(&self, name: i32, value: &[u8]) -> Done {
+        if let Some(done) = self.set_ip_multicast(name, value) {
             return done;
         }
         // > An `int`, or a `char` where there is no more; nothing is 0, but for these.
@@ -151,30 +118,30 @@ impl<B: Backend> Descriptors<B> {
             _ => int(value)?,
         };
         match name {
-            libc::IP_FREEBIND => remember(socket, value != 0, |o, on| o.free_bind = on),
-            libc::IP_TOS => self.set_marks(socket, |marks| marks.traffic_class = value as u8),
+            libc::IP_FREEBIND => self.remember(|o| o.free_bind = value != 0),
+            libc::IP_TOS => self.set_marks(|marks| marks.traffic_class = value as u8),
             libc::IP_TTL => {
                 let limit = match value {
                     -1 => None,
                     limit => Some(within(limit, 1..=255)? as u8),
                 };
-                self.set_marks(socket, |marks| marks.hop_limit = limit)
+                self.set_marks(|marks| marks.hop_limit = limit)
             }
-            libc::IP_PKTINFO => remember(socket, value != 0, |o, on| o.packet_info[0] = on),
-            libc::IP_RECVERR => self.set_receive_errors(socket, value != 0),
-            libc::IP_MTU_DISCOVER => self.set_mtu_discover(socket, value),
+            libc::IP_PKTINFO => self.remember(|o| o.packet_info[0] = value != 0),
+            libc::IP_RECVERR => self.set_receive_errors(value != 0),
+            libc::IP_MTU_DISCOVER => self.set_mtu_discover(value),
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
-    fn set_ipv6(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
-        if let Some(done) = self.set_ipv6_multicast(socket, name, value) {
+    pub(super) fn set_ipv6(&self, name: i32, value: &[u8]) -> Done {
+        if let Some(done) = self.set_ipv6_multicast(name, value) {
             return done;
         }
         let value = int(value)?;
         match name {
             libc::IPV6_V6ONLY => {
-                let mut state = socket.lock();
+                let mut state = self.lock();
                 if state.bound.is_some() || state.stage != Stage::Closed {
                     return Err(Errno::INVAL);
                 }
@@ -183,109 +150,80 @@ impl<B: Backend> Descriptors<B> {
             }
             libc::IPV6_TCLASS => {
                 let class = within(value, -1..=255)?.max(0) as u8;
-                self.set_marks(socket, |marks| marks.traffic_class = class)
+                self.set_marks(|marks| marks.traffic_class = class)
             }
             libc::IPV6_UNICAST_HOPS => {
                 let limit = u8::try_from(within(value, -1..=255)?).ok();
-                self.set_marks(socket, |marks| marks.hop_limit = limit)
+                self.set_marks(|marks| marks.hop_limit = limit)
             }
-            libc::IPV6_RECVPKTINFO => remember(socket, value != 0, |o, on| o.packet_info[1] = on),
-            libc::IPV6_RECVERR => self.set_receive_errors(socket, value != 0),
-            libc::IPV6_MTU_DISCOVER => self.set_mtu_discover(socket, value),
+            libc::IPV6_RECVPKTINFO => self.remember(|o| o.packet_info[1] = value != 0),
+            libc::IPV6_RECVERR => self.set_receive_errors(value != 0),
+            libc::IPV6_MTU_DISCOVER => self.set_mtu_discover(value),
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
-    fn set_receive_errors(&self, socket: &Socket, on: bool) -> Done {
-        let mut state = socket.lock();
+    fn set_receive_errors(&self, on: bool) -> Done {
+        let mut state = self.lock();
         state.options.receive_errors = on;
         match state.stage {
-            Stage::Datagram(id) => self
-                .backend
-                .with(|stack, _| stack.udp(id).map(|mut udp| udp.queue_errors(on)))
-                .map_err(errno),
+            Stage::Datagram(id) => self.runtime.with_udp(id, |mut udp, _| {
+                udp.queue_errors(on);
+                Ok(())
+            }),
             Stage::Connecting(_) | Stage::Connected(_) => {
-                self.tell(&state, TcpOption::QueueErrors(on))
+                self.set_stream(&state, TcpOption::QueueErrors(on))
             }
             Stage::Closed | Stage::Listening(_) => Ok(()),
         }
     }
 
-    /// What a datagram socket may queue has a limit of the stack's, which is what is read back then.
-    fn set_datagram_buffer(&self, socket: &Socket, bytes: u32) -> Done {
-        let bytes = bytes.min(UDP_RECEIVE_BYTES as u32);
-        let mut state = socket.lock();
-        state.options.receive_buffer = Some(bytes);
-        match state.stage {
-            Stage::Datagram(id) => self
-                .backend
-                .with(|stack, _| {
-                    stack.udp(id).map(|mut udp| udp.set_receive_buffer(bytes as usize))
-                })
+    /// The two bits of congestion notification are the stream's own.
+    fn set_marks(&self, set: impl FnOnce(&mut PacketMarks)) -> Done {
+        let mut state = self.lock();
+        let mut marks = state.options.marks;
+        set(&mut marks);
+        if self.kind == Kind::Stream {
+            marks.traffic_class &= !0b11;
+        }
+        state.options.marks = marks;
+        match state.stage.id() {
+            Some(id) if !matches!(state.stage, Stage::Listening(_)) => self
+                .runtime
+                .with(|stack, _| stack.set_option(id, SocketOption::Marks(marks)))
                 .map_err(errno),
             _ => Ok(()),
         }
     }
 
-    /// The two bits of congestion notification are the stream's own.
-    fn set_marks(&self, socket: &Socket, set: impl FnOnce(&mut PacketMarks)) -> Done {
-        let mut state = socket.lock();
-        let mut marks = state.options.marks;
-        set(&mut marks);
-        if socket.kind == Kind::Stream {
-            marks.traffic_class &= !0b11;
-        }
-        state.options.marks = marks;
-        match (state.stage, state.stage.id()) {
-            (Stage::Listening(_), _) | (_, None) => Ok(()),
-            (_, Some(id)) => self
-                .backend
-                .with(|stack, _| stack.set_option(id, SocketOption::Marks(marks)))
-                .map_err(errno),
-        }
-    }
-
-    fn set_mtu_discover(&self, socket: &Socket, value: i32) -> Done {
-        let how = crate::options::mtu_discover(value).ok_or(Errno::INVAL)?;
-        let mut state = socket.lock();
-        state.options.mtu_discover = Some(value);
+    fn set_mtu_discover(&self, value: i32) -> Done {
+        let how = mtu_discover(value).ok_or(Errno::INVAL)?;
         let option = TcpOption::MtuDiscover(how);
-        self.backend
-            .with(|stack, now| match (state.stage, state.stage.connection()) {
-                (Stage::Datagram(id), _) => stack.udp(id).map(|mut udp| udp.set_mtu_discover(how)),
-                (_, Some(id)) => stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, option)),
-                (_, None) => Ok(()),
-            })
-            .map_err(errno)
+        let mut state = self.lock();
+        state.options.mtu_discover = Some(value);
+        let set = |stack: &mut Stack, now| match (state.stage, state.stage.connection()) {
+            (Stage::Datagram(id), _) => stack.udp(id).map(|mut udp| udp.set_mtu_discover(how)),
+            (_, Some(id)) => stack.tcp(id)?.set_option(now, option),
+            (_, None) => Ok(()),
+        };
+        self.runtime.with(set).map_err(errno)
     }
 
-    fn set_udp(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
+    pub(super) fn set_udp(&self, name: i32, value: &[u8]) -> Done {
         let value = int(value)?;
+        let on = value != 0;
         match name {
             UDP_SEGMENT => {
                 let bytes = u16::try_from(value).map_err(|_| Errno::INVAL)?;
-                let mut state = socket.lock();
-                state.options.segment = bytes;
-                let Some(id) = state.stage.id() else { return Ok(()) };
-                self.backend
-                    .with(|stack, _| stack.as_udp(id).map(|mut udp| udp.set_segment(bytes)))
-                    .map_err(errno)
+                self.set_datagram(|o| o.segment = bytes, |_, mut udp| udp.set_segment(bytes))
             }
-            UDP_GRO => {
-                let mut state = socket.lock();
-                state.options.udp_join = value != 0;
-                self.tell_datagram(&state, |stack, id| {
-                    stack.as_udp(id).map(|mut udp| udp.set_join(value != 0))
-                })
-            }
+            UDP_GRO => self.set_datagram(|o| o.udp_join = on, |_, mut udp| udp.set_join(on)),
             libc::UDP_CORK => {
-                let mut state = socket.lock();
-                state.options.udp_cork = value != 0;
-                // As Linux, which does not tell whether that could be sent.
-                if let (false, Some(id)) = (state.options.udp_cork, state.stage.id()) {
-                    let _ = self
-                        .backend
-                        .with(|stack, now| stack.as_udp(id).and_then(|mut udp| udp.push(now)));
+                let mut state = self.lock();
+                state.options.udp_cork = on;
+                if let (false, Stage::Datagram(id)) = (on, state.stage) {
+                    // As Linux, which does not report whether that could be sent.
+                    let _ = self.runtime.with_udp(id, |mut udp, now| udp.push(now));
                 }
                 Ok(())
             }
@@ -293,113 +231,120 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    fn set_tcp(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
-        if name == libc::TCP_CONGESTION {
-            return self.set_congestion(socket, value);
-        }
-        if name == TCP_FASTOPEN_KEY {
-            return self.set_fast_open_key(socket, value);
+    pub(super) fn set_tcp(&self, name: i32, value: &[u8]) -> Done {
+        match name {
+            libc::TCP_CONGESTION => return self.set_congestion(value),
+            TCP_FASTOPEN_KEY => return self.set_fast_open_key(value),
+            _ => {}
         }
         let value = int(value)?;
         let on = value != 0;
         match name {
-            TCP_FASTOPEN_CONNECT => {
+            libc::TCP_NODELAY => self.set(TcpOption::NoDelay(on), |o| o.no_delay = on),
+            libc::TCP_CORK => self.set(TcpOption::Cork(on), |o| o.cork = on),
+            libc::TCP_QUICKACK => self.set_stream(&self.lock(), TcpOption::QuickAck(on)),
+            TCP_INQ => {
                 let on = within(value, 0..=1)? == 1;
-                let mode = self.backend.with(|stack, _| stack.fast_open().mode());
-                if !mode.contains(FastOpenMode::CLIENT) {
-                    return Err(Errno::OPNOTSUPP);
-                }
-                let mut state = socket.lock();
-                if state.stage != Stage::Closed {
-                    return Err(Errno::INVAL);
-                }
-                state.options.fast_open_connect = on;
-                Ok(())
+                self.remember(|o| o.inq = on)
             }
-            libc::TCP_FASTOPEN => {
-                let limit = u32::try_from(value).map_err(|_| Errno::INVAL)?;
-                let set = |o: &mut Options| o.fast_open_queue = Some(limit);
-                self.set_unconnected(socket, TcpOption::FastOpen(limit), set)
-            }
-            TCP_FASTOPEN_NO_COOKIE => {
-                let on = within(value, 0..=1)? == 1;
-                let set = |o: &mut Options| o.fast_open_no_cookie = on;
-                self.set_unconnected(socket, TcpOption::FastOpenNoCookie(on), set)
-            }
-            libc::TCP_NODELAY => self.set_both(socket, TcpOption::NoDelay(on), |o| o.no_delay = on),
-            libc::TCP_CORK => self.set_both(socket, TcpOption::Cork(on), |o| o.cork = on),
             libc::TCP_MAXSEG => {
                 if value != 0 && !MAX_SEG.contains(&value) {
                     return Err(Errno::INVAL);
                 }
                 let mss = (value != 0).then_some(value as u16);
-                self.set_both(socket, TcpOption::MaxSeg(mss), |o| o.max_seg = mss)
-            }
-            libc::TCP_KEEPIDLE => {
-                let idle = seconds(value, MAX_KEEPALIVE_SECONDS)?;
-                self.set_keepalive(socket, |times| times.idle = idle)
-            }
-            libc::TCP_KEEPINTVL => {
-                let interval = seconds(value, MAX_KEEPALIVE_SECONDS)?;
-                self.set_keepalive(socket, |times| times.interval = interval)
-            }
-            libc::TCP_KEEPCNT => {
-                let probes = within(value, 1..=MAX_PROBES)? as u8;
-                self.set_keepalive(socket, |times| times.probes = probes)
-            }
-            libc::TCP_SYNCNT => {
-                let count = within(value, 1..=MAX_PROBES)? as u8;
-                self.set_both(socket, TcpOption::SynCount(count), |o| o.syn_count = Some(count))
-            }
-            libc::TCP_DEFER_ACCEPT => {
-                let time = Duration::from_secs(u64::try_from(value).unwrap_or(0));
-                let time = defer_accept_time(defer_accept_timeouts(time));
-                self.set_both(socket, TcpOption::DeferAccept(time), |o| o.defer_accept = time)
-            }
-            libc::TCP_LINGER2 => {
-                // > A negative time: no waiting in FIN-WAIT-2 at all; 0: the system's.
-                let limit = u64::try_from(value.min(MAX_LINGER2)).ok().map(Duration::from_secs);
-                let default = self.backend.with(|stack, _| stack.default_config().fin_wait2);
-                let effective = match limit {
-                    Some(limit) if limit.is_zero() => default,
-                    limit => limit.unwrap_or_default(),
-                };
-                let kept = (limit != Some(Duration::ZERO)).then_some(limit);
-                self.set_both(socket, TcpOption::Linger2(effective), |o| o.linger2 = kept)
-            }
-            libc::TCP_USER_TIMEOUT => {
-                let ms = u64::try_from(value).map_err(|_| Errno::INVAL)?;
-                let limit = (ms > 0).then_some(Duration::from_millis(ms));
-                self.set_both(socket, TcpOption::UserTimeout(limit), |o| o.user_timeout = limit)
+                self.set(TcpOption::MaxSeg(mss), |o| o.max_seg = mss)
             }
             TCP_NOTSENT_LOWAT => {
                 let bytes = value as u32;
                 // > 0: the system's.
-                let default = |stack: &mut Stack, _| stack.default_config().notsent_lowat;
-                let effective = if on { bytes } else { self.backend.with(default) };
-                let set = |o: &mut Options| o.notsent_lowat = bytes;
-                self.set_both(socket, TcpOption::NotSentLowat(effective), set)
+                let default = || self.runtime.with(|stack, _| stack.default_config().notsent_lowat);
+                let effective = if on { bytes } else { default() };
+                self.set(TcpOption::NotSentLowat(effective), |o| o.notsent_lowat = bytes)
             }
             libc::TCP_WINDOW_CLAMP => {
-                let least = MIN_RECEIVE_BUFFER / 2;
                 let clamp = match value {
-                    0 if socket.stage() == Stage::Closed => None,
+                    0 if self.stage() == Stage::Closed => None,
                     0 => return Err(Errno::INVAL),
-                    bytes => Some((bytes as u32).max(least)),
+                    bytes => Some((bytes as u32).max(MIN_RECEIVE_BUFFER / 2)),
                 };
-                self.set_both(socket, TcpOption::WindowClamp(clamp), |o| o.window_clamp = clamp)
+                self.set(TcpOption::WindowClamp(clamp), |o| o.window_clamp = clamp)
             }
-            libc::TCP_QUICKACK => self.tell(&socket.lock(), TcpOption::QuickAck(on)),
-            TCP_INQ => match value {
-                on @ 0..=1 => remember(socket, on == 1, |o, on| o.inq = on),
-                _ => Err(Errno::INVAL),
-            },
+            TCP_FASTOPEN_CONNECT | libc::TCP_FASTOPEN | TCP_FASTOPEN_NO_COOKIE => {
+                self.set_fast_open(name, value)
+            }
+            _ => self.set_time(name, value),
+        }
+    }
+
+    fn set_fast_open(&self, name: i32, value: i32) -> Done {
+        if name == libc::TCP_FASTOPEN {
+            let limit = u32::try_from(value).map_err(|_| Errno::INVAL)?;
+            let remember = |o: &mut Options| o.fast_open_queue = Some(limit);
+            return self.set_unconnected(TcpOption::FastOpen(limit), remember);
+        }
+        let on = within(value, 0..=1)? == 1;
+        if name == TCP_FASTOPEN_NO_COOKIE {
+            let remember = |o: &mut Options| o.fast_open_no_cookie = on;
+            return self.set_unconnected(TcpOption::FastOpenNoCookie(on), remember);
+        }
+        let mode = self.runtime.with(|stack, _| stack.fast_open().mode());
+        if !mode.contains(FastOpenMode::CLIENT) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut state = self.lock();
+        if state.stage != Stage::Closed {
+            return Err(Errno::INVAL);
+        }
+        state.options.fast_open_connect = on;
+        Ok(())
+    }
+
+    /// Sets times of a connection, and how often it tries.
+    fn set_time(&self, name: i32, value: i32) -> Done {
+        match name {
+            libc::TCP_KEEPIDLE => {
+                let idle = seconds(value, MAX_KEEPALIVE_SECONDS)?;
+                self.set_keepalive(|times| times.idle = idle)
+            }
+            libc::TCP_KEEPINTVL => {
+                let interval = seconds(value, MAX_KEEPALIVE_SECONDS)?;
+                self.set_keepalive(|times| times.interval = interval)
+            }
+            libc::TCP_KEEPCNT => {
+                let probes = within(value, 1..=MAX_PROBES)? as u8;
+                self.set_keepalive(|times| times.probes = probes)
+            }
+            libc::TCP_SYNCNT => {
+                let count = within(value, 1..=MAX_PROBES)? as u8;
+                self.set(TcpOption::SynCount(count), |o| o.syn_count = Some(count))
+            }
+            libc::TCP_DEFER_ACCEPT => {
+                let time = Duration::from_secs(u64::try_from(value).unwrap_or(0));
+                let time = defer_accept_time(defer_accept_timeouts(time));
+                self.set(TcpOption::DeferAccept(time), |o| o.defer_accept = time)
+            }
+            libc::TCP_LINGER2 => {
+                // > A negative time: no waiting in FIN-WAIT-2 at all; 0: the system's.
+                let limit = u64::try_from(value.min(MAX_LINGER2)).ok().map(Duration::from_secs);
+                let default = || self.runtime.with(|stack, _| stack.default_config().fin_wait2);
+                let effective = match limit {
+                    Some(limit) if limit.is_zero() => default(),
+                    limit => limit.unwrap_or_default(),
+                };
+                let kept = (limit != Some(Duration::ZERO)).then_some(limit);
+                self.set(TcpOption::Linger2(effective), |o| o.linger2 = kept)
+            }
+            libc::TCP_USER_TIMEOUT => {
+                let ms = u64::try_from(value).map_err(|_| Errno::INVAL)?;
+                let limit = (ms > 0).then_some(Duration::from_millis(ms));
+                self.set(TcpOption::UserTimeout(limit), |o| o.user_timeout = limit)
+            }
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
     /// One key, or the present one and the one before.
-    fn set_fast_open_key(&self, socket: &Socket, value: &[u8]) -> Done {
+    fn set_fast_open_key(&self, value: &[u8]) -> Done {
         let key = |at: usize| value.get(at..at + 16).and_then(|key| key.try_into().ok());
         let (first, second) = match value.len() {
             16 => (key(0), None),
@@ -407,40 +352,35 @@ impl<B: Backend> Descriptors<B> {
             _ => return Err(Errno::INVAL),
         };
         let keys = FastOpenKeys::new(first.ok_or(Errno::INVAL)?, second);
-        let mut state = socket.lock();
-        self.tell(&state, TcpOption::FastOpenKeys(Some(keys)))?;
+        let mut state = self.lock();
+        self.set_stream(&state, TcpOption::FastOpenKeys(Some(keys)))?;
         state.options.fast_open_keys = Some(keys);
         Ok(())
     }
 
-    /// What makes sense before there is a connection only.
-    fn set_unconnected(
-        &self,
-        socket: &Socket,
-        option: TcpOption,
-        remember: impl FnOnce(&mut Options),
-    ) -> Done {
-        match socket.stage() {
-            Stage::Closed | Stage::Listening(_) => self.set_both(socket, option, remember),
+    /// Sets what only makes sense before there is a connection.
+    fn set_unconnected(&self, option: TcpOption, remember: impl FnOnce(&mut Options)) -> Done {
+        match self.stage() {
+            Stage::Closed | Stage::Listening(_) => self.set(option, remember),
             _ => Err(Errno::INVAL),
         }
     }
 
-    fn set_keepalive(&self, socket: &Socket, set: impl FnOnce(&mut KeepAlive)) -> Done {
-        let mut state = socket.lock();
+    fn set_keepalive(&self, set: impl FnOnce(&mut KeepAlive)) -> Done {
+        let mut state = self.lock();
         let options = &mut state.options;
         let mut times = options.keepalive_times.unwrap_or_default();
         set(&mut times);
         options.keepalive_times = Some(times);
         if options.keepalive {
-            self.tell(&state, TcpOption::KeepAlive(Some(times)))
+            self.set_stream(&state, TcpOption::KeepAlive(Some(times)))
         } else {
             Ok(())
         }
     }
 
-    /// Of a connection too: it goes on with the window that it has.
-    fn set_congestion(&self, socket: &Socket, value: &[u8]) -> Done {
+    /// A connection goes on with the window that it has.
+    fn set_congestion(&self, value: &[u8]) -> Done {
         if value.is_empty() {
             return Err(Errno::INVAL);
         }
@@ -451,55 +391,8 @@ impl<B: Backend> Descriptors<B> {
             b"reno" | b"newreno" => CongestionKind::NewReno,
             _ => return Err(Errno::NOENT),
         };
-        self.set_both(socket, TcpOption::Congestion(kind), |o| o.congestion = Some(kind))
+        self.set(TcpOption::Congestion(kind), |o| o.congestion = Some(kind))
     }
-
-    /// Remembers a setting, and tells the listener or the connection, if there is one.
-    fn set_both(
-        &self,
-        socket: &Socket,
-        option: TcpOption,
-        remember: impl FnOnce(&mut Options),
-    ) -> Done {
-        let mut state = socket.lock();
-        if socket.kind == Kind::Stream {
-            self.tell(&state, option)?;
-        }
-        remember(&mut state.options);
-        Ok(())
-    }
-
-    /// Tells the stack's socket of a datagram socket, if there is one yet.
-    pub(super) fn tell_datagram(
-        &self,
-        state: &State,
-        verb: impl FnOnce(&mut Stack, SocketId) -> Result<(), pagewire_stack::Error>,
-    ) -> Done {
-        match state.stage {
-            Stage::Datagram(id) => {
-                self.backend.with(|stack, _| verb(stack, id.into())).map_err(errno)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn tell(&self, state: &State, option: TcpOption) -> Done {
-        let set = |stack: &mut Stack, now| match (state.stage, state.stage.connection()) {
-            (Stage::Listening(id), _) => stack.listener(id)?.set_option(option),
-            (_, Some(id)) => stack.tcp(id)?.set_option(now, option),
-            (_, None) => Ok(()),
-        };
-        match self.backend.with(set) {
-            // Nothing that connections inherit.
-            Err(pagewire_stack::Error::NotSupported) => Ok(()),
-            done => done.map_err(errno),
-        }
-    }
-}
-
-fn remember<T>(socket: &Socket, value: T, set: impl FnOnce(&mut Options, T)) -> Done {
-    set(&mut socket.lock().options, value);
-    Ok(())
 }
 
 /// An `int` of C.
@@ -532,4 +425,9 @@ fn timeout(value: &[u8]) -> Result<Option<Duration>, Errno> {
     }
     let limit = Duration::new(seconds as u64, micros as u32 * 1000);
     Ok((!limit.is_zero()).then_some(limit))
+}
+
+/// > Linux doubles the size of a buffer; the least is two small packets. It compares without sign.
+fn buffer(value: i32, least: u32) -> u32 {
+    ((value as u32).min(BUFFER_MAX) * 2).max(least)
 }

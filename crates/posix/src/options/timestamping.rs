@@ -1,11 +1,13 @@
-//! `SO_TIMESTAMPING`: when sent data left and arrived, told in the error queue.
+//! `SO_TIMESTAMPING`: when sent data left and arrived, reported in the error queue.
 
-use pagewire_stack::{TxMoment, TxTimestamp, TxTimestamping};
+use std::time::Duration;
 
+use pagewire_stack::{Tcp, TxMoment, TxTimestamp, TxTimestamping};
+
+use super::call::SocketOptions;
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
+use crate::file::socket::Kind;
 use crate::message::ReceiveMessage;
-use crate::socket::{Kind, Socket};
 use crate::{Errno, errno};
 
 /// A `struct scm_timestamping`: three `timespec`s, of which software fills in the first.
@@ -20,45 +22,42 @@ const TX_ACK: u32 = 1 << 9;
 const OPT_TSONLY: u32 = 1 << 11;
 const KNOWN: u32 = TX_SOFTWARE | SOFTWARE | OPT_ID | TX_SCHED | TX_ACK | OPT_TSONLY;
 
-impl<B: Backend> Descriptors<B> {
+impl<B: Backend> SocketOptions<'_, B> {
     /// Sets the option of a connected stream.
     ///
     /// # Errors
     /// `EINVAL` for bits without a meaning here (what is received, hardware), and for numbered
     /// bytes before there is a connection to number, as in Linux.
-    pub(crate) fn set_timestamping(&self, socket: &Socket, value: i32) -> Result<(), Errno> {
+    pub(crate) fn set_timestamping(&self, value: i32) -> Result<(), Errno> {
         let bits = value as u32;
-        if socket.kind != Kind::Stream {
+        if self.kind != Kind::Stream {
             return Err(Errno::NOPROTOOPT);
         }
-        let mut state = socket.lock();
+        let mut state = self.lock();
         let id = state.stage.connection();
         if bits & !KNOWN != 0 || (bits & OPT_ID != 0 && id.is_none()) {
             return Err(Errno::INVAL);
         }
         if let Some(id) = id {
-            let set = self
-                .backend
-                .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.set_timestamping(kinds(bits))));
-            set.map_err(errno)?;
+            let set = |mut tcp: Tcp<'_>| tcp.set_timestamping(kinds(bits));
+            self.runtime.with(|stack, _| stack.tcp(id).map(set)).map_err(errno)?;
         }
         state.options.timestamping = bits;
         Ok(())
     }
+}
 
-    /// The ancillary data that comes before the error: when.
-    pub(crate) fn put_timestamp(&self, message: &mut ReceiveMessage<'_, '_>, found: &TxTimestamp) {
-        let at = self.backend.time_of_day(found.at);
-        let mut data = [0; SCM_TIMESTAMPING_LEN];
-        data[..8].copy_from_slice(&at.as_secs().to_ne_bytes());
-        data[8..16].copy_from_slice(&u64::from(at.subsec_nanos()).to_ne_bytes());
-        message.put_control(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &data);
-    }
+/// Appends the ancillary data that comes before the error: the time of day.
+pub(crate) fn put_timestamp(message: &mut ReceiveMessage<'_, '_>, at: Duration) {
+    let mut data = [0; SCM_TIMESTAMPING_LEN];
+    data[..8].copy_from_slice(&at.as_secs().to_ne_bytes());
+    data[8..16].copy_from_slice(&u64::from(at.subsec_nanos()).to_ne_bytes());
+    message.put_control(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &data);
 }
 
 /// What the stack is to report.
 fn kinds(bits: u32) -> TxTimestamping {
-    // Without SOF_TIMESTAMPING_SOFTWARE they would be taken, and not told.
+    // Without SOF_TIMESTAMPING_SOFTWARE they would be taken, and not reported.
     let pairs = [
         (TX_SCHED, TxTimestamping::SCHEDULED),
         (TX_SOFTWARE, TxTimestamping::SENT),
@@ -78,8 +77,8 @@ pub(crate) fn info_and_data(found: &TxTimestamp, bits: u32) -> (u32, u32) {
     (info, if bits & OPT_ID != 0 { found.byte } else { 0 })
 }
 
-/// Whether what was sent comes back with the timestamp. There is never room for it here, so that
-/// the message is cut.
+/// Whether the timestamp returns the payload. There is never room for it here, so that the message is
+/// cut.
 pub(crate) fn returns_payload(bits: u32) -> bool {
     bits & OPT_TSONLY == 0
 }

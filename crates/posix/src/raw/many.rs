@@ -6,88 +6,90 @@ use std::time::Duration;
 
 use libc::{c_int, c_uint, mmsghdr, timespec};
 
-use super::{Result, recvmsg, sendmsg};
+use super::{Raw, Result};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
 use crate::limits::MAX_IOV;
 use crate::{Errno, Fd};
 
-/// `sendmmsg(2)`. An error is returned only if nothing was sent.
-///
-/// # Safety
-/// `messages` is null or points to `count` elements, each valid as for [`sendmsg`].
-pub unsafe fn sendmmsg<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> Result<usize> {
-    files.file(fd)?.socket()?;
-    let mut sent = 0;
-    while sent < (count as usize).min(MAX_IOV) {
-        // SAFETY: null, or below `count`.
-        let message = unsafe { at(messages, sent) };
-        // SAFETY: null or valid, says the caller.
-        let header = unsafe { message.as_ref() }.map_or(ptr::null(), |m| &raw const m.msg_hdr);
-        // SAFETY: as the caller says.
-        match unsafe { sendmsg(files, fd, header, flags) } {
-            // SAFETY: `sendmsg` has answered, so it is not null, and valid, says the caller.
-            Ok(n) => unsafe { (*message).msg_len = n as c_uint },
-            Err(error) if sent == 0 => return Err(error),
-            Err(_) => break,
+impl<B: Backend> Raw<'_, B> {
+    /// `sendmmsg(2)`. An error is returned only if nothing was sent.
+    ///
+    /// # Safety
+    /// `messages` is null or points to `count` elements, each valid as for [`sendmsg`](Self::sendmsg).
+    pub unsafe fn sendmmsg(
+        &self,
+        fd: Fd,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+    ) -> Result<usize> {
+        self.0.file(fd)?.socket()?;
+        let mut sent = 0;
+        while sent < (count as usize).min(MAX_IOV) {
+            // SAFETY: null, or below `count`.
+            let message = unsafe { at(messages, sent) };
+            // SAFETY: null or valid, says the caller.
+            let header = unsafe { message.as_ref() }.map_or(ptr::null(), |m| &raw const m.msg_hdr);
+            // SAFETY: as the caller says.
+            match unsafe { self.sendmsg(fd, header, flags) } {
+                // SAFETY: `sendmsg` has answered, so it is not null, and valid, says the caller.
+                Ok(n) => unsafe { (*message).msg_len = n as c_uint },
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => break,
+            }
+            sent += 1;
         }
-        sent += 1;
+        Ok(sent)
     }
-    Ok(sent)
-}
 
-/// `recvmmsg(2)`, also from the error queue. An error is returned only if nothing was received;
-/// `timeout` is looked at between messages, and what is left of it is written back.
-///
-/// # Safety
-/// `messages` is null or points to `count` elements, each valid as for [`recvmsg`]; `timeout` is
-/// null or valid.
-pub unsafe fn recvmmsg<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> Result<usize> {
-    // SAFETY: null or valid, says the caller.
-    let timeout = unsafe { timeout.as_mut() };
-    let limit = timeout.as_deref().map(duration).transpose()?;
-    let deadline = limit.map(|limit| files.backend().now() + limit);
-    files.file(fd)?.socket()?;
-    let mut received = 0;
-    let mut each = flags & !libc::MSG_WAITFORONE;
-    while received < (count as usize).min(MAX_IOV) {
-        // SAFETY: null, or below `count`.
-        let message = unsafe { at(messages, received) };
+    /// `recvmmsg(2)`, also from the error queue. An error is returned only if nothing was received;
+    /// `timeout` is looked at between messages, and what is left of it is written back.
+    ///
+    /// # Safety
+    /// `messages` is null or points to `count` elements, each valid as for [`recvmsg`](Self::recvmsg); `timeout` is
+    /// null or valid.
+    pub unsafe fn recvmmsg(
+        &self,
+        fd: Fd,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec,
+    ) -> Result<usize> {
         // SAFETY: null or valid, says the caller.
-        let header = unsafe { message.as_mut() }.map_or(ptr::null_mut(), |m| &raw mut m.msg_hdr);
-        // SAFETY: as the caller says.
-        match unsafe { recvmsg(files, fd, header, each) } {
-            // SAFETY: `recvmsg` has answered, so it is not null, and valid, says the caller.
-            Ok(n) => unsafe { (*message).msg_len = n as c_uint },
-            Err(error) if received == 0 => return Err(error),
-            Err(_) => break,
+        let timeout = unsafe { timeout.as_mut() };
+        let runtime = &self.0.runtime;
+        let deadline = runtime.deadline(timeout.as_deref().map(duration).transpose()?);
+        self.0.file(fd)?.socket()?;
+        let mut received = 0;
+        let mut each = flags & !libc::MSG_WAITFORONE;
+        while received < (count as usize).min(MAX_IOV) {
+            // SAFETY: null, or below `count`.
+            let message = unsafe { at(messages, received) };
+            // SAFETY: null or valid, says the caller.
+            let header =
+                unsafe { message.as_mut() }.map_or(ptr::null_mut(), |m| &raw mut m.msg_hdr);
+            // SAFETY: as the caller says.
+            match unsafe { self.recvmsg(fd, header, each) } {
+                // SAFETY: `recvmsg` has answered, so it is not null, and valid, says the caller.
+                Ok(n) => unsafe { (*message).msg_len = n as c_uint },
+                Err(error) if received == 0 => return Err(error),
+                Err(_) => break,
+            }
+            received += 1;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                each |= libc::MSG_DONTWAIT;
+            }
+            if runtime.is_over(deadline) {
+                break;
+            }
         }
-        received += 1;
-        if flags & libc::MSG_WAITFORONE != 0 {
-            each |= libc::MSG_DONTWAIT;
+        if let (Some(timeout), Some(deadline)) = (timeout, deadline) {
+            let left = deadline.saturating_since(runtime.backend.now());
+            (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
         }
-        if deadline.is_some_and(|at| files.backend().now() >= at) {
-            break;
-        }
+        Ok(received)
     }
-    if let (Some(timeout), Some(deadline)) = (timeout, deadline) {
-        let left = deadline.saturating_since(files.backend().now());
-        (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
-    }
-    Ok(received)
 }
 
 /// The element at `index`; null of a null pointer.

@@ -4,9 +4,8 @@ use std::ptr;
 
 use libc::{c_int, c_void};
 
-use super::{Result, bytes_mut};
+use super::{Raw, Result, bytes_mut};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
 use crate::limits::MAX_RW_BYTES;
 use crate::{Errno, Fd, ZerocopyReceive};
 
@@ -22,114 +21,103 @@ pub(super) const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 const ZEROCOPY_RECEIVE: usize = 64;
 const LEAST_ZEROCOPY_RECEIVE: usize = 12;
 
-/// Reads the structure, receives, and writes it back; returns its length.
-///
-/// # Safety
-/// The buffer in the structure is null or as long and writable as it says.
-pub(super) unsafe fn zerocopy_receive<B: Backend>(
-    files: &Descriptors<B>,
-    fd: Fd,
-    value: &mut [u8],
-) -> Result<usize> {
-    if value.len() < LEAST_ZEROCOPY_RECEIVE {
-        return Err(Errno::INVAL);
+impl<B: Backend> Raw<'_, B> {
+    /// Reads the structure, receives, and writes it back; returns its length.
+    ///
+    /// # Safety
+    /// The buffer in the structure is null or as long and writable as it says.
+    pub(super) unsafe fn zerocopy_receive(&self, fd: Fd, value: &mut [u8]) -> Result<usize> {
+        if value.len() < LEAST_ZEROCOPY_RECEIVE {
+            return Err(Errno::INVAL);
+        }
+        let len = value.len().min(ZEROCOPY_RECEIVE);
+        let (value, beyond) = value.split_at_mut(len);
+        if beyond.iter().any(|&byte| byte != 0) {
+            return Err(Errno::INVAL);
+        }
+        let mut fields = [0; ZEROCOPY_RECEIVE];
+        fields[..len].copy_from_slice(value);
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| fields[at + i]));
+        let long = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| fields[at + i]));
+        if word(60) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut request = ZerocopyReceive {
+            address: long(0),
+            length: word(8),
+            flags: word(36),
+            msg_flags: word(56),
+            ..ZerocopyReceive::default()
+        };
+        // As Linux: a negative length is none.
+        let copy_len = usize::try_from(word(32) as i32).unwrap_or(0).min(MAX_RW_BYTES);
+        let buffer = ptr::with_exposed_provenance_mut::<u8>(long(24) as usize);
+        let copy_len = if buffer.is_null() { 0 } else { copy_len };
+        // SAFETY: not null, or of no length; writable, says the caller.
+        let copy = unsafe { bytes_mut(buffer, copy_len) }?;
+        self.0.zerocopy_receive(fd, &mut request, copy)?;
+        let mut set =
+            |at: usize, word: u32| fields[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        set(8, request.length);
+        set(12, request.recv_skip_hint);
+        set(16, request.inq);
+        set(20, request.err as u32);
+        set(32, request.copybuf_len as u32);
+        set(56, request.msg_flags);
+        if request.msg_flags == 0 {
+            // No ancillary data.
+            set(48, 0);
+            set(52, 0);
+        }
+        value.copy_from_slice(&fields[..len]);
+        Ok(len)
     }
-    let len = value.len().min(ZEROCOPY_RECEIVE);
-    let (value, beyond) = value.split_at_mut(len);
-    if beyond.iter().any(|&byte| byte != 0) {
-        return Err(Errno::INVAL);
+
+    /// `mmap(2)` of a stream in the sense of Linux's first version: it receives. The address is a hint
+    /// that is not taken.
+    ///
+    /// What it gives is read-only memory that stays until [`munmap`](Self::munmap) of all of it; see
+    /// [`Descriptors::mmap`](crate::Descriptors::mmap).
+    pub fn mmap(
+        &self,
+        _addr: *mut c_void,
+        len: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: Fd,
+        offset: i64,
+    ) -> Result<*mut c_void> {
+        self.0.mmap(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
     }
-    let mut fields = [0; ZEROCOPY_RECEIVE];
-    fields[..len].copy_from_slice(value);
-    let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| fields[at + i]));
-    let long = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| fields[at + i]));
-    if word(60) != 0 {
-        return Err(Errno::INVAL);
+
+    /// `mmap(2)` of a stream in the sense of Linux's later version: it reserves addresses for
+    /// `TCP_ZEROCOPY_RECEIVE`; see
+    /// [`Descriptors::mmap_reserve`](crate::Descriptors::mmap_reserve).
+    pub fn mmap_reserve(
+        &self,
+        _addr: *mut c_void,
+        len: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: Fd,
+        offset: i64,
+    ) -> Result<*mut c_void> {
+        self.0.mmap_reserve(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
     }
-    let mut request = ZerocopyReceive {
-        address: long(0),
-        length: word(8),
-        flags: word(36),
-        msg_flags: word(56),
-        ..ZerocopyReceive::default()
-    };
-    // As Linux: a negative length is none.
-    let copy_len = usize::try_from(word(32) as i32).unwrap_or(0).min(MAX_RW_BYTES);
-    let buffer = ptr::with_exposed_provenance_mut::<u8>(long(24) as usize);
-    let copy_len = if buffer.is_null() { 0 } else { copy_len };
-    // SAFETY: not null, or of no length; writable, says the caller.
-    let copy = unsafe { bytes_mut(buffer, copy_len) }?;
-    files.zerocopy_receive(fd, &mut request, copy)?;
-    let mut set = |at: usize, word: u32| fields[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-    set(8, request.length);
-    set(12, request.recv_skip_hint);
-    set(16, request.inq);
-    set(20, request.err as u32);
-    set(32, request.copybuf_len as u32);
-    set(56, request.msg_flags);
-    if request.msg_flags == 0 {
-        // No ancillary data.
-        set(48, 0);
-        set(52, 0);
+
+    /// `munmap(2)` of what [`mmap`](Self::mmap) and [`mmap_reserve`](Self::mmap_reserve) gave.
+    ///
+    /// # Safety
+    /// Nothing refers to the memory any more.
+    pub unsafe fn munmap(&self, addr: *mut c_void, len: usize) -> Result<()> {
+        self.0.munmap(addr.addr(), len)
     }
-    value.copy_from_slice(&fields[..len]);
-    Ok(len)
-}
 
-/// `mmap(2)` of a stream in the sense of Linux's first version: it receives. The address is a hint
-/// that is not taken.
-///
-/// What it gives is read-only memory that stays until [`munmap`] of all of it; see
-/// [`Descriptors::mmap`].
-pub fn mmap<B: Backend>(
-    files: &Descriptors<B>,
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: Fd,
-    offset: i64,
-) -> Result<*mut c_void> {
-    let _ = addr;
-    files.mmap(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
-}
-
-/// `mmap(2)` of a stream in the sense of Linux's later version: it reserves addresses for
-/// `TCP_ZEROCOPY_RECEIVE`; see [`Descriptors::mmap_reserve`].
-pub fn mmap_reserve<B: Backend>(
-    files: &Descriptors<B>,
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: Fd,
-    offset: i64,
-) -> Result<*mut c_void> {
-    let _ = addr;
-    files.mmap_reserve(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
-}
-
-/// `munmap(2)` of what [`mmap`] and [`mmap_reserve`] gave.
-///
-/// # Safety
-/// Nothing refers to the memory any more.
-pub unsafe fn munmap<B: Backend>(
-    files: &Descriptors<B>,
-    addr: *mut c_void,
-    len: usize,
-) -> Result<()> {
-    files.munmap(addr.addr(), len)
-}
-
-/// `madvise(2)` of the same, with `MADV_DONTNEED`.
-///
-/// # Safety
-/// As [`munmap`].
-pub unsafe fn madvise<B: Backend>(
-    files: &Descriptors<B>,
-    addr: *mut c_void,
-    len: usize,
-    advice: c_int,
-) -> Result<()> {
-    files.madvise(addr.addr(), len, advice)
+    /// `madvise(2)` of reserved addresses, with `MADV_DONTNEED`.
+    ///
+    /// # Safety
+    /// As [`munmap`](Self::munmap).
+    pub unsafe fn madvise(&self, addr: *mut c_void, len: usize, advice: c_int) -> Result<()> {
+        self.0.madvise(addr.addr(), len, advice)
+    }
 }

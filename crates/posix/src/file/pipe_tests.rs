@@ -1,15 +1,9 @@
 use super::*;
 use crate::notice::Signal;
 
-fn pipe() -> Pipe {
-    let queue = Queue { pieces: VecDeque::new(), bytes: 0, readers: true, writers: true };
-    let (read_watch, write_watch) = (Arc::<Watch>::default(), Arc::<Watch>::default());
-    Pipe { queue: Mutex::new(queue), read_watch, write_watch }
-}
-
 #[test]
 fn what_a_splice_cannot_send_stays_and_nobody_finds_the_pipe_empty_meanwhile() {
-    let pipe = pipe();
+    let pipe = Pipe::new();
     pipe.put(|_| Ok(vec![Frag::from_static(b"data")])).unwrap();
     pipe.lock().writers = false;
     let taken = pipe.take(4, |frags| {
@@ -27,7 +21,7 @@ fn what_a_splice_cannot_send_stays_and_nobody_finds_the_pipe_empty_meanwhile() {
 
 #[test]
 fn nothing_is_fetched_for_a_reader_that_is_gone_nor_beyond_the_room() {
-    let pipe = pipe();
+    let pipe = Pipe::new();
     let put = pipe.put(|room| {
         // Another writer would be promised the same room.
         assert!(pipe.queue.try_lock().is_err());
@@ -41,7 +35,7 @@ fn nothing_is_fetched_for_a_reader_that_is_gone_nor_beyond_the_room() {
 
 #[test]
 fn pouring_wakes_who_waits_for_room_and_who_waits_for_data() {
-    let (from, into) = (pipe(), pipe());
+    let (from, into) = (Pipe::new(), Pipe::new());
     from.put(|_| Ok(vec![Frag::from_static(b"data")])).unwrap();
     let (writer, reader) = (Signal::new(), Signal::new());
     let _writing = from.write_watch.watch(Events::OUT, &writer);

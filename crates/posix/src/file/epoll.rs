@@ -1,24 +1,23 @@
 //! epoll: level and edge triggered, one-shot, exclusive, nested.
 //!
 //! As in Linux, an instance has a list of entries that may be ready. A file's wake-up puts its
-//! entries there ([`Ready::push`]); whoever waits takes them off, asks the file how things stand,
-//! and puts those back that are level triggered and still ready. Edge triggering is nothing but
-//! not putting back.
+//! entries there ([`Ready::push`]); `epoll_wait` takes them off, asks the files, and puts those back
+//! that are level triggered and still ready. An edge-triggered entry is not put back.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::{File, Object};
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
-use crate::file::{File, Object};
+use crate::events::Events;
 use crate::limits::{MAX_EPOLL_DEPTH, MAX_EPOLL_PATHS};
-use crate::notice::{Signal, Watch};
-use crate::poll::Events;
+use crate::notice::{Signal, Subscriber, Watch, push_weak};
+use crate::runtime::Runtime;
 use crate::{Errno, Fd};
 
-/// What epoll reports, and what it is told.
+/// What epoll reports, and what it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
     /// What to wait for, or what the file is ready for.
@@ -27,7 +26,7 @@ pub struct EpollEvent {
     pub data: u64,
 }
 
-/// What [`Descriptors::epoll_ctl`] does.
+/// What [`Descriptors::epoll_ctl`](crate::Descriptors::epoll_ctl) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollOp {
     /// Watches a file.
@@ -43,17 +42,19 @@ pub enum EpollOp {
 pub(crate) struct Epoll(Arc<Core>);
 
 #[derive(Debug)]
-pub(crate) struct Core {
+struct Core {
     lists: Mutex<Lists>,
     /// Threads in `epoll_wait`.
     waiters: AtomicUsize,
     /// Of the instance's own file.
     watch: Arc<Watch>,
+    /// Entries of instances that watch this one.
+    upper: Mutex<Vec<Weak<Ready>>>,
 }
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// By what Linux knows them by: the file, and the number it was added by.
+    /// As in Linux, by the file and the number that it was added by.
     entries: HashMap<(usize, Fd), Entry>,
     ready: VecDeque<(usize, Fd)>,
 }
@@ -64,16 +65,16 @@ struct Entry {
     wanted: Events,
     data: u64,
     queued: bool,
-    /// Held so that the file's watch finds it.
+    /// Kept so that the file's watch finds it.
     link: Arc<Ready>,
 }
 
 /// An entry as the watch of its file knows it.
 #[derive(Debug)]
-pub(crate) struct Ready {
+struct Ready {
     core: Weak<Core>,
     key: (usize, Fd),
-    pub(crate) exclusive: bool,
+    exclusive: bool,
 }
 
 /// Settings among the event bits.
@@ -89,10 +90,8 @@ const WITH_EXCLUSIVE: Events = Events::IN
     .union(Events::EDGE)
     .union(Events::EXCLUSIVE);
 
-impl Ready {
-    /// The file may be ready for `what` (nothing: for anything). Returns whether somebody was
-    /// waiting for that.
-    pub(crate) fn push(&self, what: Events) -> bool {
+impl Subscriber for Ready {
+    fn push(&self, what: Events) -> bool {
         let Some(core) = self.core.upgrade() else { return false };
         {
             let mut lists = core.lock();
@@ -114,8 +113,11 @@ impl Ready {
         waited_for
     }
 
-    /// The file is gone.
-    pub(crate) fn forget(&self) {
+    fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    fn forget(&self) {
         if let Some(core) = self.core.upgrade() {
             core.lock().remove(&self.key);
         }
@@ -123,8 +125,8 @@ impl Ready {
 }
 
 impl Lists {
-    /// Off both lists: added again, a file must not be reported twice in one call, nor may adding
-    /// and deleting it in turn make the list longer and longer.
+    /// Takes an entry off both lists: a file that is added again must not be reported twice in one
+    /// call, nor make the list grow.
     fn remove(&mut self, key: &(usize, Fd)) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         if entry.queued {
@@ -136,64 +138,60 @@ impl Lists {
 
 impl Core {
     fn lock(&self) -> MutexGuard<'_, Lists> {
-        // A key in one list and not in the other is skipped, so every state is a sound one.
+        // A key in one list only is skipped, so every state is sound.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Epoll {
-    fn new(watch: Arc<Watch>) -> Self {
-        Self(Arc::new(Core { lists: Mutex::default(), waiters: AtomicUsize::new(0), watch }))
+impl Core {
+    fn new(watch: Arc<Watch>) -> Arc<Self> {
+        let (lists, upper) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { lists, waiters: AtomicUsize::new(0), watch, upper })
     }
 
-    /// The last descriptor is gone.
-    pub(crate) fn release(&self) {
-        *self.0.lock() = Lists::default();
+    fn upper(&self) -> MutexGuard<'_, Vec<Weak<Ready>>> {
+        self.upper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<B: Backend> Descriptors<B> {
-    /// A new instance; `flags` is 0 or `EPOLL_CLOEXEC`.
-    pub fn epoll_create1(&self, flags: i32) -> Result<Fd, Errno> {
-        if flags & !libc::EPOLL_CLOEXEC != 0 {
-            return Err(Errno::INVAL);
-        }
+impl Epoll {
+    /// A file of a new instance.
+    pub(crate) fn file() -> Arc<File> {
         let watch = Arc::<Watch>::default();
-        let epoll = Object::Epoll(Epoll::new(Arc::clone(&watch)));
-        let file = File::with_watch(epoll, false, watch);
-        self.install(file, flags != 0)
+        let epoll = Self(Core::new(Arc::clone(&watch)));
+        File::with_watch(Object::Epoll(epoll), false, watch)
     }
 
-    /// [`epoll_create1`](Self::epoll_create1) in its old form: `size` is positive, and means nothing.
-    pub fn epoll_create(&self, size: i32) -> Result<Fd, Errno> {
-        if size <= 0 { Err(Errno::INVAL) } else { self.epoll_create1(0) }
+    /// The last descriptor is closed.
+    pub(crate) fn close(&self) {
+        *self.0.lock() = Lists::default();
     }
 
-    /// Changes what an instance watches.
-    ///
-    /// # Errors
-    /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (not an epoll instance, itself, or `EPOLLEXCLUSIVE`
-    /// where it cannot be, or a mesh of instances too dense), `ELOOP` (instances that watch each
-    /// other).
-    pub fn epoll_ctl(&self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Errno> {
-        let instance = self.file(epoll)?;
-        let target = self.file(fd)?;
-        let Object::Epoll(Epoll(core)) = &instance.object else { return Err(Errno::INVAL) };
-        if Arc::ptr_eq(instance.shared(), target.shared()) {
-            return Err(Errno::INVAL);
-        }
-        let key = (Arc::as_ptr(target.shared()) as usize, fd);
+    /// Changes what the instance watches of `target`, which the caller knows as `fd`.
+    pub(crate) fn control<B: Backend>(
+        &self,
+        runtime: &Runtime<B>,
+        op: EpollOp,
+        fd: Fd,
+        target: &Arc<File>,
+    ) -> Result<(), Errno> {
+        let Self(core) = self;
+        let key = (Arc::as_ptr(target) as usize, fd);
         match op {
             EpollOp::Add(event) => {
                 let exclusive = event.events.contains(Events::EXCLUSIVE);
-                let nested = matches!(target.object, Object::Epoll(_));
-                if exclusive && (nested || !WITH_EXCLUSIVE.contains(event.events)) {
+                let nested = match &target.object {
+                    Object::Epoll(Self(inner)) => Some(inner),
+                    _ => None,
+                };
+                if exclusive && (nested.is_some() || !WITH_EXCLUSIVE.contains(event.events)) {
                     return Err(Errno::INVAL);
                 }
-                // Two threads that close a ring from either side must not both find it open.
-                let _nesting = nested.then(|| self.nesting());
-                if let Object::Epoll(Epoll(inner)) = &target.object {
-                    // Both ways: a tower grows at its foot as well as at its top.
+                // Two threads that close a ring must not both find it open.
+                let _nesting =
+                    nested.map(|_| runtime.nesting.lock().unwrap_or_else(PoisonError::into_inner));
+                if let Some(inner) = nested {
+                    // Both ways: a tower grows at its foot too.
                     let above = check_above(core, MAX_EPOLL_DEPTH, &mut HashMap::new())?;
                     let mut looked = HashMap::new();
                     check_depth(inner, core, MAX_EPOLL_DEPTH - above, &mut looked)?;
@@ -206,7 +204,7 @@ impl<B: Backend> Descriptors<B> {
                         return Err(Errno::EXIST);
                     }
                     let entry = Entry {
-                        file: Arc::downgrade(target.shared()),
+                        file: Arc::downgrade(target),
                         wanted: event.events | Events::ERR | Events::HUP,
                         data: event.data,
                         queued: false,
@@ -214,9 +212,15 @@ impl<B: Backend> Descriptors<B> {
                     };
                     lists.entries.insert(key, entry);
                 }
-                target.watch.add_epoll(&link);
-                self.report_edges(&target);
-                self.queue_if_ready(&target, &link, event.events);
+                let weak = Arc::downgrade(&link);
+                if let Some(inner) = nested {
+                    push_weak(&mut inner.upper(), weak.clone());
+                }
+                target.watch.add_epoll(weak);
+                if let Object::Socket(socket) = &target.object {
+                    socket.report_edges(runtime);
+                }
+                link.push_if_ready(runtime, target, event.events);
             }
             EpollOp::Modify(event) => {
                 let link = {
@@ -229,7 +233,7 @@ impl<B: Backend> Descriptors<B> {
                     entry.data = event.data;
                     Arc::clone(&entry.link)
                 };
-                self.queue_if_ready(&target, &link, event.events);
+                link.push_if_ready(runtime, target, event.events);
             }
             EpollOp::Delete => {
                 core.lock().remove(&key).ok_or(Errno::NOENT)?;
@@ -238,55 +242,65 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
-    fn queue_if_ready(&self, target: &File, link: &Ready, wanted: Events) {
-        let ready = self.ready_events(target) & (wanted | Events::ERR | Events::HUP);
-        if !ready.is_empty() {
-            link.push(ready);
-        }
-    }
-
-    /// Waits until something is ready, or `timeout` is over (`None`: for ever). Returns how many
-    /// entries of `events` were filled.
-    ///
-    /// # Errors
-    /// `EINVAL` without room for an event, or if `epoll` is no instance.
-    pub fn epoll_wait(
+    /// Waits until something is ready, or `timeout` is over; returns how many of `events` were filled.
+    pub(crate) fn wait<B: Backend>(
         &self,
-        epoll: Fd,
+        runtime: &Runtime<B>,
         events: &mut [EpollEvent],
         timeout: Option<Duration>,
-    ) -> Result<usize, Errno> {
-        if events.is_empty() {
-            return Err(Errno::INVAL);
-        }
-        let held = self.file(epoll)?;
-        let Object::Epoll(Epoll(core)) = &held.object else { return Err(Errno::INVAL) };
-        let n = self.collect(core, events);
+    ) -> usize {
+        let Self(core) = self;
+        let n = core.report(runtime, events);
         if n > 0 || timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Ok(n);
+            return n;
         }
-        let deadline = timeout.map(|timeout| self.backend.now() + timeout);
+        let deadline = runtime.deadline(timeout);
         let signal = Signal::new();
-        let _watching = held.watch.watch(Events::IN, &signal);
+        let _watching = core.watch.watch(Events::IN, &signal);
         loop {
             signal.clear();
-            let n = self.collect(core, events);
-            if n > 0 || self.is_over(deadline) {
-                return Ok(n);
+            let n = core.report(runtime, events);
+            if n > 0 || runtime.is_over(deadline) {
+                return n;
             }
             core.waiters.fetch_add(1, Ordering::AcqRel);
-            self.backend.wait(&signal, deadline);
+            runtime.backend.wait(&signal, deadline);
             core.waiters.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Reports entries that are ready. Each is looked at once at most.
-    fn collect(&self, core: &Core, events: &mut [EpollEvent]) -> usize {
-        let (mut found, mut left) = (0, core.lock().ready.len());
+    /// Readable, if the instance has something to report.
+    pub(crate) fn events<B: Backend>(&self, runtime: &Runtime<B>) -> Events {
+        let files: Vec<_> = {
+            let lists = self.0.lock();
+            let entry = |key| lists.entries.get(key).map(|e| (e.file.clone(), e.wanted));
+            lists.ready.iter().filter_map(entry).collect()
+        };
+        let is_ready = |(file, wanted): &(Weak<File>, Events)| {
+            !PRIVATE.contains(*wanted)
+                && file.upgrade().is_some_and(|file| file.events(runtime).intersects(*wanted))
+        };
+        Events::READ.when(files.iter().any(is_ready))
+    }
+}
+
+impl Ready {
+    fn push_if_ready<B: Backend>(&self, runtime: &Runtime<B>, target: &File, wanted: Events) {
+        let ready = target.events(runtime) & (wanted | Events::ERR | Events::HUP);
+        if !ready.is_empty() {
+            self.push(ready);
+        }
+    }
+}
+
+impl Core {
+    /// Reports entries that are ready, each at most once.
+    fn report<B: Backend>(&self, runtime: &Runtime<B>, events: &mut [EpollEvent]) -> usize {
+        let (mut found, mut left) = (0, self.lock().ready.len());
         while left > 0 && found < events.len() {
             left -= 1;
             let taken = {
-                let mut lists = core.lock();
+                let mut lists = self.lock();
                 let Lists { entries, ready } = &mut *lists;
                 let Some(key) = ready.pop_front() else { break };
                 entries.get_mut(&key).map(|entry| {
@@ -296,8 +310,8 @@ impl<B: Backend> Descriptors<B> {
             };
             let Some((key, file)) = taken else { continue };
             let Some(file) = file.upgrade() else { continue };
-            let ready = self.ready_events(&file);
-            let mut lists = core.lock();
+            let ready = file.events(runtime);
+            let mut lists = self.lock();
             let Lists { entries, ready: list } = &mut *lists;
             let Some(entry) = entries.get_mut(&key) else { continue };
             let reported = ready & entry.wanted & !PRIVATE;
@@ -316,24 +330,10 @@ impl<B: Backend> Descriptors<B> {
         }
         found
     }
-
-    /// An instance that has something to report is readable.
-    pub(crate) fn epoll_events(&self, epoll: &Epoll) -> Events {
-        let files: Vec<_> = {
-            let lists = epoll.0.lock();
-            let entry = |key| lists.entries.get(key).map(|e| (e.file.clone(), e.wanted));
-            lists.ready.iter().filter_map(entry).collect()
-        };
-        let is_ready = |(file, wanted): &(Weak<File>, Events)| {
-            !PRIVATE.contains(*wanted)
-                && file.upgrade().is_some_and(|file| self.ready_events(&file).intersects(*wanted))
-        };
-        if files.iter().any(is_ready) { Events::READ } else { Events::empty() }
-    }
 }
 
-/// What a walk over instances found at each, so that it comes by each edge of a mesh a few times and
-/// not once for each way that leads there. (Held, so that an address stays one instance's.)
+/// What a walk found at each instance, so that it visits each edge of a mesh a few times and not once
+/// for each path. (The instance is kept, so that its address stays its own.)
 type Looked = HashMap<*const Core, (Arc<Core>, usize)>;
 
 /// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows. `looked` has the
@@ -362,14 +362,14 @@ fn check_depth(
 
 /// The instances that watch `core`.
 fn above(core: &Core) -> Vec<Arc<Core>> {
-    let links = core.watch.epolls();
+    let links: Vec<_> = core.upper().iter().filter_map(Weak::upgrade).collect();
     let upper = links.iter().filter_map(|link| link.core.upgrade().map(|core| (link, core)));
-    // Deleted entries leave links that nobody looks at.
+    // Links of deleted entries stay in the list.
     let upper = upper.filter(|(link, core)| core.lock().entries.contains_key(&link.key));
     upper.map(|(_, core)| core).collect()
 }
 
-/// How many instances watch one another above `core`, `core` left out: no more than `depth`.
+/// How many levels of instances watch `core`: no more than `depth`.
 fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<usize, Errno> {
     let mut highest = 0;
     for upper in above(core) {
@@ -385,20 +385,20 @@ fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<us
     Ok(highest)
 }
 
-/// Whether a wake-up still goes up on few enough ways from all instances of `below`, `inner` among
-/// them, once `core` watches `inner`. There is no ring.
+/// Whether a wake-up still has few enough paths up from all instances of `below`, `inner` among them,
+/// once `core` watches `inner`. There is no ring.
 fn check_breadth(inner: &Arc<Core>, core: &Arc<Core>, below: &Looked) -> Result<(), Errno> {
     let mut looked = HashMap::new();
     let new = 1 + ways_up(core, &mut looked);
     let old = ways_up(inner, &mut looked);
-    // Those below were not looked at yet: they go by way of `inner`.
+    // Those below were not visited yet: their paths lead through `inner`.
     looked.insert(Arc::as_ptr(inner), (Arc::clone(inner), old.saturating_add(new)));
     let many = |(core, _): &(Arc<Core>, usize)| ways_up(core, &mut looked) > MAX_EPOLL_PATHS;
     // As Linux.
     if below.values().any(many) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// On how many ways a wake-up goes up from `core`.
+/// How many paths a wake-up has up from `core`.
 fn ways_up(core: &Arc<Core>, looked: &mut Looked) -> usize {
     if let Some(&(_, ways)) = looked.get(&Arc::as_ptr(core)) {
         return ways;

@@ -2,11 +2,8 @@ use super::*;
 
 /// An instance in which `waiters` threads wait, and that watches `watch`.
 fn instance(watch: &Watch, events: Events, waiters: usize) -> Arc<Core> {
-    let core = Arc::new(Core {
-        lists: Mutex::default(),
-        waiters: AtomicUsize::new(waiters),
-        watch: Arc::default(),
-    });
+    let core = Core::new(Arc::default());
+    core.waiters.store(waiters, Ordering::Release);
     let exclusive = events.contains(Events::EXCLUSIVE);
     let link = Arc::new(Ready { core: Arc::downgrade(&core), key: (1, 1), exclusive });
     let entry = Entry {
@@ -17,7 +14,8 @@ fn instance(watch: &Watch, events: Events, waiters: usize) -> Arc<Core> {
         link: Arc::clone(&link),
     };
     core.lock().entries.insert((1, 1), entry);
-    watch.add_epoll(&link);
+    let weak = Arc::downgrade(&link);
+    watch.add_epoll(weak);
     core
 }
 
@@ -34,7 +32,7 @@ fn of_exclusive_instances_the_first_with_somebody_waiting_is_told() {
     let second = instance(&watch, exclusive, 1);
     let shared = instance(&watch, Events::IN, 1);
     watch.wake(Events::READ);
-    // Whoever comes to wait at the idle one later finds it; nobody was woken there.
+    // A thread that waits at the idle one later finds it; none was woken there.
     let queued = [&idle, &first, &second, &shared].map(|core| is_queued(core));
     assert_eq!(queued, [true, true, false, true]);
 }
@@ -46,7 +44,7 @@ fn a_wake_up_for_something_else_leaves_an_instance_alone() {
     let silent = instance(&watch, Events::ONESHOT, 1);
     watch.wake(Events::WRITE);
     assert!(!is_queued(&reads));
-    // A change of state is for all, but for those that were told once.
+    // A change of state is for all, except those that reported once.
     watch.wake(Events::empty());
     assert!(is_queued(&reads));
     assert!(!is_queued(&silent));
