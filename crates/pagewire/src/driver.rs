@@ -57,7 +57,7 @@ fn drive(shared: &Arc<Shared>) {
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
-        if worked || inner.has_wakers() {
+        if worked || !inner.waiters.ready.is_empty() {
             idle_since = now;
         }
         if now.saturating_since(idle_since) < shared.spin_max && !leaving {

@@ -16,6 +16,7 @@ use pagewire_stack::{
 
 use crate::devices::Devices;
 use crate::driver;
+use crate::error::{StartError, parse_all};
 use crate::exit;
 use crate::handle::Handle;
 use crate::inside::{self, Call};
@@ -23,7 +24,6 @@ use crate::link::Link;
 use crate::service::{Attached, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
-use crate::start_error::{StartError, parse_all};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -286,7 +286,7 @@ impl Host {
             device: links.first().map_or_else(Default::default, |link| link.device),
             device_error: links.iter().find_map(|link| link.device_error.clone()),
             links,
-            wakeups: inner.wakeups,
+            wakeups: inner.waiters.wakeups,
             contained: self.shared().panics.read(),
             failed: inner.failed.then(|| inner.cause.clone()).flatten(),
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use pagewire_device::Device;
 use pagewire_stack::{Cidr, LinkConfig};
 
-use crate::start_error::{StartError, parse, parse_all};
+use crate::error::{StartError, parse, parse_all};
 
 /// A link to be added to a host: when it starts ([`Builder::link`](crate::Builder::link)) or while it
 /// runs ([`Host::add_link`](crate::Host::add_link)).

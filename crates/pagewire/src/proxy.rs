@@ -125,7 +125,7 @@ impl Proxy {
             let text = "both connections must be of the proxy's host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (a, b) = (a.release(), b.release());
+        let (a, b) = (a.0.release(), b.0.release());
         let joined = self.with(|engine, stack, now| {
             let joined = engine.join(now, stack, a, b);
             if joined.is_err() {

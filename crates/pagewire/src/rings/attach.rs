@@ -11,7 +11,7 @@ use crate::shared::{Inner, Shared};
 
 impl Shared {
     pub(crate) fn attach(&self, engine: Engine) -> (u64, Arc<RingWaker>) {
-        self.wake_when_let_go(engine.let_go());
+        self.wake_on_completion(engine.let_go());
         self.lock().rings.add(engine)
     }
 

@@ -283,7 +283,7 @@ impl Inner {
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);
-        self.forget_all();
+        self.waiters.forget_all();
         self.rings.look_at_all();
         self.flush(now);
         let report = ShutdownReport { connections, reset, ..ShutdownReport::default() };

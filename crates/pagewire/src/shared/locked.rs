@@ -114,7 +114,7 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.inner.ready.is_empty() || !self.inner.discarded.is_empty() {
+        if !self.inner.waiters.ready.is_empty() || !self.inner.discarded.is_empty() {
             self.inner.call_later();
         }
     }
@@ -139,7 +139,7 @@ impl Inner {
     #[cold]
     #[inline(never)]
     fn call_later(&mut self) {
-        self.ready.drain(..).for_each(Deferral::wake);
+        self.waiters.ready.drain(..).for_each(Deferral::wake);
         self.discarded.drain(..).for_each(Deferral::later);
     }
 
@@ -164,6 +164,6 @@ impl Inner {
         }
         let services = std::mem::take(&mut self.services);
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
-        self.forget_all();
+        self.waiters.forget_all();
     }
 }
