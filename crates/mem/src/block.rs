@@ -1,4 +1,4 @@
-//! Adjacent pages of a private pool that one owner fills and sends home together.
+//! Adjacent pages of a private pool that one owner fills and releases together.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::pool::{PagePool, PoolShared};
 
-/// A page that a [`Carver`](crate::Carver) fills. Its drop sends it home.
+/// A page that a [`Carver`](crate::Carver) fills. Its drop returns it to the pool.
 pub(crate) struct Block(pub(crate) Pages);
 
 impl Block {
@@ -26,8 +26,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Up to `want` pages in one piece, at least `need` bytes; `None` if there are none, or if the
-    /// pool's memory is not private.
+    /// Takes up to `want` adjacent pages, with at least `need` bytes; `None` if there are none, or
+    /// if the pool's memory is not private.
     pub(crate) fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
         if pool.access() != Access::Private {
             return None;
@@ -35,14 +35,14 @@ impl Pages {
         let (first, count) = pool.alloc_run(want, None)?;
         let (start, len) = (first * PAGE_SIZE, count * PAGE_SIZE);
         let pages = Self { pool: Arc::clone(pool.shared()), start, len };
-        // Too short a run goes home by its drop.
+        // A run that is too short is returned by its drop.
         (need <= len).then_some(pages)
     }
 
-    /// The same pages, each to be sent home for itself.
+    /// The same pages, each to be returned separately.
     pub(crate) fn split(mut self) -> impl Iterator<Item = Self> {
         let (pool, start) = (Arc::clone(&self.pool), self.start);
-        // Nothing is left to send home here.
+        // This drop returns nothing.
         let len = core::mem::take(&mut self.len);
         (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
             pool: Arc::clone(&pool),
@@ -51,7 +51,7 @@ impl Pages {
         })
     }
 
-    /// How many they are: at most a group.
+    /// The number of pages: at most a group.
     pub(crate) fn count(&self) -> u8 {
         (self.len / PAGE_SIZE) as u8
     }

@@ -1,13 +1,13 @@
-//! Completed sends on their way to the stack whose they are.
+//! The queue of completed sends of one stack.
 
 use std::sync::{Arc, PoisonError};
 
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
-/// Ids that nobody refers to any more.
+/// Ids of sends whose memory was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// Whose they are: what [`Completion::new`](crate::Completion::new) was given.
+    /// The owner of the ids, as given to [`Completion::new`](crate::Completion::new).
     pub owner: u64,
     /// The first id.
     pub lo: u32,
@@ -17,14 +17,14 @@ pub struct Completed {
     pub copied: bool,
 }
 
-/// Called when a completion waits that nobody knows of yet; see [`CompletionQueue::set_waker`].
+/// Called when the queue is not empty any more; see [`CompletionQueue::set_waker`].
 type Waker = Box<dyn Fn() + Send + Sync>;
 
-/// Completions on their way home to one stack, in the order of the releases.
+/// Completed sends of one stack, in the order of the releases.
 #[derive(Default)]
 pub struct CompletionQueue {
     done: Mutex<Vec<Completed>>,
-    /// Whether there are some: a look that costs no lock.
+    /// Whether there are any, to be checked without the lock.
     pending: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -37,21 +37,20 @@ impl CompletionQueue {
 
     /// Whether there is anything to drain.
     pub fn is_pending(&self) -> bool {
-        // SeqCst: pairs with the store in `push`, so that whoever says that it goes to sleep and
-        // then looks here does not miss what was queued by somebody who did not see it asleep.
+        // SeqCst: pairs with the store in `push`, so that a driver that sets its sleep flag and
+        // then checks here misses nothing queued by a thread that did not see the flag.
         self.pending.load(Ordering::SeqCst)
     }
 
-    /// Moves everything queued behind what `out` has.
+    /// Appends all queued completions to `out`.
     pub fn drain(&self, out: &mut Vec<Completed>) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::SeqCst);
         out.append(&mut done);
     }
 
-    /// Has `waker` called by whoever queues the first completion since the last drain. It runs on
-    /// the releasing thread, possibly inside the stack's own work: it must not wait for a lock that
-    /// is held around such work.
+    /// Sets `waker`, which the first push after a drain calls. It runs on the releasing thread,
+    /// possibly under a stack's lock, for which it must not wait.
     pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
     }

@@ -1,12 +1,11 @@
 //! Memory of the Pagewire stack: who owns which bytes, and for how long.
 //!
-//! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
-//! (pages of a region, counted), [`PageWriter`] and [`Carver`] (the places that may write pages:
-//! streams of bytes, and small frames),
-//! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
-//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments), [`Completion`]
-//! (a hold whose last release is reported), [`Mapping`] (whole pages of a stream, side by side) and
-//! [`Lease`] (pages that an application holds).
+//! Read in this order: [`Region`] (mapped memory, owner of the only raw pointer), [`PagePool`]
+//! (pages of a region, counted), [`PageWriter`] and [`Carver`] (the only writers of pages: for
+//! streams of bytes and for small frames), [`Frag`] (a shared, immutable range of bytes and the
+//! hold that keeps it alive), [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`]
+//! fragments), [`Completion`] (a hold whose last release is reported), [`Mapping`] (whole pages of
+//! a stream, contiguous) and [`Lease`] (pages that an application holds).
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].

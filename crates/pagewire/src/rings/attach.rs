@@ -1,4 +1,4 @@
-//! The application's side: engines come to a host and go, and are worked on under its lock.
+//! The application's side: engines are added to a host, removed, and used under its lock.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Shared {
         self.lock().rings.add(engine)
     }
 
-    /// The application of an engine is gone.
+    /// Removes the engine of an application that dropped its rings.
     pub(crate) fn detach(&self, id: u64) {
         let (mut inner, now) = self.lock_now();
         let Some(mut engine) = inner.rings.remove(id) else { return };
@@ -31,7 +31,7 @@ impl Shared {
         self.unlock_and_wake(inner);
     }
 
-    /// One operation on an engine and the stack, under the lock.
+    /// Runs one operation on an engine and the stack, under the lock.
     pub(crate) fn with_rings<T>(
         &self,
         id: u64,
