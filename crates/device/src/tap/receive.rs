@@ -1,4 +1,4 @@
-//! Byte path, step R1 on a tap: the kernel fills pages, one `readv` per frame.
+//! Byte path, step R1: the tap reads a frame with one `readv`, and the kernel fills pages.
 //!
 //! ```text
 //!   readv: [virtio header | predicted headers][spare bytes of the current run][the next run]
@@ -6,22 +6,58 @@
 //! ```
 //!
 //! A header shorter than predicted leaves payload at the end of `front`, a longer one leaves
-//! header bytes at the start of the pages. Both are put right here, so that the head of a packet
+//! header bytes at the start of the pages. Both are corrected here, so that the head of a packet
 //! with fragments is exactly its headers.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
+use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
-use super::{Lane, Receiver, sys};
-use crate::DeviceCounters;
+use super::{Lane, Receiver, Tap, errno, sys};
 use crate::headers::{self, Layout, ParseError, Transport};
 use crate::steering::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
+use crate::{DeviceCounters, DeviceError};
+
+impl Tap {
+    /// Receives up to `max` frames at the back of `frames`; returns how many.
+    #[inline]
+    pub(super) fn receive_burst(
+        &mut self,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let Self { queues, counters, receiver, steering, .. } = self;
+        receiver.pool.drain();
+        queues.dedicate(steering);
+        steering.drain();
+        let mut received = 0;
+        let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
+            receiver.receive(fd, lane, steering, counters, ledger)
+        };
+        let take = |packet| {
+            frames.push_back(packet);
+            received += 1;
+        };
+        let read = queues.read_each(max, read, take);
+        steering.note_levels();
+        match read {
+            Ok(()) => Ok(received),
+            Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
+            Err(error) => {
+                let what = format!("receive from tap {}", self.name);
+                Err(DeviceError::System { what, source: error })
+            }
+        }
+    }
+}
 
 impl Receiver {
     /// Receives one frame by a lane, and tells to which queue of the interface its flow belongs;
