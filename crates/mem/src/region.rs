@@ -105,7 +105,7 @@ enum Backing {
     Adopted { _keep: KeptOwner },
 }
 
-// SAFETY: the mapping's bytes are plain memory that outlives every thread that can name it (the
+// SAFETY: the bytes are plain memory that outlives every thread that can name it (the
 // `Arc` keeps it mapped); who may read or write which part of it is decided by `PagePool`,
 // `PageWriter` and `Frag`, not by the thread.
 unsafe impl Send for Inner {}
@@ -120,18 +120,18 @@ impl Region {
     /// Only this region can write it, which makes the bytes private. On a kernel without that seal
     /// (Linux before 5.1) the region has no [`fd`](Self::fd).
     pub fn memfd(name: &str, len: usize) -> Result<Self, MemError> {
-        let (mapping, fd) = map_memfd(name, len)?;
+        let (memory, fd) = map_memfd(name, len)?;
         let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let fd = fcntl_add_seals(&fd, seals).is_ok().then_some(fd);
-        Ok(Self::mapped(mapping, len, Access::Private, true, fd))
+        Ok(Self::mapped(memory, len, Access::Private, true, fd))
     }
 
     /// Like [`memfd`](Self::memfd), for memory that another process shall write: other holders of
     /// the file can map it writable, so the bytes count as shared. Its size is fixed.
     pub fn memfd_shared(name: &str, len: usize) -> Result<Self, MemError> {
-        let (mapping, fd) = map_memfd(name, len)?;
+        let (memory, fd) = map_memfd(name, len)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(memory, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
@@ -143,9 +143,9 @@ impl Region {
             return Err(MemError::Length(len));
         }
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        let (mapping, fd) = map_memfd_with(name, len, flags)?;
+        let (memory, fd) = map_memfd_with(name, len, flags)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(memory, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
@@ -181,8 +181,8 @@ impl Region {
             return Err(MemError::Range { offset: 0, len, region });
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let mapping = map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?;
-        Ok(Self::mapped(mapping, len, Access::Shared, true, None))
+        let memory = map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?;
+        Ok(Self::mapped(memory, len, Access::Shared, true, None))
     }
 
     /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]), which
@@ -205,8 +205,8 @@ impl Region {
             let (offset, region) = (offset as usize, meta.len() as usize);
             return Err(MemError::Range { offset, len, region });
         }
-        let mapping = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
-        Ok(Self::mapped(mapping, len, Access::Shared, false, None))
+        let memory = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
+        Ok(Self::mapped(memory, len, Access::Shared, false, None))
     }
 
     /// Adopts memory that something else owns: a guest, a device, an application.
@@ -232,13 +232,13 @@ impl Region {
     }
 
     fn mapped(
-        mapping: (NonNull<u8>, usize),
+        memory: (NonNull<u8>, usize),
         len: usize,
         access: Access,
         writable: bool,
         fd: Option<OwnedFd>,
     ) -> Self {
-        Self::new(mapping, len, access, writable, Backing::Mapped { fd })
+        Self::new(memory, len, access, writable, Backing::Mapped { fd })
     }
 
     fn new(
@@ -414,7 +414,7 @@ impl Drop for Inner {
 fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the callers, all in this file, pass mappings of their own that nobody refers to.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
-    debug_assert!(is_unmapped(unmapped), "munmap of our own mapping: {unmapped:?}");
+    debug_assert!(is_unmapped(unmapped), "munmap of mapped memory: {unmapped:?}");
 }
 
 impl core::fmt::Debug for Region {
@@ -459,7 +459,7 @@ fn map(
     // The kernel rounds a length up when it maps huge pages, but not when it unmaps them.
     let page = page_of(fd)?;
     let mapped = len.checked_next_multiple_of(page).ok_or(MemError::Length(len))?;
-    // SAFETY: a null hint lets the kernel choose a free range, so no existing mapping changes.
+    // SAFETY: a null hint lets the kernel choose a free range, so no existing memory map changes.
     let at = unsafe { mmap(core::ptr::null_mut(), len, prot, flags, fd, offset) }
         .map_err(|e| MemError::System("mmap", e.into()))?;
     let base = NonNull::new(at.cast::<u8>())

@@ -26,7 +26,7 @@ pub struct FaultLine<T> {
     /// On the line, the first to arrive in front.
     line: VecDeque<OnTheWay<T>>,
     /// Delayed to be overtaken, in the order of arrival.
-    held: Vec<Held<T>>,
+    delayed: Vec<Delayed<T>>,
     queue: Queue,
     /// When the last frame that was not delayed arrives: jitter does not reorder.
     last_due: Instant,
@@ -78,7 +78,7 @@ struct OnTheWay<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Held<T> {
+struct Delayed<T> {
     /// Continues after this many other frames, or at this time.
     overtakers: u64,
     until: Instant,
@@ -92,7 +92,7 @@ impl<T: Clone> FaultLine<T> {
             config,
             random: FaultRng::new(config.seed),
             line: VecDeque::new(),
-            held: Vec::new(),
+            delayed: Vec::new(),
             queue: Queue::new(),
             last_due: Instant::ZERO,
             counters: FaultCounters::default(),
@@ -116,7 +116,7 @@ impl<T: Clone> FaultLine<T> {
             return;
         }
         let copies = 1 + usize::from(config.duplicate.happens(duplicate));
-        if self.line.len() + self.held.len() + copies > FAULT_MAX_FRAMES {
+        if self.line.len() + self.delayed.len() + copies > FAULT_MAX_FRAMES {
             self.counters.lost_line_full += 1;
             return;
         }
@@ -144,10 +144,10 @@ impl<T: Clone> FaultLine<T> {
         let damage = config.corrupt.happens(corrupt).then_some(damage);
         self.counters.corrupted += u64::from(damage.is_some());
         let passed = Passed { item, damage, congested };
-        if config.reorder.happens(reorder) && self.held.len() < FAULT_MAX_HELD {
+        if config.reorder.happens(reorder) && self.delayed.len() < FAULT_MAX_HELD {
             self.counters.reordered += 1;
             let overtakers = 1 + overtakers % FAULT_OVERTAKERS;
-            self.held.push(Held { overtakers, until: due + FAULT_HOLD, passed });
+            self.delayed.push(Delayed { overtakers, until: due + FAULT_HOLD, passed });
         } else {
             self.pass(due, passed);
         }
@@ -155,8 +155,8 @@ impl<T: Clone> FaultLine<T> {
 
     /// The next frame that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Passed<T>> {
-        while let Some(at) = self.held.iter().position(|held| held.until <= now) {
-            let held = self.held.remove(at);
+        while let Some(at) = self.delayed.iter().position(|held| held.until <= now) {
+            let held = self.delayed.remove(at);
             self.insert(held.until, held.passed);
         }
         if self.line.front()?.due > now {
@@ -169,19 +169,19 @@ impl<T: Clone> FaultLine<T> {
 
     /// When the next frame arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let held = self.held.iter().map(|held| held.until);
+        let held = self.delayed.iter().map(|held| held.until);
         held.chain(self.line.front().map(|first| first.due)).min()
     }
 
     /// Frames on the line, delayed ones included.
     pub fn in_flight(&self) -> usize {
-        self.line.len() + self.held.len()
+        self.line.len() + self.delayed.len()
     }
 
     /// The frames on the line, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let line = self.line.iter().map(|on| &on.passed.item);
-        line.chain(self.held.iter().map(|held| &held.passed.item))
+        line.chain(self.delayed.iter().map(|held| &held.passed.item))
     }
 
     /// Counts so far.
@@ -200,11 +200,11 @@ impl<T: Clone> FaultLine<T> {
     /// Adds a frame, and the delayed frames that it is the last to overtake.
     fn pass(&mut self, due: Instant, passed: Passed<T>) {
         self.insert(due, passed);
-        for held in &mut self.held {
+        for held in &mut self.delayed {
             held.overtakers = held.overtakers.saturating_sub(1);
         }
-        while let Some(at) = self.held.iter().position(|held| held.overtakers == 0) {
-            let held = self.held.remove(at);
+        while let Some(at) = self.delayed.iter().position(|held| held.overtakers == 0) {
+            let held = self.delayed.remove(at);
             self.insert(due, held.passed);
         }
     }

@@ -108,7 +108,7 @@ impl Predictor {
         let aligned = !missed && (follows || at.is_multiple_of(PAGE_SIZE));
         self.streak = match (flow, self.flow) {
             (Some(_), _) => (self.streak + 1).min(TRUST),
-            // The first flow since a quiet time is trusted at once.
+            // The first flow after a quiet time is trusted at once.
             (None, None) => TRUST,
             (None, Some(_)) => 0,
         };
@@ -127,7 +127,7 @@ impl Predictor {
         Verdict::Keep { aligned }
     }
 
-    /// Takes note of a frame whose headers say nothing, with `payload` bytes beyond the head.
+    /// Notes a frame whose headers are unknown, with `payload` bytes beyond the head.
     pub(super) fn observe_other(&mut self, payload: usize) -> Verdict {
         self.idle = (self.idle + 1).min(IDLE_FRAMES);
         if payload <= SMALL_PAYLOAD {
@@ -140,7 +140,7 @@ impl Predictor {
 
     fn quiet_frame(&mut self, seen: &Seen<'_>, tcp: bool, flags: u8) {
         self.idle = (self.idle + 1).min(IDLE_FRAMES);
-        // A connection that begins or ends: what comes next is hardly the old flow's.
+        // A connection begins or ends: the next frame is hardly the old flow's.
         let edge = flags & (TCP_FIN | TCP_SYN) != 0;
         if edge || self.idle == IDLE_FRAMES {
             self.flow = None;
@@ -160,8 +160,7 @@ impl FlowKey {
         Some(Self::joined(layout.addresses(head)?.iter().chain(ports)))
     }
 
-    /// The flow in the other direction: the one that a frame to be sent belongs to as the other
-    /// side's frames do.
+    /// The flow in the other direction: of a frame to be sent, the flow of its answers.
     pub(super) fn of_answer(head: &[u8], layout: &Layout) -> Option<Self> {
         let ports = head.get(layout.transport_at..layout.transport_at + 4)?;
         let (from, to) = ports.split_at_checked(2)?;
