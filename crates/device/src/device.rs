@@ -37,10 +37,9 @@ pub struct Capabilities {
     pub mac: [u8; 6],
     /// Largest IP packet on the wire, in bytes.
     pub mtu: usize,
-    /// Largest super-frame handed over at once, in bytes of IP packet: at most 65,535, or on links
-    /// that stay in memory [`MAX_SUPER_FRAME`](crate::limits::MAX_SUPER_FRAME); a longer one than
-    /// 65,535 has 0 in the length field of its IP header. Equal to `mtu` without segmentation
-    /// offload.
+    /// Largest super-frame handed over at once, in bytes of IP packet: at most 65,535, or on links that
+    /// stay in memory [`MAX_SUPER_FRAME`](crate::limits::MAX_SUPER_FRAME); a longer one than 65,535 has
+    /// 0 in the length field of its IP header. Equal to `mtu` without segmentation offload.
     pub max_super_frame: usize,
     /// Received transport checksums are verified (frames carry `RxChecksum::Valid`).
     pub rx_checksum: bool,

@@ -2,16 +2,15 @@
 //!
 //! ```text
 //!   block of BLOCK_PAGES pages, one Arc for each
-//!   |room 0 |room 1   |     |room 2 |..... nobody's yet .....|
+//!   |room 0 |room 1   |     |room 2 |.....  unused yet  .....|
 //!    \frag/   \ frag /        \frag/ ^ next
 //! ```
 //!
-//! A [`Carver`] gives room to one owner, who alone may write it; a committed range is a fragment,
-//! never written again while it lives. References are counted for each page, and no room spans two
-//! pages: a fragment [keeps](Frag::pinned) its one page, and the last fragment of a page releases
-//! it. A carver keeps its last few pages, and reuses the oldest one when it has no other holder:
-//! frames that are consumed soon stay in memory that is still in the cache. Room that is not
-//! committed costs nothing.
+//! A [`Carver`] gives room to one owner, who alone may write it; a committed range is a fragment, never
+//! written again while it lives. References are counted for each page, and no room spans two pages: a
+//! fragment [keeps](Frag::pinned) its one page, and the last fragment of a page releases it. A carver
+//! keeps its last few pages, and reuses the oldest one when it has no other holder: frames that are
+//! consumed soon stay in memory that is still in the cache. Room that is not committed costs nothing.
 //!
 //! A [`Lone`] has pages for one frame alone, and a value that is dropped together with them.
 
@@ -77,8 +76,7 @@ impl Carver {
         if self.page.is_some() {
             return Some(());
         }
-        // `get_mut` acquires what other holders released: their reads happen before the next
-        // writes.
+        // `get_mut` acquires what other holders released: their reads happen before the next writes.
         if self.full.front_mut().is_some_and(|page| Arc::get_mut(page).is_some()) {
             self.page = self.full.pop_front();
             self.reused += 1;
@@ -197,7 +195,7 @@ impl<R: Send + Sync + 'static> Lone<R> {
             return Frag::empty();
         }
         let (ptr, pages) = (self.pages.address(start), self.pages.count());
-        // SAFETY: within the pages, which the owner keeps where they are and nobody writes any more;
+        // SAFETY: within the pages, which the owner keeps in place and which are not written any more;
         // they are private. All fragments of one owner lie in one region.
         let frag = unsafe {
             Frag::from_raw(

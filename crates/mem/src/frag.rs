@@ -490,7 +490,7 @@ impl Region {
         // or one past it.
         let ptr = unsafe { self.base().add(offset) };
         // The range lies in the region, which the hold keeps mapped; with `Access::Private` the
-        // region's maker promised that nobody else writes it, and the claim that no pool does.
+        // region's maker promised that no other code writes it, and the claim that no pool does.
         let hold = Hold::Region(self.clone());
         Ok(Frag { ptr, len: len as u32, piece: 0, pages: 0, access: self.access(), hold })
     }

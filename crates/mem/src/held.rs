@@ -5,12 +5,14 @@
 //!   recv_chunks, map ---> Held (goes with the memory, to any thread)
 //!                           | dropped: the count falls
 //!                           v
-//!                        Holdings (one for each connection) --- if somebody waits ---> Returns
+//!                        Holdings (one for each connection) --- if the owner waits --> Returns
 //!                                                                              (one for each stack)
 //! ```
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use crate::reports::{Returned, Returns};
 
 /// Bytes of memory that one connection's application keeps.
 #[derive(Debug)]
@@ -29,15 +31,6 @@ pub struct Holdings {
 pub struct Held {
     holdings: Option<Arc<Holdings>>,
     bytes: usize,
-}
-
-/// A release of held memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// A part of this owner's memory.
-    Some(u64),
-    /// The rest of an ended connection's memory, for which so many bytes were charged.
-    Rest(usize),
 }
 
 impl Holdings {
@@ -121,58 +114,5 @@ impl Drop for Held {
         {
             holdings.returns.push(Returned::Some(holdings.owner));
         }
-    }
-}
-
-/// Called when the queue is not empty any more.
-type Waker = Box<dyn Fn() + Send + Sync>;
-
-/// The releases to report to one stack.
-#[derive(Default)]
-pub struct Returns {
-    list: Mutex<Vec<Returned>>,
-    /// Whether there are any, to be checked without the lock.
-    pending: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Returns {
-    /// An empty queue.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    /// Whether there is anything to drain.
-    pub fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::SeqCst)
-    }
-
-    /// Takes all reports.
-    pub fn drain(&self) -> Vec<Returned> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pending.store(false, Ordering::SeqCst);
-        core::mem::take(&mut *list)
-    }
-
-    /// Sets `waker`, which the first release after a drain calls, on its own thread: it must not
-    /// wait for a lock.
-    pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
-    }
-
-    fn push(&self, returned: Returned) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(returned);
-        let first = !self.pending.swap(true, Ordering::SeqCst);
-        drop(list);
-        if first && let Some(wake) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            wake();
-        }
-    }
-}
-
-impl core::fmt::Debug for Returns {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Returns").field("pending", &self.is_pending()).finish()
     }
 }

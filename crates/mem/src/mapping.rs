@@ -43,7 +43,7 @@ pub struct Mapping {
     frags: FragVec,
 }
 
-// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by whoever
+// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by the thread that
 // drops the last reference, on whatever thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; nothing is written through a shared reference.
@@ -53,8 +53,7 @@ unsafe impl Sync for Mapping {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapFault {
-    /// Not all of it lies in whole pages, or the pages are not adjacent and have no file behind
-    /// them.
+    /// Not all of it lies in whole pages, or the pages are not adjacent and have no file behind them.
     #[error("not all bytes lie in whole pages that can be mapped side by side")]
     NotPages,
     /// The kernel has no memory or address space for it.
@@ -232,7 +231,7 @@ impl Mapping {
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self.access {
             // SAFETY: `start..start+len` is mapped while `self` lives, holds only bytes of
-            // fragments that we hold, and such bytes are written by nobody.
+            // fragments that we hold, and such bytes are not written.
             Access::Private => Some(unsafe {
                 core::slice::from_raw_parts(self.start.as_ptr().cast_const(), self.len)
             }),
@@ -392,7 +391,7 @@ impl Window {
         // SAFETY: `at + len <= self.len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, flags) = (to.as_ptr().cast::<c_void>(), MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: replaces addresses of this window only; nobody here forms references to them.
+        // SAFETY: replaces addresses of this window only; no code here forms references to them.
         unsafe { mmap(to, len, ProtFlags::READ, flags, file, 0) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
         self.calls += 1;
@@ -414,7 +413,7 @@ impl Window {
         // SAFETY: `at + run.len <= len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, offset) = (to.as_ptr().cast::<c_void>(), run.offset as u64);
-        // SAFETY: replaces addresses of this window only, which nobody refers to yet, or, where they
+        // SAFETY: replaces addresses of this window only, without references yet, or, where they
         // are given away, by raw addresses only.
         unsafe { mmap(to, run.len, ProtFlags::READ, flags, fd, offset) }
             .map_err(|e| MemError::System("mmap", e.into()))?;

@@ -159,11 +159,10 @@ impl PagePool {
 
     /// Walks all counts; for tests, simulation and debug builds.
     ///
-    /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is
-    /// just dropped can be missing from the sum, but none is ever found twice. Without concurrent
-    /// releases, [`PoolAudit::is_conserved`] holds after every call on the pool, its writers and
-    /// its fragments. A page is out once, however many fragments share it, and a writer's spare
-    /// pages are out.
+    /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is just
+    /// dropped can be missing from the sum, but none is ever found twice. Without concurrent releases,
+    /// [`PoolAudit::is_conserved`] holds after every call on the pool, its writers and its fragments. A
+    /// page is out once, however many fragments share it, and a writer's spare pages are out.
     pub fn audit(&self) -> PoolAudit {
         // The list before the counts: a page on it stays there with a count of 0, while one that is
         // out now may be on it soon.
@@ -439,9 +438,8 @@ impl PoolShared {
         let (mut first, mut last) = (NIL, NIL);
         for page in Self::span(offset, len) {
             let (Some(r), Some(next)) = (self.refs.get(page), self.next.get(page)) else { return };
-            // A count of 1 is the caller's alone: nothing else can clone it, so no
-            // read-modify-write is needed. The Acquire load pairs with the Release of earlier
-            // drops.
+            // A count of 1 is the caller's alone: nothing else can clone it, so no read-modify-write is
+            // needed. The Acquire load pairs with the Release of earlier drops.
             if r.load(Ordering::Acquire) == 1 {
                 r.store(0, Ordering::Relaxed);
             } else {

@@ -1,5 +1,4 @@
-//! Mapped memory. A [`Region`] owns the only raw pointer to its bytes; everything else borrows from
-//! it.
+//! Mapped memory. A [`Region`] owns the only raw pointer to its bytes; everything else borrows from it.
 //!
 //! A region has one of two uses, never both: a [`PagePool`](crate::PagePool) writes its pages, or
 //! [`Region::frag`] lends ranges that are not written. With both, safe code could see a `&[u8]`
@@ -365,7 +364,7 @@ impl Region {
         // SAFETY: `offset < len of the region`, because `n > 0`.
         let to = unsafe { self.0.base.add(offset) };
         let (mut ledger, reason) = (CopyLedger::new(), CopyReason::AppWrite);
-        // SAFETY: `offset + n` lies in the region, which may be written; nobody forms references
+        // SAFETY: `offset + n` lies in the region, which may be written; no code forms references
         // to shared memory, and all others copy from it in a way that bears this.
         unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
         n
@@ -412,7 +411,7 @@ impl Drop for Inner {
 /// Unmaps `len` bytes at `base`: a whole memory map of this file's, without references. (No
 /// `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
 fn unmap(base: NonNull<u8>, len: usize) {
-    // SAFETY: the callers, all in this file, pass mappings of their own that nobody refers to.
+    // SAFETY: the callers, all in this file, pass memory that they mapped, without references.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
     debug_assert!(is_unmapped(unmapped), "munmap of mapped memory: {unmapped:?}");
 }

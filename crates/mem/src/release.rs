@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::completions::{Completed, CompletionQueue};
 use crate::limits::LATER_KEPT;
+use crate::reports::{Completed, CompletionQueue};
 
 /// A deferred release, oldest first.
 pub(crate) enum Later {

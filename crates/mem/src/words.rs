@@ -44,7 +44,7 @@ impl Deref for SharedWords {
         let words = self.0.base().cast::<AtomicU64>();
         // SAFETY: the region is mapped while `self` lives, readable, writable and aligned (checked
         // in `over`); any bytes are valid words. They change under us, which atomics are for: in
-        // this process nobody forms references to shared memory of another kind, or writes it but
+        // this process no code forms references to shared memory of another kind, or writes it but
         // by atomics and by copies in `asm!`.
         unsafe { core::slice::from_raw_parts(words.as_ptr(), self.0.len() / 8) }
     }

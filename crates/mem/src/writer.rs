@@ -44,9 +44,8 @@ impl PageWriter {
         Self { run: None, later: VecDeque::new(), home: None }
     }
 
-    /// A writer without pages whose first [`reserve`](Self::reserve) begins at page `page` of the
-    /// pool if that is free: several writers of one pool that begin far apart each find the next
-    /// pages free.
+    /// A writer without pages whose first [`reserve`](Self::reserve) begins at page `page` of the pool
+    /// if that is free: several writers of one pool that begin far apart each find the next pages free.
     pub const fn at_home(page: usize) -> Self {
         Self { run: None, later: VecDeque::new(), home: Some(page) }
     }
@@ -66,9 +65,8 @@ impl PageWriter {
         self.run.as_ref().map_or(0, |r| r.pos % PAGE_SIZE)
     }
 
-    /// Makes sure that some bytes are spare: takes a new run of up to `pages` (at most a group)
-    /// when nothing is left, the one right behind the last if that is free. `false`: the pool is
-    /// empty.
+    /// Makes sure that some bytes are spare: takes a new run of up to `pages` (at most a group) when
+    /// nothing is left, the one right behind the last if that is free. `false`: the pool is empty.
     ///
     /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
     /// whole pool. [`abandon`](Self::abandon) first, to get pages that were freed last and are in
@@ -82,8 +80,7 @@ impl PageWriter {
     }
 
     /// Like [`refill`](Self::refill), for a copy of `left` bytes: at the end of a group it prefers
-    /// memory that is still in the cache to the next address: copying there takes a third of the
-    /// time.
+    /// memory that is still in the cache to the next address: copying there takes a third of the time.
     fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
         if self.spare() > 0 {
             return true;

@@ -19,11 +19,10 @@ impl Handle {
     /// Closes a socket that its owner dropped.
     pub(crate) fn close(self: &Arc<Self>, id: SocketId) {
         self.outside(move |host| {
-            let (mut inner, now) = host.shared.lock_now();
-            inner.waiters.forget(id);
-            inner.stack.close(now, id);
-            inner.flush(now);
-            host.shared.unlock_and_wake(inner);
+            host.shared.work(|inner, now| {
+                inner.waiters.forget(id);
+                inner.stack.close(now, id);
+            });
         });
     }
 

@@ -124,17 +124,11 @@ impl Host {
         to: impl ToSocketAddrs,
         limit: Option<Duration>,
     ) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
-        for remote in to.to_socket_addrs()? {
-            match self.start_connect(remote).and_then(|stream| {
-                stream.wait_connected(Patience::For(limit))?;
-                Ok(stream)
-            }) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        try_each(to, "no address to connect to", |remote| {
+            let stream = self.start_connect(remote)?;
+            stream.wait_connected(Patience::For(limit))?;
+            Ok(stream)
+        })
     }
 
     /// Begins to open a connection and returns at once; it can be used when it becomes writable.
@@ -230,14 +224,14 @@ impl Host {
     /// As [`Builder::start`]; nothing has changed then.
     pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
-        let (mut inner, now) = shared.lock_now();
-        let id = inner.stack.add_link(now, &config)?;
-        if let Err(error) = inner.devices.add(id, link.device) {
-            inner.stack.remove_link(id);
-            return Err(error.into());
-        }
-        inner.flush(now);
-        shared.unlock_and_wake(inner);
+        let id = shared.work(|inner, now| {
+            let id = inner.stack.add_link(now, &config)?;
+            if let Err(error) = inner.devices.add(id, link.device) {
+                inner.stack.remove_link(id);
+                return Err(StartError::from(error));
+            }
+            Ok(id)
+        })?;
         // The driver does not wait on its descriptor yet.
         shared.kick();
         Ok(id)
@@ -247,11 +241,10 @@ impl Host {
     /// removed before. Connections from its addresses end as if the peer did not answer.
     pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
         let shared = self.shared();
-        let mut inner = shared.lock();
-        inner.stack.remove_link(link);
-        let device = inner.devices.remove(link);
-        inner.flush(shared.now());
-        shared.unlock_and_wake(inner);
+        let device = shared.work(|inner, _| {
+            inner.stack.remove_link(link);
+            inner.devices.remove(link)
+        });
         shared.kick();
         device
     }
@@ -263,11 +256,8 @@ impl Host {
 
     /// As [`attach`](Self::attach); `ours`: the service is part of this crate.
     pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let shared = self.shared();
-        let mut inner = shared.lock();
-        inner.services.push(Attached { service, ours, dead: Cell::new(false) });
-        inner.flush(shared.now());
-        shared.unlock_and_wake(inner);
+        let attached = Attached { service, ours, dead: Cell::new(false) };
+        self.shared().work(|inner, _| inner.services.push(attached));
     }
 
     /// Whether a connection belongs to this host.
@@ -379,14 +369,7 @@ impl Host {
         on: impl ToSocketAddrs,
         mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for local in on.to_socket_addrs()? {
-            match bind(local) {
-                Ok(id) => return Ok(id),
-                Err(error) => last = self.shared().error(error),
-            }
-        }
-        Err(last)
+        try_each(on, "no address to bind to", |at| bind(at).map_err(|e| self.shared().error(e)))
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -619,6 +602,23 @@ impl Builder {
         exit::register(&shared);
         Ok(Host(Arc::new(Handle { shared, driver })))
     }
+}
+
+/// Tries the addresses in order until one succeeds; the error is the last one's. `none`: the error
+/// without an address.
+pub(crate) fn try_each<T>(
+    addresses: impl ToSocketAddrs,
+    none: &'static str,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, none);
+    for address in addresses.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The MSS for segments of whole pages, if the link has room for them.

@@ -6,7 +6,7 @@
 //!               device idle for `spin`                a thread begins to wait
 //!   Running --------------------------> Armed ----------------------------------> Deferred
 //!      ^  <-- device or eventfd wakes --/   (the driver sleeps on device + eventfd)   |
-//!      \------- the waiting thread gave up, or nobody polled for `INLINE_GRACE` ------/
+//!      \------- the waiting thread gave up, or none polled for `INLINE_GRACE` --------/
 //! ```
 //!
 //! In `Deferred` an application thread that waits polls the device inline, so that a round trip costs

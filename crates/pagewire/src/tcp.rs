@@ -52,10 +52,9 @@ impl TcpStream {
     /// releases it. Returns the number of bytes.
     ///
     /// # Errors
-    /// `BrokenPipe` after [`shutdown`](Self::shutdown) or when the peer is gone,
-    /// `ConnectionReset`, `TimedOut`; `WouldBlock` on a non-blocking stream if nothing was
-    /// queued. If a part was queued before the error, its length is returned, and the next call returns
-    /// the error.
+    /// `BrokenPipe` after [`shutdown`](Self::shutdown) or when the peer is gone, `ConnectionReset`,
+    /// `TimedOut`; `WouldBlock` on a non-blocking stream if nothing was queued. If a part was queued
+    /// before the error, its length is returned, and the next call returns the error.
     pub fn send(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
         let mut buf = buf.into();
         let all = buf.len();

@@ -177,8 +177,7 @@ impl UdpSocket {
         self.0.set_nonblocking(nonblocking)
     }
 
-    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is
-    /// `InvalidInput`.
+    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }

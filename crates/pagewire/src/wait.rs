@@ -73,6 +73,15 @@ impl Shared {
         result
     }
 
+    /// Runs work under the lock that is flushed in any case.
+    pub(crate) fn work<T>(&self, work: impl FnOnce(&mut Inner, Instant) -> T) -> T {
+        let (mut inner, now) = self.lock_now();
+        let result = work(&mut inner, now);
+        inner.flush(now);
+        self.unlock_and_wake(inner);
+        result
+    }
+
     /// Repeats `op` until it has an answer, waiting for `interest` in between. One that does not ask
     /// for the time leaves no output.
     #[inline]
@@ -219,14 +228,13 @@ impl Shared {
         waker: &Waker,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (mut inner, now) = self.lock_now();
-        let result = op(&mut inner.stack, &Clock::at(self, now));
-        if let Err(Error::WouldBlock) = result {
-            inner.waiters.register(socket.into(), interest, waker);
-        }
-        inner.flush(now);
-        self.unlock_and_wake(inner);
-        result
+        self.work(|inner, now| {
+            let result = op(&mut inner.stack, &Clock::at(self, now));
+            if let Err(Error::WouldBlock) = result {
+                inner.waiters.register(socket.into(), interest, waker);
+            }
+            result
+        })
     }
 
     /// Without a driver thread: drives the stack until there is an answer.

@@ -22,8 +22,7 @@ pub struct Counters {
     pub completions: u64,
     /// Submissions taken.
     pub submissions: u64,
-    /// Invalid submissions: an unknown operation, flag, handle or group, or a range outside its
-    /// memory.
+    /// Invalid submissions: an unknown operation, flag, handle or group, or a range outside its memory.
     pub submissions_refused: u64,
     /// Fill entries taken.
     pub fills: u64,
@@ -31,8 +30,7 @@ pub struct Counters {
     pub fills_out_of_range: u64,
     /// Fill entries whose id was returned before.
     pub fills_stale: u64,
-    /// Fill entries of a buffer that the application does not hold: returned twice, or never
-    /// delivered.
+    /// Fill entries of a buffer that the application does not hold: returned twice, or never delivered.
     pub fills_not_held: u64,
     /// Fill entries that name another group than the ring's.
     pub fills_foreign: u64,

@@ -22,8 +22,7 @@ pub enum RegisterError {
     /// The stack may not write the region.
     #[error("the region is read-only")]
     ReadOnly,
-    /// The threshold is more than half of the region's buffers: closed windows could never open
-    /// again.
+    /// The threshold is more than half of the region's buffers: closed windows could never open again.
     #[error("a threshold of {0} buffers is more than half of the region's")]
     Threshold(usize),
     /// The region shares bytes with a registered one.

@@ -1,7 +1,6 @@
 //! The layout of the rings' memory: all that an application in another process or language needs.
 //!
-//! A ring is an array of little-endian 64-bit words, page-aligned. Each word is read and written
-//! whole.
+//! A ring is an array of little-endian 64-bit words, page-aligned. Each word is read and written whole.
 //!
 //! ```text
 //!   byte    0   MAGIC | log2(entries) << 8 | words of an entry     both sides read
@@ -29,10 +28,9 @@
 //! | entries | stack | [`Entry`], 16 bytes |
 //! | fill, one for each group | application | [`Fill`], 8 bytes |
 //!
-//! **Two kinds of socket.** A *connection* is a stream: its completions report the number of bytes,
-//! and 0 is its end. A *datagram socket* ([`Op::Bind`]) has a completion for each datagram, also
-//! for an empty one: its sender, its length, and the length that was delivered
-//! ([`Completion::DATAGRAM`]).
+//! **Two kinds of socket.** A *connection* is a stream: its completions report the number of bytes, and
+//! 0 is its end. A *datagram socket* ([`Op::Bind`]) has a completion for each datagram, also for an
+//! empty one: its sender, its length, and the length that was delivered ([`Completion::DATAGRAM`]).
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

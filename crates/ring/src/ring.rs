@@ -120,12 +120,10 @@ impl<E: layout::Words> Producer<E> {
         if self.published == self.tail {
             return false;
         }
-        // Release pairs with the consumer's Acquire in `look`: the entries are visible with the
-        // tail.
+        // Release pairs with the consumer's Acquire in `look`: the entries are visible with the tail.
         self.memory.store(TAIL_WORD, self.tail, Ordering::Release);
         self.published = self.tail;
-        // Pairs with the fence in `Consumer::arm`: either that sees this tail, or this sees its
-        // bell.
+        // Pairs with the fence in `Consumer::arm`: either that sees this tail, or this sees its bell.
         fence(Ordering::SeqCst);
         let Some(bell) = self.memory.words.get(BELL_WORD) else { return false };
         // The load alone keeps the line shared while the consumer polls.

@@ -523,8 +523,7 @@ impl Peer {
             let bytes = flow.stream.bytes(flow.done, n);
             let flags = self.whim(now, stack, id)?;
             let sent = if self.settings.by_reference {
-                // Bytes that are not taken are dropped: the stream can be made again from any
-                // offset.
+                // Bytes that are not taken are dropped: the stream can be made again from any offset.
                 let mut frags = FragVec::new();
                 frags.push(Frag::from_bytes(Bytes::from(bytes)));
                 stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags))

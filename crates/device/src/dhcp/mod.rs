@@ -292,8 +292,7 @@ impl<D: Device> Device for Dhcp<D> {
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        // Frames that the device left behind stay in front, because a capture inside counts from
-        // there.
+        // Frames that the device left behind stay in front, because a capture inside counts from there.
         if self.left > 0 {
             frames.append(&mut self.answers);
         } else {

@@ -207,8 +207,7 @@ impl<D: Device> Device for Fault<D> {
         }
     }
 
-    /// Frames that went over a line count as lost there: they may have been duplicated or
-    /// reordered.
+    /// Frames that went over a line count as lost there: they may have been duplicated or reordered.
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
         let before = frames.len();
         self.device.take_refused(frames);

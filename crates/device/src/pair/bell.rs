@@ -23,10 +23,9 @@ impl Bell {
     /// sleep if that is there.
     pub(crate) fn set(&self, what: u32) {
         self.0.store(what | GONE, Ordering::Relaxed);
-        // Pairs with the fence in `claim`. Waiter: set the word, fence, read the ring. Waker: write
-        // the ring, fence, read the word. At least one of the two sees the other's write; without
-        // either fence both could read old values, and the waiter would sleep although the ring has
-        // frames.
+        // Pairs with the fence in `claim`. Waiter: set the word, fence, read the ring. Waker: write the
+        // ring, fence, read the word. At least one of the two sees the other's write; without either
+        // fence both could read old values, and the waiter would sleep although the ring has frames.
         fence(Ordering::SeqCst);
     }
 

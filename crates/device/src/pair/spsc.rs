@@ -12,8 +12,7 @@
 //! consumer takes with [`pop`](Consumer::pop) and gives the slots back together with
 //! [`release`](Consumer::release).
 //!
-//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against
-//! loom's.
+//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against loom's.
 
 use core::mem::MaybeUninit;
 
@@ -151,7 +150,7 @@ impl<T> Consumer<T> {
         let slot = self.shared.slot(self.next)?;
         let item = slot.with_mut(|at| {
             // SAFETY: `next < tail`, which was read with Acquire, so the producer has filled the
-            // slot and will not touch it before we release; `next` moves on, so nobody reads the
+            // slot and will not touch it before we release; `next` moves on, so no code reads the
             // item out a second time.
             unsafe { at.cast::<T>().read() }
         });
@@ -224,7 +223,7 @@ impl<T> Shared<T> {
             self.head.0.store(at, Ordering::Release);
             if let Some(slot) = slot {
                 // SAFETY: the slot lay in `head..tail`, so it is filled; `head` has moved on, so it
-                // is dropped once; nobody else reaches it (the caller's promise).
+                // is dropped once; no other code reaches it (the caller's promise).
                 slot.with_mut(|item| unsafe { item.cast::<T>().drop_in_place() });
             }
         }

@@ -2,10 +2,9 @@
 //! and the writer below it. Read [`Pcap`] first.
 //!
 //! A capture shows the frames between the stack and the device: super-frames uncut, and transport
-//! checksums that are left to the device incomplete (Wireshark's "checksum offload"). Writing
-//! payload to the file is no copy of the ledger, with one exception: shared payload is read through
-//! snapshots, which are counted as `CopyReason::Snapshot`. So a test that counts copies runs
-//! without a capture.
+//! checksums that are left to the device incomplete (Wireshark's "checksum offload"). Writing payload
+//! to the file is no copy of the ledger, with one exception: shared payload is read through snapshots,
+//! which are counted as `CopyReason::Snapshot`. So a test that counts copies runs without a capture.
 //!
 //! `pcap-file` writes the section and the interface description. Its packet block needs the frame
 //! in one piece, so the one here takes pieces.
@@ -34,8 +33,7 @@ mod tests;
 pub struct PcapConfig {
     /// Bytes of each frame that are kept; its true length is always recorded.
     pub snaplen: u32,
-    /// The zero of the stack's clock, as time since 1970-01-01 UTC. With zero, captures start in
-    /// 1970.
+    /// The zero of the stack's clock, as time since 1970-01-01 UTC. With zero, captures start in 1970.
     pub epoch: Duration,
 }
 

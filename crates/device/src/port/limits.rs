@@ -20,9 +20,8 @@ pub const POOL_BYTES: usize = 16 << 20;
 /// Least memory for frames, in bytes: the longest frame must fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 
-/// Frames that wait for a port's guest after a hook sent them back, and as many that were
-/// redirected to it: four turns' worth, beyond which frames for a guest that does not read are
-/// lost.
+/// Frames that wait for a port's guest after a hook sent them back, and as many that were redirected to
+/// it: four turns' worth, beyond which frames for a guest that does not read are lost.
 pub const QUEUED_FRAMES: usize = 1024;
 
 /// Ports that can redirect to each other.

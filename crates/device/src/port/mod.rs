@@ -1,5 +1,4 @@
-//! Variant of step R1, for virtual machines: the stack's side of a tap, to which a guest writes
-//! frames.
+//! Variant of step R1, for virtual machines: the stack's side of a tap, to which a guest writes frames.
 //!
 //! ```text
 //!   writer's memory: may change at any time, read once
@@ -113,9 +112,8 @@ pub enum FrameChecksum {
     Unknown,
     /// It was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
     Valid,
-    /// It is incomplete, which only matters if the frame is forwarded
-    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): to be summed from `start`, stored `offset` bytes from
-    /// there.
+    /// It is incomplete, which only matters if the frame is forwarded (`VIRTIO_NET_HDR_F_NEEDS_CSUM`):
+    /// to be summed from `start`, stored `offset` bytes from there.
     Partial {
         /// Where the sum begins.
         start: u16,

@@ -89,8 +89,7 @@ impl Port {
         Ok(Path::Accounted)
     }
 
-    /// Whether a copied frame is built in place. Zero copy was not chosen for it, or was
-    /// impossible.
+    /// Whether a copied frame is built in place. Zero copy was not chosen for it, or was impossible.
     fn builds(&self, len: usize, how: WriteFlags) -> bool {
         self.medium == Medium::Ethernet
             && self.send_buffer == SendBuffer::Unlimited
@@ -295,7 +294,7 @@ impl<S: FrameSource> Arriving<'_, S> {
     /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. The
     /// caller adds the payload's bytes to it. The payload is counted as copied; for a frame that
     /// becomes no packet, whose headers are unknown, everything copied is.
-    /// a frame that becomes no packet, whose headers nobody has found, all that was copied is.
+    /// a frame that becomes no packet, whose headers are unknown, all that was copied is.
     #[inline(always)]
     fn take(
         self,

@@ -9,14 +9,13 @@
 //!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
-//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames
-//! of a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data
-//! there, into its memory. The answer to a SYN is enough. The kernel forgets flows after three
-//! seconds of silence and picks any lane for unknown ones. So misplaced payload is handled: other
-//! flows' payload that landed in registered memory is moved out, and counted
-//! (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays in place,
-//! to be copied above ([`Level::missed`](crate::queues::Level::missed)), until the next
-//! acknowledgement corrects the lane.
+//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames of
+//! a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data there,
+//! into its memory. The answer to a SYN is enough. The kernel forgets flows after three seconds of
+//! silence and picks any lane for unknown ones. So misplaced payload is handled: other flows' payload
+//! that landed in registered memory is moved out, and counted (`CopyReason::Misplaced`); payload of a
+//! queue's flow that came by another lane stays in place, to be copied above
+//! ([`Level::missed`](crate::queues::Level::missed)), until the next acknowledgement corrects the lane.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -14,7 +14,7 @@
 //!   beside the number of frames: super-frames of 64 KiB are the lever.
 //! - Asking for frames after each one sent, instead of each burst of eight, costs an eighth.
 //! - The old virtio header of 10 bytes is enough; the 12-byte one says nothing more on a tap.
-//! - Receive memory goes round in 2 MiB while it comes home in time (`mem`'s `HOT_PAGES`): no
+//! - 2 MiB of receive memory are reused while they come back in time (`mem`'s `HOT_PAGES`): no
 //!   slower than walking the pool, and only that much is ever touched, so it is not populated
 //!   beforehand. Smaller rounds gained nothing.
 //! - The send buffer stays unlimited, as the kernel has it: frames are taken in inside `writev`,

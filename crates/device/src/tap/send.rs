@@ -80,9 +80,8 @@ impl Tap {
                     return Ok(Sent::Refused);
                 }
                 Errno::BADFD => return Err(DeviceError::Closed),
-                // A bad address (a file truncated under its memory map), a header that the kernel
-                // does not accept, an interface that is down: this frame is lost, others may be
-                // sent.
+                // A bad address (a file truncated under its memory map), a header that the kernel does
+                // not accept, an interface that is down: this frame is lost, others may be sent.
                 _ => {
                     self.counters.tx_dropped_error += 1;
                     return Ok(Sent::Done);

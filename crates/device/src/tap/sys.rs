@@ -96,7 +96,7 @@ pub(super) fn write_frame(fd: BorrowedFd<'_>, head: &[u8], frags: &[Frag]) -> io
     }
     // SAFETY: each vector is readable for its length while the call lasts: `head` is a live slice,
     // and a fragment's bytes are valid for reads while it is borrowed. They are handed to the
-    // kernel as addresses; no reference is formed over bytes that somebody else may change.
+    // kernel as addresses; no reference is formed over bytes that others may change.
     let n = unsafe { libc::writev(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
     check(n)
 }
@@ -117,7 +117,7 @@ pub(super) fn read_frame(
         limit -= len;
     }
     // SAFETY: each vector is writable for its length while the call lasts: `head` is an exclusive
-    // slice; spare bytes are written by nobody but the holder of the writer, which is borrowed
+    // slice; spare bytes are written only by the holder of the writer, which is borrowed
     // exclusively, and no fragment covers them yet.
     let n = unsafe { libc::readv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
     check(n)

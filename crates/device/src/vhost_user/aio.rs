@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   write(eventfd)            waits while the counter is full, unless O_NONBLOCK is set: a flag of
-//!                             the open file, which whoever has the file may clear at any time
+//!                             the open file, which any holder of the file may clear
 //!   io_submit(read nothing)   completes at once; the kernel adds 1 to the eventfd that the request
 //!                             names, and where the counter is full it stays full
 //! ```

@@ -107,8 +107,7 @@ impl Walk<'_> {
         let at = self.memory.find(table.addr, bytes).filter(|at| at.len == bytes);
         let at = at.ok_or(Lie::Address)?;
         let window = self.memory.window(&at).ok_or(Lie::Address)?;
-        // The part of the table that `copy` holds, in descriptors; drivers fill tables front to
-        // back.
+        // The part of the table that `copy` holds, in descriptors; drivers fill tables front to back.
         let (mut copy, mut first, mut have) = ([0u8; TABLE * 16], 0, 0);
         let mut index = 0;
         for _ in 0..bytes / 16 {

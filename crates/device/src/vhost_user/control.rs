@@ -104,9 +104,8 @@ impl Shared {
         };
         try_lock().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);
-            // Pairs with the fence in `wake`. Here: set the word, fence, try the lock. There:
-            // unlock, fence, read the word. So either the lock is free now, or its holder sees the
-            // word.
+            // Pairs with the fence in `wake`. Here: set the word, fence, try the lock. There: unlock,
+            // fence, read the word. So either the lock is free now, or its holder sees the word.
             fence(Ordering::SeqCst);
             try_lock()
         })
@@ -365,8 +364,7 @@ impl Shared {
                 let why = session.refused.take().unwrap_or_else(|| error.to_string());
                 tracing::warn!("vhost-user: the front end was disconnected: {why}");
                 session.refused = Some(why);
-                // The front end is still there, and counts from what is returned when it
-                // reconnects.
+                // The front end is still there, and counts from what is returned when it reconnects.
                 session.surrender();
             }
         }

@@ -71,9 +71,8 @@ use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 ///
 /// Front ends come and go; while none is there, or the guest's driver has not set its rings up, the
 /// link is down: frames to send are dropped and counted. Long frames of the guest are received as
-/// fragments of its memory, whose descriptors it gets back when the last fragment is dropped, on
-/// any thread and in any order; the shared memory stays mapped for them even when the guest is
-/// gone.
+/// fragments of its memory, whose descriptors it gets back when the last fragment is dropped, on any
+/// thread and in any order; the shared memory stays mapped for them even when the guest is gone.
 pub struct VhostUser {
     control: Control,
     capabilities: Capabilities,

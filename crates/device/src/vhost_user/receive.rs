@@ -5,9 +5,8 @@
 //!                           copied, once             fragments of the guest's memory, or a copy
 //! ```
 //!
-//! This file walks the ring; the [`Port`] decides which way a frame takes. The guest gets a
-//! descriptor back at once if the frame was copied, and otherwise with the drop of the last
-//! fragment.
+//! This file walks the ring; the [`Port`] decides which way a frame takes. The guest gets a descriptor
+//! back at once if the frame was copied, and otherwise with the drop of the last fragment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -127,8 +126,7 @@ impl Receiver {
         done
     }
 
-    /// Takes one frame. Returns whether its descriptor is held; `None`: it waits in its ring for
-    /// room.
+    /// Takes one frame. Returns whether its descriptor is held; `None`: it waits in its ring for room.
     fn frame(
         &mut self,
         mut chain: Chain<'_>,

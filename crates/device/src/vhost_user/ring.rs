@@ -59,8 +59,7 @@ pub(super) struct Part {
     pub(super) offset: usize,
 }
 
-/// A ring of `size` entries, a power of two, whose three parts were checked to lie in their
-/// windows.
+/// A ring of `size` entries, a power of two, whose three parts were checked to lie in their windows.
 pub(super) struct Ring {
     desc: NonNull<u8>,
     avail: NonNull<u8>,

@@ -89,8 +89,7 @@ impl Session {
         }
     }
 
-    /// The front end is gone: its rings are not used again. Memory that fragments hold stays
-    /// mapped.
+    /// The front end is gone: its rings are not used again. Memory that fragments hold stays mapped.
     pub(super) fn end(&mut self) {
         for vring in &mut self.vrings {
             vring.stop(&self.events);

@@ -31,8 +31,7 @@ pub(super) struct Sender {
     short_returned: Option<Short>,
 }
 
-/// Frames wait: the pair whose buffers were too few, and the number of its buffers at the last
-/// look.
+/// Frames wait: the pair whose buffers were too few, and the number of its buffers at the last look.
 type Short = (usize, u16);
 
 /// The result for a frame.
@@ -118,8 +117,7 @@ impl Sender {
                     if now.is_none_or(|now| now > 0 && now < before) {
                         continue;
                     }
-                    // Not `now`: a guest that has filled its ring since then would never kick
-                    // again.
+                    // Not `now`: a guest that has filled its ring since then would never kick again.
                     short = Some((pair, seen));
                     break;
                 }

@@ -114,8 +114,7 @@ impl Vring {
         self.next_avail = base;
     }
 
-    /// Starts the ring, or continues where it was stopped. `None`: it does not lie in shared
-    /// memory.
+    /// Starts the ring, or continues where it was stopped. `None`: it does not lie in shared memory.
     pub(super) fn start(&mut self, memory: &Memory) -> Option<()> {
         let ring = self.resolve(memory)?;
         self.next_used = ring.used_index();

@@ -130,7 +130,7 @@ impl Window {
     ) -> usize {
         let Some(at) = self.address(offset, len) else { return 0 };
         // SAFETY: the range lies in the mapping, which is borrowed and may be written; it counts as
-        // shared, so that nobody forms references to it.
+        // shared, so that no code forms references to it.
         unsafe { frag.copy_to_raw(from, at, len, Access::Shared, ledger, CopyReason::DeviceTx) }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   send_zc ---> Completion (one for each call; memory, ids lo..=hi, copied?)
 //!                   ^ held by every fragment and slice of the call, on any thread
-//!                   | last release: memory goes home, then
+//!                   | last release: memory is dropped, then
 //!                   v
 //!                CompletionQueue (one for each stack) --- drained once per turn ---> error queue
 //! ```
@@ -15,10 +15,10 @@ use std::sync::{Arc, PoisonError};
 use smallvec::SmallVec;
 
 use crate::budget::{Charge, PageBudget};
-use crate::completions::{Completed, CompletionQueue};
 use crate::frag::{Frag, FragVec};
 use crate::region::Region;
 use crate::release::{Later, deferred, release};
+use crate::reports::{Completed, CompletionQueue};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// The memory of one call (or several that share), sent by reference: keeps it while there are

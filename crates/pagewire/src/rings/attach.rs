@@ -17,18 +17,15 @@ impl Shared {
 
     /// Removes the engine of an application that dropped its rings.
     pub(crate) fn detach(&self, id: u64) {
-        let (mut inner, now) = self.lock_now();
-        let Some(mut engine) = inner.rings.remove(id) else { return };
-        let Inner { stack, devices, .. } = &mut *inner;
-        engine.close_all(now, stack);
-        if let Some(steering) = devices.steering() {
-            for queue in engine.queues() {
-                drop(steering.unbind(queue));
+        self.work(|Inner { stack, devices, rings, .. }, now| {
+            let Some(mut engine) = rings.remove(id) else { return };
+            engine.close_all(now, stack);
+            if let Some(steering) = devices.steering() {
+                for queue in engine.queues() {
+                    drop(steering.unbind(queue));
+                }
             }
-        }
-        drop(engine);
-        inner.flush(now);
-        self.unlock_and_wake(inner);
+        });
     }
 
     /// Runs one operation on an engine and the stack, under the lock.
@@ -37,12 +34,9 @@ impl Shared {
         id: u64,
         op: impl FnOnce(&mut Engine, &mut Stack, Instant) -> Result<T, pagewire_stack::Error>,
     ) -> Result<T, pagewire_stack::Error> {
-        let (mut inner, now) = self.lock_now();
-        let Inner { stack, rings, .. } = &mut *inner;
-        let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
-        let result = op(engine, stack, now);
-        inner.flush(now);
-        self.unlock_and_wake(inner);
-        result
+        self.work(|Inner { stack, rings, .. }, now| {
+            let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
+            op(engine, stack, now)
+        })
     }
 }

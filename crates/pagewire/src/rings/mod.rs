@@ -82,7 +82,7 @@ pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
 use crate::handle::Handle;
-use crate::host::Host;
+use crate::host::{Host, try_each};
 use serve::RingWaker;
 
 /// An application's end of rings, for one thread at a time. A drop closes the sockets made through it
@@ -126,9 +126,9 @@ impl Rings {
     /// # Errors
     /// As [`Host::listen`].
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<(u64, SocketAddr)> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for local in on.to_socket_addrs()? {
-            let made = self.host.shared.with_rings(self.id, |engine, stack, now| {
+        let shared = &self.host.shared;
+        try_each(on, "no address to bind to", |local| {
+            let made = shared.with_rings(self.id, |engine, stack, now| {
                 let id = stack.listen(local, BACKLOG)?;
                 let local = stack.local_addr(id)?;
                 engine.adopt(stack, id).map(|handle| (handle, local)).ok_or_else(|| {
@@ -136,12 +136,8 @@ impl Rings {
                     pagewire_stack::Error::TooManySockets
                 })
             });
-            match made {
-                Ok(made) => return Ok(made),
-                Err(error) => last = self.host.shared.error(error),
-            }
-        }
-        Err(last)
+            made.map_err(|e| shared.error(e))
+        })
     }
 
     /// Registers memory for a queue of the host's device, gives the queue all its buffers, and steers flows

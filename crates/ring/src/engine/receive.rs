@@ -127,8 +127,7 @@ fn error_of(end: Option<Result<(), Error>>) -> Option<i32> {
 }
 
 impl Endpoint {
-    /// Takes the next bytes from the receive queue, unless some are pending; `false`: there are
-    /// none.
+    /// Takes the next bytes from the receive queue, unless some are pending; `false`: there are none.
     fn take(
         &mut self,
         now: Instant,
@@ -306,8 +305,7 @@ impl Delivery<'_> {
         })
     }
 
-    /// Copies the front of `frag` into the copy group, as far as it has buffers; returns the
-    /// length.
+    /// Copies the front of `frag` into the copy group, as far as it has buffers; returns the length.
     fn copy(&mut self, stack: &mut Stack, frag: &Frag, room: usize) -> usize {
         let [_, others_wait] = self.others_wait;
         if others_wait {
