@@ -43,8 +43,8 @@ pub struct Mapping {
     frags: FragVec,
 }
 
-// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by the thread that
-// drops the last reference, on whatever thread.
+// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by the thread
+// that drops the last reference.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; nothing is written through a shared reference.
 unsafe impl Sync for Mapping {}

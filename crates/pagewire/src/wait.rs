@@ -100,7 +100,7 @@ impl Shared {
 
     /// The first try of an operation.
     #[inline]
-    pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> T) -> T {
+    fn once<T>(&self, op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();
         let clock = Clock { shared: self, now: Cell::new(None) };
         let result = op(&mut inner.stack, &clock);
