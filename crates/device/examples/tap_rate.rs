@@ -1,5 +1,5 @@
-//! How fast the tap driver moves a stream to and from a kernel socket, with a bare-bones TCP in
-//! front of it: the upper bound for the stack. Needs root; works in a namespace of its own.
+//! The rate at which the tap driver moves a stream to and from a kernel socket, with a minimal TCP
+//! in front of it: the upper bound for the stack. Needs root; works in a namespace of its own.
 //!
 //! `cargo run --profile quick -p pagewire-device --example tap_rate -- [send|receive] [MTU] [GIB]`
 
@@ -69,7 +69,7 @@ fn rate(round: usize, way: &str, mtu: usize, bytes: usize) {
     );
 }
 
-/// The kernel to itself, over loopback, at 256 KiB a call: what the machine can do just now.
+/// The kernel to itself, over loopback, at 256 KiB a call: the machine's present speed.
 fn loopback(round: usize, bytes: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
@@ -156,7 +156,7 @@ fn send(link: &mut Link, me: Host, peer: Host, mss: u16, bytes: usize) -> (f64, 
     (seconds, ours, reader.join().expect("reader"))
 }
 
-/// Receives what a kernel socket writes, and lets it go at once.
+/// Receives what a kernel socket writes, and drops it at once.
 fn receive(link: &mut Link, me: Host, peer: Host, mss: u16, bytes: usize) -> (f64, f64, f64) {
     let writer = thread::spawn(move || {
         pin(1);

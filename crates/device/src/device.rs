@@ -8,7 +8,7 @@ use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use crate::limits::MAX_MTU;
 use crate::steering::Steering;
 
-/// What a frame begins with.
+/// The first header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// An Ethernet header.
@@ -17,32 +17,31 @@ pub enum Medium {
     Ip,
 }
 
-/// Whether payload arrives apart from headers.
+/// Whether payload arrives separate from headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderSplit {
     /// Headers and payload are one piece.
     None,
     /// The header length is predicted from earlier frames; a miss costs alignment.
     Predicted,
-    /// The device splits, or passes what the sender built.
+    /// The device splits, or passes the sender's fragments.
     Native,
 }
 
-/// What a device can do. Fixed for its life.
+/// What a device can do. Never changes.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// What frames begin with.
+    /// The first header of frames.
     pub medium: Medium,
-    /// Our link address on this device (Ethernet only).
+    /// The stack's link address on this device (Ethernet only).
     pub mac: [u8; 6],
     /// Largest IP packet on the wire, in bytes.
     pub mtu: usize,
-    /// Largest super-frame handed over at once, in bytes of IP packet: at most 65,535, or on links
-    /// that stay in memory [`MAX_SUPER_FRAME`](crate::limits::MAX_SUPER_FRAME), with 0 in the length
-    /// field of the IP header of what is longer than that can say. Equal to `mtu` where there is no
-    /// segmentation offload.
+    /// Largest super-frame handed over at once, in bytes of IP packet: at most 65,535, or on links that
+    /// stay in memory [`MAX_SUPER_FRAME`](crate::limits::MAX_SUPER_FRAME); a longer one than 65,535 has
+    /// 0 in the length field of its IP header. Equal to `mtu` without segmentation offload.
     pub max_super_frame: usize,
-    /// Received transport checksums may be believed (frames carry `RxChecksum::Valid`).
+    /// Received transport checksums are verified (frames carry `RxChecksum::Valid`).
     pub rx_checksum: bool,
     /// Frames may be sent with `TxChecksum::Partial`.
     pub tx_checksum: bool,
@@ -50,9 +49,9 @@ pub struct Capabilities {
     pub tso_v4: bool,
     /// Frames may be sent with `Gso` of kind `TcpV6`.
     pub tso_v6: bool,
-    /// Fragments that one frame may have; 0: everything must be in one piece.
+    /// Fragments that one frame may have; 0: it must be in one piece.
     pub max_frags: usize,
-    /// How payload is told from headers on receive.
+    /// How payload is separated from headers on receive.
     pub header_split: HeaderSplit,
     /// Queues in each direction.
     pub queues: usize,
@@ -60,11 +59,11 @@ pub struct Capabilities {
     pub by_reference: bool,
 }
 
-/// What a wrapper promises that looks at frames as they are on a wire: super-frames whose headers say
-/// their length.
+/// The capabilities of a wrapper that looks at frames as on a wire: super-frames have their length
+/// in their headers.
 pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
     let (mtu, longest) = (capabilities.mtu, capabilities.max_super_frame.min(MAX_MTU));
-    // What has no room for two segments would only make a small one after every large one.
+    // Without room for two segments, a small segment would follow every large one.
     let max_super_frame = if mtu <= longest / 2 { longest } else { mtu };
     Capabilities { max_super_frame, ..capabilities.clone() }
 }
@@ -72,11 +71,11 @@ pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
 /// Counts of a device, in frames unless the name says bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Frames handed to the other side.
+    /// Frames sent.
     pub tx_frames: u64,
     /// Bytes in them.
     pub tx_bytes: u64,
-    /// Frames taken from the other side.
+    /// Frames received.
     pub rx_frames: u64,
     /// Bytes in them.
     pub rx_bytes: u64,
@@ -90,7 +89,7 @@ pub struct DeviceCounters {
     pub tx_dropped_error: u64,
     /// Frames lost because no page was free to receive into.
     pub rx_dropped_memory: u64,
-    /// Frames lost because they made no sense (a short or contradictory virtio header, too long).
+    /// Malformed frames (a short or contradictory virtio header, too long).
     pub rx_dropped_malformed: u64,
     /// Received payload bytes that began on a page boundary, or continued a flow's bytes in
     /// adjacent memory.
@@ -101,35 +100,35 @@ pub struct DeviceCounters {
     pub rx_mispredicted: u64,
 }
 
-/// What can go wrong with a device as a whole. Losing a frame is no error, it is a counted drop.
+/// Errors of a device as a whole. The loss of a frame is no error, but a counted drop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The other side is gone for good.
     #[error("the device was closed by its other side")]
     Closed,
-    /// A setting that makes no sense; the text says which and what to do.
+    /// An invalid setting; the text says which and what to do.
     #[error("{0}")]
     Config(String),
-    /// The system refused; the text says what was tried and what to do.
+    /// The system refused; the text says which call failed and what to do.
     #[error("{what}: {source}")]
     System {
-        /// What was tried, and what to do about it.
+        /// The operation, and what to do about it.
         what: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Moves frames. One thread at a time.
+/// Sends and receives frames. For one thread at a time.
 pub trait Device: Send {
-    /// What it can do.
+    /// What the device can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Sends frames from the front of `frames`, as many as there is room for; the rest stays for
-    /// a later call. A frame that can never be sent is dropped and counted. `ledger` counts copies
-    /// made here, ours and the kernel's.
+    /// Sends frames from the front of `frames`, as many as there is room for; the rest stays for a
+    /// later call. A frame that can never be sent is dropped and counted. `ledger` counts copies,
+    /// the stack's and the kernel's.
     fn transmit(
         &mut self,
         now: Instant,
@@ -146,51 +145,51 @@ pub trait Device: Send {
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError>;
 
-    /// Moves frames to the back of `frames`, in their order, that `transmit` took since the last call
-    /// and that were then refused for want of something that may be there soon (memory, a queue): whose
-    /// they were can be told at once. They are counted as dropped.
+    /// Moves frames to the back of `frames`, in order, that `transmit` took since the last call and
+    /// that were then refused for lack of something temporary (memory, a queue), so that their
+    /// sender knows at once. They are counted as dropped.
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
         let _ = frames;
     }
 
-    /// The next moment at which the device wants `receive` or `transmit` called although nothing
+    /// The next moment at which the device needs `receive` or `transmit` called although nothing
     /// came in (a wrapper that delays frames).
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Descriptor that becomes readable when there is something to receive, or room to send again
+    /// Descriptor that becomes readable when there is a frame to receive, or room to send again
     /// after a `transmit` left frames behind. `None`: the device must be polled.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Called before waiting on [`wait_fd`](Self::wait_fd): arms it. `true`: there is something to
-    /// receive already, do not wait.
+    /// Arms [`wait_fd`](Self::wait_fd) before a wait. `true`: there is a frame to receive already,
+    /// do not wait.
     fn arm(&mut self) -> bool {
         false
     }
 
-    /// Called after the wait, or instead of it: from here on the device is polled, and the other
-    /// side need not wake us.
+    /// Called after the wait, or instead of it: the device is polled from here on, and the other
+    /// side need not wake this one.
     fn disarm(&mut self) {}
 
     /// Counts so far.
     fn counters(&self) -> DeviceCounters;
 
-    /// Pages of the device's receive pool, where it has one.
+    /// The audit of the device's receive pool, if it has one.
     fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
         None
     }
 
-    /// Queues that can be given memory to receive into, and the rules that send flows there.
-    /// `None`: it has none.
+    /// Queues that can be given memory to receive into, and the rules that steer flows there.
+    /// `None`: the device has none.
     fn steering(&mut self) -> Option<&mut Steering> {
         None
     }
 }
 
-/// Methods of [`Device`] as another device has them: what a wrapper does not change.
+/// Methods of [`Device`] that a wrapper forwards unchanged to its device.
 macro_rules! forward_device {
     ($this:ident => $inner:expr; $($method:ident)*) => {
         $($crate::device::forward_device! { @$method $this $inner })*

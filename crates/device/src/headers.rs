@@ -1,8 +1,8 @@
-//! Where the headers of a frame end: as much of Ethernet, IP, TCP and UDP as a device must know to
-//! tell payload from headers, to follow a flow, and to cut a super-frame.
+//! The ends of a frame's headers: as much of Ethernet, IP, TCP and UDP as a device needs to
+//! separate payload from headers, to follow a flow, and to cut a super-frame.
 //!
-//! This is no validation. A device that misreads a frame loses alignment; the stack above reads
-//! every field again and decides what is believed.
+//! This is no validation. A device that misreads a frame loses alignment; the stack above reads and
+//! validates every field again.
 
 use crate::limits::MAX_SUPER_FRAME;
 
@@ -22,7 +22,7 @@ pub(crate) const TCP_SYN: u8 = 0x02;
 pub(crate) const TCP_PSH: u8 = 0x08;
 pub(crate) const TCP_CWR: u8 = 0x80;
 
-/// What a frame carries.
+/// The transport protocol of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// A TCP segment.
@@ -42,18 +42,18 @@ pub(crate) struct Layout {
     pub(crate) v6: bool,
     /// Where the transport header begins.
     pub(crate) transport_at: usize,
-    /// What it is.
+    /// The transport protocol.
     pub(crate) transport: Transport,
     /// Where payload begins: the length of all headers.
     pub(crate) payload: usize,
-    /// Where the IP packet ends by its own word; beyond any frame if it has none.
+    /// Where the IP packet ends by its length field; beyond any frame if it has none.
     pub(crate) end: usize,
 }
 
-/// Why there is no layout.
+/// Why a frame could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParseError {
-    /// The answer lies beyond the bytes shown; at least this many are needed.
+    /// More bytes are needed: at least this many.
     Need(usize),
     /// Neither IPv4 nor IPv6 over Ethernet, or a header that contradicts itself.
     NotIp,
@@ -127,8 +127,8 @@ impl Layout {
         frame.get(at..at + len)
     }
 
-    /// The protocol that has a checksum over the rest of the packet, and where in its header that is.
-    /// `None` of fragments, whose checksum is over all of them.
+    /// The protocol that has a checksum over the rest of the packet, and the field's offset in its
+    /// header. `None` for fragments, whose checksum covers all of them.
     pub(crate) fn checksum(&self, frame: &[u8]) -> Option<(u8, usize)> {
         let protocol = if self.v6 {
             *frame.get(self.ip + 6)?
@@ -158,8 +158,8 @@ impl Layout {
         frame.get(self.transport_at + 13).copied()
     }
 
-    /// Length of the headers that a data segment of the same connection will have: those that
-    /// are always there, with the time stamps if this segment has them.
+    /// Length of the headers of a data segment of the same connection: the fixed part, with the
+    /// time stamps if this segment has them.
     pub(crate) fn tcp_data_header(&self, frame: &[u8]) -> usize {
         let bare = self.transport_at + 20;
         let mut options = frame.get(bare..self.payload).unwrap_or_default();
@@ -181,7 +181,8 @@ impl Layout {
     }
 }
 
-/// What a length field says: 0 is that of a super-frame too long for it, which only the frame can tell.
+/// The value of a length field: 0 is that of a super-frame too long for it, whose length only the
+/// frame knows.
 const fn length(field: u16) -> usize {
     match field {
         0 => MAX_SUPER_FRAME,

@@ -1,7 +1,7 @@
-//! Devices: what moves frames between a stack and the world.
+//! Devices: they move frames between a stack and a network.
 //!
-//! A [`Device`] is a trait object that is called once per burst and concrete inside. Debug aids
-//! are wrappers over any device, never an `if debug` in a driver.
+//! A [`Device`] is a trait object that is called once per burst. Debug aids are wrappers over any
+//! device, never an `if debug` in a driver.
 
 #![cfg_attr(
     not(test),
@@ -37,7 +37,7 @@ pub use steering::{BindError, Level, Protocol, QueueMemory, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
 pub use vhost_user::{VhostUser, VhostUserBuilder};
 
-/// Doors for the fuzz targets. Not part of the interface.
+/// Entry points of the fuzz targets. Not part of the interface.
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing {

@@ -1,57 +1,56 @@
 //! Every limit of this crate, with its unit and its reason.
 
-/// Frames that each direction of a pair holds unless told otherwise: four windows of 4 MiB in
-/// segments of 15 pages; a ring of 64 KiB that stays in the second-level cache.
+/// Frames that each direction of a pair holds by default: four windows of 4 MiB in segments of 15
+/// pages; a ring of 64 KiB that stays in the second-level cache.
 pub const PAIR_QUEUE_FRAMES: usize = 256;
 
-/// Most frames that a direction of a pair may be told to hold: 16 MiB of slots.
+/// Frames that a direction of a pair may hold at most: 16 MiB of slots.
 pub const PAIR_MAX_QUEUE_FRAMES: usize = 1 << 16;
 
-/// Largest IP packet of a pair unless told otherwise, in bytes: 15 whole pages of payload (61,440)
-/// behind the longest of the usual headers, IPv6 (40), TCP (20) and its timestamps (12). Over IPv4
-/// (20) the same packet has room for 20 bytes more than 15 pages. 16 pages would be 65,608, more
-/// than the 65,535 that the length field of IPv4 can say.
+/// Largest IP packet of a pair by default, in bytes: 15 whole pages of payload (61,440) behind the
+/// longest of the usual headers, IPv6 (40), TCP (20) and its timestamps (12). Over IPv4 (20) the
+/// same packet has room for 20 bytes more than 15 pages. 16 pages would be 65,608, more than the
+/// 65,535 that the length field of IPv4 can express.
 pub const PAIR_MTU: usize = 15 * pagewire_mem::PAGE_SIZE + 40 + 20 + 12;
 
-/// Smallest MTU that a device may have, in bytes: what every IPv4 host must take (RFC 791). IPv6
-/// wants 1,280.
+/// Smallest MTU of a device, in bytes: every IPv4 host must accept it (RFC 791). IPv6 needs 1,280.
 pub const MIN_MTU: usize = 576;
 
 /// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
 pub const MAX_MTU: usize = 65_535;
 
-/// Longest super-frame that a driver may take, as an IP packet: 32 times what the length field of an
-/// IP header can say, two mebibytes, so that half of a default send buffer is one frame. Linux's
-/// `GSO_MAX_SIZE` is eight times that field, because a card has to read it. What crosses memory by
-/// reference costs the same whatever its length: four times as much of it made `bench stream` 1.7 times
-/// as fast.
+/// Longest super-frame that a driver may take, as an IP packet: 32 times what the length field of
+/// an IP header can express, two mebibytes, so that half of a default send buffer is one frame.
+/// Linux's `GSO_MAX_SIZE` is eight times that field, because a network card has to read it. A frame
+/// that crosses memory by reference costs the same at any length: four times the length made `bench
+/// stream` 1.7 times as fast.
 pub const MAX_SUPER_FRAME: usize = 32 * MAX_MTU;
 
 /// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
 pub const MAX_LINK_HEADER: usize = 18;
 
-/// Bytes of a frame that a capture keeps unless told otherwise: all of the largest super-frame.
+/// Bytes of a frame that a capture keeps by default: all of the largest super-frame.
 pub const PCAP_SNAPLEN: u32 = 262_144;
 
-/// Bytes that a capture gathers before it writes, so that a burst costs one system call.
+/// Bytes that a capture collects before it writes, so that a burst costs one system call.
 pub const PCAP_BUFFER: usize = 256 << 10;
 
-/// Frames that wait for a fault wrapper's rate limit unless told otherwise; then the tail is
-/// dropped. The default length of a Linux interface's queue.
+/// Frames that wait for a fault wrapper's rate limit by default; then the tail is dropped. The
+/// default length of a Linux interface's queue.
 pub const FAULT_QUEUE_FRAMES: usize = 1000;
 
-/// Most frames that a fault wrapper may be told to queue, and that it delays in each direction; as
-/// many again are lost, and counted.
+/// Frames that a fault wrapper may queue at most, and that it delays in each direction; more are
+/// lost, and counted.
 pub const FAULT_MAX_FRAMES: usize = 1 << 16;
 
-/// Most frames held back at once to be overtaken; with more, a frame keeps its place.
+/// Frames delayed at once to be overtaken; with more, a frame keeps its place.
 pub const FAULT_MAX_HELD: usize = 64;
 
-/// Most frames that overtake one that is held back. Three make a sender count three duplicate
+/// Frames that overtake a delayed one at most. Three make a sender count three duplicate
 /// acknowledgements (RFC 5681); one more, to go beyond.
 pub const FAULT_OVERTAKERS: u64 = 4;
 
-/// Longest time for which a frame is held back when too few follow to overtake it.
+/// Longest time for which a frame is delayed when too few follow to overtake it.
 pub const FAULT_HOLD: core::time::Duration = core::time::Duration::from_millis(5);
 
 /// Longest delay of a fault wrapper: beyond it no TCP connection is set up.
@@ -65,49 +64,46 @@ pub const CODEL_TARGET: core::time::Duration = core::time::Duration::from_millis
 /// 4.3).
 pub const CODEL_INTERVAL: core::time::Duration = core::time::Duration::from_millis(100);
 
-/// Queues of a device, and rules that send flows to them: looked through for every frame.
+/// Queues of a device, and rules that steer flows to them: searched for every frame.
 pub const MAX_QUEUES: usize = 64;
 /// See [`MAX_QUEUES`].
 pub const MAX_RULES: usize = 256;
 
-/// Payload that is left where it is although its queue has memory, in bytes: what is smaller is
-/// copied by the connection anyway.
+/// Smaller payload, in bytes, is not moved to its queue's memory: the connection copies it anyway.
 pub const PLACE_MIN: usize = 512;
 
-/// Least payload of a segment that a writer may have a super-frame cut into, in bytes: what Linux's
-/// smallest MSS (48) leaves beside the longest TCP options (40), its `TCP_MIN_GSO_SIZE`. With one byte
-/// each, 64 KiB would become 65,000 frames.
+/// Least payload of a segment, in bytes, into which a writer may have a super-frame cut: what
+/// Linux's smallest MSS (48) leaves beside the longest TCP options (40), its `TCP_MIN_GSO_SIZE`.
+/// With one byte each, 64 KiB would become 65,000 frames.
 pub const MIN_GSO_SIZE: u16 = 8;
 
-/// Frames that a super-frame is cut into for a guest that takes none whole: 64 KiB in segments of 36
-/// bytes, the smallest MSS with timestamps, are 1,820. The rest of one that asks for more is lost.
+/// Frames that a super-frame is cut into for a guest that takes no super-frames: 64 KiB in segments
+/// of 36 bytes, the smallest MSS with timestamps, are 1,820. The rest of a longer one is lost.
 pub const MAX_CUT_FRAMES: usize = 2048;
 
 /// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
 /// tap never uses.
 pub const VNET_HEADER: usize = 10;
 
-/// Addresses that a DHCP server gives at most, and so what it remembers: a network of 24 bits. A client
-/// that makes up link addresses takes these and no more.
+/// Addresses of a DHCP server at most, and so the clients it remembers: a network of 24 bits. A
+/// client that invents link addresses takes these and no more.
 pub const DHCP_MAX_LEASES: usize = 256;
 
 /// Answers of a DHCP server that wait for room in the device; requests beyond are not answered, and
-/// asked again.
+/// clients repeat them.
 pub const DHCP_MAX_ANSWERS: usize = 64;
 
-/// Bytes of a DHCP request's frame: what fits Ethernet's usual MTU. RFC 2131 has clients stay
-/// below 576.
+/// Bytes of a DHCP request's frame: Ethernet's usual MTU. RFC 2131 has clients stay below 576.
 pub const DHCP_MAX_FRAME: usize = 14 + 1500;
 
-/// How long an address is a client's unless told otherwise.
+/// How long a client has an address by default.
 pub const DHCP_LEASE: core::time::Duration = core::time::Duration::from_secs(3600);
 
-/// How long an address that was offered is kept for the client: clients decide within seconds.
+/// How long an offered address is kept for the client: clients decide within seconds.
 pub const DHCP_OFFER_TIME: core::time::Duration = core::time::Duration::from_secs(30);
 
-/// How long an address rests that a client found in use.
+/// How long an address that a client found in use is not given.
 pub const DHCP_REST_TIME: core::time::Duration = core::time::Duration::from_secs(600);
 
-/// Frames that a tap keeps whose sender has not been told that the kernel had no memory for them: what
-/// is sent between two calls. Of more, the newest.
+/// Refused frames that a tap keeps for their senders: those between two calls. Of more, the newest.
 pub const TAP_REFUSED_FRAMES: usize = 256;

@@ -1,5 +1,5 @@
-//! Byte path, step S6 without hardware: what a device with checksum and segmentation offload does,
-//! done in software, with the same bytes on the wire.
+//! Variant of step S6, in software: the work of a device with checksum and segmentation offload,
+//! with the same bytes on the wire.
 //!
 //! [`segment`] cuts a super-frame by reference: each wire frame gets a copy of the headers and
 //! slices of the payload; [`shorten`] cuts it into shorter super-frames in the same way. Only checksums
@@ -30,10 +30,10 @@ pub enum OffloadError {
     Size,
 }
 
-/// Completes the transport checksum that was left to the device. Nothing to do, nothing done.
+/// Completes a transport checksum that was left to the device, if there is one.
 ///
-/// Memory that somebody else may change is read through snapshots (counted), and the bytes that
-/// leave later may differ from those summed here; the receiver then drops the frame.
+/// Shared memory is read through snapshots (counted), and the bytes sent later may differ from
+/// those summed here; the receiver then drops the frame.
 pub fn complete_checksum(
     packet: &mut PacketBuf,
     ledger: &mut CopyLedger,
@@ -70,10 +70,10 @@ pub fn segment(
     cut_within(packet, out, ledger, 0, usize::MAX).map(|pieces| pieces.made)
 }
 
-/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are `packet`,
-/// for a device that takes super-frames, but not such long ones: whole segments each, with checksums
-/// left to the device. What is no longer than a segment comes out as a plain frame, complete. Returns
-/// how many. An error appends nothing.
+/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are
+/// `packet`, for a device that takes only shorter super-frames: whole segments each, with checksums
+/// left to the device. A part no longer than a segment becomes a plain frame, complete. Returns how
+/// many. An error appends nothing.
 pub fn shorten(
     packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
@@ -83,18 +83,17 @@ pub fn shorten(
     cut_within(packet, out, ledger, longest, usize::MAX).map(|pieces| pieces.made)
 }
 
-/// What became of a frame that was cut.
+/// The result of cutting a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
     /// Frames appended.
     pub made: usize,
-    /// Frames that there was no room for: nothing was done for them, and their payload is let go.
+    /// Frames that there was no room for: their payload is dropped.
     pub left_out: usize,
 }
 
-/// As [`segment`] (`longest` 0) and [`shorten`], but makes at most the first `most` frames: who asks for
-/// smaller segments than fit somewhere loses the rest, as with any queue that is full. The work is
-/// bounded with the frames.
+/// As [`segment`] (`longest` 0) and [`shorten`], but makes only the first `most` frames, which
+/// bounds the work: the rest is lost, as with any queue that is full.
 pub fn cut_within(
     mut packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
@@ -147,21 +146,21 @@ pub fn cut_within(
     Ok(Pieces { made, left_out: left.div_ceil(each) })
 }
 
-/// Makes a received frame one that can be sent again by another device, as a bridge does: a checksum
-/// that was vouched for, and may never have been taken, is left to that device.
+/// Makes a received frame one that another device can send, as a bridge does: a verified checksum,
+/// which may never have been computed, is left to that device.
 pub fn send_on(frame: &mut PacketBuf) {
     if std::mem::take(&mut frame.rx_checksum) == RxChecksum::Valid {
         leave_checksum_open(frame);
     }
 }
 
-/// Makes a received frame whose checksum was vouched for look as it did when it was sent, with the
+/// Turns a received frame whose checksum counts as verified into the frame as it was sent, with the
 /// checksum left to be completed: the field may never have been filled in.
 pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
     let Ok(layout) = headers::parse(frame.head()) else { return };
     let Some((protocol, offset)) = layout.checksum(frame.head()) else { return };
     let field = layout.transport_at + offset;
-    // Of what is no TCP and no UDP, only the IP header need be in the head.
+    // Without TCP or UDP, only the IP header need be in the head.
     if !frame.linearize(field + 2) {
         return;
     }
@@ -172,7 +171,7 @@ pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
             sum.add_bytes(addresses);
         }
         sum.add_u16(u16::from(protocol));
-        // A super-frame may be longer than 16 bits can say; carries are added in all the same.
+        // A super-frame may be longer than 16 bits can express; carries are added all the same.
         let len = layout.end.min(frame.len()).saturating_sub(layout.transport_at);
         sum.add_u16((len >> 16) as u16);
         sum.add_u16(len as u16);
@@ -188,10 +187,10 @@ pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
         TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
 }
 
-/// Brings a packet into at most `max_frags` fragments, for a device that cannot gather more: into
-/// one, by a counted copy, if it has more. With `max_frags` 0 the whole frame becomes one piece,
-/// in the head where it fits, else in a single fragment with an empty head. `false`: no page was
-/// free for that, and the packet is as it was.
+/// Reduces a packet to at most `max_frags` fragments, for a device that cannot gather more: to one,
+/// by a counted copy, if it has more. With `max_frags` 0 the whole frame becomes one piece, in the
+/// head where it fits, else in a single fragment with an empty head. `false`: no page was free for
+/// that, and the packet is unchanged.
 pub fn linearize(
     packet: &mut PacketBuf,
     max_frags: usize,
@@ -218,7 +217,7 @@ pub fn linearize(
     let mut joined = Frag::empty();
     let mut join = |parts: FragVec| {
         for part in parts {
-            // Parts of one run that follow each other always join.
+            // Adjacent parts of one run always join.
             let appended = joined.try_append(part);
             debug_assert!(appended.is_ok());
         }
@@ -235,15 +234,15 @@ pub fn linearize(
     packet.push_frag(joined).is_ok()
 }
 
-/// Fragments being handed out front to back.
+/// Fragments that are taken front to back.
 struct Payload {
     frags: FragVec,
     next: usize,
 }
 
 impl Payload {
-    /// Moves the next `n` bytes to `packet`. References to whole pages move along; only a page
-    /// cut in two needs one more.
+    /// Moves the next `n` bytes to `packet`. References to whole pages move along; only a page cut
+    /// in two needs one more.
     fn move_to(&mut self, packet: &mut PacketBuf, mut n: usize) {
         while n > 0
             && let Some(frag) = self.frags.get_mut(self.next)
@@ -260,7 +259,7 @@ impl Payload {
     }
 }
 
-/// What all segments of one super-frame share.
+/// The common part of all segments of one super-frame.
 struct Cut {
     layout: Layout,
     gso: Gso,
@@ -285,8 +284,7 @@ impl Cut {
         Some(Self { layout, gso, pseudo, seq, ip_id, flags })
     }
 
-    /// Makes the copied headers of a piece, whose payload begins `at` bytes into the super-frame's,
-    /// its own.
+    /// Adapts the copied headers of a piece whose payload begins `at` bytes into the super-frame's.
     fn finish(
         &self,
         wire: &mut PacketBuf,
@@ -296,9 +294,9 @@ impl Cut {
     ) -> Option<()> {
         let Layout { ip, transport_at: tcp, .. } = self.layout;
         let size = u32::from(self.gso.size);
-        // Of its first segment.
+        // The index of its first segment.
         let index = at / size;
-        // What the field cannot say is left to the frame, as in what it was cut from.
+        // A length beyond the field is left to the frame, as in the original.
         let field = |len: usize| u16::try_from(len).unwrap_or(0);
         let (ip_len, tcp_len) = (wire.len() - ip, wire.len() - tcp);
         let head = wire.head_mut();

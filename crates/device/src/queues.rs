@@ -1,15 +1,15 @@
-//! Byte path, step R1 into memory of an application: queues of a device that have a region of their
-//! own, and which flows go there.
+//! Variant of step R1, into memory of an application: queues of a device that have a region of
+//! their own, and the flows steered there.
 //!
 //! ```text
 //!   device --frame--> rules: protocol, local port, peer --> queue with memory --> payload placed
 //!                                                      \--> default queue: stays where it is
 //! ```
 //!
-//! [`Queues`] gives any device such queues. What it does to a frame's payload is what a network
-//! card does: it writes it into the next buffers of the region. That is one copy at the device's
-//! boundary ([`CopyReason::DeviceRx`](pagewire_mem::CopyReason::DeviceRx)), named as such; nothing above it copies again. A tap needs
-//! no help: its queues read straight into the region, each into that of its own flows.
+//! [`Queues`] gives any device such queues. It writes a frame's payload into the next buffers of
+//! the region, as a network card does. That is one copy at the device's boundary
+//! ([`CopyReason::DeviceRx`](pagewire_mem::CopyReason::DeviceRx)), counted as such; nothing above
+//! it copies again. A tap needs none: its queues read directly into the region of their flows.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ pub struct Queues<D> {
     device: D,
     steering: Steering,
     capabilities: Capabilities,
-    /// What was received last, before it is placed.
+    /// Received frames, before they are placed.
     arrived: VecDeque<PacketBuf>,
 }
 

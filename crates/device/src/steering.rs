@@ -1,4 +1,4 @@
-//! Queues that receive into memory of their own, and the rules that send flows there.
+//! Queues that receive into memory of their own, and the rules that steer flows there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use pagewire_mem::{
 use crate::headers::{self, Layout, Transport};
 use crate::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
 
-/// Memory that a queue receives into: the pages of a region that its owner has given.
+/// Memory that a queue receives into: pages of a region that its owner has given.
 #[derive(Debug)]
 pub struct QueueMemory {
     pub(crate) pool: PagePool,
@@ -19,7 +19,7 @@ pub struct QueueMemory {
     level: Arc<Level>,
 }
 
-/// How a queue's memory stands: written by the device, read by whoever fills it.
+/// The state of a queue's memory: written by the device, read by the owner that fills it.
 #[derive(Debug, Default)]
 pub struct Level {
     free: AtomicUsize,
@@ -29,13 +29,13 @@ pub struct Level {
 }
 
 impl Level {
-    /// Pages that are free to receive into, when the device last looked.
+    /// Pages that were free to receive into, when the device last looked.
     pub fn free(&self) -> usize {
-        // Relaxed, here and below: numbers, nothing is published by them.
+        // Relaxed, here and below: only counts.
         self.free.load(Ordering::Relaxed)
     }
 
-    /// How often the device has looked: what was given before the last look is in
+    /// How often the device has looked: pages given before the last look are in
     /// [`free`](Self::free).
     pub fn looks(&self) -> usize {
         self.looks.load(Ordering::Relaxed)
@@ -65,24 +65,24 @@ impl QueueMemory {
         memory
     }
 
-    /// How it stands.
+    /// The state of the memory.
     pub fn level(&self) -> &Arc<Level> {
         &self.level
     }
 
-    /// Takes home what was given since the last time.
+    /// Takes back the pages given since the last time.
     pub fn drain(&mut self) {
         self.pool.drain();
         self.note_level();
     }
 
-    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: it has too few
-    /// pages, or they lie too scattered.
+    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: there are too few
+    /// pages, or they are too scattered.
     pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
         writer.reserve(&mut self.pool, bytes)
     }
 
-    /// Whether it has so many bytes of free pages at all.
+    /// Whether so many bytes of its pages are free.
     pub(crate) fn has(&self, bytes: usize) -> bool {
         self.pool.stats().free * PAGE_SIZE >= bytes
     }
@@ -92,8 +92,7 @@ impl QueueMemory {
         self.level.looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Places a frame's payload in the memory, as far as there are pages; the rest stays where it
-    /// is.
+    /// Places a frame's payload in the memory, as far as there are pages; the rest stays in place.
     pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
         if frame.frag_len() < PLACE_MIN {
             return;
@@ -114,8 +113,8 @@ impl QueueMemory {
             placed.push(frag);
         }
         for frag in placed {
-            // A stream of scattered pages could need more fragments than a frame has; what is too
-            // much is cut off, and the peer sends it again.
+            // Scattered pages could need more fragments than a frame has; the rest is cut off, and
+            // the peer sends it again.
             if frame.push_frag(frag).is_err() {
                 break;
             }
@@ -130,26 +129,26 @@ impl QueueMemory {
 pub enum Protocol {
     /// TCP.
     Tcp,
-    /// UDP. Of a datagram that comes in IP fragments only the first has ports: the others stay on the
+    /// UDP. If a datagram comes in IP fragments, only the first has ports: the others stay on the
     /// default queue.
     Udp,
 }
 
-/// Which flows go to a queue. What is not said matches all.
+/// The flows of a queue. A missing field matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// Protocol.
     pub protocol: Option<Protocol>,
-    /// Port on our side.
+    /// The stack's port.
     pub local_port: Option<u16>,
-    /// Address on the other side.
+    /// The peer's address.
     pub peer: Option<IpAddr>,
-    /// Port on the other side.
+    /// The peer's port.
     pub peer_port: Option<u16>,
 }
 
 impl Rule {
-    /// TCP to a port of ours.
+    /// TCP to a local port.
     pub fn tcp_port(port: u16) -> Self {
         Self::port(Protocol::Tcp, port)
     }
@@ -159,12 +158,12 @@ impl Rule {
         Self::tcp_port(local_port).of_peer(peer)
     }
 
-    /// UDP to a port of ours.
+    /// UDP to a local port.
     pub fn udp_port(port: u16) -> Self {
         Self::port(Protocol::Udp, port)
     }
 
-    /// UDP to a port of ours from one peer.
+    /// UDP to a local port from one peer.
     pub fn udp_flow(local_port: u16, peer: SocketAddr) -> Self {
         Self::udp_port(local_port).of_peer(peer)
     }
@@ -185,7 +184,7 @@ impl Rule {
     }
 }
 
-/// Who a frame is for and from, as seen from this host.
+/// The addresses and ports of a frame, as seen from this host.
 struct Flow {
     protocol: Protocol,
     local_port: u16,
@@ -238,7 +237,7 @@ fn addresses(layout: &Layout, head: &[u8]) -> Option<(IpAddr, IpAddr)> {
 /// Why a queue cannot have memory, or a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The device cannot receive into memory that it is given.
+    /// The device cannot receive into memory of the application.
     #[error("the device cannot receive into registered memory")]
     Unsupported,
     /// The device has no such queue.
@@ -247,7 +246,7 @@ pub enum BindError {
     /// The queue has memory already.
     #[error("queue {0} is taken")]
     Taken(usize),
-    /// The device looks at what it has just received, and the memory counts as shared.
+    /// The device reads headers from received memory, and the memory counts as shared.
     #[error(
         "the device needs memory that nobody else writes: a region that does not count as shared"
     )]
@@ -263,19 +262,19 @@ pub enum BindError {
     TooManyRules,
 }
 
-/// Makes a queue one that frames come by.
+/// Attaches a queue so that frames arrive at it.
 type Attach = Box<dyn FnMut(usize) -> std::io::Result<()> + Send>;
 
-/// Rules and the memory of queues. Queue 0 is the default: what no rule sends elsewhere.
+/// Rules and the memory of queues. Queue 0 is the default, for flows without a rule.
 pub struct Steering {
     queues: Vec<Option<QueueMemory>>,
-    /// What the device has to do before a queue can have memory.
+    /// Attaches a queue before it gets memory.
     attach: Option<Attach>,
-    /// The first that matches counts.
+    /// The first match counts.
     rules: Vec<(Rule, usize)>,
-    /// Memory that somebody else may write is refused.
+    /// Memory that others may write is refused.
     private: bool,
-    /// Times that a queue was given memory, or lost it.
+    /// Times that a queue got or lost memory.
     changes: u64,
 }
 
@@ -299,7 +298,7 @@ impl Steering {
         Self { queues, attach: None, rules: Vec::new(), private: false, changes: 0 }
     }
 
-    /// Has `attach` called for each queue that is to get memory.
+    /// Calls `attach` for each queue that is to get memory.
     pub(crate) fn attach_by(
         &mut self,
         attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
@@ -307,12 +306,12 @@ impl Steering {
         self.attach = Some(Box::new(attach));
     }
 
-    /// The same, for memory that nobody else writes.
+    /// As [`new`](Self::new), for private memory only.
     pub(crate) fn private(queues: usize) -> Self {
         Self { private: true, ..Self::new(queues) }
     }
 
-    /// Grows when a queue is given memory, or loses it.
+    /// Grows when a queue gets or loses memory.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -331,8 +330,7 @@ impl Steering {
     ///
     /// # Errors
     /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some; [`BindError::Shared`] if the
-    /// device cannot do with such memory; [`BindError::Attach`] if the kernel does not let it have the
-    /// queue.
+    /// device needs private memory; [`BindError::Attach`] if the kernel does not attach the queue.
     pub fn bind(&mut self, queue: usize, memory: QueueMemory) -> Result<(), BindError> {
         if self.private && memory.pool.access() == Access::Shared {
             return Err(BindError::Shared);
@@ -351,7 +349,7 @@ impl Steering {
         }
     }
 
-    /// Takes a queue's memory away, and the rules that lead there.
+    /// Removes a queue's memory, and the rules that lead there.
     pub fn unbind(&mut self, queue: usize) -> Option<QueueMemory> {
         self.rules.retain(|(_, to)| *to != queue);
         let memory = self.queues.get_mut(queue)?.take();
@@ -359,8 +357,8 @@ impl Steering {
         memory
     }
 
-    /// Sends the flows that `rule` names to a queue from now on. A rule that is there already is no
-    /// further one; it is never moved to another queue, which would take another owner's flows away.
+    /// Steers the flows that `rule` names to a queue from now on. A repeated rule changes nothing;
+    /// a rule is never moved to another queue, which would take another owner's flows away.
     ///
     /// # Errors
     /// [`BindError::NoQueue`], [`BindError::Steered`], [`BindError::TooManyRules`].
@@ -383,7 +381,7 @@ impl Steering {
         self.queue_of_flow(|| Flow::received(head))
     }
 
-    /// The queue on which a frame of ours belongs: where the answers to it go.
+    /// The queue of a frame that is sent: where its answers go.
     pub fn queue_of_sent(&self, head: &[u8]) -> usize {
         self.queue_of_flow(|| Flow::sent(head))
     }
@@ -401,12 +399,12 @@ impl Steering {
         self.queues.get_mut(queue)?.as_mut()
     }
 
-    /// Takes home what was given to all queues.
+    /// Takes back the pages given to all queues.
     pub fn drain(&mut self) {
         self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
     }
 
-    /// Notes how the memory of all queues stands.
+    /// Records the state of all queues' memory.
     pub(crate) fn note_levels(&self) {
         self.queues.iter().flatten().for_each(QueueMemory::note_level);
     }

@@ -1,6 +1,6 @@
 //! The header in front of each frame on a tap and in a guest's ring: `struct virtio_net_hdr` in the
-//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`, which
-//! follows where it is used).
+//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`, which is
+//! added where it is used).
 //!
 //! ```text
 //!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset
@@ -19,7 +19,7 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
-/// The header for a frame to be sent; `None` if what the packet asks for contradicts itself.
+/// The header for a frame to be sent; `None` if the packet's requests contradict each other.
 pub(crate) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
     let (mut flags, mut start, mut offset) = (0, 0, 0);
     let head = packet.head().len();
@@ -54,22 +54,22 @@ pub(crate) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
     Some([flags, kind, l0, l1, s0, s1, c0, c1, o0, o1])
 }
 
-/// Whether a header is a super-frame's that only a receiver that knows of ECN may get.
+/// Whether a header is that of a super-frame for receivers with ECN only.
 pub(crate) fn is_ecn(header: &[u8; VNET_HEADER]) -> bool {
     header[1] & GSO_ECN != 0
 }
 
-/// What a received frame's header says.
+/// The content of a received frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) checksum: RxChecksum,
-    /// Where the sum begins, and from there its field, if it is to be completed.
+    /// Where the sum begins, and the field's offset from there, if it is to be completed.
     partial: Option<(u16, u16)>,
     /// Kind and segment size of a super-frame.
     gso: Option<(GsoKind, u16)>,
 }
 
-/// Reads the header of a received frame of `len` bytes; `None` if it makes no sense.
+/// Reads the header of a received frame of `len` bytes; `None` if it is invalid.
 pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received> {
     let [flags, kind, l0, l1, s0, s1, c0, c1, o0, o1] = *header;
     let size = u16::from_ne_bytes([s0, s1]);
@@ -85,10 +85,10 @@ pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
         GSO_NONE if kind == GSO_NONE => None,
         GSO_TCPV4 => Some(GsoKind::TcpV4),
         GSO_TCPV6 => Some(GsoKind::TcpV6),
-        // We offered nothing else.
+        // No other kind was offered.
         _ => return None,
     };
-    // The header's length is a hint that we do not use; one beyond the frame is a lie all the same.
+    // The header's length is an unused hint; one beyond the frame is invalid all the same.
     if gso_kind.is_some() && (size == 0 || usize::from(u16::from_ne_bytes([l0, l1])) > len) {
         return None;
     }
@@ -101,7 +101,7 @@ pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
 }
 
 impl Received {
-    /// All of it, for a port.
+    /// The whole content, for a port.
     pub(crate) fn offload(&self) -> Offload {
         let checksum = match (self.partial, self.checksum) {
             (Some((start, offset)), _) => FrameChecksum::Partial { start, offset },
@@ -111,8 +111,8 @@ impl Received {
         Offload { gso: self.gso, checksum }
     }
 
-    /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind, or its
-    /// segments are smaller than anybody's.
+    /// The super-frame in the packet's terms; `Err` if the headers are of another kind, or its
+    /// segments are smaller than any connection's.
     pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };
         if size < MIN_GSO_SIZE {

@@ -1,4 +1,4 @@
-//! Adjacent pages of a private pool that one owner fills and sends home together.
+//! Adjacent pages of a private pool that one owner fills and releases together.
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::pool::{PagePool, PoolShared};
 
-/// A page that a [`Carver`](crate::Carver) fills, or the pages of one frame. Its drop sends them home,
-/// then gives back what was charged for them: fields are dropped in this order.
+/// A page that a [`Carver`](crate::Carver) fills, or the pages of one frame. Its drop returns them to the
+/// pool, then gives back their charge: fields are dropped in this order.
 pub(crate) struct Block {
     pub(crate) pages: Pages,
     #[allow(dead_code, reason = "held until it is dropped")]
@@ -23,19 +23,19 @@ impl Block {
 
 /// An account that memory is charged to.
 pub trait Lender: Send + Sync {
-    /// Bytes that are not used any more. Called on any thread, perhaps under a host's lock: it calls no
-    /// application, and nothing of a stack or a host.
+    /// Releases bytes of the account. Called on any thread, perhaps under a host's lock: an implementation
+    /// calls no code of the application, a stack or a host.
     fn give_back(&self, bytes: usize);
 }
 
-/// Bytes that are charged to an account until this is dropped.
+/// Bytes charged to an account until this value is dropped.
 pub struct Loan {
     lender: Arc<dyn Lender>,
     bytes: usize,
 }
 
 impl Loan {
-    /// `bytes` that the account has counted already.
+    /// A charge of `bytes`, which the account has counted already.
     pub fn new(lender: Arc<dyn Lender>, bytes: usize) -> Self {
         Self { lender, bytes }
     }
@@ -62,8 +62,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Up to `want` pages in one piece, at least `need` bytes; `None` if there are none, or if the
-    /// pool's memory is not private.
+    /// Takes up to `want` adjacent pages, with at least `need` bytes; `None` if there are none, or
+    /// if the pool's memory is not private.
     pub(crate) fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
         if pool.access() != Access::Private {
             return None;
@@ -71,14 +71,14 @@ impl Pages {
         let (first, count) = pool.alloc_run(want, None)?;
         let (start, len) = (first * PAGE_SIZE, count * PAGE_SIZE);
         let pages = Self { pool: Arc::clone(pool.shared()), start, len };
-        // Too short a run goes home by its drop.
+        // A run that is too short is returned by its drop.
         (need <= len).then_some(pages)
     }
 
-    /// The same pages, each to be sent home for itself.
+    /// The same pages, each to be returned separately.
     pub(crate) fn split(mut self) -> impl Iterator<Item = Self> {
         let (pool, start) = (Arc::clone(&self.pool), self.start);
-        // Nothing is left to send home here.
+        // This drop returns nothing.
         let len = core::mem::take(&mut self.len);
         (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
             pool: Arc::clone(&pool),
@@ -87,7 +87,7 @@ impl Pages {
         })
     }
 
-    /// How many they are: at most a group.
+    /// The number of pages: at most a group.
     pub(crate) fn count(&self) -> u8 {
         (self.len / PAGE_SIZE) as u8
     }

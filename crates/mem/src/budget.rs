@@ -1,12 +1,11 @@
-//! How many pages zero-copy sends may hold.
+//! The number of pages that zero-copy sends may hold.
 
 use std::sync::Arc;
 
 use crate::limits::PAGE_SIZE;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Pages that may be held for zero-copy sends, of one user: shared by all stacks that count
-/// together.
+/// The pages that one user's zero-copy sends may hold, shared by all stacks that count together.
 #[derive(Debug)]
 pub struct PageBudget {
     limit: AtomicUsize,
@@ -19,7 +18,7 @@ impl PageBudget {
         Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
     }
 
-    /// Changes the limit, in pages. What is held beyond a smaller one stays.
+    /// Changes the limit, in pages. Pages held beyond a smaller limit stay.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -34,8 +33,8 @@ impl PageBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Charges a call that sends `bytes`; `None` if that is more than is left. Linux's measure:
-    /// the pages that the bytes fill, and one at either end.
+    /// Charges a call that sends `bytes`; `None` if too little is left. As on Linux: the pages that
+    /// the bytes fill, and one at either end.
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let pages = pages_of(bytes);
         self.take(pages).then(|| Charge { budget: Arc::clone(self), pages })
@@ -43,13 +42,13 @@ impl PageBudget {
 
     fn take(&self, pages: usize) -> bool {
         let limit = self.limit();
-        // Relaxed: a count, nothing is published by it.
+        // Relaxed: only a count.
         let take = |used: usize| used.checked_add(pages).filter(|&sum| sum <= limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }
 
-/// What a call that sends `bytes` is charged.
+/// The pages charged for a call that sends `bytes`.
 const fn pages_of(bytes: usize) -> usize {
     bytes / PAGE_SIZE + 2
 }
@@ -67,12 +66,12 @@ impl Charge {
         self.pages
     }
 
-    /// Whether it is charged to that budget.
+    /// Whether it is charged to `budget`.
     pub(crate) fn is_of(&self, budget: &Arc<PageBudget>) -> bool {
         Arc::ptr_eq(&self.budget, budget)
     }
 
-    /// Charges one more call, of `bytes`; `false` if the budget has too little left.
+    /// Charges one more call, of `bytes`; `false` if too little is left.
     pub(crate) fn extend(&mut self, bytes: usize) -> bool {
         let pages = pages_of(bytes);
         let taken = self.budget.take(pages);
@@ -80,7 +79,7 @@ impl Charge {
         taken
     }
 
-    /// Takes in another of the same budget, or gives it back.
+    /// Merges with another charge to the same budget, or returns the other.
     pub(crate) fn absorb(&mut self, mut other: Self) -> Option<Self> {
         if !Arc::ptr_eq(&self.budget, &other.budget) {
             return Some(other);

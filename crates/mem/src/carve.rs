@@ -1,20 +1,18 @@
-//! Small buffers, carved from a block of adjacent pages: memory for frames that are built in place.
+//! Small buffers, carved from blocks of adjacent pages: memory for frames that are built in place.
 //!
 //! ```text
 //!   block of BLOCK_PAGES pages, one Arc for each
-//!   |room 0 |room 1   |     |room 2 |..... nobody's yet .....|
+//!   |room 0 |room 1   |     |room 2 |.....  unused yet  .....|
 //!    \frag/   \ frag /        \frag/ ^ next
 //! ```
 //!
-//! A [`Carver`] hands out room, which one owner alone may write; what is committed of it is a
-//! fragment from then on, and never written again while it lives. References are counted for each page,
-//! and no room lies in two: a fragment holds its page and [says so](Frag::pinned), the last one to go
-//! sends it home. So what somebody keeps one small fragment of is one page of the block, and known. A
-//! carver keeps its last few pages, and begins the oldest anew when nobody else holds it any more:
-//! frames that are consumed soon go round in memory that is still in the cache. Room that is not
-//! committed costs nothing.
+//! A [`Carver`] gives room to one owner, who alone may write it; a committed range is a fragment, never
+//! written again while it lives. References are counted for each page, and no room spans two pages: a
+//! fragment [keeps](Frag::pinned) its one page, and the last fragment of a page releases it. A carver
+//! keeps its last few pages, and reuses the oldest one when it has no other holder: frames that are
+//! consumed soon stay in memory that is still in the cache. Room that is not committed costs nothing.
 //!
-//! [`Lone`] is the usual way beside it: pages for one frame alone, with what is charged for them.
+//! A [`Lone`] has pages for one frame alone, and what is charged for them.
 
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -25,7 +23,7 @@ use crate::frag::Frag;
 use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_PAGES, PAGE_SIZE};
 use crate::pool::PagePool;
 
-/// Carves rooms out of blocks, one after the other.
+/// Carves rooms from blocks, in order.
 #[derive(Default)]
 pub struct Carver {
     page: Option<Arc<Block>>,
@@ -33,14 +31,14 @@ pub struct Carver {
     next: usize,
     /// The rest of the block.
     ahead: VecDeque<Arc<Block>>,
-    /// Pages that were full, the oldest first; at most [`KEPT_PAGES`].
+    /// Full pages, the oldest first; at most [`KEPT_PAGES`].
     full: VecDeque<Arc<Block>>,
     blocks: u64,
     reused: u64,
 }
 
 impl Carver {
-    /// A carver without a block; it takes one at need.
+    /// A carver without a block; it takes one when needed.
     pub const fn new() -> Self {
         Self {
             page: None,
@@ -52,8 +50,8 @@ impl Carver {
         }
     }
 
-    /// Room for `len` bytes, at most a page, beginning on a cache line; `None` if the pool has no page
-    /// free, or none that are private.
+    /// Room for `len` bytes, at most a page, aligned to a cache line; `None` if the pool has no
+    /// free page, or is not private.
     #[inline(always)]
     pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
         let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
@@ -67,8 +65,8 @@ impl Carver {
         Some(Room { carver: self, len, whole })
     }
 
-    /// Starts at a page's beginning: the block's next, else the oldest one's if nobody else holds it,
-    /// else a fresh block's.
+    /// Starts a page: the block's next, else the oldest full one if it has no other holder, else
+    /// the first of a new block.
     #[cold]
     fn renew(&mut self, pool: &mut PagePool) -> Option<()> {
         self.full.extend(self.page.take());
@@ -77,7 +75,7 @@ impl Carver {
         if self.page.is_some() {
             return Some(());
         }
-        // `get_mut` acquires what those who let go released: their reads happen before our writes.
+        // `get_mut` acquires what other holders released: their reads happen before the next writes.
         if self.full.front_mut().is_some_and(|page| Arc::get_mut(page).is_some()) {
             self.page = self.full.pop_front();
             self.reused += 1;
@@ -87,7 +85,7 @@ impl Carver {
             self.full.pop_front();
         }
         let pages = Pages::take(pool, BLOCK_PAGES, PAGE_SIZE).or_else(|| {
-            // Ours may be the pages that are missing.
+            // Its own pages may be the missing ones.
             self.full.clear();
             Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });
@@ -97,7 +95,7 @@ impl Carver {
         Some(())
     }
 
-    /// Lets go of all pages: memory for others while nothing comes in.
+    /// Releases all pages, while nothing comes in.
     pub fn abandon(&mut self) {
         self.page = None;
         self.ahead.clear();
@@ -105,7 +103,7 @@ impl Carver {
         self.next = 0;
     }
 
-    /// Blocks taken from the pool so far, and how often a page was used again instead.
+    /// Blocks taken from the pool so far, and the number of reused pages.
     pub fn turnover(&self) -> (u64, u64) {
         (self.blocks, self.reused)
     }
@@ -118,28 +116,28 @@ impl core::fmt::Debug for Carver {
     }
 }
 
-/// Bytes that one frame is written to. Dropped, it was never taken.
+/// Bytes that one frame is written to. A drop takes nothing.
 pub struct Room<'a> {
     carver: &'a mut Carver,
     len: usize,
-    /// `len` up to the next cache line.
+    /// `len`, rounded up to a cache line.
     whole: usize,
 }
 
 impl Room<'_> {
-    /// The bytes: whatever was there before, until they are written.
+    /// The bytes, with their old content until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(block) = &self.carver.page else { return &mut [] };
         let from = block.pages.address(self.carver.next);
         // SAFETY: `Carver::room` saw to it that `next + len` is within the page, which is private,
-        // mapped and initialised since the mapping was made. Fragments lie before `next`
+        // mapped and initialised since the region was mapped. Fragments lie before `next`
         // only: those of an earlier turn of the page were gone when it was begun anew (`get_mut`). No other
         // room is there, because this one borrows the carver, as the slice borrows the room.
         unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
     }
 
-    /// Takes `range` of the bytes as a fragment; a range beyond the end is cut. What lies around it
-    /// is lost until the block is. An empty range takes nothing.
+    /// Turns `range` of the bytes into a fragment; a range beyond the end is truncated. The rest of
+    /// the room stays unused. An empty range takes nothing.
     pub fn commit(self, range: Range<usize>) -> Frag {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
@@ -157,7 +155,8 @@ impl Room<'_> {
     }
 }
 
-/// Pages for one frame alone, in one piece, and what is charged for them, given back right after them.
+/// Adjacent pages for one frame alone, and the [`Loan`] that is charged for them: dropped right after
+/// them.
 pub struct Lone {
     pages: Pages,
     loan: Loan,
@@ -165,25 +164,25 @@ pub struct Lone {
 }
 
 impl Lone {
-    /// Pages for `len` bytes, at most a group of them; `None` if the pool has none free in one piece, or
-    /// none that are private.
+    /// Pages for `len` bytes, at most a group of them; `None` if the pool has no such run free, or is not
+    /// private.
     pub fn new(pool: &mut PagePool, len: usize, loan: Loan) -> Option<Self> {
         let want = len.max(1).div_ceil(PAGE_SIZE);
         let pages = if want > GROUP_PAGES { None } else { Pages::take(pool, want, len) };
         Some(Self { pages: pages?, loan, len })
     }
 
-    /// The bytes: whatever was there before, until they are written.
+    /// The bytes, with their old content until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let from = self.pages.address(0);
         // SAFETY: `new` saw to it that the pages have `len` bytes; they are private, mapped and
-        // initialised since the mapping was made. There is no fragment of them, because `commit`
+        // initialised since the region was mapped. There is no fragment of them, because `commit`
         // ends this value, and the slice borrows it.
         unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
     }
 
-    /// Takes `range` of the bytes as a fragment; a range beyond the end is cut. Of an empty range
-    /// nothing is held.
+    /// Turns `range` of the bytes into a fragment; a range beyond the end is truncated. An empty
+    /// range keeps nothing.
     pub fn commit(self, range: Range<usize>) -> Frag {
         let end = range.end.min(self.len);
         let start = range.start.min(end);

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071), over bytes in pieces of any length.
+//! The Internet checksum (RFC 1071), over pieces of any length.
 
 use crate::copy::CopyLedger;
 use crate::frag::Frag;
@@ -11,14 +11,14 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// The sum over nothing.
+    /// The sum of nothing.
     pub const fn new() -> Self {
         Self { sum: 0, odd: false }
     }
 
     /// Adds the bytes of a slice.
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        // Native-endian words: RFC 1071 section 2(B), the sum is the same but for a byte swap,
+        // Native-endian words: RFC 1071 section 2(B), the sum is the same except for a byte swap,
         // undone in `fold`.
         let mut sum: u64 = 0;
         let mut chunks = bytes.chunks_exact(4);
@@ -44,7 +44,7 @@ impl Checksum {
         self.sum += u64::from(word.to_be());
     }
 
-    /// Adds a fragment's bytes. Memory that somebody else may change is read through snapshots.
+    /// Adds a fragment's bytes. Shared memory is read through snapshots.
     pub fn add_frag(&mut self, frag: &Frag, ledger: &mut CopyLedger) {
         frag.for_each_piece(ledger, |piece| self.add_bytes(piece));
     }

@@ -1,12 +1,12 @@
-//! Time as an argument: the stack never asks for it.
+//! Time, which the stack takes as an argument.
 
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
 /// A moment in nanoseconds since a zero that the caller chose.
 ///
-/// Only differences mean anything. A driver takes it from a monotonic clock once per turn; tests
-/// count it up by hand.
+/// Only differences have a meaning. A driver reads it from a monotonic clock once per turn; tests
+/// count it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

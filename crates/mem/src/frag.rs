@@ -25,28 +25,28 @@ pub use completion::Completion;
 use hold::Hold;
 pub use hold::Owner;
 
-/// Fragments in order; two without an allocation, which is what most packets have.
+/// Fragments in order; two without an allocation, which most packets need.
 pub type FragVec = SmallVec<[Frag; 2]>;
 
 /// A range of bytes that does not move and, unless [`Access::Shared`], is not written while any
 /// clone of it lives.
 ///
-/// Cloning takes a reference, dropping gives it back; the last drop returns the memory to its
-/// owner: the page pool, the sender's buffer, a mapping.
+/// A clone takes a reference, a drop releases it; the last drop returns the memory to its owner:
+/// the page pool, the sender's buffer, a region.
 pub struct Frag {
     ptr: NonNull<u8>,
     len: u32,
-    /// Which of a completion's pieces it is part of: only one and the same are joined, because two
-    /// may be two allocations that happen to lie side by side. 0 elsewhere.
+    /// The number of its piece in a completion: only fragments of one piece are joined, because two
+    /// pieces may be two allocations that are adjacent by chance. 0 elsewhere.
     piece: u16,
-    /// Whole pages that any part of it keeps, where those are not counted one by one
-    /// (a block's); 0: as much as it is long.
+    /// Whole pages that any part of it keeps, where pages are not counted one by one (in a block);
+    /// 0: as many as it touches.
     pages: u8,
     access: Access,
     hold: Hold,
 }
 
-/// A piece that is joined with none: there are no more numbers.
+/// A piece that is never joined: there are no more numbers.
 const LAST_PIECE: u16 = u16::MAX;
 
 const _: () = assert!(size_of::<Frag>() == 32);
@@ -65,14 +65,14 @@ impl Frag {
         Self { ptr, len: 0, piece: 0, pages: 0, access: Access::Private, hold }
     }
 
-    /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut: split first.
+    /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut off: split first.
     pub fn from_bytes(bytes: Bytes) -> Self {
         let bytes = if bytes.len() > MAX_FRAG_LEN { bytes.slice(..MAX_FRAG_LEN) } else { bytes };
         if bytes.is_empty() {
             return Self::empty();
         }
         let (ptr, len) = (NonNull::from(&*bytes).cast::<u8>(), bytes.len());
-        // Immutable, and they stay where they are while the hold lives.
+        // Immutable, and in place while the hold lives.
         let hold = Hold::Bytes(Arc::new(KeptBytes(bytes)));
         Self { ptr, len: len as u32, piece: 0, pages: 0, access: Access::Private, hold }
     }
@@ -84,20 +84,20 @@ impl Frag {
         Self { ptr, len, piece: 0, pages: 0, access: Access::Private, hold: Hold::Nothing }
     }
 
-    /// Any memory, kept alive by `keep`, whose drop is the release.
+    /// Any memory that `keep` keeps alive; the drop of `keep` is the release.
     ///
     /// # Safety
-    /// `ptr..ptr+len` stays where it is while `keep` lives, and `len` is at most
+    /// `ptr..ptr+len` stays in place while `keep` lives, and `len` is at most
     /// [`MAX_FRAG_LEN`](crate::limits::MAX_FRAG_LEN). With [`Access::Private`] it is readable and
-    /// nobody writes it meanwhile; with [`Access::Shared`] whoever reads memory that cannot be
-    /// read takes the signal. All fragments made with clones of one `keep` lie in one allocation
-    /// or mapping, because neighbours among them are joined.
+    /// not written meanwhile; with [`Access::Shared`] it may be unreadable, and a read gets the
+    /// signal. All fragments made with clones of one `keep` lie in one allocation or memory map,
+    /// because adjacent ones are joined.
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, access: Access, keep: Owner) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
         Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Owner(keep) }
     }
 
-    /// Memory that nothing here keeps: whoever made it says when it may go. Counts as shared.
+    /// Lent memory, which its owner keeps. Counts as shared.
     ///
     /// # Safety
     /// As [`from_raw`](Self::from_raw), for as long as this fragment, a slice of it or what it is
@@ -121,8 +121,8 @@ impl Frag {
     /// Bytes `offset..offset+len` of a pool's region, `len > 0`.
     ///
     /// # Safety
-    /// The range lies in the region, is never written again, and the caller passes on one
-    /// reference to each page that it touches.
+    /// The range lies in the region, is never written again, and the caller passes on one reference
+    /// to each page that it touches.
     pub(crate) unsafe fn from_pool(pool: Arc<PoolShared>, offset: usize, len: usize) -> Self {
         // SAFETY: the caller's promise that the range lies in the region.
         let ptr = unsafe { pool.region().base().add(offset) };
@@ -140,7 +140,7 @@ impl Frag {
         self.len == 0
     }
 
-    /// Whether somebody else may change the bytes.
+    /// Whether others may change the bytes.
     pub const fn access(&self) -> Access {
         self.access
     }
@@ -161,7 +161,7 @@ impl Frag {
         self.addr().is_multiple_of(PAGE_SIZE)
     }
 
-    /// The bytes, unless somebody else may change them.
+    /// The bytes, unless others may change them.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self.access {
             Access::Private => {
@@ -173,8 +173,8 @@ impl Frag {
         }
     }
 
-    /// Bytes of memory that this fragment keeps from being reused: whole pages of a pool, its length
-    /// otherwise.
+    /// Bytes of memory that this fragment keeps from reuse: whole pages of a pool, otherwise its
+    /// length.
     pub fn pinned(&self) -> usize {
         match &self.hold {
             Hold::Pages(_) if self.len > 0 => {
@@ -193,8 +193,8 @@ impl Frag {
         self.pages == 1
     }
 
-    /// Of [`pinned`](Self::pinned), what is some pool's: that can run out. 0 for memory that its
-    /// sender owns.
+    /// The part of [`pinned`](Self::pinned) that belongs to a pool, which can run out. 0 for memory
+    /// of its sender.
     pub fn pinned_pages(&self) -> usize {
         match &self.hold {
             Hold::Pages(_) => self.pinned(),
@@ -203,7 +203,7 @@ impl Frag {
         }
     }
 
-    /// The part `range`, sharing the memory. A range beyond the end is cut.
+    /// The part `range`, sharing the memory. A range beyond the end is truncated.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let end = range.end.min(self.len());
@@ -222,7 +222,7 @@ impl Frag {
         part
     }
 
-    /// Takes the first `n` bytes off (all, if there are fewer) and returns them.
+    /// Removes the first `n` bytes (all, if there are fewer) and returns them.
     #[must_use]
     pub fn split_to(&mut self, n: usize) -> Self {
         let n = n.min(self.len());
@@ -237,7 +237,7 @@ impl Frag {
         // SAFETY: `n < len`, so the address is within the fragment's range.
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
-        // The references we have are divided between the parts; a page cut in two needs one more.
+        // The references are divided between the parts; a page cut in two needs one more.
         if let Hold::Pages(pool) = &self.hold {
             let cut = self.pool_offset(pool);
             if !cut.is_multiple_of(PAGE_SIZE) {
@@ -247,7 +247,7 @@ impl Frag {
         front
     }
 
-    /// Drops the first `n` bytes; pages that fall out entirely go home.
+    /// Drops the first `n` bytes; pages that are no longer touched are released.
     pub fn advance(&mut self, n: usize) {
         drop(self.split_to(n));
     }
@@ -261,7 +261,7 @@ impl Frag {
     }
 
     /// Appends `next` if it continues this fragment in the same memory under the same hold;
-    /// otherwise gives it back.
+    /// otherwise returns it.
     pub fn try_append(&mut self, next: Self) -> Result<(), Self> {
         if next.is_empty() {
             return Ok(());
@@ -277,7 +277,7 @@ impl Frag {
         Ok(())
     }
 
-    /// Appends what [`can_append`](Self::can_append) has said yes to.
+    /// Appends a fragment for which [`can_append`](Self::can_append) is true.
     pub(crate) fn append(&mut self, next: Self) {
         debug_assert!(self.can_append(&next), "asked before");
         // Both parts hold the page they meet in; one of the two references goes.
@@ -291,8 +291,8 @@ impl Frag {
         next.forget_pages();
     }
 
-    /// Whether `next`, which has bytes, continues this fragment in the same memory under the same
-    /// hold.
+    /// Whether `next`, which is not empty, continues this fragment in the same memory under the
+    /// same hold.
     pub(crate) fn can_append(&self, next: &Self) -> bool {
         let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
         let one_piece = self.piece == next.piece && self.piece != LAST_PIECE;
@@ -327,11 +327,11 @@ impl Frag {
         n
     }
 
-    /// Copies up to `len` bytes from `offset` on to memory that is no slice: a guest's buffer, a
-    /// buffer not yet initialised; fewer at the end of the fragment. Returns how many.
+    /// Copies up to `len` bytes from `offset` on to memory that is no slice, such as a guest's or
+    /// an uninitialised buffer; fewer at the end of the fragment. Returns how many.
     ///
     /// # Safety
-    /// `dst` is valid for writes of `len` bytes. With `to` [`Access::Private`] nobody else
+    /// `dst` is valid for writes of `len` bytes. With `to` [`Access::Private`] no other code
     /// reaches them meanwhile, and no fragment covers them.
     pub unsafe fn copy_to_raw(
         &self,
@@ -357,8 +357,8 @@ impl Frag {
         n
     }
 
-    /// Shows the bytes to `f` in order: as one slice where they are private, else through
-    /// snapshots on the stack, counted as [`CopyReason::Snapshot`].
+    /// Shows the bytes to `f` in order: as one slice where they are private, else through snapshots
+    /// on the stack, counted as [`CopyReason::Snapshot`].
     pub fn for_each_piece(&self, ledger: &mut CopyLedger, mut f: impl FnMut(&[u8])) {
         if let Some(all) = self.as_slice() {
             f(all);
@@ -373,13 +373,13 @@ impl Frag {
         }
     }
 
-    /// The bytes as [`Bytes`] that keep the memory, without a copy; gives the fragment back if
-    /// somebody else may change them.
+    /// The bytes as [`Bytes`] that keep the memory, without a copy; returns the fragment if others
+    /// may change them.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
         self.into_bytes_with(Held::default())
     }
 
-    /// As [`into_bytes`](Self::into_bytes), and memory of a pool keeps `held` with it.
+    /// As [`into_bytes`](Self::into_bytes); memory of a pool keeps `held` with it.
     pub fn into_bytes_with(self, held: Held) -> Result<Bytes, Self> {
         struct Owner(Frag, #[allow(dead_code, reason = "counts until it is dropped")] Held);
         impl AsRef<[u8]> for Owner {
@@ -390,7 +390,7 @@ impl Frag {
         if self.access == Access::Shared {
             return Err(self);
         }
-        // What came as `Bytes` goes as the same `Bytes`, without an allocation.
+        // What was made of `Bytes` is returned as the same `Bytes`, without an allocation.
         if let Hold::Bytes(keep) = &self.hold
             && let KeptBytes(bytes) = &**keep
             && let Some(start) = self.addr().checked_sub(bytes.as_ptr().addr())
@@ -401,18 +401,17 @@ impl Frag {
         Ok(Bytes::from_owner(Owner(self, held)))
     }
 
-    /// The same bytes as piece `piece` of `completion`, which is to keep `self` if that holds
-    /// memory.
+    /// The same bytes as piece `piece` of `completion`, which keeps `self` if that holds memory.
     pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
         let Self { ptr, len, access, .. } = *self;
         let hold = Hold::Sent(Arc::clone(completion));
         Self { ptr, len, piece, pages: 0, access, hold }
     }
 
-    /// Takes in `next`, what one more zero-copy call sends, if this fragment ends with what the last
-    /// call sent and `next` goes on in the same memory: the two complete together. Returns the id of
-    /// the call; `None`, and both are as before, if that cannot be, or the pages are more than `budget`
-    /// has left. Only the stack that made the completion calls this, between two turns of it.
+    /// Appends `next`, the memory of one more zero-copy call, if this fragment ends with the last
+    /// call's memory and `next` continues it: the two calls complete together. Returns the id of
+    /// the call; `None`, and nothing has changed, if that is impossible, or `budget` has too few
+    /// pages left. Only the stack that made the completion calls this, between two turns of it.
     pub fn join_call(&mut self, next: &mut Self, budget: &Arc<PageBudget>) -> Option<u32> {
         let len = next.len;
         let fits = len > 0 && self.len() + next.len() <= MAX_FRAG_LEN;
@@ -420,22 +419,22 @@ impl Frag {
             return None;
         }
         let id = self.completion()?.join_with(self.piece, next, budget)?;
-        // The bytes behind are the completion's now, which this fragment holds.
+        // The completion, which this fragment holds, has the new bytes.
         self.len += len;
         Some(id)
     }
 
-    /// Whether nothing here keeps the memory.
+    /// Whether the memory is lent: the fragment keeps nothing.
     pub(crate) const fn is_lent(&self) -> bool {
         matches!((&self.hold, self.access), (Hold::Nothing, Access::Shared))
     }
 
-    /// Whether dropping the fragment gives memory back.
+    /// Whether dropping the fragment releases memory.
     pub(crate) fn holds_memory(&self) -> bool {
         !matches!(self.hold, Hold::Nothing)
     }
 
-    /// The completion that holds the bytes, if somebody waits to hear that they are let go.
+    /// The completion that reports the release of the bytes, if there is one.
     pub fn completion(&self) -> Option<&Completion> {
         match &self.hold {
             Hold::Sent(completion) => Some(completion),
@@ -457,7 +456,7 @@ impl Frag {
         self.addr() - pool.region().base().as_ptr().addr()
     }
 
-    /// Where the bytes begin in the pool's region, if they are the pool's.
+    /// The offset of the bytes in the pool's region, if they are the pool's.
     pub(crate) fn offset_in(&self, pool: &Arc<PoolShared>) -> Option<usize> {
         match &self.hold {
             Hold::Pages(own) if Arc::ptr_eq(own, pool) => Some(self.pool_offset(own)),
@@ -465,16 +464,15 @@ impl Frag {
         }
     }
 
-    /// Drops everything but the references to pages, which now belong to somebody else.
+    /// Drops everything except the references to pages, which have a new owner.
     pub(crate) fn forget_pages(mut self) {
         self.len = 0;
     }
 }
 
 impl Region {
-    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped. Fails where a pool
-    /// writes the region: pages of a pool become fragments through a
-    /// [`PageWriter`](crate::PageWriter) only.
+    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped. Fails for a pool's
+    /// region: its pages become fragments through a [`PageWriter`](crate::PageWriter) only.
     pub fn frag(&self, offset: usize, len: usize) -> Result<Frag, MemError> {
         let range = MemError::Range { offset, len, region: self.len() };
         let end = offset.checked_add(len).filter(|&end| end <= self.len());
@@ -482,11 +480,11 @@ impl Region {
             return Err(range);
         }
         self.claim_lent()?;
-        // SAFETY: `offset <= len of the mapping`, checked above, so the address is in the mapping
+        // SAFETY: `offset <= len of the region`, checked above, so the address is in the region
         // or one past it.
         let ptr = unsafe { self.base().add(offset) };
-        // The range lies in the mapping, which the hold keeps mapped; with `Access::Private` the
-        // region's maker promised that nobody else writes it, and the claim that no pool does.
+        // The range lies in the region, which the hold keeps mapped; with `Access::Private` the
+        // region's maker promised that no other code writes it, and the claim that no pool does.
         let hold = Hold::Region(self.clone());
         Ok(Frag { ptr, len: len as u32, piece: 0, pages: 0, access: self.access(), hold })
     }

@@ -1,24 +1,26 @@
-//! Memory that an application took by reference and keeps: counted for each connection, so that its
-//! window closes before a pool is empty, and told when some of it comes back.
+//! Received memory that an application keeps: counted for each connection, so that its window
+//! closes before a pool is empty, with a report when some of it is released.
 //!
 //! ```text
 //!   recv_chunks, map ---> Held (goes with the memory, to any thread)
 //!                           | dropped: the count falls
 //!                           v
-//!                        Holdings (one for each connection) --- if somebody waits ---> Returns
+//!                        Holdings (one for each connection) --- if the owner waits --> Returns
 //!                                                                              (one for each stack)
 //! ```
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use crate::reports::{Returned, Returns};
 
 /// Bytes of memory that one connection's application keeps.
 #[derive(Debug)]
 pub struct Holdings {
     bytes: AtomicUsize,
-    /// Somebody wants to hear when it becomes less.
+    /// The owner wants a report when it becomes less.
     awaited: AtomicBool,
-    /// Charged somewhere until all is back: the connection is gone.
+    /// Bytes that stay charged after the connection's end, until all is released.
     abandoned: AtomicUsize,
     owner: u64,
     returns: Arc<Returns>,
@@ -29,15 +31,6 @@ pub struct Holdings {
 pub struct Held {
     holdings: Option<Arc<Holdings>>,
     bytes: usize,
-}
-
-/// What came back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// Some of what is counted for this owner.
-    Some(u64),
-    /// The rest of what a connection that is gone had held: so many bytes were charged for it.
-    Rest(usize),
 }
 
 impl Holdings {
@@ -63,14 +56,14 @@ impl Holdings {
         Held { holdings: Some(Arc::clone(self)), bytes }
     }
 
-    /// Has the next return be told; returns what is held.
+    /// Reports the next release; returns the bytes held now.
     pub fn await_return(&self) -> usize {
-        // SeqCst, as the count is: whoever gives something back after our look sees the mark.
+        // SeqCst, as the count is: a release after this look sees the mark.
         self.awaited.store(true, Ordering::SeqCst);
         self.bytes()
     }
 
-    /// The connection is gone, and `charged` bytes stay charged for it until all is back.
+    /// Ends the connection, for which `charged` bytes stay charged until all is released.
     pub fn abandon(self: Arc<Self>, charged: usize) {
         self.abandoned.store(charged, Ordering::Relaxed);
     }
@@ -91,7 +84,7 @@ impl Held {
         self.bytes
     }
 
-    /// Takes a part of it, up to `bytes`.
+    /// Splits off a part of up to `bytes`.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -101,7 +94,7 @@ impl Held {
 }
 
 impl Clone for Held {
-    /// Counts the same once more: a clone may be kept longer.
+    /// Counts the same bytes once more: a clone may be kept longer.
     fn clone(&self) -> Self {
         match &self.holdings {
             Some(holdings) => holdings.hold(self.bytes),
@@ -121,58 +114,5 @@ impl Drop for Held {
         {
             holdings.returns.push(Returned::Some(holdings.owner));
         }
-    }
-}
-
-/// Called when something came back that nobody knows of yet.
-type Waker = Box<dyn Fn() + Send + Sync>;
-
-/// What came back to one stack.
-#[derive(Default)]
-pub struct Returns {
-    list: Mutex<Vec<Returned>>,
-    /// Whether there are some: a look that costs no lock.
-    pending: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl Returns {
-    /// Nothing.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    /// Whether there is anything to drain.
-    pub fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::SeqCst)
-    }
-
-    /// Takes all that is there.
-    pub fn drain(&self) -> Vec<Returned> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pending.store(false, Ordering::SeqCst);
-        core::mem::take(&mut *list)
-    }
-
-    /// Has `waker` called by whoever brings the first since the last drain, on its thread: it must
-    /// not wait for a lock.
-    pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
-    }
-
-    fn push(&self, returned: Returned) {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.push(returned);
-        let first = !self.pending.swap(true, Ordering::SeqCst);
-        drop(list);
-        if first && let Some(wake) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            wake();
-        }
-    }
-}
-
-impl core::fmt::Debug for Returns {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Returns").field("pending", &self.is_pending()).finish()
     }
 }

@@ -1,5 +1,4 @@
-//! Byte path, step R7 through rings: pages of a pool that an application holds, and what it may
-//! give back.
+//! Variant of step R7, through rings: pages of a pool that an application holds and gives back.
 //!
 //! ```text
 //!   free map --alloc--> writer --> Frag in a receive queue --hand_out--> the application's
@@ -7,10 +6,10 @@
 //!      \---- return list <---- last reference <---- take_back(id) <---------/
 //! ```
 //!
-//! The application names a page by a [`BufferId`]: its number, and how many times it has been
-//! handed out since it was last at home. Who holds what is counted here, in private memory: an id
-//! that was never handed out, is out of range, was returned before or stems from an earlier turn
-//! of the same page is refused, and changes nothing.
+//! The application names a page by a [`BufferId`]: the page's number and generation, which counts
+//! how many times the page was handed out. The holds are counted here, in private memory: an id
+//! that was never handed out, is out of range, was returned before or has an earlier generation is
+//! refused, and changes nothing.
 
 use std::sync::{Arc, Weak};
 
@@ -20,15 +19,15 @@ use crate::pool::{PagePool, PoolShared};
 use crate::region::{MemError, Region};
 
 /// Names a page that an application holds: the page's number in the low [`LEASE_PAGE_BITS`] bits,
-/// above it the turn in which it was handed out. Turn 0 is the application's from the start.
+/// above it the generation. The application has generation 0 from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferId(pub u32);
 
-/// Turns that an id can tell apart.
+/// The number of generations that an id can tell apart.
 const TURNS: u32 = 1 << (32 - LEASE_PAGE_BITS);
 
 impl BufferId {
-    /// A page before it was ever handed out.
+    /// A page before it was first handed out.
     pub const fn first(page: u32) -> Self {
         Self(page)
     }
@@ -47,14 +46,14 @@ impl BufferId {
     }
 }
 
-/// Part of one page that was handed out: one reference to the page goes with it.
+/// Part of one page that was handed out, with one reference to the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {
-    /// What to return.
+    /// The id to give back.
     pub id: BufferId,
-    /// Where the bytes begin, from the start of the region.
+    /// Offset of the bytes in the region.
     pub offset: u32,
-    /// How many there are, all in one page.
+    /// The number of bytes, all in one page.
     pub len: u32,
 }
 
@@ -64,7 +63,7 @@ pub enum Refused {
     /// The region has no such page.
     #[error("no such buffer in the region")]
     OutOfRange,
-    /// The id is of an earlier turn of the page: it was returned before.
+    /// The id is of an earlier generation of the page: it was returned before.
     #[error("the buffer's id is stale: it was returned before")]
     Stale,
     /// The application holds no reference to the page: it was returned before, or never delivered.
@@ -72,19 +71,19 @@ pub enum Refused {
     NotHeld,
 }
 
-/// The application's side of a pool: which of its pages it holds, and how often.
+/// The application's side of a pool: the pages that it holds, and how often.
 ///
-/// Dropping it lets go of everything, as an application that is gone does.
+/// A drop releases everything.
 pub struct Lease {
     pool: Arc<PoolShared>,
     pages: Box<[OfPage]>,
-    /// References that were handed out and not taken back.
+    /// References that were handed out and not given back.
     references: usize,
-    /// Pages that are the application's from the start and that it has not given us yet.
+    /// Pages that the application has had from the start and has not given yet.
     unposted: usize,
 }
 
-/// What the application holds of one page.
+/// The application's holds of one page.
 #[derive(Clone, Copy, Default)]
 struct OfPage {
     references: u32,
@@ -92,8 +91,8 @@ struct OfPage {
 }
 
 impl Lease {
-    /// Every page of `pool` is the application's, to be given by and by: none is free to receive
-    /// into. The pool is new, nothing was allocated from it.
+    /// The application has every page of `pool` and gives them later: none is free to receive into.
+    /// The pool is new, nothing was allocated from it.
     ///
     /// # Errors
     /// [`MemError::Claimed`] if pages of the pool are in use; [`MemError::Length`] if it has more
@@ -112,7 +111,7 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Nothing of `pool` is the application's yet.
+    /// The application has no page of `pool` yet.
     ///
     /// # Errors
     /// As [`all`](Self::all).
@@ -125,22 +124,21 @@ impl Lease {
         Ok(Self { pool: Arc::clone(pool.shared()), pages, references: 0, unposted: 0 })
     }
 
-    /// Hands the bytes of a fragment over, page by page and in order, each told to `each`; gives back
-    /// a fragment that is not of this pool.
+    /// Hands out the bytes of a fragment, page by page and in order, each shown to `each`; returns
+    /// a fragment of another pool.
     pub fn hand_out(&mut self, frag: Frag, mut each: impl FnMut(Handed)) -> Result<(), Frag> {
         let Some(start) = frag.offset_in(&self.pool).filter(|_| !frag.is_empty()) else {
             return Err(frag);
         };
         let end = start + frag.len();
-        // The fragment has one reference to each page that it touches: from here on they are the
-        // application's.
+        // The application takes over the fragment's references, one to each page.
         frag.forget_pages();
         let mut at = start;
         while at < end {
             let page = at / PAGE_SIZE;
             let Some(held) = self.pages.get_mut(page) else { break };
             if held.references == 0 {
-                // A new turn. Turn 0 is the application's own, from the start, and never again.
+                // A new generation. Generation 0 is never used again.
                 held.turn = ((held.turn + 1) % TURNS).max(1);
             }
             held.references += 1;
@@ -158,7 +156,7 @@ impl Lease {
         frag.offset_in(&self.pool).is_some()
     }
 
-    /// The application gives back one reference; `true` if it was its last of the page.
+    /// Takes back one reference; `true` if it was the application's last of the page.
     ///
     /// # Errors
     /// [`Refused`]: nothing has changed.
@@ -181,18 +179,18 @@ impl Lease {
         Ok(last)
     }
 
-    /// References that the application has and that did not come from the start.
+    /// References that were handed out and not given back.
     pub fn delivered(&self) -> usize {
         self.references
     }
 
-    /// Whether nothing but this refers to the pool: no device, no receive queue, and the
-    /// application holds nothing that was delivered.
+    /// Whether nothing else refers to the pool: no device, no receive queue, and the application
+    /// holds nothing that was handed out.
     pub fn is_home(&self) -> bool {
         self.references == 0 && Arc::strong_count(&self.pool) == 1
     }
 
-    /// Pages that the application had from the start and has not given yet.
+    /// Pages that the application has had from the start and has not given yet.
     pub fn unposted(&self) -> usize {
         self.unposted
     }
@@ -202,18 +200,18 @@ impl Lease {
         self.pages.len()
     }
 
-    /// The application's look at the region.
+    /// The application's view of the region.
     pub fn view(&self) -> View {
         View { region: self.pool.region().clone(), pool: Arc::downgrade(&self.pool) }
     }
 
-    /// Address of the region's first byte, and its length: to see whether two overlap.
+    /// The region's range of addresses: to check whether two overlap.
     pub fn span(&self) -> core::ops::Range<usize> {
         self.pool.region().span()
     }
 }
 
-/// An application's look at a region of which pages are handed to it. Keeps the region mapped.
+/// An application's view of a region whose pages are handed to it. Keeps the region mapped.
 #[derive(Clone)]
 pub struct View {
     region: Region,
@@ -221,9 +219,9 @@ pub struct View {
 }
 
 impl View {
-    /// Copies bytes from `offset` on out of memory that counts as shared ([`Access::Shared`](crate::Access)),
-    /// whoever may be writing it; returns how many. None out of private memory, where only what was
-    /// delivered may be looked at, nor beyond the region.
+    /// Copies bytes from `offset` on out of shared memory ([`Access::Shared`](crate::Access)),
+    /// although others may write it; returns how many. None out of private memory, where only
+    /// handed-out bytes may be read, nor beyond the region.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> usize {
         self.region.copy_shared_out(offset, into)
     }
@@ -232,8 +230,7 @@ impl View {
     /// gone or the range is not in it.
     ///
     /// # Safety
-    /// The range was handed out by this view's lease ([`Handed`]), and its id was not given back
-    /// yet.
+    /// This view's lease handed the range out ([`Handed`]), and its id was not given back yet.
     pub unsafe fn delivered(&self, offset: usize, len: usize) -> Option<Frag> {
         let pool = self.pool.upgrade()?;
         let end = offset.checked_add(len).filter(|&end| end <= self.region.len())?;

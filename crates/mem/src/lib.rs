@@ -1,12 +1,11 @@
 //! Memory of the Pagewire stack: who owns which bytes, and for how long.
 //!
-//! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
-//! (pages of a region, counted), [`PageWriter`] and [`Carver`] (the places that may write pages:
-//! streams of bytes, and small frames),
-//! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
-//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments), [`Completion`]
-//! (a hold whose last release is reported), [`Mapping`] (whole pages of a stream, side by side) and
-//! [`Lease`] (pages that an application holds).
+//! Read in this order: [`Region`] (mapped memory, owner of the only raw pointer), [`PagePool`]
+//! (pages of a region, counted), [`PageWriter`] and [`Carver`] (the only writers of pages: for
+//! streams of bytes and for small frames), [`Frag`] (a shared, immutable range of bytes and the
+//! hold that keeps it alive), [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`]
+//! fragments), [`Completion`] (a hold whose last release is reported), [`Mapping`] (whole pages of
+//! a stream, contiguous) and [`Lease`] (pages that an application holds).
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].
@@ -22,7 +21,6 @@ mod budget;
 mod carve;
 pub mod checksum;
 mod clock;
-mod completions;
 pub mod copy;
 mod frag;
 mod held;
@@ -34,6 +32,7 @@ mod pool;
 mod reasons;
 mod region;
 mod release;
+mod reports;
 mod reserved;
 mod sync;
 mod words;
@@ -44,10 +43,9 @@ pub use block::{Lender, Loan};
 pub use budget::{Charge, PageBudget};
 pub use carve::{Carver, Lone, Room};
 pub use clock::Instant;
-pub use completions::{Completed, CompletionQueue};
 pub use copy::{CopyLedger, CopyReason};
 pub use frag::{Completion, Frag, FragVec, Owner};
-pub use held::{Held, Holdings, Returned, Returns};
+pub use held::{Held, Holdings};
 pub use lease::{BufferId, Handed, Lease, Refused, View};
 pub use limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
 pub use mapping::{MapFault, Mapping, Place};
@@ -55,6 +53,7 @@ pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};
 pub use region::{MemError, Region};
 pub use release::{Deferral, Panicked};
+pub use reports::{Completed, CompletionQueue, Reports, Returned, Returns};
 pub use reserved::Reserved;
 pub use words::SharedWords;
 pub use writer::PageWriter;

@@ -1,4 +1,4 @@
-//! Byte path, step R7 by mapping: whole pages of a stream, side by side, for reading only.
+//! Variant of step R7, by mapping: whole pages of a stream as contiguous memory, for reading only.
 //!
 //! ```text
 //!   receive queue    [frag: pages 7 8 9 10 11][frag: pages 40 41]
@@ -9,13 +9,13 @@
 //!   a window         [ 7 8 9 10 11 40 41 ]                      one `mmap` for each run
 //! ```
 //!
-//! A region with a file has a second mapping of it, the *alias*, made once, that cannot be written
-//! through and cannot be made writable: what is lent out of it costs nothing to lend. Memory
-//! without such a file (a sender's own `Bytes` on a link that passes references) is lent as it is:
-//! read-only by type, as long as nobody else may change it.
+//! A region with a file is mapped a second time, once, as its *alias*, which cannot be written and
+//! cannot be made writable: its pages are lent without any cost. Memory without such a file (a
+//! sender's own `Bytes` on a link that passes references) is lent in place: read-only by type, as
+//! long as it is private.
 //!
 //! Two steps, so that nothing is consumed before everything is in place: [`Place::find`] looks at
-//! the fragments where they wait, [`Place::fill`] takes them.
+//! the queued fragments, [`Place::fill`] takes them.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -38,13 +38,13 @@ pub struct Mapping {
     len: usize,
     access: Access,
     calls: u32,
-    /// Unmapped before the pages go home: fields are dropped in this order.
+    /// Unmapped before the pages are released: fields are dropped in this order.
     _window: Option<Window>,
     frags: FragVec,
 }
 
-// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by whoever
-// drops the last reference, on whatever thread.
+// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by the thread
+// that drops the last reference.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; nothing is written through a shared reference.
 unsafe impl Sync for Mapping {}
@@ -53,7 +53,7 @@ unsafe impl Sync for Mapping {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapFault {
-    /// Not all of it lies in whole pages, or the pages lie apart in memory that no file is behind.
+    /// Not all of it lies in whole pages, or the pages are not adjacent and have no file behind them.
     #[error("not all bytes lie in whole pages that can be mapped side by side")]
     NotPages,
     /// The kernel has no memory or address space for it.
@@ -61,24 +61,23 @@ pub enum MapFault {
     Memory(#[from] MemError),
 }
 
-/// Where a mapping of pages that wait somewhere will be.
+/// The place of a future mapping of queued pages.
 #[derive(Debug)]
 pub struct Place(Found);
 
 #[derive(Debug)]
 enum Found {
-    /// In one piece, where they are.
+    /// The pages are adjacent: where they are.
     Adjacent { calls: u32 },
     /// In a window, which holds references of its own.
     Window(Mapping),
 }
 
 impl Place {
-    /// Finds a place for the first bytes of each fragment, as many as stand beside it: whole pages,
-    /// in stream order.
+    /// Finds a place for the given lengths of fragments: whole pages, in stream order.
     ///
-    /// One system call in a region's life where they are adjacent; one for each run of adjacent
-    /// pages, and one more, where they are not.
+    /// Adjacent pages take one system call in a region's life; others one for each run of adjacent
+    /// pages, and one more.
     pub fn find<'a, I>(parts: I) -> Result<Self, MapFault>
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
@@ -86,8 +85,8 @@ impl Place {
         Self::find_in(parts, false)
     }
 
-    /// As [`find`](Self::find), in memory only that can never be made writable: for those who hand
-    /// out addresses.
+    /// As [`find`](Self::find), but only in memory that can never be made writable: for callers
+    /// that hand out addresses.
     pub fn find_sealed<'a, I>(parts: I) -> Result<Self, MapFault>
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
@@ -119,8 +118,8 @@ impl Place {
         }
     }
 
-    /// Takes the very fragments that a place was found for, cut to the lengths that were asked for,
-    /// and is their mapping. `None`: they are others.
+    /// Makes the mapping of the very fragments that the place was found for, cut to the requested
+    /// lengths. `None`: they are others.
     pub fn fill(self, frags: FragVec) -> Option<Mapping> {
         match self.0 {
             Found::Window(mapping) => Some(mapping),
@@ -132,12 +131,12 @@ impl Place {
     }
 }
 
-/// Where a fragment's bytes can be read.
+/// The address at which a fragment's bytes can be read.
 struct View {
     start: NonNull<u8>,
     len: usize,
     region: Option<Region>,
-    /// Nobody can make the memory writable there.
+    /// The memory can never be made writable there.
     sealed: bool,
     calls: u32,
 }
@@ -164,8 +163,8 @@ impl View {
         Self { len, ..self }
     }
 
-    /// Whether `next` begins where this ends, in one and the same mapping: neighbours that are two
-    /// allocations are no slice.
+    /// Whether `next` begins where this ends, in the same memory: adjacent bytes of two allocations
+    /// are no slice.
     fn is_followed_by(&self, next: &Self) -> bool {
         let same = match (&self.region, &next.region) {
             (Some(a), Some(b)) => a.is(b),
@@ -176,8 +175,8 @@ impl View {
 }
 
 impl Mapping {
-    /// Fragments whose bytes lie side by side in one memory, whatever their alignment. `None`: they
-    /// do not, or there is no memory for the region's alias.
+    /// A mapping of adjacent fragments in one memory, whatever their alignment. `None`: they are
+    /// not, or there is no memory for the region's alias.
     fn adjacent(frags: FragVec) -> Option<Self> {
         let (mut calls, mut start, mut len) = (0, None, 0);
         let mut last: Option<View> = None;
@@ -195,7 +194,7 @@ impl Mapping {
         Some(Self { start: start?, len, access, calls, _window: None, frags })
     }
 
-    /// The parts in a range of addresses of their own.
+    /// Maps the parts into a range of addresses of their own.
     fn window<'a, I>(parts: I, calls: u32) -> Result<Self, MapFault>
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
@@ -227,12 +226,12 @@ impl Mapping {
         self.len == 0
     }
 
-    /// The bytes, unless somebody else may change them: over a link that passes references, what
-    /// was sent out of a mapped file is still that file.
+    /// The bytes, unless others may change them: data sent out of a mapped file over a link that
+    /// passes references is still that file.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self.access {
             // SAFETY: `start..start+len` is mapped while `self` lives, holds only bytes of
-            // fragments that we hold, and such bytes are written by nobody.
+            // fragments that we hold, and such bytes are not written.
             Access::Private => Some(unsafe {
                 core::slice::from_raw_parts(self.start.as_ptr().cast_const(), self.len)
             }),
@@ -246,13 +245,12 @@ impl Mapping {
         self.start.as_ptr()
     }
 
-    /// Whether somebody else may change the bytes.
+    /// Whether others may change the bytes.
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// System calls that this mapping took: 0 for pages that were adjacent, but for the first of a
-    /// region.
+    /// System calls that this mapping took: 0 for adjacent pages, except for the first of a region.
     pub const fn system_calls(&self) -> u32 {
         self.calls
     }
@@ -271,17 +269,17 @@ impl Mapping {
         n
     }
 
-    /// The fragments whose pages these are, in stream order: to send them on.
+    /// The fragments of these pages, in stream order: to send them on.
     pub fn frags(&self) -> &[Frag] {
         &self.frags
     }
 
-    /// As [`frags`](Self::frags), and the mapping ends.
+    /// As [`frags`](Self::frags), and ends the mapping.
     pub fn into_frags(mut self) -> FragVec {
         core::mem::take(&mut self.frags)
     }
 
-    /// Bytes of pools' pages that the mapping keeps from being reused.
+    /// Bytes of pools' pages that the mapping keeps from reuse.
     pub fn pinned(&self) -> usize {
         self.frags.iter().map(Frag::pinned_pages).sum()
     }
@@ -314,7 +312,7 @@ impl PageRun {
     }
 }
 
-/// The fragments as runs of adjacent pages; those of unknown memory are left out.
+/// The fragments as runs of adjacent pages, without those of unknown memory.
 pub(crate) fn runs(frags: &[Frag]) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
     for frag in frags {
@@ -330,13 +328,13 @@ pub(crate) fn runs(frags: &[Frag]) -> Vec<PageRun> {
     runs
 }
 
-/// A range of addresses that is ours alone.
+/// A range of addresses that belongs to this value alone.
 pub(crate) struct Window {
     start: NonNull<u8>,
     len: usize,
     calls: u32,
-    /// What is mapped where nothing is, if addresses are given away: a file without a byte, so that
-    /// touching them is `SIGBUS`.
+    /// Mapped where no pages are, if addresses are given away: an empty file, so that an access is
+    /// `SIGBUS`.
     nothing: Option<OwnedFd>,
     /// It was unmapped, or cannot be.
     given_up: bool,
@@ -348,7 +346,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// Reserves addresses; touching them is a fault.
+    /// Reserves addresses; an access is a fault.
     fn reserve(len: usize) -> Result<Self, MemError> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a null hint lets the kernel choose a free range, so no existing mapping changes.
@@ -360,7 +358,7 @@ impl Window {
         }
     }
 
-    /// Reserves addresses for others to look at: they can never write there.
+    /// Reserves addresses for others to read: they can never write there.
     pub(crate) fn of_nothing(len: usize) -> Result<Self, MemError> {
         let file =
             memfd_create("pagewire-nothing", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -382,7 +380,7 @@ impl Window {
         self.len
     }
 
-    /// Takes away what is mapped at `at..at + len`, in a window [of nothing](Self::of_nothing).
+    /// Removes the pages mapped at `at..at + len`, in a window [of nothing](Self::of_nothing).
     pub(crate) fn empty(&mut self, at: usize, len: usize) -> Result<(), MemError> {
         let range = MemError::Range { offset: at, len, region: self.len };
         let Some(file) = self.nothing.as_ref().filter(|_| at + len <= self.len) else {
@@ -393,7 +391,7 @@ impl Window {
         // SAFETY: `at + len <= self.len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, flags) = (to.as_ptr().cast::<c_void>(), MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: replaces addresses of this window only; nobody here forms references to them.
+        // SAFETY: replaces addresses of this window only; no code here forms references to them.
         unsafe { mmap(to, len, ProtFlags::READ, flags, file, 0) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
         self.calls += 1;
@@ -415,7 +413,7 @@ impl Window {
         // SAFETY: `at + run.len <= len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, offset) = (to.as_ptr().cast::<c_void>(), run.offset as u64);
-        // SAFETY: replaces addresses of this window only, which nobody refers to yet, or, where they
+        // SAFETY: replaces addresses of this window only, without references yet, or, where they
         // are given away, by raw addresses only.
         unsafe { mmap(to, run.len, ProtFlags::READ, flags, fd, offset) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
@@ -425,8 +423,8 @@ impl Window {
 }
 
 impl Window {
-    /// Takes all addresses away, for good; `false`: the system does not let us, so that whoever was
-    /// given them still sees what is there.
+    /// Unmaps all addresses, for good; `false`: the system refuses, so that the pages stay visible
+    /// there.
     pub(crate) fn unmap(&mut self) -> bool {
         self.given_up = true;
         #[cfg(test)]
@@ -454,7 +452,7 @@ impl fmt::Debug for Window {
     }
 }
 
-/// A system that runs out of mappings when a test says so.
+/// A system that runs out of memory maps when a test says so.
 #[cfg(test)]
 pub(crate) mod scarce {
     use std::cell::RefCell;
@@ -466,7 +464,7 @@ pub(crate) mod scarce {
         static ANSWERS: RefCell<VecDeque<bool>> = const { RefCell::new(VecDeque::new()) };
     }
 
-    /// Whether each of the next changes of a window succeeds; all after them do.
+    /// The results of the next changes of a window; later ones succeed.
     pub(crate) fn answer(answers: &[bool]) {
         ANSWERS.with_borrow_mut(|list| *list = answers.iter().copied().collect());
     }

@@ -1,4 +1,4 @@
-//! Packet buffers: one handle on a frame, on its way up or down.
+//! Packet buffers: one handle on a frame, sent or received.
 //!
 //! ```text
 //!   head (HEAD_CAPACITY bytes, inline)              payload
@@ -8,13 +8,13 @@
 //!      pull(n) moves start right     on the way in:  each layer takes its header off
 //! ```
 //!
-//! Only the head is ever read or written by the stack; fragments pass by reference.
+//! The stack reads and writes only the head; fragments pass by reference.
 
 use crate::copy::{CopyLedger, CopyReason};
 use crate::frag::{Frag, FragVec};
 use crate::limits::{HEAD_CAPACITY, MAX_FRAGS};
 
-/// Which protocol a super-frame is cut for.
+/// The protocol for which a super-frame is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -26,7 +26,7 @@ pub enum GsoKind {
 /// A super-frame: the device (or software) cuts its payload into segments of `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// What kind of frame it is.
+    /// The frame's protocol.
     pub kind: GsoKind,
     /// Payload bytes in each segment but the last.
     pub size: u16,
@@ -34,18 +34,18 @@ pub struct Gso {
     pub header_len: u16,
 }
 
-/// What is left to do for the transport checksum of a frame to be sent.
+/// The work left for the transport checksum of a frame to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// Nothing: it is complete, or there is none.
+    /// None: the checksum is complete, or there is none.
     #[default]
     Done,
-    /// The field holds the pseudo-header's sum; the rest, from `start` (counted from the start of
-    /// the frame) to the end, is to be added and the complement stored at `start + offset`.
+    /// The field holds the pseudo-header's sum; add the bytes from `start` (from the start of the
+    /// frame) to the end, and store the complement at `start + offset`.
     Partial {
         /// Where the sum begins.
         start: u16,
-        /// Where, from there, the checksum field is.
+        /// The checksum field's offset from there.
         offset: u16,
     },
 }
@@ -60,7 +60,7 @@ pub enum RxChecksum {
     Valid,
 }
 
-/// Unique handle on a frame.
+/// The unique handle on a frame.
 #[derive(Clone, Debug)]
 pub struct PacketBuf {
     head: [u8; HEAD_CAPACITY],
@@ -68,21 +68,21 @@ pub struct PacketBuf {
     end: u16,
     frags: FragVec,
     frag_len: u32,
-    /// Super-frame, if any: on the way out to be cut, on the way in already joined.
+    /// Super-frame, if any: to be cut when sent, already joined when received.
     pub gso: Option<Gso>,
-    /// Checksum work left, on the way out.
+    /// Checksum work left, for sending.
     pub tx_checksum: TxChecksum,
-    /// Checksum knowledge, on the way in.
+    /// Checksum knowledge, from receiving.
     pub rx_checksum: RxChecksum,
 }
 
 impl PacketBuf {
-    /// An empty packet whose head has all its room in front: for building from the inside out.
+    /// An empty packet with all room of the head in front: to be built from the inside out.
     pub fn for_tx() -> Self {
         Self::with_window(HEAD_CAPACITY)
     }
 
-    /// An empty packet whose head has all its room behind: for a device to fill.
+    /// An empty packet with all room of the head behind: for a device to fill.
     pub fn for_rx() -> Self {
         Self::with_window(0)
     }
@@ -100,9 +100,9 @@ impl PacketBuf {
         }
     }
 
-    /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx):
-    /// an answer goes out in the memory that the question came in. What the head held is still
-    /// there until it is written over.
+    /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx): an
+    /// answer is sent in the memory of the question. The head's old bytes stay until they are
+    /// overwritten.
     pub fn clear_for_tx(&mut self) {
         (self.start, self.end) = (HEAD_CAPACITY as u16, HEAD_CAPACITY as u16);
         self.frags.clear();
@@ -116,7 +116,7 @@ impl PacketBuf {
         self.head.get(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
     }
 
-    /// The headers, to change.
+    /// The headers, mutable.
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.head.get_mut(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
     }
@@ -146,16 +146,15 @@ impl PacketBuf {
         self.frag_len as usize
     }
 
-    /// Makes room for `n` bytes in front of the head and returns it to be filled; `None` if there
-    /// is not that much.
+    /// Makes room for `n` bytes in front of the head and returns it; `None` if there is too little.
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.start).checked_sub(n)?;
         self.start = start as u16;
         self.head.get_mut(start..start + n)
     }
 
-    /// Takes `n` bytes off the front of the head; `false`, and nothing is taken, if the head has
-    /// fewer.
+    /// Removes `n` bytes from the front of the head; `false`, and nothing is removed, if the head
+    /// has fewer.
     pub fn pull(&mut self, n: usize) -> bool {
         if n > self.head().len() {
             return false;
@@ -164,8 +163,8 @@ impl PacketBuf {
         true
     }
 
-    /// Makes room for `n` bytes behind the head and returns it to be filled; `None` if there is
-    /// not that much. Headers only: payload goes into fragments.
+    /// Makes room for `n` bytes behind the head and returns it; `None` if there is too little. For
+    /// headers only: payload goes into fragments.
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
@@ -175,7 +174,7 @@ impl PacketBuf {
         self.head.get_mut(end..end + n)
     }
 
-    /// Cuts the head down to its first `n` bytes.
+    /// Truncates the head to its first `n` bytes.
     pub fn truncate_head(&mut self, n: usize) {
         if n < self.head().len() {
             self.end = self.start + n as u16;
@@ -187,9 +186,8 @@ impl PacketBuf {
         &self.frags
     }
 
-    /// Adds a fragment at the end; gives it back if there are [`MAX_FRAGS`] already, or if all
-    /// together would be longer than one may be. Empty ones vanish, ones that continue the last
-    /// are merged.
+    /// Adds a fragment at the end; returns it if there are [`MAX_FRAGS`] already, or if the sum of
+    /// lengths would be too long. Empty fragments are dropped, adjacent ones merged.
     #[inline]
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         // The first one, which is the only one of most packets.
@@ -226,21 +224,21 @@ impl PacketBuf {
         Ok(())
     }
 
-    /// Takes all fragments out.
+    /// Removes and returns all fragments.
     pub fn take_frags(&mut self) -> FragVec {
         self.frag_len = 0;
         core::mem::take(&mut self.frags)
     }
 
-    /// Makes sure that the head holds at least `n` bytes, by moving header bytes that landed in
-    /// fragments; `false`, and nothing moves, if the packet has fewer than `n` bytes or `n` is more
-    /// than [`HEAD_CAPACITY`]. Header bytes are not payload: they are not counted.
+    /// Makes sure that the head holds at least `n` bytes, by moving header bytes from fragments;
+    /// `false`, and nothing moves, if the packet has fewer than `n` bytes or `n` is more than
+    /// [`HEAD_CAPACITY`]. Header bytes are not payload and not counted.
     #[inline]
     pub fn linearize(&mut self, n: usize) -> bool {
         n <= self.head().len() || self.gather(n)
     }
 
-    /// The rest of `linearize`, where there is something to move.
+    /// The rest of `linearize`, where bytes have to move.
     fn gather(&mut self, n: usize) -> bool {
         let have = self.head().len();
         let need = n - have;
@@ -274,7 +272,7 @@ impl PacketBuf {
         true
     }
 
-    /// Cuts the packet (head first, then fragments) down to its first `n` bytes.
+    /// Truncates the packet (head first, then fragments) to its first `n` bytes.
     pub fn truncate(&mut self, n: usize) {
         let head = self.head().len();
         self.truncate_head(n);

@@ -1,16 +1,16 @@
 //! Pages of a region, counted.
 //!
-//! State and reference counts live in private memory beside the region, never in it. The owner
-//! (one thread) allocates from a free map without atomics; a page whose last reference goes, on
-//! whatever thread, travels home over one lock-free return list that the owner drains once a turn.
+//! State and reference counts live in private memory outside the region. The owner (one thread)
+//! allocates from a free map without atomics; a page whose last reference is dropped, on any
+//! thread, comes back over one lock-free return list that the owner drains once a turn.
 //!
 //! ```text
 //!   free map --alloc--> PageWriter --commit--> Frag(s) --last drop--> return list --drain--> free map
 //! ```
 //!
 //! Conservation: a page is free (its bit is set, its count is 0), returned (its bit is clear, its
-//! count is 0, it is on the list) or out (its bit is clear, its count says how many writers and
-//! fragments touch it). [`PagePool::audit`] walks all three and must find each page once.
+//! count is 0, it is on the list) or out (its bit is clear, its count is the number of writers and
+//! fragments that touch it). [`PagePool::audit`] walks all three and must find each page once.
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ const NIL: u32 = u32::MAX;
 /// The free map's word of a group that is wholly free.
 const WHOLE: u64 = u64::MAX >> (64 - GROUP_PAGES);
 
-/// A cache line of its own, so that threads that return pages do not slow down those that count
-/// references. Two lines, because processors fetch them in pairs.
+/// Aligned to a pair of cache lines, which processors fetch together: threads that return pages do
+/// not slow down those that count references.
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
 /// The part of a pool that fragments on other threads reach.
 pub(crate) struct PoolShared {
     region: Region,
-    /// References to each page; 0 means free or on its way home.
+    /// References to each page; 0 means free or on the return list.
     refs: Box<[AtomicU32]>,
     /// The return list: `next[p]` is the page pushed before `p`.
     next: Box<[AtomicU32]>,
@@ -48,11 +48,11 @@ pub struct PagePool {
     free_pages: usize,
     /// A set bit is a group that is partly free: neither wholly used nor wholly free.
     partial: Vec<u64>,
-    /// Groups that were wholly free when pushed, most recently freed last: reuse of memory that
-    /// is still in cache. Entries may be stale; `listed` keeps each group in here at most once.
+    /// Groups that were wholly free when pushed, most recently freed last, whose memory is still in
+    /// cache. Entries may be stale; `listed` keeps each group in here at most once.
     whole: Vec<u32>,
     listed: Vec<bool>,
-    /// Group at which the search for partly free ones goes on.
+    /// Group at which the search for partly free groups continues.
     hint: usize,
 }
 
@@ -61,23 +61,23 @@ pub struct PagePool {
 pub struct PoolStats {
     /// Pages in the pool.
     pub total: usize,
-    /// Pages the owner can hand out now (pages on the return list not included).
+    /// Pages the owner can hand out now, without those on the return list.
     pub free: usize,
 }
 
-/// Result of walking all of a pool's counts. A page that is none of the three is on its way to the
-/// return list this very moment; a page that is two of them at once is a defect.
+/// Result of walking all of a pool's counts. A page in none of the three states is being pushed on
+/// the return list at this moment; a page in two of them is a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolAudit {
     /// Pages in the pool.
     pub total: usize,
     /// Pages in the free map.
     pub free: usize,
-    /// Pages on their way home.
+    /// Pages on the return list.
     pub returned: usize,
     /// Pages that a writer or a fragment refers to.
     pub out: usize,
-    /// Pages that were found in more than one of these places.
+    /// Pages that were found in more than one of these states.
     pub twice: usize,
 }
 
@@ -96,9 +96,9 @@ impl PagePool {
         Self::over(Region::memfd(name, len)?)
     }
 
-    /// A pool over a writable, page-aligned region whose length is a multiple of 256 KiB. The
-    /// region is the pool's until the pool and the last fragment of its pages are gone: no other
-    /// pool and no [`Region::frag`] can be made of it.
+    /// A pool over a writable, page-aligned region whose length is a multiple of 256 KiB. The pool
+    /// keeps the region until the last fragment of its pages is dropped: no other pool and no
+    /// [`Region::frag`] can be made of it.
     pub fn over(region: Region) -> Result<Self, MemError> {
         let pages = region.len() / PAGE_SIZE;
         if !region.len().is_multiple_of(GROUP_PAGES * PAGE_SIZE)
@@ -132,19 +132,19 @@ impl PagePool {
         PoolStats { total: self.free.len() * GROUP_PAGES, free: self.free_pages }
     }
 
-    /// Who else may write the pages.
+    /// Whether others may write the pages.
     pub fn access(&self) -> Access {
         self.shared.region.access()
     }
 
-    /// Takes home the pages released since the last call; once per turn. Returns how many.
+    /// Takes back the pages released since the last call; once per turn. Returns how many.
     pub fn drain(&mut self) -> usize {
         if self.shared.returned.0.load(Ordering::Relaxed) == NIL {
             return 0;
         }
-        // Acquire pairs with the Release of `PoolShared::push_chain`: what the releasing threads
-        // read from the pages happens before we hand them to a new writer, and the links they
-        // stored are visible. Taking the whole list at once leaves no ABA.
+        // Acquire pairs with the Release of `PoolShared::push_chain`: the releasing threads' reads
+        // of the pages happen before a new writer gets them, and the links that they stored are
+        // visible. Taking the whole list at once leaves no ABA.
         let mut page = self.shared.returned.0.swap(NIL, Ordering::Acquire);
         let mut count = 0;
         while page != NIL {
@@ -159,17 +159,17 @@ impl PagePool {
 
     /// Walks all counts; for tests, simulation and debug builds.
     ///
-    /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is
-    /// just going can be missing from the sum, but none is ever found twice. Where nothing is
-    /// released concurrently, [`PoolAudit::is_conserved`] holds after every call on the pool, its
-    /// writers and its fragments. A page is out once, however many fragments share it, and a
-    /// writer's spare pages are out.
+    /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is just
+    /// dropped can be missing from the sum, but none is ever found twice. Without concurrent releases,
+    /// [`PoolAudit::is_conserved`] holds after every call on the pool, its writers and its fragments. A
+    /// page is out once, however many fragments share it, and a writer's spare pages are out.
     pub fn audit(&self) -> PoolAudit {
-        // The list before the counts: a page on it stays there with a count of 0, while one that
-        // is out now may be on it soon.
+        // The list before the counts: a page on it stays there with a count of 0, while one that is
+        // out now may be on it soon.
         let mut returned = vec![false; self.shared.refs.len()];
         let mut page = self.shared.returned.0.load(Ordering::Acquire);
-        // Only the owner takes pages off the list, and we borrow it: from this head on it stands.
+        // Only the owner takes pages off the list, and is borrowed: the list behind this head is
+        // stable.
         while let (Some(seen), Some(next)) =
             (returned.get_mut(page as usize), self.shared.next.get(page as usize))
         {
@@ -188,14 +188,14 @@ impl PagePool {
             audit.out += usize::from(out);
             audit.twice += usize::from(u8::from(free) + u8::from(returned) + u8::from(out) > 1);
         }
-        // A cycle in the list ends the walk above; it shows as a list that does not end.
+        // A cycle in the list ends the walk above, and shows as a list without an end.
         audit.twice += usize::from(page != NIL);
         debug_assert_eq!(audit.free, self.free_pages, "the count of free pages is off");
         audit
     }
 
-    /// In debug builds: walks all counts and panics if a page is lost or found twice. Only where
-    /// no other thread releases pages at the same time.
+    /// In debug builds: walks all counts and panics if a page is lost or found twice. Only where no
+    /// other thread releases pages at the same time.
     pub fn debug_assert_conserved(&self) {
         if cfg!(debug_assertions) {
             let audit = self.audit();
@@ -207,8 +207,8 @@ impl PagePool {
         &self.shared
     }
 
-    /// A run of up to `want` adjacent pages (at most one group), as `(first, count)`, each with
-    /// one reference that now belongs to the caller; `None` if no page is free.
+    /// A run of up to `want` adjacent pages (at most one group), as `(first, count)`, each with one
+    /// reference that the caller owns; `None` if no page is free.
     ///
     /// Prefers, in this order: the pages that follow page `after - 1`; for less than a group, the
     /// first run in a partly used group that is long enough; the most recently freed whole group;
@@ -224,7 +224,7 @@ impl PagePool {
         }
         let (first, count) = match self.find(want, after) {
             Some(run) => run,
-            // Before settling for less, see what came home.
+            // Before taking less, drain the return list.
             None => {
                 self.drain();
                 self.find(want, after).or_else(|| {
@@ -235,7 +235,7 @@ impl PagePool {
         };
         for r in self.shared.refs.get(first..first + count)? {
             debug_assert_eq!(r.load(Ordering::Relaxed), 0, "a free page has references");
-            // Relaxed: whoever gets a fragment of the page gets it after this by the same path.
+            // Relaxed: any fragment of the page is made after this by the same thread.
             r.store(1, Ordering::Relaxed);
         }
         Some((first, count))
@@ -294,14 +294,14 @@ impl PagePool {
             if let Some((start, len)) = longest_run(word, want, longest) {
                 best = Some((group, start, len));
                 if len == want {
-                    // Next time, go on where this time was served.
+                    // Continue here next time.
                     self.hint = group;
                     return best;
                 }
             }
             from = group + 1;
         }
-        // Or behind those that did not serve.
+        // Or behind those that had too little.
         self.hint = from % self.free.len();
         best
     }
@@ -413,13 +413,13 @@ impl PoolShared {
         offset / PAGE_SIZE..=(offset + len - 1) / PAGE_SIZE
     }
 
-    /// One more reference to every page that `offset..offset+len` touches. The caller already
-    /// holds one, so no count is 0.
+    /// Adds a reference to every page that `offset..offset+len` touches. The caller already holds
+    /// one, so no count is 0.
     pub(crate) fn acquire(&self, offset: usize, len: usize) {
         if len == 0 {
             return;
         }
-        // Relaxed, as for `Arc::clone`: the caller's own reference keeps the page from going.
+        // Relaxed, as for `Arc::clone`: the caller's own reference keeps the page.
         for r in self.refs.get(Self::span(offset, len)).into_iter().flatten() {
             let before = r.fetch_add(1, Ordering::Relaxed);
             debug_assert!(before > 0, "reference to a free page");
@@ -429,8 +429,8 @@ impl PoolShared {
         }
     }
 
-    /// Gives back one reference to every page that `offset..offset+len` touches; those without
-    /// any left go home, in one push.
+    /// Drops one reference to every page that `offset..offset+len` touches; pages without any are
+    /// returned, in one push.
     pub(crate) fn release(&self, offset: usize, len: usize) {
         if len == 0 {
             return;
@@ -438,14 +438,13 @@ impl PoolShared {
         let (mut first, mut last) = (NIL, NIL);
         for page in Self::span(offset, len) {
             let (Some(r), Some(next)) = (self.refs.get(page), self.next.get(page)) else { return };
-            // A count of 1 is ours alone: nobody can clone from a reference they do not have, so
-            // no read-modify-write is needed. The Acquire load pairs with the Release of those
-            // who gave theirs back earlier.
+            // A count of 1 is the caller's alone: nothing else can clone it, so no read-modify-write is
+            // needed. The Acquire load pairs with the Release of earlier drops.
             if r.load(Ordering::Acquire) == 1 {
                 r.store(0, Ordering::Relaxed);
             } else {
-                // Release: our reads of the page happen before whoever takes the count to 0
-                // sends it home. Acquire: the same, if that is us.
+                // Release: this thread's reads of the page happen before the drop to 0 returns it.
+                // Acquire: the same for the others' reads, if this is that drop.
                 let before = r.fetch_sub(1, Ordering::AcqRel);
                 debug_assert!(before > 0, "release of a free page");
                 if before != 1 {
@@ -469,8 +468,8 @@ impl PoolShared {
         let mut head = self.returned.0.load(Ordering::Relaxed);
         loop {
             tail.store(head, Ordering::Relaxed);
-            // Release pairs with the Acquire swap in `PagePool::drain`; it publishes the links
-            // and orders our last reads of the pages before their reuse.
+            // Release pairs with the Acquire swap in `PagePool::drain`; it publishes the links and
+            // orders this thread's last reads of the pages before their reuse.
             match self.returned.0.compare_exchange_weak(
                 head,
                 first,

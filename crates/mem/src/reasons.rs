@@ -1,7 +1,7 @@
-//! How crates list the reasons for which they drop what came in.
+//! The list of reasons for which a crate drops packets.
 
-/// Declares an enum of drop reasons once: its name and meaning, then variant, stable name and meaning
-/// of each. For the crates of the stack.
+/// Declares an enum of drop reasons: its name and meaning, then variant, stable name and meaning of
+/// each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! drop_reasons {
@@ -18,7 +18,7 @@ macro_rules! drop_reasons {
             /// All reasons, in the order of `reason as usize`: for tables of counters.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// How many reasons there are.
+            /// The number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Name in reports, in snake case; never changes once released.

@@ -1,8 +1,8 @@
-//! Mappings. A [`Region`] owns the only raw pointer to its bytes; everything else borrows from it.
+//! Mapped memory. A [`Region`] owns the only raw pointer to its bytes; everything else borrows from it.
 //!
-//! A region serves one of two uses, never both: a [`PagePool`](crate::PagePool) writes its pages,
-//! or [`Region::frag`] lends ranges that nobody writes. Were both allowed, safe code could watch a
-//! `&[u8]` change. The first use claims the region; the other then fails.
+//! A region has one of two uses, never both: a [`PagePool`](crate::PagePool) writes its pages, or
+//! [`Region::frag`] lends ranges that are not written. With both, safe code could see a `&[u8]`
+//! change. The first use claims the region; the other then fails.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -26,11 +26,11 @@ use crate::release::KeptOwner;
 #[cfg(test)]
 mod tests;
 
-/// What can go wrong with memory.
+/// Errors of memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemError {
-    /// The length is zero, too large, or (but for a file's) not a multiple of the page size.
+    /// The length is zero, too large, or (except for a file's) not a multiple of the page size.
     #[error("region length {0} is zero, too large, or not a multiple of {PAGE_SIZE}")]
     Length(usize),
     /// The view of a file does not begin on a page.
@@ -41,15 +41,14 @@ pub enum MemError {
     /// The range reaches outside the region.
     #[error("range {offset}+{len} is outside a region of {region} bytes")]
     Range {
-        /// First byte asked for.
+        /// First byte of the range.
         offset: usize,
-        /// Bytes asked for.
+        /// Length of the range.
         len: usize,
-        /// Bytes the region has.
+        /// Bytes of the region.
         region: usize,
     },
-    /// The region serves another use already: pages of a pool are written, lent fragments never
-    /// are, so one region cannot be both.
+    /// The region has another use already: pages of a pool are written, lent fragments never are.
     #[error("the region already serves as {0}; take another region")]
     Claimed(&'static str),
     /// The region cannot hold pages that the stack writes.
@@ -58,7 +57,7 @@ pub enum MemError {
     /// The file behind the memory could shrink.
     #[error("the memfd is not sealed: set F_SEAL_SHRINK, so that its pages cannot vanish")]
     NotSealed,
-    /// A hole could be punched into the file behind the memory, and nothing be there to fill it.
+    /// A hole could be punched into the file behind the memory, with no page left to fill it.
     #[error("the memfd is of huge pages, which its other users can take away at any time")]
     HugePages,
     /// The kernel refused.
@@ -67,9 +66,9 @@ pub enum MemError {
 }
 
 /// Memory to send from by reference or to receive into: a mapped [file](Self::file), fresh pages
-/// ([`memfd`](Self::memfd)), or what somebody else owns. [`frag`](Self::frag) names a part of it.
+/// ([`memfd`](Self::memfd)), or adopted memory. [`frag`](Self::frag) names a part of it.
 ///
-/// One mapping, cheap to clone; the last clone, or fragment, unmaps it.
+/// One memory map, cheap to clone; the drop of the last clone or fragment unmaps it.
 #[derive(Clone)]
 pub struct Region(Arc<Inner>);
 
@@ -83,29 +82,29 @@ pub(crate) struct Inner {
     /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
-    /// The same memory once more, for those who may read it only; made when first asked for.
-    /// `None`: there is no file that it could be made of, or none that is safe to use.
+    /// The same memory mapped for reading only; made when first needed. `None`: there is no file
+    /// that it could be made of, or none that is safe to use.
     alias: OnceLock<Option<NonNull<u8>>>,
 }
 
-/// The type of the file system that huge pages are files of (`HUGETLBFS_MAGIC`).
+/// The type of the file system of huge pages (`HUGETLBFS_MAGIC`).
 const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// No pool and no fragment was made from the region.
 const UNUSED: u8 = 0;
-/// Fragments were made: its bytes are never written by us again.
+/// Fragments were made: the stack never writes its bytes again.
 const LENT: u8 = 1;
 /// A pool, or fragments of its pages, live: no other fragment may be made.
 const POOLED: u8 = 2;
 
 enum Backing {
-    /// We mapped it, we unmap it.
+    /// Mapped here, and unmapped at the end.
     Mapped { fd: Option<OwnedFd> },
-    /// Somebody else's memory, kept alive by this.
+    /// Adopted memory, kept alive by this.
     Adopted { _keep: KeptOwner },
 }
 
-// SAFETY: the mapping's bytes are plain memory that outlives every thread that can name it (the
+// SAFETY: the bytes are plain memory that outlives every thread that can name it (the
 // `Arc` keeps it mapped); who may read or write which part of it is decided by `PagePool`,
 // `PageWriter` and `Frag`, not by the thread.
 unsafe impl Send for Inner {}
@@ -116,48 +115,48 @@ impl Region {
     /// `len` bytes of fresh zeroed memory behind a memfd called `name`, so that it can be mapped
     /// again or handed to another process. `len` is a positive multiple of [`PAGE_SIZE`].
     ///
-    /// The file is sealed: its size is fixed, and whoever gets hold of it can map it for reading
-    /// only. This mapping stays the only way to write it, which makes the bytes private. On a
-    /// kernel that cannot seal so (Linux before 5.1) the region has no [`fd`](Self::fd).
+    /// The file is sealed: its size is fixed, and other holders of it can map it for reading only.
+    /// Only this region can write it, which makes the bytes private. On a kernel without that seal
+    /// (Linux before 5.1) the region has no [`fd`](Self::fd).
     pub fn memfd(name: &str, len: usize) -> Result<Self, MemError> {
-        let (mapping, fd) = map_memfd(name, len)?;
+        let (memory, fd) = map_memfd(name, len)?;
         let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let fd = fcntl_add_seals(&fd, seals).is_ok().then_some(fd);
-        Ok(Self::mapped(mapping, len, Access::Private, true, fd))
+        Ok(Self::mapped(memory, len, Access::Private, true, fd))
     }
 
-    /// Like [`memfd`](Self::memfd), for memory that another process shall write: the file may be
-    /// mapped writable by whoever gets hold of it, so the bytes count as shared. Its size is fixed.
+    /// Like [`memfd`](Self::memfd), for memory that another process shall write: other holders of
+    /// the file can map it writable, so the bytes count as shared. Its size is fixed.
     pub fn memfd_shared(name: &str, len: usize) -> Result<Self, MemError> {
-        let (mapping, fd) = map_memfd(name, len)?;
+        let (memory, fd) = map_memfd(name, len)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(memory, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
 
     /// Like [`memfd_shared`](Self::memfd_shared), of huge pages of 2 MiB, of which `len` is a
-    /// multiple. Fails where the system has none free (`/proc/sys/vm/nr_hugepages`).
+    /// multiple. Fails if the system has none free (`/proc/sys/vm/nr_hugepages`).
     pub fn huge(name: &str, len: usize) -> Result<Self, MemError> {
         if !len.is_multiple_of(HUGE_PAGE_SIZE) {
             return Err(MemError::Length(len));
         }
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        let (mapping, fd) = map_memfd_with(name, len, flags)?;
+        let (memory, fd) = map_memfd_with(name, len, flags)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(memory, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
 
-    /// The first `len` bytes of a memfd that somebody else made, a positive multiple of
-    /// [`PAGE_SIZE`], mapped for reading and writing. The bytes count as shared. The descriptor is
-    /// closed: the region has no [`fd`](Self::fd).
+    /// The first `len` bytes of an existing memfd, a positive multiple of [`PAGE_SIZE`], mapped for
+    /// reading and writing. The bytes count as shared. The descriptor is closed: the region has no
+    /// [`fd`](Self::fd).
     ///
     /// A page that vanishes would kill the process that touches it. So the file must be sealed
-    /// against shrinking (`F_SEAL_SHRINK`), and not be of huge pages: no seal that leaves it writable
-    /// forbids to punch holes, and a hole is filled from what huge pages the system has left. (A hole
-    /// in ordinary pages is filled with zeros while there is memory.)
+    /// against shrinking (`F_SEAL_SHRINK`), and not be of huge pages: no seal that leaves it
+    /// writable forbids to punch holes, and a hole is filled from the huge pages that the system
+    /// has left. (A hole in ordinary pages is filled with zeros while there is memory.)
     pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
         check_len(len)?;
         if page_of(fd.as_fd())? != PAGE_SIZE {
@@ -166,8 +165,8 @@ impl Region {
         Self::from_trusted_memfd(fd, len)
     }
 
-    /// As [`from_memfd`](Self::from_memfd), of huge pages too: for those who trust whoever has the
-    /// file not to punch holes into it.
+    /// As [`from_memfd`](Self::from_memfd), also of huge pages: for callers that trust the file's
+    /// other holders not to punch holes into it.
     pub fn from_trusted_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
         check_len(len)?;
         let seals = fcntl_get_seals(&fd);
@@ -181,16 +180,16 @@ impl Region {
             return Err(MemError::Range { offset: 0, len, region });
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let mapping = map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?;
-        Ok(Self::mapped(mapping, len, Access::Shared, true, None))
+        let memory = map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?;
+        Ok(Self::mapped(memory, len, Access::Shared, true, None))
     }
 
-    /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]),
-    /// which must lie within the file as it is now. An empty file has no view.
+    /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]), which
+    /// must lie within the file's present length. An empty file has no view.
     ///
-    /// The bytes count as shared: another process may write or truncate the file at any time.
-    /// Nothing in the stack forms a reference to them. Whoever touches bytes past a truncation
-    /// gets `SIGBUS`; devices that gather in the kernel get `EFAULT`, a counted drop.
+    /// The bytes count as shared: another process may write or truncate the file at any time. The
+    /// stack forms no reference to them. A read past a truncation gets `SIGBUS`; devices that
+    /// gather in the kernel get `EFAULT`, a counted drop.
     pub fn file(file: &File, offset: u64, len: usize) -> Result<Self, MemError> {
         if len == 0 || len > isize::MAX as usize {
             return Err(MemError::Length(len));
@@ -205,21 +204,21 @@ impl Region {
             let (offset, region) = (offset as usize, meta.len() as usize);
             return Err(MemError::Range { offset, len, region });
         }
-        let mapping = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
-        Ok(Self::mapped(mapping, len, Access::Shared, false, None))
+        let memory = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
+        Ok(Self::mapped(memory, len, Access::Shared, false, None))
     }
 
-    /// Takes in memory that something else owns: a guest's, a device's, an application's.
+    /// Adopts memory that something else owns: a guest, a device, an application.
     ///
     /// # Safety
-    /// - `base..base+len` stays one mapping for as long as `keep` lives, and `len` is at most
+    /// - `base..base+len` stays one memory map for as long as `keep` lives, and `len` is at most
     ///   `isize::MAX`.
-    /// - With [`Access::Private`] it stays readable, and nobody else writes it while a [`Frag`](crate::Frag)
+    /// - With [`Access::Private`] it stays readable, and is not written while a [`Frag`](crate::Frag)
     ///   points there.
     /// - With [`Access::Shared`] it may also be memory that cannot be read (`PROT_NONE`) or that
-    ///   shrinks: fragments pass it along untouched, and whoever reads it takes the signal.
+    ///   shrinks: fragments pass it along untouched, and a read gets the signal.
     /// - With `writable` it stays writable, and is the stack's to write: no other region over the
-    ///   same bytes is in use, and with [`Access::Private`] nobody else reads or writes it.
+    ///   same bytes is in use, and with [`Access::Private`] nothing else reads or writes it.
     pub unsafe fn adopt(
         base: NonNull<u8>,
         len: usize,
@@ -232,13 +231,13 @@ impl Region {
     }
 
     fn mapped(
-        mapping: (NonNull<u8>, usize),
+        memory: (NonNull<u8>, usize),
         len: usize,
         access: Access,
         writable: bool,
         fd: Option<OwnedFd>,
     ) -> Self {
-        Self::new(mapping, len, access, writable, Backing::Mapped { fd })
+        Self::new(memory, len, access, writable, Backing::Mapped { fd })
     }
 
     fn new(
@@ -252,7 +251,7 @@ impl Region {
         Self(Arc::new(Inner { base, len, access, writable, mapped, claim, backing, alias }))
     }
 
-    /// Whether both are one mapping.
+    /// Whether both are the same memory map.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -262,12 +261,12 @@ impl Region {
         self.0.len
     }
 
-    /// Whether there are none: never, but for adopted memory of no length.
+    /// Whether there are none: never, except for adopted memory of no length.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Whether somebody else may write these bytes.
+    /// Whether others may write these bytes.
     pub fn access(&self) -> Access {
         self.0.access
     }
@@ -285,12 +284,12 @@ impl Region {
         }
     }
 
-    /// Takes the region for a use that is no pool, for good.
+    /// Claims the region for a use other than a pool, for good.
     pub(crate) fn claim_lent(&self) -> Result<(), MemError> {
         self.claim(LENT).map(|_| ())
     }
 
-    /// Takes the region for a pool, until [`unclaim_pages`](Self::unclaim_pages).
+    /// Claims the region for a pool, until [`unclaim_pages`](Self::unclaim_pages).
     pub(crate) fn claim_pages(&self) -> Result<(), MemError> {
         if !self.0.writable || !self.0.base.as_ptr().addr().is_multiple_of(PAGE_SIZE) {
             return Err(MemError::NotPages);
@@ -301,16 +300,16 @@ impl Region {
         }
     }
 
-    /// Ends a pool's claim. Only when the pool and every fragment of its pages are gone.
+    /// Ends a pool's claim, after the pool and every fragment of its pages are gone.
     pub(crate) fn unclaim_pages(&self) {
-        // Release pairs with the Acquire in `claim`: what was read and written through the old
-        // pool happens before the next use.
+        // Release pairs with the Acquire in `claim`: reads and writes through the old pool happen
+        // before the next use.
         self.0.claim.store(UNUSED, Ordering::Release);
     }
 
-    /// Claims the region for one use, if it has no other; returns what it was claimed for before.
+    /// Claims the region for one use, if it has no other; returns the claim before.
     fn claim(&self, wanted: u8) -> Result<u8, MemError> {
-        // The plain load keeps the usual case, a region that is lent again and again, cheap.
+        // The plain load keeps the usual case cheap: a region that is lent again and again.
         let before = match self.0.claim.load(Ordering::Acquire) {
             UNUSED => {
                 self.0.claim.compare_exchange(UNUSED, wanted, Ordering::Acquire, Ordering::Acquire)
@@ -329,51 +328,51 @@ impl Region {
         self.0.base
     }
 
-    /// Addresses from the first byte to behind the last: to see whether two regions overlap, and
-    /// where in a region an address lies.
+    /// The region's range of addresses: to check whether two regions overlap, and where in a region
+    /// an address lies.
     pub fn span(&self) -> core::ops::Range<usize> {
         let start = self.0.base.as_ptr().addr();
         start..start + self.0.len
     }
 
-    /// Copies bytes from `offset` on into `into`, as far as the region goes, whoever writes them
-    /// meanwhile; returns how many. None where the bytes are private: only fragments say which of
-    /// those may be looked at. The application's own look at its memory, so it is not counted.
+    /// Copies bytes from `offset` on into `into`, up to the region's end, although others may write
+    /// them meanwhile; returns how many. None if the bytes are private: only fragments know which
+    /// of those may be read. The application's own copy, so it is not counted.
     pub fn copy_shared_out(&self, offset: usize, into: &mut [u8]) -> usize {
         let n = into.len().min(self.0.len.saturating_sub(offset));
         if n == 0 || self.0.access == Access::Private {
             return 0;
         }
-        // SAFETY: `offset < len of the mapping`, because `n > 0`.
+        // SAFETY: `offset < len of the region`, because `n > 0`.
         let from = unsafe { self.0.base.add(offset) };
         let to = NonNull::from(into).cast::<u8>();
         let (mut ledger, reason) = (CopyLedger::new(), CopyReason::AppRead);
-        // SAFETY: `offset + n` lies in the mapping, and `into` is an exclusive slice of at least
+        // SAFETY: `offset + n` lies in the region, and `into` is an exclusive slice of at least
         // `n` bytes; a copy from shared memory bears writers.
         unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
         n
     }
 
-    /// Copies `from` to `offset` on, as far as the region goes; returns how many bytes. Only where
-    /// the bytes count as shared and may be written: what an application puts into memory that it
-    /// has registered, before it sends from there.
+    /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only if the
+    /// bytes count as shared and may be written: for an application that fills memory that it has
+    /// registered to send from.
     pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> usize {
         let n = from.len().min(self.0.len.saturating_sub(offset));
         if n == 0 || self.0.access == Access::Private || !self.0.writable {
             return 0;
         }
-        // SAFETY: `offset < len of the mapping`, because `n > 0`.
+        // SAFETY: `offset < len of the region`, because `n > 0`.
         let to = unsafe { self.0.base.add(offset) };
         let (mut ledger, reason) = (CopyLedger::new(), CopyReason::AppWrite);
-        // SAFETY: `offset + n` lies in the mapping, which may be written; nobody forms references
+        // SAFETY: `offset + n` lies in the region, which may be written; no code forms references
         // to shared memory, and all others copy from it in a way that bears this.
         unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
         n
     }
 
-    /// Where the bytes can be read and never be written, not even after `mprotect`: a second mapping
-    /// of the file behind the region. Made by the first call, which takes system calls; how many
-    /// comes with it. `None`: the region has no file that whoever has it cannot write.
+    /// The address at which the bytes can be read and never be written, not even after `mprotect`:
+    /// the region's file, mapped a second time by the first call; also returns the number of system
+    /// calls. `None`: the region has no file, or others can write it.
     pub(crate) fn alias(&self) -> Result<(Option<NonNull<u8>>, u32), MemError> {
         if let Some(&alias) = self.0.alias.get() {
             return Ok((alias, 0));
@@ -381,8 +380,8 @@ impl Region {
         let Some(fd) = self.sealed_fd() else {
             return Ok((*self.0.alias.get_or_init(|| None), 0));
         };
-        // With `F_SEAL_FUTURE_WRITE` the kernel takes from a shared mapping the right to become
-        // writable, however the file was opened.
+        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable,
+        // however the file was opened.
         let (base, mapped) = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
         let made = *self.0.alias.get_or_init(|| Some(base));
         if made == Some(base) {
@@ -392,7 +391,7 @@ impl Region {
         Ok((made, 2))
     }
 
-    /// The file behind the region, if nobody can map it for writing.
+    /// The file behind the region, if no process can map it for writing.
     pub(crate) fn sealed_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd().filter(|_| self.0.access == Access::Private && self.0.writable)
     }
@@ -409,12 +408,12 @@ impl Drop for Inner {
     }
 }
 
-/// Unmaps `len` bytes at `base`: a mapping that we made, of which these are all, and that nobody
-/// refers to. (No `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
+/// Unmaps `len` bytes at `base`: a whole memory map of this file's, without references. (No
+/// `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
 fn unmap(base: NonNull<u8>, len: usize) {
-    // SAFETY: the callers, all in this file, pass mappings of their own that nobody refers to.
+    // SAFETY: the callers, all in this file, pass memory that they mapped, without references.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
-    debug_assert!(is_unmapped(unmapped), "munmap of our own mapping: {unmapped:?}");
+    debug_assert!(is_unmapped(unmapped), "munmap of mapped memory: {unmapped:?}");
 }
 
 impl core::fmt::Debug for Region {
@@ -430,7 +429,7 @@ fn check_len(len: usize) -> Result<(), MemError> {
     Ok(())
 }
 
-/// A new memfd of `len` zero bytes, and our mapping of it.
+/// A new memfd of `len` zero bytes, mapped.
 fn map_memfd(name: &str, len: usize) -> Result<((NonNull<u8>, usize), OwnedFd), MemError> {
     map_memfd_with(name, len, MemfdFlags::empty())
 }
@@ -448,7 +447,7 @@ fn map_memfd_with(
     Ok((map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?, fd))
 }
 
-/// Maps `len` bytes of a file; where, and how many bytes that took.
+/// Maps `len` bytes of a file; returns the address, and how many bytes that took.
 fn map(
     fd: BorrowedFd<'_>,
     len: usize,
@@ -459,7 +458,7 @@ fn map(
     // The kernel rounds a length up when it maps huge pages, but not when it unmaps them.
     let page = page_of(fd)?;
     let mapped = len.checked_next_multiple_of(page).ok_or(MemError::Length(len))?;
-    // SAFETY: a null hint lets the kernel choose a free range, so no existing mapping changes.
+    // SAFETY: a null hint lets the kernel choose a free range, so no existing memory map changes.
     let at = unsafe { mmap(core::ptr::null_mut(), len, prot, flags, fd, offset) }
         .map_err(|e| MemError::System("mmap", e.into()))?;
     let base = NonNull::new(at.cast::<u8>())
@@ -467,15 +466,15 @@ fn map(
     Ok((base, mapped))
 }
 
-/// Bytes in a page of a file's: what mappings of it are made of.
+/// Bytes in a page of a file: the unit in which it is mapped.
 fn page_of(fd: BorrowedFd<'_>) -> Result<usize, MemError> {
     let about = fstatfs(fd).map_err(|e| MemError::System("fstatfs", e.into()))?;
     let huge = about.f_type as u32 == HUGETLBFS;
     Ok(if huge { (about.f_bsize as usize).max(PAGE_SIZE) } else { PAGE_SIZE })
 }
 
-/// Whether a mapping is gone, or stays for a reason that is not ours: taking out what the kernel had
-/// joined with its neighbour makes one mapping more, and a process has so many (`vm.max_map_count`).
+/// Whether memory is unmapped, or cannot be for a reason outside of this code: unmapping a part of
+/// what the kernel had joined splits it, and a process may have so many maps (`vm.max_map_count`).
 pub(crate) fn is_unmapped(result: rustix::io::Result<()>) -> bool {
     matches!(result, Ok(()) | Err(rustix::io::Errno::NOMEM))
 }

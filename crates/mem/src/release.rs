@@ -1,10 +1,10 @@
-//! Letting go of memory that somebody else's code owns, and waking somebody else's tasks.
+//! Releasing memory whose owner is the application's code, and waking the application's tasks.
 //!
-//! The last reference to sent memory goes in the middle of a stack's work, under its lock, and with it
-//! the owner is dropped: a type of the application's, which may do anything in there, even call the
-//! host whose lock this is, or panic. The same holds for the waker of a task. So whoever works under
-//! such a lock begins a [`Deferral`] first and ends it when it has let go of the lock; only then are
-//! owners dropped and tasks woken.
+//! The last reference to sent memory is dropped in the middle of a stack's work, under its lock,
+//! and its owner with it: a type of the application, whose drop may do anything, even call the host
+//! whose lock this is, or panic. The same holds for the waker of a task. So code that works under
+//! such a lock begins a [`Deferral`] before it takes the lock and ends it after the release; only
+//! then are owners dropped and tasks woken.
 
 use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
@@ -17,64 +17,64 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::completions::{Completed, CompletionQueue};
 use crate::limits::LATER_KEPT;
+use crate::reports::{Completed, CompletionQueue};
 
-/// What is let go of later, oldest first.
+/// A deferred release, oldest first.
 pub(crate) enum Later {
     Bytes(#[allow(dead_code, reason = "dropped, no more")] Bytes),
     Owner(#[allow(dead_code, reason = "dropped, no more")] Box<dyn Any + Send>),
     Wake(Waker),
-    /// The news that memory was let go of, behind the memory itself.
+    /// The report of a release, after the memory itself.
     News(Arc<CompletionQueue>, Completed),
 }
 
 thread_local! {
-    /// Deferrals that this thread has begun and not ended, and what waits for their end.
+    /// The number of deferrals under way on this thread, and what they have deferred.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static WAITING: Cell<usize> = const { Cell::new(0) };
     static LATER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
-    /// In its place once it is dropped, at the very end of a thread, where other locals' drops may let
-    /// go of memory under a lock. Never dropped; empty and without memory outside of deferrals.
+    /// Used instead at the very end of a thread, where drops of other thread locals may release
+    /// memory under a lock. Never dropped; empty and without memory outside of deferrals.
     static LAST: RefCell<ManuallyDrop<Vec<Later>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Has this thread drop the owners of memory at its [`end`](Self::end), not before.
+/// Defers the drop of memory's owners on this thread until its [`end`](Self::end).
 #[derive(Debug)]
 pub struct Deferral(PhantomData<*const ()>);
 
-/// How often the code of others panicked when it was called at the end of a [`Deferral`].
+/// Panics of the application's code at the end of a [`Deferral`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panicked {
-    /// In the drop of an owner, or of what else was dropped.
+    /// In the drop of an owner, or of another deferred value.
     pub owners: u64,
     /// In a waker.
     pub wakers: u64,
 }
 
 impl Deferral {
-    /// From here on. One may begin inside of another, whose end then counts.
+    /// Begins a deferral. It may be nested; the end of the outermost counts.
     #[inline]
     pub fn begin() -> Self {
         DEPTH.set(DEPTH.get() + 1);
         Self(PhantomData)
     }
 
-    /// Drops and wakes what was deferred; returns how often that panicked. As does its drop, which
-    /// tells nobody.
+    /// Drops and wakes what was deferred; returns the panics. The value's drop does the same,
+    /// without a report.
     #[inline]
     pub fn end(self) -> Panicked {
         core::mem::forget(self);
         leave()
     }
 
-    /// Drops something at the end of the deferral that this thread is in; without one, now.
+    /// Drops a value at the end of this thread's deferral, or now if there is none.
     pub fn later(owner: Box<dyn Any + Send>) {
         release(Later::Owner(owner));
     }
 
-    /// Wakes a task at the end of the deferral that this thread is in; without one, now.
+    /// Wakes a task at the end of this thread's deferral, or now if there is none.
     pub fn wake(waker: Waker) {
         release(Later::Wake(waker));
     }
@@ -104,7 +104,7 @@ fn leave() -> Panicked {
 #[inline(never)]
 fn run() -> Panicked {
     let mut panics = Panicked::default();
-    // An owner's drop may lead to others.
+    // An owner's drop may defer others.
     loop {
         let mut batch = match LATER.try_with(RefCell::take) {
             Ok(batch) => batch,
@@ -125,7 +125,7 @@ fn run() -> Panicked {
                 *count += 1;
             }
         }
-        // The room serves again, within reason.
+        // The room is kept, within a limit.
         if batch.capacity() <= LATER_KEPT {
             let _ = LATER.try_with(|list| {
                 let mut list = list.borrow_mut();
@@ -147,12 +147,12 @@ impl Later {
     }
 }
 
-/// What this thread has deferred so far.
+/// The number of deferred releases of this thread.
 pub(crate) fn deferred() -> usize {
     WAITING.get()
 }
 
-/// Lets go now, or at the end of the deferral that this thread is in.
+/// Releases at the end of this thread's deferral, or now if there is none.
 pub(crate) fn release(later: Later) {
     if DEPTH.get() == 0 {
         return later.happen();
@@ -164,7 +164,7 @@ pub(crate) fn release(later: Later) {
     WAITING.set(WAITING.get() + 1);
 }
 
-/// Bytes whose owner may be anybody's.
+/// Bytes whose owner may be a type of the application.
 #[derive(Debug)]
 pub(crate) struct KeptBytes(pub(crate) Bytes);
 
@@ -174,7 +174,7 @@ impl Drop for KeptBytes {
     }
 }
 
-/// An owner that may be anybody's.
+/// An owner that may be a type of the application.
 pub(crate) struct KeptOwner(pub(crate) Option<Box<dyn Any + Send + Sync>>);
 
 impl Drop for KeptOwner {

@@ -1,9 +1,7 @@
-//! Addresses reserved for received pages, which come and go there: what Linux's
-//! `TCP_ZEROCOPY_RECEIVE` maps into.
+//! Addresses reserved for received pages, as Linux's `TCP_ZEROCOPY_RECEIVE` uses them.
 //!
-//! A page that is not there is a `SIGBUS` for whoever touches it, as in Linux. Every change of a page
-//! takes a system call; [`Mapping`](crate::Mapping) is for those who do not need addresses of their
-//! own.
+//! An access where no page is mapped is a `SIGBUS`, as on Linux. Every change of a page takes a
+//! system call; [`Mapping`](crate::Mapping) is for callers that need no addresses of their own.
 
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -21,15 +19,15 @@ mod tests;
 #[derive(Debug)]
 pub struct Reserved {
     window: Window,
-    /// Every page that can be seen in the window, by the byte at which it begins: whole pages. One that
-    /// went home while it could be seen would show another connection's bytes.
+    /// Every page that is visible in the window, by the byte at which it begins. A page that was
+    /// released while visible would show another connection's bytes.
     pieces: BTreeMap<usize, Piece>,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.window.unmap() {
-            // The addresses are in other hands. Better that the pages never come back.
+            // The addresses stay visible: the pages are never released.
             core::mem::forget(core::mem::take(&mut self.pieces));
         }
     }
@@ -68,13 +66,13 @@ impl Reserved {
         self.pieces.values().map(|piece| piece.frag.len()).sum()
     }
 
-    /// Maps the first bytes of fragments from byte `at` on, in place of what is there: whole pages,
-    /// as far as they have a file that can be mapped again and for reading only; returns how many
-    /// bytes that are. The pages stay until they are replaced or [cleared](Self::clear).
+    /// Maps the given lengths of fragments from byte `at` on, in place of what is there: whole
+    /// pages, as far as their file can be mapped again and for reading only; returns the number of
+    /// bytes. The pages stay until they are replaced or [cleared](Self::clear).
     ///
     /// # Errors
-    /// `NotPages` if not even the first can be mapped, `Memory`. Then what was there is gone, or stays,
-    /// with its pages, where the system has no memory to take it away.
+    /// `NotPages` if not even the first can be mapped, `Memory`. Then the old pages are gone, or
+    /// stay, if the system has no memory to unmap them.
     pub fn put<'a>(
         &mut self,
         at: usize,
@@ -102,12 +100,11 @@ impl Reserved {
         let (mut frags, mut to) = (frags.into_iter(), at);
         for run in runs {
             if let Err(error) = self.window.put(to, &run) {
-                // Pages that cannot be taken away either are kept with the others.
+                // Pages that cannot be unmapped are kept with the others.
                 let _ = self.clear(at..at + total);
                 return Err(error.into());
             }
-            // What was there has been replaced; what is there now is held from now on, whatever
-            // becomes of the other runs.
+            // The new pages are held from now on, even if a later run fails.
             let end = to + run.len();
             self.forget(to..end);
             while to < end
@@ -133,7 +130,7 @@ impl Reserved {
         self.pieces.range(range).map(|(_, piece)| piece.frag.pinned_pages()).sum()
     }
 
-    /// Takes away the pages in a range, rounded outwards to whole pages. On failure they stay.
+    /// Unmaps the pages in a range, rounded outwards to whole pages. On failure they stay.
     pub fn clear(&mut self, range: Range<usize>) -> Result<(), MemError> {
         let start = range.start / PAGE_SIZE * PAGE_SIZE;
         let end = range.end.next_multiple_of(PAGE_SIZE).min(self.len());
@@ -145,9 +142,9 @@ impl Reserved {
         Ok(())
     }
 
-    /// Lets go of the pages in a range, which are not mapped there any more.
+    /// Releases the pages in a range, which are not mapped there any more.
     fn forget(&mut self, range: Range<usize>) {
-        // The last that begins before may reach into it.
+        // The last piece that begins before may reach into it.
         let first = self.pieces.range(..range.start).next_back().map_or(range.start, |(&at, _)| at);
         let touched: Vec<usize> = self.pieces.range(first..range.end).map(|(&at, _)| at).collect();
         for at in touched {

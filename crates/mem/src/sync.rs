@@ -1,4 +1,4 @@
-//! What threads share: the machine's, or loom's under its model checker (`--cfg loom`).
+//! Atomics and locks: the machine's, or loom's under its model checker (`--cfg loom`).
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

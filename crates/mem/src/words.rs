@@ -1,4 +1,4 @@
-//! Memory that two sides use as words: what rings lie in.
+//! Shared memory as words, for rings.
 
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
@@ -7,8 +7,8 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::region::{MemError, Region};
 
-/// A shared mapping as atomic words of 64 bits. Whoever maps the same file, in this process or in
-/// another, reads and writes words whole; what they mean is up to both sides.
+/// A shared memory map as atomic words of 64 bits. Each process that maps the same file reads and
+/// writes whole words.
 #[derive(Clone, Debug)]
 pub struct SharedWords(Region);
 
@@ -19,14 +19,14 @@ impl SharedWords {
         Self::over(Region::memfd_shared(name, bytes.ok_or(MemError::Length(words))?)?)
     }
 
-    /// The words of a region that counts as shared and may be written: the other side's view, made
+    /// The words of a region that counts as shared and may be written: the other side's end, made
     /// of the same file ([`Region::from_memfd`]).
     pub fn over(region: Region) -> Result<Self, MemError> {
         let aligned = region.span().start.is_multiple_of(align_of::<AtomicU64>());
         if region.access() != Access::Shared || !region.is_writable() || !aligned {
             return Err(MemError::NotPages);
         }
-        // No pool may write the region in other ways.
+        // Claims it, so that no pool writes the region in other ways.
         region.claim_lent()?;
         Ok(Self(region))
     }
@@ -44,7 +44,7 @@ impl Deref for SharedWords {
         let words = self.0.base().cast::<AtomicU64>();
         // SAFETY: the region is mapped while `self` lives, readable, writable and aligned (checked
         // in `over`); any bytes are valid words. They change under us, which atomics are for: in
-        // this process nobody forms references to shared memory of another kind, or writes it but
+        // this process no code forms references to shared memory of another kind, or writes it but
         // by atomics and by copies in `asm!`.
         unsafe { core::slice::from_raw_parts(words.as_ptr(), self.0.len() / 8) }
     }

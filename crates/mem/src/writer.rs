@@ -1,4 +1,4 @@
-//! The one place that writes pages.
+//! The one place that writes pages of received and copied payload.
 //!
 //! ```text
 //!   run of adjacent pages, taken from the pool
@@ -7,9 +7,9 @@
 //!    \__ immutable, in fragments ______/ \__ only we write here _/
 //! ```
 //!
-//! The writer holds one reference to each page from `pos`'s page on. A page it has filled passes
-//! its reference on to the fragment, so a steady stream of whole pages costs no atomic operation.
-//! A device that must offer room for a whole frame reserves further runs behind the current one.
+//! The writer holds one reference to each page from `pos`'s page on. A filled page passes its
+//! reference on to the fragment, so a steady stream of whole pages costs no atomic operation. A
+//! device that must offer room for a whole frame reserves further runs.
 
 use core::ptr::NonNull;
 use std::collections::VecDeque;
@@ -21,12 +21,11 @@ use crate::frag::{Frag, FragVec};
 use crate::limits::{GROUP_PAGES, HOT_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
-/// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
+/// Fills adjacent pages of a pool front to back and turns the filled bytes into fragments.
 #[derive(Default)]
 pub struct PageWriter {
     run: Option<Run>,
-    /// Runs to go on in when `run` is full; only where `reserve` was used. `run` is never full
-    /// while there are any.
+    /// The next runs, only where `reserve` was used. `run` is never full while there are any.
     later: VecDeque<Run>,
     /// The page to begin at, if it is free.
     home: Option<usize>,
@@ -40,14 +39,13 @@ struct Run {
 }
 
 impl PageWriter {
-    /// A writer without pages; it takes them at need.
+    /// A writer without pages; it takes them when needed.
     pub const fn new() -> Self {
         Self { run: None, later: VecDeque::new(), home: None }
     }
 
-    /// A writer without pages that begins, where it [`reserve`](Self::reserve)s, at page `page` of
-    /// the pool if that is free: several writers of one pool that begin far apart do not get into
-    /// each other's way, and each finds the next pages free when it gets there.
+    /// A writer without pages whose first [`reserve`](Self::reserve) begins at page `page` of the pool
+    /// if that is free: several writers of one pool that begin far apart each find the next pages free.
     pub const fn at_home(page: usize) -> Self {
         Self { run: None, later: VecDeque::new(), home: Some(page) }
     }
@@ -62,17 +60,17 @@ impl PageWriter {
         self.spare() >= bytes || self.spare() + pool.stats().free * PAGE_SIZE >= bytes
     }
 
-    /// Bytes by which the next byte lies beyond a page boundary.
+    /// The next byte's offset in its page.
     pub fn misalignment(&self) -> usize {
         self.run.as_ref().map_or(0, |r| r.pos % PAGE_SIZE)
     }
 
-    /// Makes sure that something is spare: takes a new run of up to `pages` when nothing is left,
-    /// the one right behind the last if that is free. At most one group is taken. `false`: the
-    /// pool is empty.
+    /// Makes sure that some bytes are spare: takes a new run of up to `pages` (at most a group) when
+    /// nothing is left, the one right behind the last if that is free. `false`: the pool is empty.
     ///
     /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
-    /// whole pool. [`abandon`](Self::abandon) first, to get what was freed last and is in cache.
+    /// whole pool. [`abandon`](Self::abandon) first, to get pages that were freed last and are in
+    /// cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -81,9 +79,8 @@ impl PageWriter {
         self.take_run(pool, pages, after)
     }
 
-    /// Like [`refill`](Self::refill), for a copy of `left` bytes: where a group ends, memory that
-    /// is still in the cache is worth more than the next address: copying there takes a third of
-    /// the time.
+    /// Like [`refill`](Self::refill), for a copy of `left` bytes: at the end of a group it prefers
+    /// memory that is still in the cache to the next address: copying there takes a third of the time.
     fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -103,12 +100,12 @@ impl PageWriter {
         true
     }
 
-    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows: a run that lies
-    /// right behind the last one extends it. `false`: the pool has too few pages, or they lie too
-    /// scattered for one packet's fragments; what was taken stays reserved.
+    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows. `false`: the
+    /// pool has too few pages, or they are too scattered for one packet's fragments; the pages
+    /// taken stay reserved.
     ///
-    /// A stream whose pages come home soon goes round in [`HOT_PAGES`], which stay in the cache;
-    /// one whose pages are held moves on to others.
+    /// A stream whose pages come back soon reuses [`HOT_PAGES`], which stay in the cache; otherwise
+    /// it moves on to others.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
@@ -137,7 +134,7 @@ impl PageWriter {
         true
     }
 
-    /// Goes on in the next reserved run when the current one is full.
+    /// Continues in the next reserved run when the current one is full.
     fn promote(&mut self) {
         if self.spare() == 0
             && let Some(next) = self.later.pop_front()
@@ -166,9 +163,8 @@ impl PageWriter {
 
     /// Address and length of the spare bytes, for a device to write into.
     ///
-    /// Whoever writes through the pointer must be done before the next call on this writer and
-    /// while no [`spare_bytes`](Self::spare_bytes) are looked at, and must not write past the
-    /// length.
+    /// The writes through the pointer must be done before the next call on this writer and while no
+    /// [`spare_bytes`](Self::spare_bytes) are borrowed, and must stay within the length.
     pub fn spare_ptr(&self) -> Option<(NonNull<u8>, usize)> {
         let run = self.run.as_ref().filter(|r| r.pos < r.end)?;
         // SAFETY: `pos < end`, and the run lies within the pool's region.
@@ -185,27 +181,27 @@ impl PageWriter {
         })
     }
 
-    /// The first `n` spare bytes, run by run: what a device has just written there, to be looked
-    /// at before it is committed or overwritten. Ends where somebody else may write the pool.
+    /// The first `n` spare bytes, run by run: to read what a device has just written there, before
+    /// it is committed or overwritten. Ends where others may write the pool.
     pub fn spare_bytes(&self, n: usize) -> impl Iterator<Item = &[u8]> + '_ {
         let mut left = n;
         let runs = self.run.iter().chain(&self.later).filter(|r| r.pos < r.end);
         runs.map_while(move |run| {
-            // Each run by itself: reserved runs can be of another pool.
+            // Each run separately: reserved runs can be of another pool.
             let private = run.pool.region().access() == Access::Private;
             let len = if private { left.min(run.end - run.pos) } else { 0 };
             left -= len;
             // SAFETY: `pos < end`, and the run lies within the pool's region.
             let at = unsafe { run.pool.region().base().add(run.pos) };
-            // SAFETY: the bytes are mapped memory, private, initialised since the mapping was
-            // made, and only this writer may touch them; devices write through `spare_ptr` between
+            // SAFETY: the bytes are mapped memory, private, initialised since the region was
+            // mapped, and only this writer may touch them; devices write through `spare_ptr` between
             // calls on this writer only, and `&self` is borrowed while the slice lives.
             (len > 0).then(|| unsafe { core::slice::from_raw_parts(at.as_ptr(), len) })
         })
     }
 
-    /// Declares that the first `n` spare bytes are written, and takes them as a fragment. `n`
-    /// beyond what is spare in the current run is cut: with reserved runs, commit the rest again.
+    /// Takes the first `n` spare bytes, which are written, as a fragment. `n` beyond the current
+    /// run's spare bytes is truncated: with reserved runs, commit the rest again.
     pub fn commit(&mut self, n: usize) -> Frag {
         let Some(run) = &mut self.run else { return Frag::empty() };
         let n = n.min(run.end - run.pos);
@@ -214,8 +210,8 @@ impl PageWriter {
         }
         let start = run.pos;
         run.pos += n;
-        // Every page we have filled passes its reference to the fragment. The last, if it still
-        // has room, is shared from now on.
+        // Every filled page passes its reference to the fragment. The last one, if it still has
+        // room, is shared from now on.
         if !run.pos.is_multiple_of(PAGE_SIZE) {
             run.pool.acquire(run.pos - 1, 1);
         }
@@ -227,8 +223,8 @@ impl PageWriter {
         frag
     }
 
-    /// Copies `src` into pages, as far as the pool has them; returns the fragments (adjacent
-    /// pages in one) and how much was copied.
+    /// Copies `src` into pages, as far as the pool has them; returns the fragments (adjacent pages
+    /// in one) and the number of bytes copied.
     pub fn write(
         &mut self,
         pool: &mut PagePool,
@@ -284,13 +280,13 @@ impl PageWriter {
         (out, copied)
     }
 
-    /// Who else may touch the spare bytes.
+    /// Whether others may write the spare bytes.
     fn access(&self) -> Access {
         self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
     }
 }
 
-/// Appends `frag`, as part of the last one where it continues it.
+/// Appends `frag`, or merges it with the last fragment.
 fn push_merged(out: &mut FragVec, frag: Frag) {
     let frag = match out.last_mut() {
         Some(last) => match last.try_append(frag) {

@@ -1,6 +1,6 @@
-//! Two guests on one host: what one of them can do to the other. One moves data to the host; its rate
-//! is measured beside a neighbour that does something ordinary, and beside the same neighbour, as
-//! often, doing something hostile.
+//! Two guests on one host: how much one of them can disturb the other. One moves data to the host;
+//! its rate is measured beside a neighbour that does something ordinary, and beside the same
+//! neighbour doing something hostile at the same pace.
 //!
 //! ```sh
 //! cargo run --release --package pagewire --example neighbours            # all attacks
@@ -13,9 +13,9 @@
 //!   neighbour   ----port 2-+
 //! ```
 //!
-//! Begin at `Attack::step`: what the neighbour does each time, ordinary and hostile. Both come at the
-//! same pace, so that what differs is what the host makes of it, and not how busy the processors are.
-//! Phases alternate; medians of the rounds are compared. It ends with 1 where a hostile neighbour
+//! Begin at `Attack::step`: what the neighbour does each time, ordinary and hostile. Both have the
+//! same pace, so that only the host's work differs, and not how busy the processors are. Phases
+//! alternate; medians of the rounds are compared. The exit status is 1 if a hostile neighbour
 //! leaves less than nine tenths.
 
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Of its ordinary rate, what a hostile neighbour must leave.
+/// The part of the ordinary rate that a hostile neighbour must leave.
 const ENOUGH: f64 = 0.9;
 /// How often the neighbour does something.
 const PACE: Duration = Duration::from_millis(2);
@@ -46,10 +46,10 @@ const BURST: u32 = 32;
 const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
 const NEIGHBOUR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 2];
 
-/// What a neighbour may try.
+/// What a neighbour tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
-    /// Makes the eventfds that it is interrupted by wait, and fills them.
+    /// Makes the eventfds that interrupt it block, and fills them.
     Jam,
     /// Shares memory, has a segment in it held, and takes it back; reconnects when refused.
     Memory,
@@ -66,7 +66,7 @@ const ATTACKS: [(&str, Attack); 4] = [
     ("solicit", Attack::Solicit),
 ];
 
-/// The neighbour while it does one thing.
+/// The neighbour in one phase.
 struct Neighbour {
     path: PathBuf,
     guest: Guest,
@@ -76,7 +76,7 @@ struct Neighbour {
 }
 
 impl Attack {
-    /// Once, before the others.
+    /// Prepares the phase.
     fn begin(self, neighbour: &mut Neighbour) -> Result<()> {
         if self == Self::Jam && neighbour.hostile {
             neighbour.guest.jam_interrupts()?;
@@ -124,7 +124,7 @@ impl Neighbour {
         Ok(Self { path, guest, hostile, beside: None, count: 0 })
     }
 
-    /// Sends a datagram that nobody reads, from memory that is taken back.
+    /// Sends a datagram that is not read, from memory that is removed.
     fn share(&mut self, hostile: bool) -> Result<()> {
         let frame = datagram(1200);
         if !hostile {
@@ -166,7 +166,7 @@ fn ip(protocol: u8, to: [u8; 4], rest: &[u8]) -> Vec<u8> {
     [&ROUTER_MAC[..], &NEIGHBOUR_MAC, &[8, 0], &header, rest].concat()
 }
 
-/// UDP without a checksum, to a socket that nobody reads.
+/// UDP without a checksum, to a socket that is not read.
 fn datagram(payload: usize) -> Vec<u8> {
     let len = ((8 + payload) as u16).to_be_bytes();
     let mut rest = vec![4, 0, 0, 9, len[0], len[1], 0, 0];
@@ -181,7 +181,7 @@ fn segment(payload: usize) -> Vec<u8> {
     ip(6, [10, 0, 3, 2], &rest)
 }
 
-/// The virtio header of a super-frame of TCP over IPv4 whose checksum is open.
+/// The virtio header of a super-frame of TCP over IPv4 with an incomplete checksum.
 fn tso(size: u16) -> [u8; 12] {
     let [low, high] = size.to_le_bytes();
     [1, 1, 54, 0, low, high, 34, 0, 16, 0, 0, 0]
@@ -311,14 +311,14 @@ impl Scene {
             .start()?;
         let mut sink =
             Guest::over(sinks, GuestConfig { offload: false, ..GuestConfig::default() })?;
-        // So that the host knows where it is.
+        // So that the host learns its link address.
         sink.send(&announce());
         let guest = Host::builder()
             .device(Card::new(theirs, [2, 0, 0, 0, 9, 1])?)
             .address("10.0.1.2/24")
             .start()?;
         let listener = host.listen("10.0.1.1:80")?;
-        // What the neighbour sends there is held until the socket's queue is full.
+        // The neighbour's datagrams are held until the socket's queue is full.
         std::mem::forget(host.udp("10.2.0.1:9")?);
         let received: &'static AtomicU64 = Box::leak(Box::default());
         thread::spawn(move || {
@@ -354,7 +354,7 @@ impl Scene {
                 }
                 Ok(())
             });
-            // It has begun.
+            // The phase has begun.
             thread::sleep(last / 8);
             let (before, began) = (received.load(Ordering::Relaxed), std::time::Instant::now());
             thread::sleep(last);

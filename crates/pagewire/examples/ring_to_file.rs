@@ -1,4 +1,4 @@
-//! A server on rings alone: what clients send goes to files, from the memory in which it landed.
+//! A server on rings alone: received data goes to files, from the memory in which it landed.
 //!
 //! ```sh
 //! cargo run --release --package pagewire --example ring_to_file            # a client of its own
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Begin at `serve`: the rings with their copy group, a region that a queue of the device receives
-//! into, a rule that sends the port there; then `receive`, the loop of one connection. For each file
-//! it prints how much was copied and how much was written from where it had landed.
+//! into, a rule that steers the port there; then `receive`, the loop of one connection. For each
+//! file it prints how many bytes were copied and how many were written from where they had landed.
 
 use std::fs::File;
 use std::future::Future;
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
         [tap, dir] => {
             let tap = Tap::builder().name(tap).host_address("10.77.0.1/24").open()?;
             let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
-            // A queue of the tap's own: what the rule names comes in there, all else by the first.
+            // A queue of the tap's own: flows of the rule arrive there, all others at the first.
             serve(&host, 1, Path::new(dir), usize::MAX)
         }
         [] => demonstrate(),

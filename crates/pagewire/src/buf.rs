@@ -1,15 +1,15 @@
-//! Byte path, steps S1 and R7, the memory: what the application gives and gets.
+//! Memory that the application sends from and receives.
 
 use std::io::IoSlice;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held};
 
-/// Received bytes, by reference. The memory goes back when it is dropped, on any thread; it
-/// outlives the connection and the host.
+/// Received bytes, by reference. A drop, on any thread, releases the memory; the chunk outlives the
+/// connection and the host.
 ///
-/// Until then it counts, with the whole pages that it lies in, against the receive buffer of its
-/// connection: whoever keeps everything closes its window. Memory that is sent on counts no longer.
+/// Until then it counts, with the whole pages that it touches, against the receive buffer of its
+/// connection: a program that keeps everything closes its window. Memory that is sent on does not count.
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
     frag: Frag,
@@ -27,25 +27,24 @@ impl Chunk {
         self.frag.is_empty()
     }
 
-    /// The bytes, unless somebody else may change them: what was sent out of a mapped file over a
-    /// by-reference link is still that file.
+    /// The bytes, unless others may change them: data sent over a by-reference link out of a mapped file is
+    /// still that file.
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.frag.as_slice()
     }
 
-    /// The bytes as [`Bytes`], without a copy; the chunk back if somebody else may change them.
+    /// The bytes as [`Bytes`], without a copy; the chunk back if others may change them.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
         self.frag.into_bytes_with(self.held).map_err(Self::from)
     }
 
-    /// Copies up to `dst.len()` bytes out, and returns how many.
+    /// Copies up to `dst.len()` bytes out; returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
-        // The application's own look at its bytes: no stack is left to count it.
+        // The application's own copy: no stack is left to count it.
         self.frag.copy_to(0, dst, &mut CopyLedger::new(), CopyReason::AppRead)
     }
 
-    /// Shows the bytes to `f` in order: as they are where nobody can change them, else through
-    /// small snapshots.
+    /// Shows the bytes to `f` in order: in place where they cannot change, else as small snapshots.
     pub fn for_each_piece(&self, f: impl FnMut(&[u8])) {
         self.frag.for_each_piece(&mut CopyLedger::new(), f);
     }
@@ -55,7 +54,7 @@ impl Chunk {
         &self.frag
     }
 
-    /// The fragment inside, which does not count against the receive buffer any more.
+    /// The fragment inside, which does not count against the receive buffer.
     pub fn into_frag(self) -> Frag {
         self.frag
     }
@@ -67,7 +66,7 @@ impl From<Frag> for Chunk {
     }
 }
 
-/// Received bytes in stream order, in as many pieces as they lie in memory.
+/// Received bytes in stream order, as pieces of contiguous memory.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
     pub(crate) frags: Vec<Frag>,
@@ -106,7 +105,7 @@ impl Chunks {
         }
     }
 
-    /// The pieces as slices for a gathering write; `None` if somebody else may change one.
+    /// The pieces as slices for a gathering write; `None` if others may change one.
     pub fn io_slices(&self) -> Option<Vec<IoSlice<'_>>> {
         self.frags.iter().map(|f| f.as_slice().map(IoSlice::new)).collect()
     }
@@ -138,8 +137,9 @@ impl Iterator for IntoChunks {
     }
 }
 
-/// Memory to send by reference: [`Bytes`], chunks received elsewhere, ranges of a region
-/// ([`Region::frag`](crate::Region::frag)), or several of them. It must not change until it is acknowledged, which is why it is owned.
+/// Memory to send by reference: [`Bytes`], received chunks, ranges of a region
+/// ([`Region::frag`](crate::Region::frag)), or several of them. It is owned because it must not change
+/// until it is acknowledged.
 #[derive(Debug, Default)]
 pub struct SendBuf {
     pub(crate) frags: FragVec,
@@ -151,7 +151,7 @@ impl SendBuf {
         self.frags.iter().map(Frag::len).sum()
     }
 
-    /// Whether everything was taken.
+    /// Whether nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.frags.iter().all(Frag::is_empty)
     }

@@ -1,4 +1,4 @@
-//! Panics: the application's are contained, ours end the host.
+//! Panics: an application's panics are contained, panics of this crate's code end the host.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Panicked;
 
-/// Panics of applications' code, by what they were in. Clones count together.
+/// Panics of applications' code, by the code that panicked. Clones count together.
 #[derive(Clone, Default)]
 pub(crate) struct Panics(Arc<Counts>);
 
@@ -34,7 +34,7 @@ impl std::ops::Deref for Panics {
 pub struct Contained {
     /// In a [`Service`](crate::Service), which is then not called again.
     pub services: u64,
-    /// In what [`Host::on_event`](crate::Host::on_event) was given.
+    /// In an observer ([`Host::on_event`](crate::Host::on_event)).
     pub observers: u64,
     /// In the waker of a task.
     pub wakers: u64,
@@ -53,7 +53,7 @@ impl Panics {
         }
     }
 
-    /// What was called and dropped once a lock had been let go of panicked.
+    /// Counts panics of wakers and owners that were called when a lock was released.
     pub(crate) fn note(&self, panicked: Panicked) {
         let Panicked { owners, wakers } = panicked;
         self.owners.fetch_add(owners, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Panics {
     }
 }
 
-/// Calls the application's code. Its panic is counted and told of, and goes no further: `None`.
+/// Calls the application's code. A panic is counted and logged, and returns `None`.
 pub(crate) fn contain<T>(count: &AtomicU64, what: &str, call: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(done) => Some(done),

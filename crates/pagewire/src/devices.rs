@@ -1,4 +1,4 @@
-//! The devices of a host: each is a link of its stack, with a queue of its own towards it.
+//! The devices of a host: each is a link of its stack, with a queue of output of its own.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pagewire_device::{Device, DeviceError, Steering};
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
-use pagewire_stack::{LinkId, Stack};
+use pagewire_stack::LinkId;
 
 use crate::stats::LinkStats;
 
@@ -14,49 +14,49 @@ use crate::stats::LinkStats;
 /// acknowledgements leave while the data is still in cache.
 pub(crate) const RECEIVE_BURST: usize = 64;
 
-/// All devices of one host, in turns.
+/// All devices of one host; `turn.rs` receives and sends by them.
 pub(crate) struct Devices {
-    ports: Vec<Port>,
-    /// Who is first in the next round.
-    first: usize,
-    rx: VecDeque<PacketBuf>,
-    /// What a device has just refused.
-    refused: VecDeque<PacketBuf>,
+    pub(crate) all: Vec<LinkDevice>,
+    /// Index of the device that is first in the next round.
+    pub(crate) first: usize,
+    pub(crate) rx: VecDeque<PacketBuf>,
+    /// Frames that a device has just refused.
+    pub(crate) refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
-    /// What those counted that were there until the end.
+    /// Counts of the devices that were there until the end.
     last: Vec<LinkStats>,
 }
 
-/// Ways of a device, each of which may fail by itself.
-const RECEIVING: usize = 0;
-const SENDING: usize = 1;
+/// Directions of a device, each of which may fail by itself.
+pub(crate) const RECEIVING: usize = 0;
+pub(crate) const SENDING: usize = 1;
 
-/// One of them.
-struct Port {
-    link: LinkId,
-    device: Box<dyn Device>,
+/// The device of one link.
+pub(crate) struct LinkDevice {
+    pub(crate) id: LinkId,
+    pub(crate) device: Box<dyn Device>,
     /// `None` once the device is lost: its descriptor would be ready for ever.
     fd: Option<Arc<OwnedFd>>,
     /// It never had a descriptor.
     polled: bool,
-    /// What the device had no room for yet.
-    tx: VecDeque<PacketBuf>,
+    /// Frames that the device had no room for yet.
+    pub(crate) tx: VecDeque<PacketBuf>,
     /// The first failure.
     error: Option<String>,
-    /// Failures in a row.
-    failures: [u32; 2],
-    /// It failed for good: nobody asks it any more.
-    lost: bool,
+    /// Failures in a row, by direction.
+    pub(crate) failures: [u32; 2],
+    /// It failed for good and is not used any more.
+    pub(crate) lost: bool,
 }
 
-/// Failures in a row of a device that does not say that it is gone for good, and is taken to be.
+/// After so many failures in a row a device counts as gone for good, although it does not say so.
 const MOST_FAILURES: u32 = 1000;
 
 impl Devices {
     pub(crate) fn new() -> Self {
         Self {
-            ports: Vec::new(),
+            all: Vec::new(),
             first: 0,
             rx: VecDeque::with_capacity(RECEIVE_BURST),
             refused: VecDeque::new(),
@@ -65,12 +65,12 @@ impl Devices {
         }
     }
 
-    /// One more.
+    /// Adds the device of a link.
     pub(crate) fn add(&mut self, link: LinkId, device: Box<dyn Device>) -> std::io::Result<()> {
         let fd = device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let (polled, tx) = (fd.is_none(), VecDeque::with_capacity(RECEIVE_BURST));
-        self.ports.push(Port {
-            link,
+        self.all.push(LinkDevice {
+            id: link,
             device,
             fd,
             polled,
@@ -83,196 +83,110 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes all out: the host is over. Their counts stay.
+    /// Removes all devices at the end of the host. Their counts stay.
     pub(crate) fn close(&mut self) -> Vec<Box<dyn Device>> {
         self.last = self.stats();
-        let gone = self.ports.drain(..).map(|port| port.device).collect();
+        let gone = self.all.drain(..).map(|link| link.device).collect();
         self.first = 0;
         self.gather_fds();
         gone
     }
 
-    /// Takes one out.
+    /// Removes the device of a link.
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Box<dyn Device>> {
-        let at = self.ports.iter().position(|port| port.link == link)?;
-        let port = self.ports.remove(at);
+        let at = self.all.iter().position(|device| device.id == link)?;
+        let gone = self.all.remove(at);
         self.first = 0;
         self.gather_fds();
-        Some(port.device)
+        Some(gone.device)
     }
 
-    fn gather_fds(&mut self) {
-        self.fds = self.ports.iter().filter_map(|port| port.fd.clone()).collect();
+    pub(crate) fn gather_fds(&mut self) {
+        self.fds = self.all.iter().filter_map(|link| link.fd.clone()).collect();
     }
 
-    // A turn.
-
-    /// Receives from each device, a burst at most, and lets the stack work; returns the longest
-    /// burst.
-    pub(crate) fn receive(&mut self, now: Instant, stack: &mut Stack) -> usize {
-        let mut longest = 0;
-        let mut lost = None;
-        let (begin, end) = self.ports.split_at_mut(self.first);
-        for port in end.iter_mut().chain(begin).filter(|port| !port.lost) {
-            match port.device.receive(now, &mut self.rx, RECEIVE_BURST, stack.ledger_mut()) {
-                Ok(n) => {
-                    longest = longest.max(n);
-                    port.failures[RECEIVING] = 0;
-                }
-                Err(error) => lost = port.note_error(RECEIVING, &error).or(lost),
-            }
-            stack.handle_frames_on(now, port.link, &mut self.rx);
-        }
-        if let Some(link) = lost {
-            self.lose(now, stack, link);
-        }
-        self.first = if self.first + 1 < self.ports.len() { self.first + 1 } else { 0 };
-        longest
-    }
-
-    /// One round of output: what devices had no room for goes first, and until it has gone, no more
-    /// is made for them. Whether there is more, for a device that may have room.
-    pub(crate) fn transmit(&mut self, now: Instant, stack: &mut Stack) -> bool {
-        // Of devices that all have no room, the first that has some is to be asked again.
-        let stuck = !self.ports.is_empty() && self.ports.iter().all(Port::is_blocked);
-        let (mut more, mut freed, mut lost) = (stuck, false, None);
-        for port in &mut self.ports {
-            let blocked = port.is_blocked();
-            if !blocked {
-                more |= stack.poll_transmit_on(now, port.link, &mut port.tx);
-            }
-            if port.lost {
-                port.tx.clear();
-                continue;
-            }
-            // Output that loops back to this host, or waits for its neighbour's address, leaves no
-            // frame.
-            if port.tx.is_empty() && port.device.poll_timeout().is_none_or(|at| at > now) {
-                continue;
-            }
-            match port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
-                Ok(_) => port.failures[SENDING] = 0,
-                Err(error) => {
-                    lost = port.note_error(SENDING, &error).or(lost);
-                    port.tx.clear();
-                }
-            }
-            port.device.take_refused(&mut self.refused);
-            if !self.refused.is_empty() {
-                stack.handle_refused_on(now, port.link, &mut self.refused);
-                // Who was told has a timer to set.
-                more = true;
-            }
-            freed |= blocked && !port.is_blocked();
-        }
-        // What fails with it is to be told of, and timers are to be set.
-        if let Some(link) = lost {
-            self.lose(now, stack, link);
-            more = true;
-        }
-        let waits = |port: &Port| !port.is_blocked() && stack.has_frames(port.link);
-        more || freed || self.ports.iter().any(waits)
-    }
-
-    /// The device of a link failed for good.
-    #[cold]
-    #[inline(never)]
-    fn lose(&mut self, now: Instant, stack: &mut Stack, link: LinkId) {
-        // Others may have failed in the same round.
-        let gone: Vec<LinkId> =
-            self.ports.iter().filter(|p| p.lost && p.link != link).map(|p| p.link).collect();
-        for link in gone.into_iter().chain([link]) {
-            stack.handle_link_lost(now, link);
-        }
-        self.gather_fds();
-    }
-
-    /// Whether no device is left that could take anything.
+    /// Whether every device is lost.
     pub(crate) fn are_all_lost(&self) -> bool {
-        self.ports.iter().all(|port| port.lost)
+        self.all.iter().all(|link| link.lost)
     }
 
-    /// Why the network is down, if it is: what the last device that failed said.
+    /// Why the network is down, if it is: the failure of the last device that was lost.
     pub(crate) fn cause(&self) -> Option<&str> {
-        self.ports.iter().rev().find(|port| port.lost)?.error.as_deref()
+        self.all.iter().rev().find(|link| link.lost)?.error.as_deref()
     }
 
-    /// Whether a wrapper holds frames back that it will pass on, such as one that plays a slow line.
+    /// Whether a device delays frames that it will still send, as one that simulates a slow line does.
     pub(crate) fn delays_frames(&self) -> bool {
         self.poll_timeout().is_some()
     }
 
     /// Whether frames wait for room in a device.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.ports.iter().any(Port::is_blocked)
+        self.all.iter().any(LinkDevice::is_blocked)
     }
 
     /// Whether no device has room, where there is any.
     pub(crate) fn are_all_blocked(&self) -> bool {
-        let mut alive = self.ports.iter().filter(|port| !port.lost).peekable();
-        alive.peek().is_some() && alive.all(Port::is_blocked)
+        let mut alive = self.all.iter().filter(|link| !link.lost).peekable();
+        alive.peek().is_some() && alive.all(LinkDevice::is_blocked)
     }
 
-    /// When a device wants a turn although nothing came in.
+    /// When a device needs a turn although nothing came in.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let alive = self.ports.iter().filter(|port| !port.lost);
-        alive.filter_map(|port| port.device.poll_timeout()).min()
+        let alive = self.all.iter().filter(|link| !link.lost);
+        alive.filter_map(|link| link.device.poll_timeout()).min()
     }
 
-    // Waiting.
-
-    /// Arms the descriptors of all; `true`: some device has something already, do not wait.
+    /// Arms the descriptors of all devices; `true`: a device has frames already, do not wait.
     pub(crate) fn arm(&mut self) -> bool {
-        self.ports.iter_mut().filter(|port| !port.lost).any(|port| port.device.arm())
+        self.all.iter_mut().filter(|link| !link.lost).any(|link| link.device.arm())
     }
 
     pub(crate) fn disarm(&mut self) {
-        self.ports.iter_mut().filter(|port| !port.lost).for_each(|port| port.device.disarm());
+        self.all.iter_mut().filter(|link| !link.lost).for_each(|link| link.device.disarm());
     }
 
-    /// Their descriptors, to wait on without the lock.
+    /// The descriptors of the devices, to wait on without the lock.
     pub(crate) fn fds(&self) -> Arc<[Arc<OwnedFd>]> {
         Arc::clone(&self.fds)
     }
 
-    /// Whether some device never had a descriptor to wait on.
+    /// Whether a device never had a descriptor to wait on.
     pub(crate) fn are_polled(&self) -> bool {
-        self.ports.iter().any(|port| port.polled && !port.lost)
+        self.all.iter().any(|link| link.polled && !link.lost)
     }
-
-    // Getters.
 
     /// Steering rules, of the first device that has any.
     pub(crate) fn steering(&mut self) -> Option<&mut Steering> {
-        self.ports.iter_mut().find_map(|port| port.device.steering())
+        self.all.iter_mut().find_map(|link| link.device.steering())
     }
 
     pub(crate) fn stats(&self) -> Vec<LinkStats> {
-        let stats = |port: &Port| LinkStats {
-            link: port.link,
-            device: port.device.counters(),
-            device_error: port.error.clone(),
+        let stats = |link: &LinkDevice| LinkStats {
+            link: link.id,
+            device: link.device.counters(),
+            device_error: link.error.clone(),
         };
-        self.last.iter().cloned().chain(self.ports.iter().map(stats)).collect()
+        self.last.iter().cloned().chain(self.all.iter().map(stats)).collect()
     }
 
     pub(crate) fn pool_audits(&self) -> impl Iterator<Item = PoolAudit> {
-        self.ports.iter().filter_map(|port| port.device.pool_audit())
+        self.all.iter().filter_map(|link| link.device.pool_audit())
     }
 }
 
-impl Port {
-    fn is_blocked(&self) -> bool {
+impl LinkDevice {
+    pub(crate) fn is_blocked(&self) -> bool {
         !self.tx.is_empty()
     }
 
-    /// Its link, if it is gone for good with this.
-    fn note_error(&mut self, way: usize, error: &DeviceError) -> Option<LinkId> {
+    /// Notes a failure; returns the link if the device is gone for good with it.
+    pub(crate) fn note_error(&mut self, way: usize, error: &DeviceError) -> Option<LinkId> {
         let failures = &mut self.failures[way];
         *failures = failures.saturating_add(1);
         let gone = matches!(error, DeviceError::Closed) || *failures >= MOST_FAILURES;
         if self.error.is_none() || gone {
-            tracing::warn!(%error, link = self.link.index(), gone, "device failed");
+            tracing::warn!(%error, link = self.id.index(), gone, "device failed");
         }
         if self.error.is_none() {
             self.error = Some(error.to_string());
@@ -282,6 +196,6 @@ impl Port {
         }
         (self.lost, self.fd) = (true, None);
         self.tx.clear();
-        Some(self.link)
+        Some(self.id)
     }
 }

@@ -1,4 +1,4 @@
-//! The driver: the thread that waits on the devices and on the next deadline.
+//! The driver: the thread that takes turns (`turn.rs`), and sleeps on the devices and the next deadline.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,18 +11,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::inside;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
 
-/// How often a host that leaves looks how far it is.
+/// How often a host that is shut down checks its progress.
 pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
 
-/// Longest sleep when nothing at all is due: a bound on what a lost wake-up could cost.
+/// Longest sleep when nothing is due: bounds the cost of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Turns a spinning thread makes between looks at the clock's progress cost nothing; this many
-/// pauses between them leave the lock to others.
+/// Pauses of a spinning thread between two turns, which leave the lock to others.
 const PAUSES: u32 = 16;
 
-/// Runs until the host has left. A panic of ours ends it for those who use it, and not this thread:
-/// somebody has to tell them.
+/// Runs until the host has left. After a panic of this crate's own code it goes on, to report that.
 pub(crate) fn run(shared: &Arc<Shared>) {
     inside::drive(shared.id);
     while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
@@ -42,7 +40,7 @@ fn drive(shared: &Arc<Shared>) {
             shared.departure.set_report(report);
         }
         if inner.failed {
-            // What it has left to do is to tell of it.
+            // Only the failure is left to report.
             inner.flush(now);
             shared.unlock_and_wake(inner);
             sleep(shared, &[], LONGEST_SLEEP);
@@ -57,7 +55,7 @@ fn drive(shared: &Arc<Shared>) {
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
-        if worked || inner.has_wakers() {
+        if worked || !inner.waiters.ready.is_empty() {
             idle_since = now;
         }
         if now.saturating_since(idle_since) < shared.spin_max && !leaving {
@@ -83,7 +81,7 @@ fn drive(shared: &Arc<Shared>) {
     }
 }
 
-/// Sleeps until a device, the eventfd or the clock says otherwise.
+/// Sleeps until a device, the eventfd or the clock wakes the thread.
 fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     let wake = PollFd::new(&shared.wake, PollFlags::IN);
@@ -100,13 +98,13 @@ fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
     }
 }
 
-/// Waits; whether the first is ready.
+/// Waits; returns whether the first descriptor is ready.
 fn wakes(fds: &mut [PollFd<'_>], timeout: &Timespec) -> bool {
     let n = poll(fds, Some(timeout));
     n.is_ok() && !fds.first().is_none_or(|fd| fd.revents().is_empty())
 }
 
-/// A moment outside of the lock.
+/// Pauses for a moment without the lock.
 pub(crate) fn pause() {
     for _ in 0..PAUSES {
         std::hint::spin_loop();

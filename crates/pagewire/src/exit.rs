@@ -1,8 +1,8 @@
-//! The end of the process: hosts that are still there leave before it is over.
+//! The end of the process: hosts that still run are shut down first.
 //!
-//! Without this, a program that sends and returns from `main` would take its stack with it, and its
-//! peers would wait for segments that nobody sends. The hook runs after `main`, at
-//! `std::process::exit`, and when `main` panicked; not at `abort`, nor when a signal ends the process.
+//! Without this, a program that sends and returns from `main` would end its stack, too, and its peers
+//! would wait in vain. The hook runs after `main`, at `std::process::exit`, and when `main` panicked;
+//! not at `abort`, nor when a signal ends the process.
 
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, TryLockError, Weak};
@@ -16,7 +16,7 @@ static HOSTS: Mutex<Hosts> = Mutex::new(Hosts { all: Vec::new(), process: None }
 
 struct Hosts {
     all: Vec<Weak<Shared>>,
-    /// The process that has the hook: one that was forked has none of the threads.
+    /// The process that registered the hook; a forked process has none of its threads.
     process: Option<u32>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn register(shared: &Arc<Shared>) {
     hosts.all.retain(|host| host.strong_count() > 0);
     let process = Some(std::process::id());
     if hosts.process != process {
-        // A process that was forked inherits the hook, and hosts that are its parent's.
+        // A forked process inherits the hook, and the hosts of its parent.
         let hooked = hosts.process.is_some();
         hosts.all.clear();
         hosts.process = process;
@@ -49,7 +49,7 @@ fn hook() {
     }
 }
 
-/// Nothing here may panic, wait for long, or count on anything that is local to a thread.
+/// Must not panic, wait for long, or use anything thread-local.
 extern "C" fn at_exit() {
     let _ = catch_unwind(leave_all);
 }
@@ -72,7 +72,7 @@ fn leave_all() {
         if host.manual {
             host.reset_all();
         } else if inside::drives(host.id) {
-            // Who ends the process is code that the driver called: nobody else drives it any more.
+            // Code that the driver called ends the process: this thread must drive the host.
             host.ask_to_leave(host.shutdown_limit, false);
             host.leave_here(Shared::latest_end(host.shutdown_limit));
         } else {
@@ -80,11 +80,11 @@ fn leave_all() {
             host.ask_to_leave(host.shutdown_limit, true);
         }
     }
-    // Not for one whose lock this thread has: it ends the process from inside of a service.
+    // Not for a host whose lock this thread holds: a service ends the process.
     let waits = |host: &&Arc<Shared>| !host.manual && !inside::is_called_by(host.id);
     for host in all.iter().filter(waits) {
         host.departure.wait(until);
     }
-    // Threads may still be at work on them.
+    // Threads may still use them.
     std::mem::forget(all);
 }

@@ -1,55 +1,42 @@
-//! What clones of a host and its sockets hold.
+//! The reference that clones of a host and its sockets hold.
 
-use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use pagewire_mem::{Deferral, Instant};
-use pagewire_stack::{Error, SocketId, Stack};
+use pagewire_mem::Deferral;
+use pagewire_stack::SocketId;
 
 use crate::inside;
-use crate::shared::{Interest, Shared};
-use crate::wait::Patience;
+use crate::shared::Shared;
 
-/// A host, for those who keep it running; its drop stops the driver.
+/// Keeps a host running; its drop ends the host.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) driver: Option<JoinHandle<()>>,
 }
 
 impl Handle {
-    /// Closes a socket whose owner is gone.
+    /// Closes a socket that its owner dropped.
     pub(crate) fn close(self: &Arc<Self>, id: SocketId) {
         self.outside(move |host| {
-            let (mut inner, now) = host.shared.lock_now();
-            inner.forget(id);
-            inner.stack.close(now, id);
-            inner.flush(now);
-            host.shared.unlock_and_wake(inner);
+            host.shared.work(|inner, now| {
+                inner.waiters.forget(id);
+                inner.stack.close(now, id);
+            });
         });
     }
 
-    /// Has `act` take the host's lock: at once, or when this thread lets go of it, if it runs code that
-    /// the host calls under its lock. For drops, which cannot be refused.
+    /// Runs `act`, which takes the host's lock: at once, or when this thread releases that lock, if the
+    /// host called it under the lock. For drops, which cannot be refused.
     pub(crate) fn outside(self: &Arc<Self>, act: impl FnOnce(&Arc<Self>) + Send + Sync + 'static) {
         if inside::is_called_by(self.shared.id) {
             return Deferral::later(Box::new(Later(Arc::clone(self), Some(act))));
         }
         act(self);
     }
-
-    pub(crate) fn wait<T>(
-        &self,
-        id: impl Into<SocketId>,
-        interest: Interest,
-        patience: Patience,
-        op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.shared.wait(id, interest, patience, op)
-    }
 }
 
-/// Something that is done by the drop of this.
+/// Runs a function when it is dropped.
 struct Later<F: FnOnce(&Arc<Handle>)>(Arc<Handle>, Option<F>);
 
 impl<F: FnOnce(&Arc<Handle>)> Drop for Later<F> {
@@ -63,11 +50,11 @@ impl<F: FnOnce(&Arc<Handle>)> Drop for Later<F> {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.shared.process != std::process::id() {
-            // A copy that came with a fork: the devices and their connections are the parent's.
+            // A copy made by a fork: the devices and connections are the parent's.
             return;
         }
         match self.driver.take() {
-            // Its thread does the rest. Where it can be waited for, the devices are free after this.
+            // The driver does the rest. Where this thread may wait for it, the devices are free then.
             Some(_) => {
                 let limit = self.shared.shutdown_limit;
                 self.shared.ask_to_leave(limit, false);

@@ -16,6 +16,7 @@ use pagewire_stack::{
 
 use crate::devices::Devices;
 use crate::driver;
+use crate::error::{StartError, parse_all};
 use crate::exit;
 use crate::handle::Handle;
 use crate::inside::{self, Call};
@@ -23,37 +24,35 @@ use crate::link::Link;
 use crate::service::{Attached, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
-use crate::start_error::{StartError, parse_all};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
 use crate::wait::Patience;
 use crate::zerocopy;
 
-/// Connections that may wait for `accept` unless `listen_with` says otherwise; what Linux
-/// programs get from `std::net`.
+/// Connections that may wait for `accept` by default; as for Linux programs with `std::net`.
 const DEFAULT_BACKLOG: usize = 128;
 
-/// How long a thread that waits polls the device before it sleeps. Waking a thread on another
-/// core costs 20 to 250 µs, a spinning one half a microsecond.
+/// How long a thread that waits polls the device before it sleeps. Waking a thread on another core
+/// costs 20 to 250 µs, a thread that polls answers in half a microsecond.
 const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
 /// One stack on one device or several: where connections are made and accepted.
 ///
-/// Cheap to clone. Sockets keep their host running. When the last of them and the last clone are gone,
-/// it is shut down, as it is at the end of the process: see [`shutdown`](Self::shutdown).
+/// Cheap to clone. Sockets keep their host running. The drop of the last clone and socket shuts it
+/// down, as does the end of the process: see [`shutdown`](Self::shutdown).
 ///
-/// # What may be called where
-/// The host calls code of the application. A [`Service`], an observer ([`on_event`](Self::on_event))
-/// and a verb of [`with_stack`](Self::with_stack) run under its lock: calls of the host in there
-/// panic, and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
-/// closed afterwards. Wakers
-/// and the owners of memory are called without the lock, perhaps by the host's own thread: calls work
-/// there, but those that would have to wait fail with [`Deadlock`](io::ErrorKind::Deadlock).
+/// # Calls from the application's code
+/// A [`Service`], an observer ([`on_event`](Self::on_event)) and a verb of
+/// [`with_stack`](Self::with_stack) run under the host's lock: calls of the host in there panic,
+/// and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
+/// closed afterwards. Wakers and the owners of memory are called without the lock, perhaps by the
+/// host's own thread: calls work there, but those that would have to wait fail with
+/// [`Deadlock`](io::ErrorKind::Deadlock).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
 
-/// Settings of a host that is to be started; see [`Host::builder`].
+/// Settings of a new host; see [`Host::builder`].
 #[must_use]
 pub struct Builder {
     device: Option<Box<dyn Device>>,
@@ -76,7 +75,7 @@ pub struct Builder {
 }
 
 impl Host {
-    /// Settings to start from.
+    /// The default settings.
     pub fn builder() -> Builder {
         Builder {
             device: None,
@@ -99,14 +98,14 @@ impl Host {
         }
     }
 
-    /// Opens a connection and waits until it stands. Of several addresses, the first that
-    /// answers is taken.
+    /// Opens a connection and waits until it is established. Of several addresses, the first that
+    /// answers is used.
     ///
     /// # Errors
-    /// Those of the last address tried: `ConnectionRefused` (nobody listens there),
-    /// `NetworkUnreachable` (no address or gateway of ours leads there), `HostUnreachable` (nobody
-    /// answers for it on the link), `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown)
-    /// in it when the device that leads there is gone for good; `InvalidInput` for text that is no address.
+    /// Those of the last address tried: `ConnectionRefused` (the port is closed),
+    /// `NetworkUnreachable` (no route), `HostUnreachable` (no neighbour answers for it),
+    /// `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown) in it when the device
+    /// of the route is lost for good; `InvalidInput` for text that is no address.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_each(to, None)
     }
@@ -125,27 +124,21 @@ impl Host {
         to: impl ToSocketAddrs,
         limit: Option<Duration>,
     ) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
-        for remote in to.to_socket_addrs()? {
-            match self.start_connect(remote).and_then(|stream| {
-                stream.wait_connected(Patience::For(limit))?;
-                Ok(stream)
-            }) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        try_each(to, "no address to connect to", |remote| {
+            let stream = self.start_connect(remote)?;
+            stream.wait_connected(Patience::For(limit))?;
+            Ok(stream)
+        })
     }
 
-    /// Begins to open a connection and returns at once; it is usable when it becomes writable.
+    /// Begins to open a connection and returns at once; it can be used when it becomes writable.
     pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let id = self.shared().with(|stack, now| stack.connect(now, remote, None));
         Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
     }
 
-    /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) stands for all of this
-    /// host's, port 0 for a free one.
+    /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) means all of this
+    /// host's, port 0 a free one.
     ///
     /// # Errors
     /// `AddrInUse`; `AddrNotAvailable` if the address is not one of this host's; `InvalidInput` for
@@ -173,8 +166,8 @@ impl Host {
         Ok(UdpSocket::new(Arc::clone(&self.0), id))
     }
 
-    /// Receives, lets the stack work, and sends; what the driver thread does otherwise. Returns
-    /// whether anything came in. For hosts started with [`Builder::manual`].
+    /// Takes a turn: receives, lets the stack work, and sends. Returns whether anything came in.
+    /// For hosts started with [`Builder::manual`], which have no driver thread.
     pub fn turn(&self) -> bool {
         let shared = self.shared();
         let (mut inner, now) = shared.lock_now();
@@ -183,7 +176,7 @@ impl Host {
         worked
     }
 
-    /// Waits until the device has something, a timer is due or `limit` is over, then does a
+    /// Waits until the device has frames, a timer is due or `limit` is over, then takes a
     /// [`turn`](Self::turn). For hosts started with [`Builder::manual`].
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
@@ -193,20 +186,20 @@ impl Host {
         self.turn()
     }
 
-    /// Whether this is the thread that drives the host: calls that wait fail here. See [`Host`].
+    /// Whether this is the host's driver thread, on which calls that wait fail. See [`Host`].
     pub fn is_driver_thread(&self) -> bool {
         inside::drives(self.shared().id)
     }
 
-    /// The host's clock, as its stack sees it.
+    /// The time of the host's clock, which its stack uses.
     pub fn now(&self) -> Instant {
         self.shared().now()
     }
 
-    /// Runs `verb` on the stack, under its lock, and sends what it has to send: for layers that
-    /// manage sockets of their own. Sockets of this crate are not theirs to close.
+    /// Runs `verb` on the stack, under its lock, and sends the output: for layers that manage
+    /// sockets of their own. They must not close sockets of this crate.
     pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        // Its panic is the caller's, and no sign that something is wrong in here.
+        // A panic of `verb` is the caller's, and does not fail the host.
         let shared = self.shared();
         let done = shared.with(|stack, now| {
             let _call = Call::of(shared.id);
@@ -215,8 +208,8 @@ impl Host {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Has `observer` called for every event of the stack from now on, under its lock: it must be
-    /// quick and call nothing of this host. A later one takes its place. Its panics are contained
+    /// Calls `observer` for every event of the stack from now on, under its lock: it must be quick
+    /// and call nothing of this host. It replaces an earlier one. Its panics are contained
     /// ([`Stats::contained`](crate::Stats::contained)).
     pub fn on_event(&self, observer: impl FnMut(Event) + Send + 'static) {
         let mut inner = self.shared().lock();
@@ -225,58 +218,54 @@ impl Host {
         }
     }
 
-    /// One more device, a link with addresses of its own, while the host runs.
+    /// Adds a link while the host runs.
     ///
     /// # Errors
     /// As [`Builder::start`]; nothing has changed then.
     pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
-        let (mut inner, now) = shared.lock_now();
-        let id = inner.stack.add_link(now, &config)?;
-        if let Err(error) = inner.devices.add(id, link.device) {
-            inner.stack.remove_link(id);
-            return Err(error.into());
-        }
-        inner.flush(now);
-        shared.unlock_and_wake(inner);
+        let id = shared.work(|inner, now| {
+            let id = inner.stack.add_link(now, &config)?;
+            if let Err(error) = inner.devices.add(id, link.device) {
+                inner.stack.remove_link(id);
+                return Err(StartError::from(error));
+            }
+            Ok(id)
+        })?;
         // The driver does not wait on its descriptor yet.
         shared.kick();
         Ok(id)
     }
 
-    /// Takes a link's device out, with the addresses and routes of the link; `None` if that was done
-    /// before. Connections from its addresses end as they do when nobody answers.
+    /// Removes a link with its addresses and routes; returns its device, or `None` if it was
+    /// removed before. Connections from its addresses end as if the peer did not answer.
     pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
         let shared = self.shared();
-        let mut inner = shared.lock();
-        inner.stack.remove_link(link);
-        let device = inner.devices.remove(link);
-        inner.flush(shared.now());
-        shared.unlock_and_wake(inner);
+        let device = shared.work(|inner, _| {
+            inner.stack.remove_link(link);
+            inner.devices.remove(link)
+        });
         shared.kick();
         device
     }
 
-    /// Has `service` live inside of this host from now on.
+    /// Runs `service` inside this host from now on.
     pub fn attach(&self, service: impl Service + 'static) {
         self.attach_as(Box::new(service), false);
     }
 
-    /// The same; `ours`: it is part of this crate.
+    /// As [`attach`](Self::attach); `ours`: the service is part of this crate.
     pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let shared = self.shared();
-        let mut inner = shared.lock();
-        inner.services.push(Attached { service, ours, dead: Cell::new(false) });
-        inner.flush(shared.now());
-        shared.unlock_and_wake(inner);
+        let attached = Attached { service, ours, dead: Cell::new(false) };
+        self.shared().work(|inner, _| inner.services.push(attached));
     }
 
-    /// Whether a connection is one of this host's.
+    /// Whether a connection belongs to this host.
     pub(crate) fn owns(&self, stream: &TcpStream) -> bool {
         Arc::ptr_eq(&self.0, &stream.0.host)
     }
 
-    /// Counters, drops by reason and the copy ledger, as they stand now.
+    /// The current counters, drops by reason and the copy ledger.
     pub fn stats(&self) -> Stats {
         let inner = self.shared().lock();
         let links = inner.devices.stats();
@@ -286,22 +275,22 @@ impl Host {
             device: links.first().map_or_else(Default::default, |link| link.device),
             device_error: links.iter().find_map(|link| link.device_error.clone()),
             links,
-            wakeups: inner.wakeups,
+            wakeups: inner.waiters.wakeups,
             contained: self.shared().panics.read(),
             failed: inner.failed.then(|| inner.cause.clone()).flatten(),
         }
     }
 
-    /// Pages of the host's pool, and of each device's that has one.
+    /// Audits of the host's pool, and of each device's that has one.
     pub fn pool_audits(&self) -> Vec<pagewire_mem::PoolAudit> {
         let inner = self.shared().lock();
         std::iter::once(inner.stack.pool_audit()).chain(inner.devices.pool_audits()).collect()
     }
 
-    /// Whether there is a device left to send by, and the host was not shut down.
+    /// Checks that the host was not shut down and has a device left.
     ///
     /// # Errors
-    /// `NetworkDown`, with a [`NetworkDown`](crate::NetworkDown) in it that says why.
+    /// `NetworkDown`, with a [`NetworkDown`](crate::NetworkDown) in it that has the cause.
     pub fn check(&self) -> io::Result<()> {
         let inner = self.shared().lock();
         match inner.stack.is_down() || inner.failed {
@@ -310,27 +299,28 @@ impl Host {
         }
     }
 
-    /// Ends the host as a kernel ends what a process leaves behind: every socket is closed, what is
-    /// queued is delivered, at most for `limit`, and then whatever is left is reset. Connections with
-    /// received data that nobody has read are reset at once. Returns when the resets have left, or
-    /// shortly after `limit` although the device takes nothing. A `limit` of zero only resets. Peers
-    /// that have acknowledged everything are not reset, as they may not have read it yet: they have a
-    /// moment to close their side too, and who sends after that finds nobody.
+    /// Ends the host as a kernel ends a process's sockets: every socket is closed, queued data is
+    /// delivered, at most for `limit`, and then the remaining connections are reset. Connections
+    /// with unread received data are reset at once. Returns when the resets have left, or shortly
+    /// after `limit` if the device takes nothing. A `limit` of zero only resets. Peers that have
+    /// acknowledged everything are not reset, as they may not have read it yet: they have a moment
+    /// to close their side, too.
     ///
-    /// Sockets of this host, whoever holds them, fail with `NetworkDown` from here on, and threads
-    /// that wait on them are woken.
+    /// Sockets of this host, in any thread, fail with `NetworkDown` from here on, and waits on them
+    /// end.
     ///
     /// Devices are dropped before this returns, so that they can be opened again.
     ///
-    /// Nobody has to call this: the same is done when a host and its sockets are dropped, and at the end of the process (when `main` returns or panics, and at
-    /// [`std::process::exit`]), within [`Builder::shutdown_limit`]. Only a process that is killed, or
-    /// aborts, leaves its peers waiting; who handles signals ends the process by `exit`. A host without
-    /// a driver ([`Builder::manual`]) does not deliver by itself: then it only resets.
+    /// The call is optional: the drop of a host and its sockets does the same, and so does the end
+    /// of the process (when `main` returns or panics, and at [`std::process::exit`]), within
+    /// [`Builder::shutdown_limit`]. Only a process that is killed, or aborts, leaves its peers
+    /// waiting; a program that handles signals should end by `exit`. The drop of a host without a
+    /// driver ([`Builder::manual`]) only resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
     /// runtime (feature `tokio`), nor on a thread that drives a host: then the end comes in the
-    /// background. This call drives the host itself on its own driver's thread, and under its lock it
-    /// only asks: the report is empty then.
+    /// background. On its own driver's thread, this call drives the host itself; under the host's
+    /// lock it only requests the end, and the report is empty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -355,8 +345,8 @@ impl Host {
         shared.wait_until_left(Shared::latest_end(limit)).unwrap_or_default()
     }
 
-    /// Waits until every connection has sent all it has and was acknowledged, at most `limit`;
-    /// `false` if that was not enough. The host goes on; [`shutdown`](Self::shutdown) ends it.
+    /// Waits until all queued data is sent and acknowledged, at most `limit`; `false` if that was
+    /// not enough. The host goes on; [`shutdown`](Self::shutdown) ends it.
     pub fn drain(&self, limit: Duration) -> bool {
         let until = self.shared().now() + limit;
         loop {
@@ -379,14 +369,7 @@ impl Host {
         on: impl ToSocketAddrs,
         mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for local in on.to_socket_addrs()? {
-            match bind(local) {
-                Ok(id) => return Ok(id),
-                Err(error) => last = self.shared().error(error),
-            }
-        }
-        Err(last)
+        try_each(on, "no address to bind to", |at| bind(at).map_err(|e| self.shared().error(e)))
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -403,34 +386,33 @@ impl Host {
 }
 
 impl Builder {
-    /// The device that moves this host's frames; the first link's, if there are several.
+    /// The device of the host's first link.
     pub fn device(mut self, device: impl Device + 'static) -> Self {
         self.device = Some(Box::new(device));
         self
     }
 
-    /// The same, chosen at run time.
+    /// As [`device`](Self::device), chosen at run time.
     pub fn boxed_device(mut self, device: Box<dyn Device>) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// One of this host's addresses on that device with the length of its network's prefix, `"10.77.0.2/24"` or
-    /// `"fd77::2/64"`; may be called several times.
+    /// Adds an address of this host on that device, with the prefix length of its network:
+    /// `"10.77.0.2/24"` or `"fd77::2/64"`.
     pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
         self.addresses.push(cidr.as_ref().to_owned());
         self
     }
 
-    /// Where packets go that are for no network of ours; one for each IP version.
+    /// The default gateway; one for each IP version.
     pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
         self.gateways.push(ip.as_ref().to_owned());
         self
     }
 
-    /// A further device, a link with addresses of its own; may be called several times. Sockets
-    /// belong to no link: as on Linux, an address of this host is its own whatever link a packet to it
-    /// comes by, and packets leave by the route to their destination.
+    /// Adds a further link. Sockets belong to no link: as on Linux, the host accepts packets to any
+    /// of its addresses on any link, and packets leave by the route to their destination.
     ///
     /// ```
     /// use pagewire::{Host, Link, Pair};
@@ -451,7 +433,7 @@ impl Builder {
         self
     }
 
-    /// Whether packets for others are passed on from link to link, by reference (Linux's
+    /// Whether packets for other hosts are forwarded between links, by reference (Linux's
     /// `ip_forward`); off by default.
     ///
     /// ```
@@ -475,22 +457,22 @@ impl Builder {
         self
     }
 
-    /// Whether packets are dropped that came by another link than answers would leave by (Linux's
-    /// `rp_filter`); on by default, so that no peer can pass for one on another link.
+    /// Whether packets are dropped that did not come by the link of the route to their source
+    /// (Linux's `rp_filter`); on by default, so that no peer can pretend to be on another link.
     pub fn reverse_path_check(mut self, on: bool) -> Self {
         self.reverse_path_check = on;
         self
     }
 
-    /// Bytes of memory for payload that was written by copy; touched only as far as used.
+    /// Bytes of memory for payload that is written by copy; touched only as far as used.
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of memory that connections may pin, all together, for what they received and nobody has
-    /// read, or what was forwarded and nobody has acknowledged: less than the device has to receive
-    /// into. 48 MiB by default, three quarters of what a tap has.
+    /// Bytes of memory that all connections together may pin for received data that is unread, or
+    /// forwarded data that is unacknowledged: less than the device's receive memory. 48 MiB by
+    /// default, three quarters of a tap's.
     pub fn receive_memory(mut self, bytes: usize) -> Self {
         self.receive_memory = Some(bytes);
         self
@@ -503,25 +485,25 @@ impl Builder {
     }
 
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
-    /// default all hosts of the process together may hold the user's `RLIMIT_MEMLOCK`; a host with a
-    /// number of its own does not count there.
+    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
+    /// its own does not count there.
     pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
         self.zerocopy_memory = Some(bytes);
         self
     }
 
-    /// Bytes that the notifications of one socket's zero-copy sends may take, unread or to come, at
-    /// 704 bytes each; 1 MiB by default.
+    /// Bytes of memory for the notifications of one socket's zero-copy sends, unread or
+    /// outstanding, at 704 bytes each; 1 MiB by default.
     pub fn notification_memory(mut self, bytes: usize) -> Self {
         self.notification_memory = Some(bytes);
         self
     }
 
-    /// Has the other side send segments of so many whole pages of 4096 bytes, 1 to 15: their payload
-    /// can be mapped ([`TcpStream::map_available`]) on links without super-frames too. The link's MTU
-    /// must have room: [`mtu_of_pages`](pagewire_stack::mtu_of_pages) says how much, 4168 bytes for
-    /// one page over either IP version. Sets `max_mss` of the connections' settings
-    /// ([`tcp_config`](Self::tcp_config)), whose `timestamps` it heeds.
+    /// Asks peers to send segments of whole pages of 4096 bytes, 1 to 15 pages each: their payload
+    /// can be mapped ([`TcpStream::map_available`]) on links without super-frames, too. The link's
+    /// MTU must have room: at least [`mtu_of_pages`](pagewire_stack::mtu_of_pages), which is 4168
+    /// bytes for one page over either IP version. Sets `max_mss` of the connections' settings
+    /// ([`tcp_config`](Self::tcp_config)), according to their `timestamps`.
     ///
     /// With super-frames (a tap, the pair link) pages are whole without it.
     pub fn payload_pages(mut self, pages: u8) -> Self {
@@ -529,10 +511,9 @@ impl Builder {
         self
     }
 
-    /// How long memory that a peer on the pair link sent by reference, and wants back
-    /// ([`TcpStream::send_zc`]), may wait to be received here before it is replaced by a private copy,
-    /// so that the sender gets it back; `None`: for ever. A second by default, and never more than
-    /// twice as long. Such copies count as
+    /// How long memory that a peer on the pair link sent by [`TcpStream::send_zc`] may wait here
+    /// unread before a private copy replaces it, so that the sender gets it back; `None`: for ever.
+    /// A second by default, and never more than twice as long. Such copies count as
     /// [`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate).
     pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
         self.received_deadline = Some(limit);
@@ -540,8 +521,8 @@ impl Builder {
     }
 
     /// Whether payload that loops back to an address of this host passes by reference. By default
-    /// it is copied ([`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate)): a receiver that
-    /// never reads would hold the sender's memory for ever.
+    /// it is copied ([`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate)), because a
+    /// receiver that never reads would hold the sender's memory for ever.
     pub fn loopback_by_reference(mut self, on: bool) -> Self {
         self.loopback_by_reference = on;
         self
@@ -553,15 +534,17 @@ impl Builder {
         self
     }
 
-    /// No driver thread: the caller drives with [`Host::turn`]. Blocking calls drive while they
-    /// wait. One thread at a time: a second one that waits is not woken by what the first receives.
+    /// Starts no driver thread: the caller drives with [`Host::turn`], and blocking calls drive
+    /// while they wait. For one thread at a time: a second one that waits is not woken by the turns
+    /// of the first.
     pub fn manual(mut self) -> Self {
         self.manual = true;
         self
     }
 
-    /// How long a host may go on to deliver when its last handle is dropped, or the process ends, before
-    /// it resets what is left; see [`Host::shutdown`]. Two seconds by default; zero: it only resets.
+    /// How long a host may deliver after the drop of its last handle, or at the end of the process,
+    /// before it resets the remaining connections; see [`Host::shutdown`]. Two seconds by default;
+    /// zero: it only resets.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self
@@ -619,6 +602,23 @@ impl Builder {
         exit::register(&shared);
         Ok(Host(Arc::new(Handle { shared, driver })))
     }
+}
+
+/// Tries the addresses in order until one succeeds; the error is the last one's. `none`: the error
+/// without an address.
+pub(crate) fn try_each<T>(
+    addresses: impl ToSocketAddrs,
+    none: &'static str,
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, none);
+    for address in addresses.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The MSS for segments of whole pages, if the link has room for them.

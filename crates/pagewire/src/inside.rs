@@ -1,5 +1,5 @@
-//! Where a thread is: whether it drives a host, and whose lock it holds while it runs an application's
-//! code. Who may not wait is known by that.
+//! Whether a thread drives a host, and whose lock it holds while it runs an application's code: this
+//! decides which threads may not wait.
 //!
 //! ```text
 //!   under the lock     a service, an observer, a verb of `with_stack`    every call of that host panics,
@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 
-/// Hosts that may call each other's code from inside of their own before the outermost is forgotten.
+/// Hosts that may call each other's code nested before the outermost is forgotten.
 const NESTED: usize = 4;
 
 thread_local! {
@@ -42,7 +42,7 @@ impl Drop for Call {
     }
 }
 
-/// Whether this thread was called by that host, under its lock.
+/// Whether that host called this thread under its lock.
 pub(crate) fn is_called_by(host: u64) -> bool {
     DEPTH.get() > 0 && CALLS.with(|calls| calls.iter().any(|call| call.get() == host))
 }
@@ -56,13 +56,13 @@ pub(crate) fn drives(host: u64) -> bool {
     DRIVES.get() == host
 }
 
-/// Whether this thread is a driver, of whatever host. One must not wait for another: the other may
-/// wait for what this one is to send.
+/// Whether this thread is the driver of any host. A driver must not wait for another one: that one may
+/// wait for this host's output.
 pub(crate) fn drives_any() -> bool {
     DRIVES.get() != 0
 }
 
-/// Why a driver's thread gets no further.
+/// The error of a wait on a driver's thread.
 pub(crate) fn would_deadlock() -> std::io::Error {
     let text = "a thread that drives a host cannot wait: it is what would end the wait";
     std::io::Error::new(std::io::ErrorKind::Deadlock, text)

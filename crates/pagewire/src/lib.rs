@@ -1,11 +1,11 @@
 //! A TCP/IP stack for Linux programs that moves pages instead of copying bytes.
 //!
 //! Start a [`Host`] on a device, then use [`TcpStream`], [`TcpListener`] and [`UdpSocket`] as
-//! those of `std::net`. What these cannot do is here too: [`TcpStream::send`] queues owned memory
-//! by reference, and [`TcpStream::recv_chunks`] takes received memory by reference; a [`Chunk`]
-//! that one connection received can be sent on another as it is; [`TcpStream::map`] gives received
-//! pages as contiguous memory; [`TcpStream::send_zc`] also tells when the memory may be used again;
-//! a [`Proxy`] forwards whole connections; [`rings`] receive into memory that you registered.
+//! those of `std::net`. Beyond `std::net`, [`TcpStream::send`] queues owned memory by reference, and
+//! [`TcpStream::recv_chunks`] receives by reference; a received [`Chunk`] can be sent on another
+//! connection as it is; [`TcpStream::map`] gives received pages as contiguous memory;
+//! [`TcpStream::send_zc`] also reports when the memory may be used again; a [`Proxy`] forwards whole
+//! connections; [`rings`] receive into memory that the application registered.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -32,13 +32,13 @@
 //! # Devices
 //!
 //! [`Tap`] joins the kernel's network (`Tap::open("pw0")?`, or [`Tap::builder`] to give the kernel's
-//! side an address; root or CAP_NET_ADMIN), [`Pair`] two hosts of one process. [`device::Pcap`]
-//! around any device writes a capture, [`device::Fault`] makes the link bad in a repeatable way.
+//! side an address; root or CAP_NET_ADMIN), [`Pair`] links two hosts of one process. [`device::Pcap`]
+//! around any device writes a capture, [`device::Fault`] simulates a bad link repeatably.
 //!
 //! # Files
 //!
-//! A file is sent from its mapping, without a copy: [`Region::file`] maps, [`Region::frag`] names
-//! the part, and whatever is sent holds the mapping until the peer has acknowledged it.
+//! A file is sent from its memory map, without a copy: [`Region::file`] maps it, [`Region::frag`] names
+//! the part, and the map stays until the peer has acknowledged the data.
 //!
 //! ```
 //! use std::{fs::File, net::Shutdown, thread};
@@ -77,41 +77,41 @@
 //!
 //! # Threads
 //!
-//! A host is one stack behind one mutex with one driver thread that waits on the device and the
-//! next deadline. A thread that calls a socket does its work inline under the lock. Whoever has
-//! to wait polls the device for a short while first ([`Builder::spin`]), then sleeps. Several
-//! hosts, one per device queue, use several cores.
+//! A host is one stack behind one mutex, with one driver thread that waits on the device and the
+//! next deadline. A thread that calls a socket does its work inline under the lock. A thread that has
+//! to wait polls the device for a short while ([`Builder::spin`]), then sleeps. Several hosts, one per
+//! device queue, use several cores.
 //!
-//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`]
-//! is the other way round: a program without a thread, which the host calls when something happens.
+//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`] is
+//! a program without a thread, which the host calls when something happens.
 //!
 //! # The end
 //!
-//! A kernel closes what a process leaves behind, and so does a host: what was sent is delivered, and
-//! what cannot be is reset, so that no peer waits for a process that is gone. That happens when a host
-//! and its sockets are dropped, when `main` returns or panics, and at [`std::process::exit`], within two
-//! seconds ([`Builder::shutdown_limit`]); [`Host::shutdown`] does it at once and says what became of the
-//! connections. A program that handles signals ends by one of these, too: one that is killed by a signal
-//! says nothing to anybody.
+//! A kernel closes the sockets that a process leaves, and so does a host: queued data is delivered, and
+//! connections that cannot deliver are reset, so that no peer waits for a process that is gone. That
+//! happens when a host and its sockets are dropped, when `main` returns or panics, and at
+//! [`std::process::exit`], within two seconds ([`Builder::shutdown_limit`]); [`Host::shutdown`] does it
+//! at once and reports on the connections. A program that handles signals should end by one of these,
+//! too: a process that a signal kills sends nothing.
 //!
-//! A device that is gone for good (a tap that was deleted, a pair whose other end is dropped) ends
-//! its connections with [`NetworkDown`], and when it was the last, everything: [`Host::check`] says so.
+//! A device that is lost for good (a deleted tap, a pair whose other end is dropped) ends its
+//! connections with [`NetworkDown`]; the last device ends all sockets: [`Host::check`] reports it.
 //!
 //! # Settings
 //!
-//! [`Builder`] has those of a host. [`Builder::tcp_config`] sets what its connections begin with,
-//! [`TcpStream::set_option`] changes one of them and [`TcpListener::set_option`] those to come.
+//! [`Builder`] has the settings of a host. [`Builder::tcp_config`] sets the defaults of its connections,
+//! [`TcpStream::set_option`] changes one connection, [`TcpListener::set_option`] those it will accept.
 //!
-//! A [`UdpSocket`] may send to all hosts of a network ([`UdpSocket::set_broadcast`]), learn what the
-//! packets of its datagrams said, and answer from the address that they were to
-//! ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
+//! A [`UdpSocket`] may send to all hosts of a network ([`UdpSocket::set_broadcast`]), learn the addresses
+//! of received packets, and answer from the destination address ([`UdpSocket::recv_message`],
+//! [`UdpSocket::send_from`]).
 //!
-//! Path MTU discovery heeds reports unless told otherwise ([`stack::MtuDiscover`], for datagrams
-//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of
-//! [`TcpConfig`] is for paths that do not report. TCP Fast Open on the accepting side is off until
-//! the host ([`stack::Stack::set_fast_open`], through [`Host::with_stack`]) and the listener
-//! ([`TcpOption::FastOpen`]) say otherwise, or the host alone for all its listeners; a connection that sends data in its SYN is opened with
-//! [`stack::Stack::connect`], or with the descriptors of `pagewire-posix`.
+//! Path MTU discovery uses ICMP reports by default ([`stack::MtuDiscover`], for datagrams
+//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none. TCP Fast
+//! Open on the accepting side is off unless the host ([`stack::Stack::set_fast_open`], through
+//! [`Host::with_stack`]) and the listener ([`TcpOption::FastOpen`]) turn it on, or the host alone for all
+//! its listeners; [`stack::Stack::connect`], or the descriptors of `pagewire-posix`, open a connection
+//! with data in its SYN.
 //!
 //! # Linux's system calls
 //!
@@ -125,6 +125,7 @@ mod contain;
 mod datagrams;
 mod devices;
 mod driver;
+mod error;
 mod exit;
 mod handle;
 mod host;
@@ -136,18 +137,21 @@ mod proxy;
 pub mod rings;
 mod service;
 mod shared;
-mod start_error;
+mod socket;
 mod stats;
 mod tcp;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod turn;
 mod udp;
 mod wait;
+mod waiters;
 mod zerocopy;
 
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use contain::Contained;
 pub use datagrams::Datagram;
+pub use error::{NetworkDown, StartError};
 pub use host::{Builder, Host};
 pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
@@ -162,9 +166,7 @@ pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use proxy::Proxy;
 pub use service::Service;
-pub use shared::NetworkDown;
 pub use shared::leave::ShutdownReport;
-pub use start_error::StartError;
 pub use stats::{LinkStats, Stats};
 pub use tcp::{Incoming, TcpListener, TcpStream};
 #[cfg(feature = "tokio")]
@@ -172,7 +174,7 @@ pub use tokio::CompletionStream;
 pub use udp::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 
-/// The example of the README, kept true by being a test.
+/// The example of the README, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

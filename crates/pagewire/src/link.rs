@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use pagewire_device::Device;
 use pagewire_stack::{Cidr, LinkConfig};
 
-use crate::start_error::{StartError, parse, parse_all};
+use crate::error::{StartError, parse, parse_all};
 
 /// A link to be added to a host: when it starts ([`Builder::link`](crate::Builder::link)) or while it
 /// runs ([`Host::add_link`](crate::Host::add_link)).
@@ -32,37 +32,36 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link without addresses, of which it needs one at least.
+    /// A link without addresses; it needs at least one.
     pub fn new(device: impl Device + 'static) -> Self {
         Self::boxed(Box::new(device))
     }
 
-    /// The same, the device chosen at run time.
+    /// As [`new`](Self::new), with the device chosen at run time.
     pub fn boxed(device: Box<dyn Device>) -> Self {
         Self { device, addresses: Vec::new(), gateways: Vec::new(), routes: Vec::new() }
     }
 
-    /// One of the host's addresses on this link with the length of its network's prefix,
-    /// `"10.77.1.2/24"` or `"fd78::2/64"`; may be called several times. No other link has the same.
+    /// Adds an address of the host on this link, with the prefix length of its network: `"10.77.1.2/24"` or
+    /// `"fd78::2/64"`. Addresses are unique among links.
     pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
         self.addresses.push(cidr.as_ref().to_owned());
         self
     }
 
-    /// Where packets go that are for no network of ours, if the gateways of earlier links do not
-    /// answer; one for each IP version.
+    /// The default gateway, if the gateways of earlier links do not answer; one for each IP version.
     pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
         self.gateways.push(ip.as_ref().to_owned());
         self
     }
 
-    /// A network behind a gateway on this link: `"10.88.0.0/16"`, `"10.77.1.9"`.
+    /// Adds a network behind a gateway on this link: `"10.88.0.0/16"`, `"10.77.1.9"`.
     pub fn route(mut self, network: impl AsRef<str>, gateway: impl AsRef<str>) -> Self {
         self.routes.push((network.as_ref().to_owned(), gateway.as_ref().to_owned()));
         self
     }
 
-    /// What the stack is told.
+    /// The link's settings for the stack.
     pub(crate) fn config(&self) -> Result<LinkConfig, StartError> {
         let addresses = parse_all::<Cidr>(&self.addresses)?;
         let mut config = LinkConfig::new(self.device.capabilities().clone(), addresses);

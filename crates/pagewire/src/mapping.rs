@@ -1,20 +1,20 @@
-//! Byte path, step R7 by mapping, as programs see it: received pages as contiguous memory.
+//! Receiving by mapping: received pages as contiguous memory.
 
 use std::fmt;
 use std::io;
 
 use pagewire_mem::{CopyLedger, Frag, Held, Instant};
-use pagewire_stack::{Error, MapError, RecvFlags, Stack, TcpId};
+use pagewire_stack::{Error, MapError, Readiness, RecvFlags, Stack, Tcp, TcpId};
 
 use crate::buf::SendBuf;
-use crate::shared::Interest;
 use crate::tcp::TcpStream;
+use crate::waiters::Interest;
 
-/// Received pages as contiguous memory that can only be read. They go back when it is dropped, on
-/// any thread; it outlives the connection and the host. It can be sent on as it is ([`SendBuf`]).
+/// Received pages as contiguous memory that can only be read. A drop, on any thread, releases the
+/// pages; the mapping outlives the connection and the host. It can be sent as it is ([`SendBuf`]).
 ///
-/// Until then it counts against the receive buffer of its connection: whoever keeps everything closes
-/// its window. Memory that is sent on counts no longer.
+/// Until then it counts against the receive buffer of its connection: a program that keeps everything
+/// closes its window. Memory that is sent on does not count.
 ///
 /// ```
 /// # use pagewire::{Host, Pair, SendBuf};
@@ -41,18 +41,11 @@ pub struct Mapping(
 );
 
 impl Mapping {
-    fn new(
-        stack: &mut Stack,
-        now: Instant,
-        id: TcpId,
-        mapping: pagewire_mem::Mapping,
-    ) -> Result<Self, MapError> {
-        let held = stack.tcp(id)?.count_held(now, mapping.pinned());
-        Ok(Self(mapping, held))
+    fn new(mut tcp: Tcp<'_>, now: Instant, mapping: pagewire_mem::Mapping) -> Self {
+        let held = tcp.count_held(now, mapping.pinned());
+        Self(mapping, held)
     }
-}
 
-impl Mapping {
     /// Bytes mapped: a multiple of the page size, 4096.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -63,8 +56,8 @@ impl Mapping {
         self.0.is_empty()
     }
 
-    /// The bytes, unless somebody else may change them: what was sent out of a mapped file, or of
-    /// memory that its owner kept, over a by-reference link is still that memory.
+    /// The bytes, unless others may change them: data sent over a by-reference link out of a mapped
+    /// file, or out of memory that its owner kept, is still that memory.
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.0.as_slice()
     }
@@ -77,12 +70,11 @@ impl Mapping {
 
     /// Copies up to `dst.len()` bytes from `offset` on; returns how many. Works for all memory.
     pub fn copy_to(&self, offset: usize, dst: &mut [u8]) -> usize {
-        // The application's own look at its bytes: no stack is left to count it.
+        // The application's own copy: no stack is left to count it.
         self.0.copy_to(offset, dst, &mut CopyLedger::new())
     }
 
-    /// Shows the bytes to `f` in order: as they are where nobody can change them, else through
-    /// small snapshots.
+    /// Shows the bytes to `f` in order: in place where they cannot change, else as small snapshots.
     pub fn for_each_piece(&self, mut f: impl FnMut(&[u8])) {
         match self.as_slice() {
             Some(all) => f(all),
@@ -93,8 +85,8 @@ impl Mapping {
         }
     }
 
-    /// System calls that making it took: 0 for pages that were adjacent, but for the first mapping
-    /// of a host's memory.
+    /// System calls that the mapping took: 0 for adjacent pages, except for the first mapping of a
+    /// host's memory.
     pub fn system_calls(&self) -> u32 {
         self.0.system_calls()
     }
@@ -124,18 +116,18 @@ impl From<&Mapping> for SendBuf {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MapAvailable {
-    /// Whole pages that were next in the stream; `None` if there are none at its front.
+    /// The next whole pages of the stream; `None` if it does not begin with a whole page.
     pub mapping: Option<Mapping>,
-    /// Bytes behind the mapping that were copied into the buffer given for them.
+    /// Bytes after the mapping that were copied into the caller's buffer.
     pub copied: usize,
-    /// Bytes to be read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
-    /// the rest can be mapped by another call, or as much was mapped as was asked for.
+    /// Bytes to read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
+    /// another call can map the rest, or the requested length was mapped.
     pub copy_next: usize,
-    /// Bytes that wait behind what was taken.
+    /// Bytes that are still queued.
     pub queued: usize,
-    /// Nothing comes behind them: the peer has closed, or the connection is over.
+    /// No more follow: the peer has closed, or the connection is over.
     pub ended: bool,
-    /// What the connection met, once. What was received before is there all the same.
+    /// The error of the connection, reported once. Data received before it can still be read.
     pub error: Option<Error>,
 }
 
@@ -144,12 +136,12 @@ impl TcpStream {
     /// The next `len` bytes as contiguous memory, consumed as by a read. Never waits, whether the
     /// stream blocks or not; all or nothing. `len` is a multiple of the page size, 4096.
     ///
-    /// Pages that lie side by side are lent as they lie: that takes no system call. Others are
-    /// mapped, one system call for each run of adjacent pages and one more, which costs about twice
-    /// as much as reading them: [`map_available`](Self::map_available) never does.
+    /// Adjacent pages are lent in place, without a system call. Other pages are mapped, with one system
+    /// call for each run of adjacent pages and one more, which costs about twice as much as reading
+    /// them: [`map_available`](Self::map_available) never does that.
     ///
-    /// What the other end of a pair link sent by reference lies as it did there: a file's pages can be
-    /// mapped, a `Vec` begins in the middle of a page and can only be read.
+    /// Data that the other end of a pair link sent by reference keeps its place in memory: a file's
+    /// pages can be mapped, a `Vec` begins in the middle of a page and can only be read.
     ///
     /// ```
     /// # use pagewire::{Host, MapError, Pair};
@@ -171,7 +163,7 @@ impl TcpStream {
     /// `Urgent`, read the part that is in the way.
     pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
         let id = self.0.id;
-        self.0.host.shared.with(|stack, now| take_mapping(stack, now, id, len))
+        self.0.host.shared.with(|stack, now| take_mapping(stack.tcp(id)?, now, len))
     }
 
     /// As [`map`](Self::map), and waits until `len` bytes are queued, unless the stream is
@@ -183,20 +175,15 @@ impl TcpStream {
     /// is `EINVAL`, the end of the stream `EIO`); `TimedOut`; `NoMemory` (`ENOMEM`) when the window
     /// closes before so much is queued.
     pub fn map_wait(&self, len: usize) -> io::Result<Mapping> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let waited = self
-            .0
-            .host
-            .wait(id, Interest::Read, patience, |stack, now| try_map(stack, now, id, len));
-        waited?
+        let id = self.0.id;
+        self.0.wait_on(Interest::Read, |stack, now| try_map(stack, now, id, len))?
     }
 
-    /// As many of the next bytes as lie in whole, adjacent pages, up to `max` bytes, consumed as by
-    /// a read; and what to read by copy before there is more. Never waits. Steps over an urgent
-    /// byte as a read does.
+    /// The next bytes that lie in whole, adjacent pages, up to `max` bytes, consumed as by a read; and
+    /// how many to read by copy before more can be mapped. Never waits. Skips an urgent byte as a read
+    /// does.
     ///
-    /// A stream of any length is received like this: pages as they come, and what fills no page by
-    /// copy.
+    /// A stream of any length can be received like this: whole pages mapped, the rest by copy.
     ///
     /// ```
     /// use std::io::{Read, Write};
@@ -228,13 +215,13 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// `Listening`, `NoMemory`, `Socket`: nothing to be mapped is no error.
+    /// `Listening`, `NoMemory`, `Socket`. That nothing can be mapped is no error.
     pub fn map_available(&self, max: usize) -> Result<MapAvailable, MapError> {
         self.map_available_with(max, &mut [])
     }
 
-    /// As [`map_available`](Self::map_available), and copies what lies before the next whole page
-    /// into `tail`, as far as it fits: the end of a message without a second call.
+    /// As [`map_available`](Self::map_available), and copies the bytes before the next whole page into
+    /// `tail`, as far as they fit: the end of a message without a second call.
     pub fn map_available_with(
         &self,
         max: usize,
@@ -249,8 +236,10 @@ impl TcpStream {
             )?;
             let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =
                 found;
-            let mapping =
-                mapping.map(|mapping| Mapping::new(stack, now, id, mapping)).transpose()?;
+            let mapping = match mapping {
+                Some(mapping) => Some(Mapping::new(stack.tcp(id)?, now, mapping)),
+                None => None,
+            };
             Ok(MapAvailable { mapping, copied, copy_next, queued, ended, error })
         })
     }
@@ -261,8 +250,7 @@ impl TcpStream {
     /// # Errors
     /// `TimedOut`, and `WouldBlock` on a non-blocking stream.
     pub fn wait_readable(&self) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0.host.wait(id, Interest::Read, patience, |stack, _| readable(stack, id))
+        self.0.wait_on(Interest::Read, |stack, _| readable(stack, self.0.id))
     }
 }
 
@@ -273,7 +261,7 @@ pub(crate) fn try_map(
     id: TcpId,
     len: usize,
 ) -> Result<io::Result<Mapping>, Error> {
-    match take_mapping(stack, now, id, len) {
+    match take_mapping(stack.tcp(id)?, now, len) {
         Err(MapError::WouldBlock) => {
             let mut tcp = stack.tcp(id)?;
             tcp.expect(len);
@@ -286,25 +274,20 @@ pub(crate) fn try_map(
     }
 }
 
-fn take_mapping(
-    stack: &mut Stack,
-    now: Instant,
-    id: TcpId,
-    len: usize,
-) -> Result<Mapping, MapError> {
-    let mapping = stack.tcp(id)?.recv(now, pagewire_stack::Map(len), RecvFlags::empty())?;
-    Mapping::new(stack, now, id, mapping)
+fn take_mapping(mut tcp: Tcp<'_>, now: Instant, len: usize) -> Result<Mapping, MapError> {
+    let mapping = tcp.recv(now, pagewire_stack::Map(len), RecvFlags::empty())?;
+    Ok(Mapping::new(tcp, now, mapping))
 }
 
+/// The bytes that can be read, once there are enough.
 pub(crate) fn readable(stack: &mut Stack, id: TcpId) -> Result<usize, Error> {
-    use pagewire_stack::Readiness;
     match stack.readiness(id)?.intersects(Readiness::FOR_READ) {
         true => stack.tcp(id).map(|tcp| tcp.queued()),
         false => Err(Error::WouldBlock),
     }
 }
 
-/// Why nothing was mapped, in the words of `std::io`, errno included.
+/// A failed mapping as an error of `std::io`, errno included.
 fn map_error(error: MapError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }

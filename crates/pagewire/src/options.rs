@@ -1,12 +1,12 @@
-//! Byte path, steps S1 and R7: what a stream can be told beyond `std::net`.
+//! Streams and listeners: options and verbs that `std::net` does not have.
 
 use std::io;
 
 use pagewire_stack::{RecvFlags, SendFlags, TcpOption};
 
 use crate::buf::SendBuf;
-use crate::shared::{Interest, io_error};
 use crate::tcp::{TcpListener, TcpStream};
+use crate::waiters::Interest;
 
 impl TcpStream {
     /// Changes a setting of the connection, for instance
@@ -15,45 +15,35 @@ impl TcpStream {
         self.0.act(|mut tcp, now| tcp.set_option(now, option))
     }
 
-    /// As [`send_some`](Self::send_some), and says whether more follows at once, whether the last
-    /// byte ends a record, or whether it is urgent.
+    /// As [`send_some`](Self::send_some); the flags say that more follows at once, that the last byte
+    /// ends a record, or that it is urgent.
     pub fn send_some_with(&self, buf: &mut SendBuf, flags: SendFlags) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         if buf.is_empty() {
             return Ok(0);
         }
-        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut buf.frags, flags))
-        })
+        self.0.wait(Interest::Write, |mut tcp, now| tcp.send(now, &mut buf.frags, flags))
     }
 
-    /// Copies received bytes without taking them, waiting for at least one; 0 at the end of the
+    /// Copies received bytes without consuming them, waiting for at least one; 0 at the end of the
     /// stream.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
         if buf.is_empty() {
             return Ok(0);
         }
-        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut *buf, RecvFlags::PEEK))
-        })
+        self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, &mut *buf, RecvFlags::PEEK))
     }
 
-    /// Throws away up to `max` received bytes, waiting for at least one; returns how many, 0 at the
-    /// end of the stream.
+    /// Discards up to `max` received bytes, waiting for at least one; returns the number, 0 at the end
+    /// of the stream.
     pub fn discard(&self, max: usize) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.recv(now, pagewire_stack::Discard(max), RecvFlags::empty()))
-        })
+        let discard = pagewire_stack::Discard(max);
+        self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, discard, RecvFlags::empty()))
     }
 
     /// The urgent byte (RFC 9293 section 3.8.5), once; never waits.
     ///
     /// # Errors
-    /// `InvalidInput` if there is none, or it is in line; `WouldBlock` if it is still to come.
+    /// `InvalidInput` if there is none, or it is in line; `WouldBlock` if it has not arrived yet.
     pub fn read_urgent(&self) -> io::Result<u8> {
         self.0.act(|mut tcp, now| tcp.read_urgent(now, RecvFlags::empty()))
     }
@@ -75,12 +65,11 @@ impl TcpStream {
 }
 
 impl TcpListener {
-    /// Changes a setting of the connections that are still to come.
+    /// Changes a setting of future connections.
     ///
     /// # Errors
     /// An error of kind `Unsupported` if connections cannot inherit it.
     pub fn set_option(&self, option: TcpOption) -> io::Result<()> {
-        let id = self.0.id;
-        self.0.host.shared.with(|stack, _| stack.listener(id)?.set_option(option)).map_err(io_error)
+        self.0.act(|mut listener, _| listener.set_option(option))
     }
 }

@@ -1,4 +1,4 @@
-//! Forwarding on a host: [`Proxy`], and the [`Service`] that it is.
+//! Forwarding connections on a host: [`Proxy`], which is a [`Service`].
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -12,11 +12,11 @@ use crate::host::Host;
 use crate::service::Service;
 use crate::tcp::TcpStream;
 
-/// Forwards connections by reference: what one side sends is queued for the other as it came, no
-/// more of it than there is room for, and the ends of streams and resets are passed on.
+/// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
+/// there is room; ends of streams and resets are forwarded, too.
 ///
-/// It is a [`Service`]: ten thousand connections need no thread. Dropping it closes its listeners and
-/// resets what it forwards.
+/// It is a [`Service`]: ten thousand connections need no thread. A drop closes its listeners and resets
+/// its connections.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -50,7 +50,7 @@ struct Engine(Arc<Forwarding>);
 struct Forwarding {
     /// Locked under the host's lock, or alone.
     forwarder: Mutex<Forwarder>,
-    /// When it wants its turn, in nanoseconds: every turn of the host asks, and few are for it.
+    /// When its next turn is due, in nanoseconds: read in every turn of the host, without the lock.
     due: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Engine {
         self.0.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the forwarder work, under the host's lock.
+    /// Runs a verb of the forwarder, under the host's lock.
     fn with<T>(&self, verb: impl FnOnce(&mut Forwarder) -> T) -> T {
         let mut forwarder = self.lock();
         let result = verb(&mut forwarder);
@@ -87,15 +87,15 @@ impl Service for Engine {
 }
 
 impl Proxy {
-    /// One on this host that forwards nothing yet.
+    /// A proxy on this host that forwards nothing yet.
     pub fn new(host: &Host, config: ForwardConfig) -> Self {
         let engine = Engine::new(config);
         host.attach_as(Box::new(engine.clone()), true);
         Self { host: host.clone(), engine }
     }
 
-    /// Forwards connections to `on`, of which `backlog` may wait while there are as many as there
-    /// may be, to `upstream`. Returns the address it listens on.
+    /// Forwards connections to `on` to `upstream`. At the connection limit, up to `backlog` more may wait.
+    /// Returns the address it listens on.
     ///
     /// # Errors
     /// As [`Host::listen`].
@@ -115,17 +115,17 @@ impl Proxy {
         })
     }
 
-    /// Forwards between two connections of this host that stand already. They are the proxy's from
-    /// here on: use no clone of them.
+    /// Forwards between two established connections of this host, which belong to the proxy from then on:
+    /// use no clone of them.
     ///
     /// # Errors
-    /// `InvalidInput` if one is of another host; that of a connection which is over.
+    /// `InvalidInput` if one belongs to another host; the error of a connection that is over.
     pub fn join(&self, a: TcpStream, b: TcpStream) -> io::Result<()> {
         if !self.host.owns(&a) || !self.host.owns(&b) {
             let text = "both connections must be of the proxy's host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (a, b) = (a.release(), b.release());
+        let (a, b) = (a.0.release(), b.0.release());
         let joined = self.with(|engine, stack, now| {
             let joined = engine.join(now, stack, a, b);
             if joined.is_err() {
@@ -137,7 +137,7 @@ impl Proxy {
         joined.map_err(|e| self.host.shared().error(e))
     }
 
-    /// Takes no more connections; those that wait in a backlog are reset.
+    /// Accepts no more connections; those in a backlog are reset.
     pub fn stop_listening(&self) {
         self.with(|engine, stack, now| engine.stop_listening(now, stack));
     }
@@ -147,12 +147,12 @@ impl Proxy {
         self.with(|engine, stack, now| engine.abort_all(now, stack));
     }
 
-    /// The oldest client that was turned away and not told of here yet.
+    /// The oldest refused client that was not returned yet.
     pub fn poll_refusal(&self) -> Option<Refusal> {
         self.engine.lock().poll_refusal()
     }
 
-    /// What it has done.
+    /// The proxy's counts.
     pub fn counters(&self) -> ForwardCounters {
         self.engine.lock().counters()
     }

@@ -1,4 +1,4 @@
-//! Programs that live inside of a host.
+//! Programs that run inside a host.
 
 use std::cell::Cell;
 
@@ -7,25 +7,24 @@ use pagewire_stack::{Event, Stack};
 
 use crate::contain::{Panics, contain};
 
-/// A program that lives inside of a host and is called when something happens, on whatever thread
-/// drives the host then: no thread of its own, no wake-up, however many connections it has.
+/// A program that runs inside a host: the thread that drives the host calls it when something happens.
+/// It needs no thread and no wake-up of its own, however many connections it has.
 ///
-/// It runs under the host's lock, so it must be quick, must not wait, and may call nothing of that
-/// host: the stack is lent to it instead. One that panics is dropped; the host goes on
+/// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that host;
+/// it gets the stack instead. A service that panics is dropped; the host goes on
 /// ([`Stats::contained`](crate::Stats::contained)).
 pub trait Service: Send {
-    /// Something happened to sockets, its own or others, or the time of
-    /// [`poll_timeout`](Self::poll_timeout) has come. Events tell of changes: go on with a socket
-    /// until it says `WouldBlock`.
+    /// Handles events of any socket of the host, or the time of [`poll_timeout`](Self::poll_timeout).
+    /// Events report changes: continue with a socket until it returns `WouldBlock`.
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
 
-    /// When it wants its turn although nothing happens.
+    /// When the next turn is due although nothing happens.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 }
 
-/// A service, and whether it is part of this crate: then its panics are ours.
+/// A service, and whether it is part of this crate: then its panics are not contained.
 pub(crate) struct Attached {
     pub(crate) service: Box<dyn Service>,
     pub(crate) ours: bool,
@@ -34,7 +33,7 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// A turn; `false`: it panicked, which ends it.
+    /// Takes a turn; `false`: the service panicked and is over.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
@@ -53,7 +52,7 @@ impl Attached {
         contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
     }
 
-    /// When it wants its turn. If it panics: at once, which ends it.
+    /// When the next turn is due; at once after a panic, which ends the service.
     pub(crate) fn poll_timeout(&self, panics: &Panics) -> Option<Instant> {
         if self.ours {
             return self.service.poll_timeout();

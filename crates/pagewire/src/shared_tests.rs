@@ -12,10 +12,12 @@ use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
 use pagewire_stack::{BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig, ZeroCopyCall};
 
-use super::{BLOCKED_RETRY, Interest, Poller, Shared};
+use super::{Poller, Shared};
 use crate::Host;
 use crate::devices::Devices;
-use crate::wait::Patience;
+use crate::turn::BLOCKED_RETRY;
+use crate::wait::{Clock, Patience};
+use crate::waiters::Interest;
 
 /// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
 /// read a clock.
@@ -54,7 +56,7 @@ fn an_operation_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
 #[test]
 fn a_wait_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
     let (seen, before) = times(|shared, socket| {
-        let op = &mut |_: &mut Stack, now| Ok(now);
+        let op = &mut |_: &mut Stack, clock: &Clock<'_>| Ok(clock.now());
         shared.try_or_register(socket, Interest::Read, Waker::noop(), op).expect("a time")
     });
     assert!(seen >= before, "{seen:?} was told after {before:?}");
@@ -108,7 +110,7 @@ fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
         }
     });
     // A half-open connection sends its SYN,ACK again, when its time has come.
-    let taken = |stack: &mut Stack, _| match stack.socket_count() {
+    let taken = |stack: &mut Stack, _: &Clock<'_>| match stack.socket_count() {
         1 => Err(Error::WouldBlock),
         _ => Ok(()),
     };
@@ -191,8 +193,8 @@ fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before()
     let (socket, limit) = (socket.expect("bound"), Duration::from_millis(3));
     let begin = handle.shared.now();
     let mut last = begin;
-    let nothing = |_: &mut Stack, now| {
-        last = now;
+    let nothing = |_: &mut Stack, clock: &Clock<'_>| {
+        last = clock.now();
         Err::<(), _>(Error::WouldBlock)
     };
     let done = handle.shared.wait(socket, Interest::Read, Patience::For(Some(limit)), nothing);
@@ -221,7 +223,7 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
         Ok::<_, Error>(socket)
     });
     let socket = socket.expect("connected");
-    let receive = &mut |stack: &mut Stack, _| {
+    let receive = &mut |stack: &mut Stack, _: &Clock<'_>| {
         stack.udp(socket).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
     };
     // Nobody is there: the first time the refusal comes with the completion, then it stands unread.

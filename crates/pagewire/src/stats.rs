@@ -1,4 +1,4 @@
-//! What a host counted.
+//! The counts of a host.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Stats {
     pub ledger: CopyLedger,
     /// Packets, connections, drops by reason.
     pub counters: Counters,
-    /// What the device counted; that of the first link, if there are several.
+    /// Counts of the device; of the first link's, if there are several.
     pub device: DeviceCounters,
     /// Every link, the first included.
     pub links: Vec<LinkStats>,
@@ -23,18 +23,18 @@ pub struct Stats {
     pub wakeups: u64,
     /// The first failure of a device as a whole, if there was one.
     pub device_error: Option<String>,
-    /// Panics of the application's code that were contained.
+    /// Contained panics of the application's code.
     pub contained: Contained,
-    /// Why the host has failed, if it has: a panic of its own code. Every socket of it fails.
+    /// Why the host has failed, if it has: a panic of this crate's code. All sockets fail then.
     pub failed: Option<String>,
 }
 
 /// Counts of one link.
 #[derive(Clone, Debug)]
 pub struct LinkStats {
-    /// Which.
+    /// The link.
     pub link: LinkId,
-    /// What its device counted.
+    /// Counts of its device.
     pub device: DeviceCounters,
     /// The first failure of its device as a whole, if there was one.
     pub device_error: Option<String>,

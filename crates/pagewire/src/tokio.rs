@@ -1,7 +1,6 @@
 //! Async forms, with feature `tokio`.
 //!
-//! The traits are tokio's, the waking is our own: the driver thread calls the task's waker, so
-//! these work on any executor.
+//! The traits are tokio's. The driver thread calls the tasks' wakers, so these work on any executor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +11,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_core::Stream;
 use pagewire_mem::Instant;
 use pagewire_stack::limits::UDP_MAX_PAYLOAD_V4;
-use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, SocketId, Stack, ZeroCopyCall};
+use pagewire_stack::{
+    Error, Listener, Readiness, RecvFlags, SendFlags, SocketId, Stack, Tcp, Udp, ZeroCopyCall,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
@@ -20,46 +21,60 @@ use crate::datagrams::Datagram;
 use crate::handle::Handle;
 use crate::host::Host;
 use crate::mapping::{Mapping, readable, try_map};
-use crate::shared::Interest;
-use crate::tcp::{Socket, TcpListener, TcpStream, take_chunks};
+use crate::socket::{Socket, Verbs};
+use crate::tcp::{TcpListener, TcpStream, take_chunks};
 use crate::udp::UdpSocket;
-use crate::wait::Patience;
-use crate::zerocopy::{self, Completion, Sent};
+use crate::wait::{Clock, Patience};
+use crate::waiters::Interest;
+use crate::zerocopy::{self, Completion, Sent, send_datagram};
 
-/// One try for a caller who polls: who gave up polling is forgotten when something happens, or with
-/// the socket. Each task is remembered once.
-fn poll_op<T, Id: Copy + Into<SocketId>>(
-    socket: &Socket<Id>,
-    interest: Interest,
-    cx: &Context<'_>,
-    op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-) -> Poll<io::Result<T>> {
-    poll_once((&socket.host, socket.id.into()), interest, cx, op)
-}
-
-/// The same, of a host's socket of any kind.
-fn poll_once<T>(
+/// One try for a caller that polls: registers the task if there is no answer yet. A task that stops
+/// polling is forgotten at the next event, or with the socket.
+fn poll_on<T>(
     (host, id): (&Handle, SocketId),
     interest: Interest,
     cx: &Context<'_>,
     mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
 ) -> Poll<io::Result<T>> {
+    let mut op = |stack: &mut Stack, clock: &Clock<'_>| op(stack, clock.now());
     match host.shared.try_or_register(id, interest, cx.waker(), &mut op) {
         Err(Error::WouldBlock) => Poll::Pending,
         done => Poll::Ready(done.map_err(|e| host.shared.error(e))),
     }
 }
 
-/// Repeats `op` until it has an answer.
-fn wait_op<T, F, Id>(socket: &Socket<Id>, interest: Interest, op: F) -> WaitOp<'_, F>
-where
-    Id: Copy + Into<SocketId>,
-    F: FnMut(&mut Stack, Instant) -> Result<T, Error> + Unpin,
-{
-    WaitOp { host: &socket.host, id: socket.id.into(), interest, op, waits: None }
+impl<Id: Verbs> Socket<Id> {
+    /// [`wait`](Self::wait) for a task that polls.
+    fn poll<T>(
+        &self,
+        interest: Interest,
+        cx: &Context<'_>,
+        mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        poll_on((&self.host, self.id.into()), interest, cx, |stack, now| {
+            verb(self.id.of(stack)?, now)
+        })
+    }
+
+    /// [`wait`](Self::wait) as a future.
+    fn later<T>(
+        &self,
+        interest: Interest,
+        mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
+    ) -> impl Future<Output = io::Result<T>> {
+        self.later_on(interest, move |stack, now| verb(self.id.of(stack)?, now))
+    }
+
+    /// [`wait_on`](Self::wait_on) as a future.
+    fn later_on<T, F>(&self, interest: Interest, op: F) -> WaitOp<'_, F>
+    where
+        F: FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    {
+        WaitOp { host: &self.host, id: self.id.into(), interest, op, waits: None }
+    }
 }
 
-/// A wait that is forgotten when it is dropped.
+/// A wait; its drop unregisters its waker.
 struct WaitOp<'a, F> {
     host: &'a Arc<Handle>,
     id: SocketId,
@@ -68,8 +83,8 @@ struct WaitOp<'a, F> {
     waits: Option<Registered>,
 }
 
-/// Who is to be woken, and the waker that the socket has for that: of this wait alone, so that it can
-/// be taken back while other waits of the same task go on.
+/// The task's waker, and the one registered for it: the wait's own, so that it can be unregistered
+/// while other waits of the task go on.
 struct Registered {
     task: Waker,
     own: Waker,
@@ -85,7 +100,7 @@ impl Wake for Own {
 
 impl<T, F> Future for WaitOp<'_, F>
 where
-    F: FnMut(&mut Stack, Instant) -> Result<T, Error> + Unpin,
+    F: FnMut(&mut Stack, Instant) -> Result<T, Error>,
 {
     type Output = io::Result<T>;
 
@@ -105,9 +120,12 @@ where
         }
         let Self { host, id, interest, op, waits } = &mut *self;
         let own = waits.as_ref().map_or(Waker::noop(), |waits| &waits.own);
-        poll_once((host, *id), *interest, &Context::from_waker(own), op)
+        poll_on((host, *id), *interest, &Context::from_waker(own), op)
     }
 }
+
+/// No field is pinned.
+impl<F> Unpin for WaitOp<'_, F> {}
 
 impl<F> WaitOp<'_, F> {
     fn forget(&mut self) {
@@ -134,12 +152,12 @@ impl Host {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => break done?,
             }
-            // What became of it is looked at above.
-            let _ = wait_op(&stream.0, Interest::Write, |stack, _| {
+            // The next `wait_connected` reports a failure.
+            let ready = |stack: &mut Stack, _| {
                 let waits = !stack.readiness(id)?.intersects(Readiness::FOR_WRITE);
                 if waits { Err(Error::WouldBlock) } else { Ok(()) }
-            })
-            .await;
+            };
+            let _ = stream.0.later_on(Interest::Write, ready).await;
         }
         Ok(stream)
     }
@@ -148,22 +166,19 @@ impl Host {
 impl TcpStream {
     /// Queues memory by reference until all of it is queued; see [`send`](Self::send).
     pub async fn send_async(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
-        let (id, mut buf) = (self.0.id, buf.into());
+        let mut buf = buf.into();
         let all = buf.len();
         while !buf.is_empty() {
             let frags = &mut buf.frags;
-            wait_op(&self.0, Interest::Write, |stack, now| {
-                stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut *frags, SendFlags::empty()))
-            })
-            .await?;
+            let send = |mut tcp: Tcp<'_>, now| tcp.send(now, &mut *frags, SendFlags::empty());
+            self.0.later(Interest::Write, send).await?;
         }
         Ok(all)
     }
 
-    /// Takes received bytes by reference; see [`recv_chunks`](Self::recv_chunks).
+    /// Receives bytes by reference; see [`recv_chunks`](Self::recv_chunks).
     pub async fn recv_chunks_async(&self, max: usize) -> io::Result<Chunks> {
-        let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, now| take_chunks(stack, now, id, max)).await
+        self.0.later(Interest::Read, |tcp, now| take_chunks(tcp, now, max)).await
     }
 }
 
@@ -172,31 +187,29 @@ impl TcpStream {
     /// The next `len` bytes as contiguous memory; see [`map_wait`](Self::map_wait).
     pub async fn map_async(&self, len: usize) -> io::Result<Mapping> {
         let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, now| try_map(stack, now, id, len)).await?
+        self.0.later_on(Interest::Read, |stack, now| try_map(stack, now, id, len)).await?
     }
 
     /// Waits until something can be read or mapped; see [`wait_readable`](Self::wait_readable).
     pub async fn readable_async(&self) -> io::Result<usize> {
         let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, _| readable(stack, id)).await
+        self.0.later_on(Interest::Read, |stack, _| readable(stack, id)).await
     }
 }
 
 /// Awaiting completions of zero-copy sends.
 impl TcpStream {
     /// Queues memory by reference until all of it is queued; see [`send_zc`](Self::send_zc).
-    /// Dropped before it is ready, it has queued a part, or nothing.
+    /// If the future is dropped before it is ready, a part may be queued.
     pub async fn send_zc_async(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
-        let (id, mut buf) = (self.0.id, buf.into());
+        let mut buf = buf.into();
         let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
         while !buf.is_empty() {
             let (frags, call) = (&mut buf.frags, &mut call);
-            let sent = wait_op(&self.0, Interest::Write, |stack, now| {
-                stack.tcp(id).and_then(|mut tcp| {
-                    tcp.send(now, (&mut *frags, &mut *call), SendFlags::empty())
-                })
-            });
-            match sent.await {
+            let send = |mut tcp: Tcp<'_>, now| {
+                tcp.send(now, (&mut *frags, &mut *call), SendFlags::empty())
+            };
+            match self.0.later(Interest::Write, send).await {
                 Ok(n) => bytes += n,
                 Err(error) if bytes == 0 => return Err(error),
                 Err(_) => break,
@@ -211,7 +224,7 @@ impl TcpStream {
         next_completion(&self.0).await
     }
 
-    /// [`next_completion`](Self::next_completion) for those who poll.
+    /// [`next_completion`](Self::next_completion) for tasks that poll.
     pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
         poll_completion(&self.0.host, self.0.id.into(), cx)
     }
@@ -243,12 +256,9 @@ impl std::fmt::Debug for CompletionStream<'_> {
     }
 }
 
-async fn next_completion<Id: Copy + Into<SocketId>>(
-    socket: &Socket<Id>,
-) -> io::Result<Option<Completion>> {
+async fn next_completion<Id: Verbs>(socket: &Socket<Id>) -> io::Result<Option<Completion>> {
     let id = socket.id;
-    let done = wait_op(socket, Interest::Completion, |stack, _| zerocopy::next(stack, id)).await?;
-    Ok(done.map(Completion::from))
+    socket.later_on(Interest::Completion, |stack, _| zerocopy::next(stack, id)).await
 }
 
 fn poll_completion(
@@ -256,9 +266,7 @@ fn poll_completion(
     id: SocketId,
     cx: &Context<'_>,
 ) -> Poll<io::Result<Option<Completion>>> {
-    let done =
-        poll_once((host, id), Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
-    done.map_ok(|done| done.map(Completion::from))
+    poll_on((host, id), Interest::Completion, cx, |stack, _| zerocopy::next(stack, id))
 }
 
 /// Awaiting completions of zero-copy datagrams.
@@ -269,16 +277,9 @@ impl UdpSocket {
         data: impl Into<SendBuf>,
         to: SocketAddr,
     ) -> io::Result<Sent> {
-        let (id, data) = (self.0.id, data.into());
-        let sent = wait_op(&self.0, Interest::Write, |stack, now| {
-            stack.udp(id).and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent = udp.send(now, (data.frags.clone(), &mut call), Some(to))?;
-                Ok((sent, call.id()))
-            })
-        });
-        let (bytes, id) = sent.await?;
-        Ok(Sent { bytes, id })
+        let data = data.into();
+        let send = |udp: Udp<'_>, now| send_datagram(udp, now, &data.frags, Some(to));
+        self.0.later(Interest::Write, send).await
     }
 
     /// The next completion; see [`TcpStream::next_completion`].
@@ -286,7 +287,7 @@ impl UdpSocket {
         next_completion(&self.0).await
     }
 
-    /// [`next_completion`](Self::next_completion) for those who poll.
+    /// [`next_completion`](Self::next_completion) for tasks that poll.
     pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
         poll_completion(&self.0.host, self.0.id.into(), cx)
     }
@@ -298,13 +299,10 @@ impl UdpSocket {
 }
 
 impl TcpListener {
-    /// Takes the next connection; see [`accept`](Self::accept).
+    /// Accepts the next connection; see [`accept`](Self::accept).
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let id = self.0.id;
-        let (conn, remote) = wait_op(&self.0, Interest::Read, |stack, _| {
-            stack.listener(id).and_then(|mut listener| listener.accept())
-        })
-        .await?;
+        let accept = |mut listener: Listener<'_>, _| listener.accept();
+        let (conn, remote) = self.0.later(Interest::Read, accept).await?;
         Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
     }
 }
@@ -312,32 +310,21 @@ impl TcpListener {
 impl UdpSocket {
     /// Sends a datagram by copy; see [`send_to`](Self::send_to).
     pub async fn send_to_async(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
-        let id = self.0.id;
-        wait_op(&self.0, Interest::Write, |stack, now| {
-            stack.udp(id).and_then(|mut udp| udp.send(now, data, Some(to)))
-        })
-        .await
+        self.0.later(Interest::Write, |mut udp, now| udp.send(now, data, Some(to))).await
     }
 
     /// Receives a datagram by copy; see [`recv_from`](Self::recv_from).
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, _| {
-            stack.udp(id).and_then(|mut udp| udp.recv(&mut *buf, RecvFlags::empty()))
-        })
-        .await
+        let receive = |mut udp: Udp<'_>, _| udp.recv(&mut *buf, RecvFlags::empty());
+        self.0.later(Interest::Read, receive).await
     }
 
-    /// Receives a datagram by reference, with what its packet said; see
+    /// Receives a datagram by reference, with the addresses of its packet; see
     /// [`recv_message`](Self::recv_message).
     pub async fn recv_message_async(&self) -> io::Result<Datagram> {
-        let id = self.0.id;
-        let message = wait_op(&self.0, Interest::Read, |stack, _| {
-            stack.udp(id).and_then(|mut udp| {
-                udp.recv(pagewire_stack::Message(UDP_MAX_PAYLOAD_V4), RecvFlags::empty())
-            })
-        });
-        Ok(message.await?.into())
+        let taker = pagewire_stack::Message(UDP_MAX_PAYLOAD_V4);
+        let receive = |mut udp: Udp<'_>, _| udp.recv(taker, RecvFlags::empty());
+        self.0.later(Interest::Read, receive).await.map(Datagram::from)
     }
 }
 
@@ -347,14 +334,11 @@ impl AsyncRead for TcpStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let id = self.0.id;
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let n = poll_op(&self.0, Interest::Read, cx, |stack, now| {
-            stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.recv(now, buf.initialize_unfilled(), RecvFlags::empty()))
+        let n = self.0.poll(Interest::Read, cx, |mut tcp, now| {
+            tcp.recv(now, buf.initialize_unfilled(), RecvFlags::empty())
         });
         n.map_ok(|n| buf.advance(n))
     }
@@ -366,13 +350,10 @@ impl AsyncWrite for TcpStream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let id = self.0.id;
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        poll_op(&self.0, Interest::Write, cx, |stack, now| {
-            stack.tcp(id).and_then(|mut tcp| tcp.send(now, buf, SendFlags::empty()))
-        })
+        self.0.poll(Interest::Write, cx, |mut tcp, now| tcp.send(now, buf, SendFlags::empty()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

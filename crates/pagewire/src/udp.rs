@@ -8,9 +8,10 @@ use std::time::Duration;
 use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, RecvFlags, UdpId};
 
 use crate::buf::{Chunks, SendBuf};
+use crate::error::io_error;
 use crate::handle::Handle;
-use crate::shared::{Interest, io_error};
-use crate::tcp::Socket;
+use crate::socket::Socket;
+use crate::waiters::Interest;
 
 /// A UDP socket. Cheap to clone: clones are the same socket.
 #[derive(Clone)]
@@ -32,92 +33,86 @@ impl UdpSocket {
         data: impl Into<SendBuf>,
         to: impl ToSocketAddrs,
     ) -> io::Result<usize> {
-        self.send_frags(data.into(), Some(first(to)?))
+        let (data, to) = (data.into(), first(to)?);
+        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), Some(to)))
     }
 
     /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0.host.wait(id, Interest::Read, patience, |stack, _| {
-            stack.udp(id).and_then(|mut udp| udp.recv(&mut *buf, RecvFlags::empty()))
-        })
+        self.0.wait(Interest::Read, |mut udp, _| udp.recv(&mut *buf, RecvFlags::empty()))
     }
 
     /// Receives a datagram by reference.
     pub fn recv_buf_from(&self) -> io::Result<(Chunks, SocketAddr)> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let (frags, from) = self.0.host.wait(id, Interest::Read, patience, |stack, _| {
-            stack.udp(id).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        let (frags, from) = self.0.wait(Interest::Read, |mut udp, _| {
+            udp.recv(pagewire_stack::Datagram, RecvFlags::empty())
         })?;
         Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
     }
 
-    /// Sets where `send` goes, and receives from there only.
+    /// Sets the address that `send` sends to; only datagrams from there are received.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
-        let (id, to) = (self.0.id, first(to)?);
-        let done =
-            self.0.host.shared.with(|stack, _| stack.udp(id).and_then(|mut udp| udp.connect(to)));
-        done.map_err(|e| self.0.host.shared.error(e))
+        let to = first(to)?;
+        self.0.act(|mut udp, _| udp.connect(to))
     }
 
-    /// Sends a datagram by copy to where the socket is connected.
+    /// Sends a datagram by copy to the address that the socket is connected to.
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         self.send_copy(data, None)
     }
 
-    /// Receives a datagram by copy from where the socket is connected.
+    /// Receives a datagram by copy from the address that the socket is connected to.
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.recv_from(buf).map(|(n, _)| n)
     }
 
-    /// Has calls that send more than `bytes` send datagrams of so many bytes each, the last one
-    /// shorter if need be: one call, at most 128 datagrams, and for
-    /// [`send_zc_to`](Self::send_zc_to) one completion. 0, the default: one call, one datagram.
+    /// A call that sends more than `bytes` sends datagrams of `bytes` bytes each, of which the last may
+    /// be shorter: one call, at most 128 datagrams, and for [`send_zc_to`](Self::send_zc_to) one
+    /// completion. 0, the default: one call, one datagram.
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
         self.0.ask(|mut udp| udp.set_segment(bytes))
     }
 
-    /// What the socket does about the MTU of its paths: whether datagrams that are too long are cut or
-    /// refused, whether routers may cut them, and what counts as too long. The default is
-    /// [`MtuDiscover::Want`]; protocols that look for the MTU themselves (QUIC) want
+    /// How the socket treats the MTU of its paths: whether datagrams that are too long are fragmented
+    /// or refused, whether routers may fragment them, and what counts as too long. The default is
+    /// [`MtuDiscover::Want`]; protocols that discover the MTU themselves (QUIC) use
     /// [`MtuDiscover::Probe`] or [`MtuDiscover::Do`].
     pub fn set_mtu_discover(&self, how: MtuDiscover) -> io::Result<()> {
         self.0.ask(|mut udp| udp.set_mtu_discover(how))
     }
 
-    /// The longest IP packet, in bytes, that reaches the peer in one piece, as far as is known. Less 28
-    /// bytes of headers, over IPv6 48, that is the longest datagram. The error is `NotConnected` if the
-    /// socket is not connected.
+    /// The longest IP packet, in bytes, that is known to reach the peer unfragmented. The longest
+    /// datagram has 28 bytes less, 48 over IPv6. The error is `NotConnected` if the socket is not
+    /// connected.
     pub fn path_mtu(&self) -> io::Result<usize> {
         self.0.act(|mut udp, _| udp.path_mtu())
     }
 
-    /// Joins a group on the link that has the address `interface`, or with `0.0.0.0` on that of the
-    /// route to it. As on Linux, a socket that is bound to the port gets what comes for any group that
-    /// the host is in, whoever joined it; one that is bound to a group's address gets only that. The
-    /// error is `AddrInUse` for a group that was joined before, and Linux's `ENODEV` if there is no such
-    /// link.
+    /// Joins a group on the link that has the address `interface`, or with `0.0.0.0` on the link of the
+    /// route to it. As on Linux, a socket bound to the port receives datagrams to any group that any
+    /// socket of the host has joined; one bound to a group's address receives only that group's. The
+    /// error is `AddrInUse` for a group joined before, and Linux's `ENODEV` if there is no such link.
     pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         self.join((*group).into(), by_address(*interface))
     }
 
-    /// The same in IPv6; `interface`: [`LinkId::scope_id`](pagewire_stack::LinkId::scope_id), or 0.
+    /// Joins an IPv6 group; `interface`: [`LinkId::scope_id`](pagewire_stack::LinkId::scope_id), or 0.
     pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.join((*group).into(), by_number(interface))
     }
 
-    /// Leaves a group that was joined with the same arguments; the error is `AddrNotAvailable` if none
-    /// was.
+    /// Leaves a group that was joined with the same arguments; otherwise the error is
+    /// `AddrNotAvailable`.
     pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         self.leave((*group).into(), by_address(*interface))
     }
 
-    /// The same in IPv6.
+    /// Leaves an IPv6 group.
     pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
         self.leave((*group).into(), by_number(interface))
     }
 
-    /// How many hops datagrams to IPv4 groups go, at most 255; 1 by default, 0: they stay on this host.
+    /// The hop limit of datagrams to IPv4 groups, at most 255; 1 by default, 0: they stay on this host.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
         let ttl = u8::try_from(ttl).map_err(|_| io_error(pagewire_stack::Error::InvalidInput))?;
         self.set_multicast(false, |settings| settings.hops = ttl)
@@ -165,10 +160,11 @@ impl UdpSocket {
         v6: bool,
         change: impl FnOnce(&mut MulticastSettings),
     ) -> io::Result<()> {
-        let (id, mut host) = (self.0.id, self.0.host.shared.lock());
-        let mut settings = host.stack.udp(id).map(|udp| udp.multicast(v6)).map_err(io_error)?;
-        change(&mut settings);
-        host.stack.udp(id).map(|mut udp| udp.set_multicast(v6, settings)).map_err(io_error)
+        self.0.ask(|mut udp| {
+            let mut settings = udp.multicast(v6);
+            change(&mut settings);
+            udp.set_multicast(v6, settings);
+        })
     }
 
     /// The address of this side.
@@ -178,33 +174,21 @@ impl UdpSocket {
 
     /// Whether calls that would wait return `WouldBlock` instead.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(nonblocking);
-        Ok(())
+        self.0.set_nonblocking(nonblocking)
     }
 
-    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is
-    /// `InvalidInput`.
+    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }
 
-    /// The pending error, once: a port that nobody listens on, an unreachable host.
+    /// The pending error, once: a closed port, an unreachable host.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.0.take_error())
+        self.0.take_error()
     }
 
     fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
-        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp(id).and_then(|mut udp| udp.send(now, data, to))
-        })
-    }
-
-    fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
-        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp(id).and_then(|mut udp| udp.send(now, data.frags.clone(), to))
-        })
+        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data, to))
     }
 }
 

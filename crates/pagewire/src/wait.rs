@@ -1,5 +1,7 @@
-//! Waiting: spin briefly, polling the device inline, then sleep.
+//! A call of an application: its operation under the lock, the output that leaves, and the wait for an
+//! answer, which polls the device for a short while and then sleeps.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +13,10 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Error, SocketId, Stack};
 
 use crate::driver;
+use crate::error::io_error;
 use crate::inside;
-use crate::shared::{Clock, Interest, Poller, Shared, io_error};
+use crate::shared::{Inner, Poller, Shared};
+use crate::waiters::Interest;
 
 /// How long and whether to wait.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +30,28 @@ pub(crate) enum Patience {
 /// The spin shrinks to no less than this, so that it can find out when spinning pays again.
 const LEAST_SPIN: Duration = Duration::from_micros(2);
 
-/// A waker of this thread, for whoever parks.
+/// The time of one operation, read when it is first asked for.
+pub(crate) struct Clock<'a> {
+    shared: &'a Shared,
+    now: Cell<Option<Instant>>,
+}
+
+impl<'a> Clock<'a> {
+    /// A clock that was read before.
+    fn at(shared: &'a Shared, now: Instant) -> Self {
+        Self { shared, now: Cell::new(Some(now)) }
+    }
+
+    /// The time, always the same.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        let now = self.now.get().unwrap_or_else(|| self.shared.now());
+        self.now.set(Some(now));
+        now
+    }
+}
+
+/// A waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(std::thread::current())))
 }
@@ -40,44 +65,66 @@ impl Wake for Unpark {
 }
 
 impl Shared {
-    /// Repeats `op` until it has an answer, waiting for `interest` in between.
-    pub(crate) fn wait<T>(
-        &self,
-        socket: impl Into<SocketId>,
-        interest: Interest,
-        patience: Patience,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        match self.with(&mut op) {
-            Err(Error::WouldBlock) => self.wait_on(socket.into(), interest, patience, op),
-            done => done.map_err(|e| self.error(e)),
-        }
+    /// Runs one operation under the lock and sends its output.
+    pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        let (mut inner, now) = self.lock_now();
+        let result = op(&mut inner.stack, now);
+        self.finish(&mut inner, now);
+        result
     }
 
-    /// The same of an operation that may need no clock; see [`with_quick`](Self::with_quick).
-    pub(crate) fn wait_quick<T>(
+    /// Runs work under the lock that is flushed in any case.
+    pub(crate) fn work<T>(&self, work: impl FnOnce(&mut Inner, Instant) -> T) -> T {
+        let (mut inner, now) = self.lock_now();
+        let result = work(&mut inner, now);
+        inner.flush(now);
+        self.unlock_and_wake(inner);
+        result
+    }
+
+    /// Repeats `op` until it has an answer, waiting for `interest` in between. One that does not ask
+    /// for the time leaves no output.
+    #[inline]
+    pub(crate) fn wait<T>(
         &self,
         socket: impl Into<SocketId>,
         interest: Interest,
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        match self.with_quick(&mut op) {
-            Err(Error::WouldBlock) => {
-                let op = |stack: &mut Stack, now| op(stack, &Clock::at(self, now));
-                self.wait_on(socket.into(), interest, patience, op)
-            }
+        match self.once(&mut op) {
+            Err(Error::WouldBlock) => self.wait_on(socket.into(), interest, patience, op),
             done => done.map_err(|e| self.error(e)),
         }
     }
 
-    /// The first try was in vain.
+    /// The first try of an operation.
+    #[inline]
+    fn once<T>(&self, op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> T) -> T {
+        let mut inner = self.lock();
+        let clock = Clock { shared: self, now: Cell::new(None) };
+        let result = op(&mut inner.stack, &clock);
+        if let Some(now) = clock.now.get() {
+            self.finish(&mut inner, now);
+        }
+        result
+    }
+
+    /// Sends the output of an operation. One that left none has moved no timer.
+    fn finish(&self, inner: &mut Inner, now: Instant) {
+        if inner.has_output() {
+            inner.flush(now);
+            self.rearm_timer(inner);
+        }
+    }
+
+    /// Waits after a first try that found no answer.
     fn wait_on<T>(
         &self,
         socket: SocketId,
         interest: Interest,
         patience: Patience,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         let deadline = match patience {
             Patience::None => return Err(io_error(Error::WouldBlock)),
@@ -95,11 +142,11 @@ impl Shared {
         self.park(socket, interest, deadline, op)
     }
 
-    /// Polls the device for a while, if nobody else does. Adaptive: a spin that finds something
+    /// Polls the device for a while, unless another thread does. Adaptive: a spin that finds an answer
     /// doubles the next one, up to the setting; one that does not halves it.
     fn spin<T>(
         &self,
-        op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Option<Result<T, Error>> {
         let limit = Duration::from_nanos(self.spin_now.load(Ordering::Relaxed));
         if limit.is_zero()
@@ -120,7 +167,7 @@ impl Shared {
             }
             inner.turn(now);
             inner.last_inline = Some(now);
-            let result = op(&mut inner.stack, now);
+            let result = op(&mut inner.stack, &Clock::at(self, now));
             inner.flush(now);
             self.unlock_and_wake(inner);
             match result {
@@ -150,9 +197,9 @@ impl Shared {
         socket: SocketId,
         interest: Interest,
         deadline: Option<Instant>,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let waker = thread_waker();
         loop {
             match self.try_or_register(socket, interest, &waker, &mut op) {
                 Err(Error::WouldBlock) => {}
@@ -172,35 +219,34 @@ impl Shared {
         }
     }
 
-    /// Tries once, and has the waker called later if the answer is `WouldBlock`: both under one
-    /// lock, so that nothing can happen in between.
+    /// Tries once, and registers the waker if the answer is `WouldBlock`: both under one lock, so that
+    /// no event is missed in between.
     pub(crate) fn try_or_register<T>(
         &self,
         socket: impl Into<SocketId>,
         interest: Interest,
         waker: &Waker,
-        op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let (mut inner, now) = self.lock_now();
-        let result = op(&mut inner.stack, now);
-        if let Err(Error::WouldBlock) = result {
-            inner.register(socket.into(), interest, waker);
-        }
-        inner.flush(now);
-        self.unlock_and_wake(inner);
-        result
+        self.work(|inner, now| {
+            let result = op(&mut inner.stack, &Clock::at(self, now));
+            if let Err(Error::WouldBlock) = result {
+                inner.waiters.register(socket.into(), interest, waker);
+            }
+            result
+        })
     }
 
     /// Without a driver thread: drives the stack until there is an answer.
     fn wait_driving<T>(
         &self,
         deadline: Option<Instant>,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         loop {
             let (mut inner, now) = self.lock_now();
             let worked = inner.turn(now);
-            let result = op(&mut inner.stack, now);
+            let result = op(&mut inner.stack, &Clock::at(self, now));
             inner.flush(now);
             self.unlock_and_wake(inner);
             match result {

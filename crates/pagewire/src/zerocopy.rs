@@ -1,8 +1,8 @@
-//! Byte path, steps S1 and S7, as programs see them: sends by reference that say when the memory may
-//! be used again (the contract of Linux's MSG_ZEROCOPY).
+//! Zero-copy sends: sends by reference that report when the memory may be used again (the contract of
+//! Linux's MSG_ZEROCOPY).
 //!
-//! Every send by reference keeps its memory until it is let go; what is here also tells when. That
-//! matters for memory that is to be used again rather than freed. Read [`TcpStream::send_zc`] first.
+//! Every send by reference keeps its memory until the last reference is dropped; a zero-copy send also
+//! reports that. Read [`TcpStream::send_zc`] first.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,35 +10,37 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PageBudget};
-use pagewire_stack::{Error, Notification, SendFlags, SocketId, Stack, ZeroCopyCall};
+use pagewire_mem::{Frag, FragVec, Instant, PAGE_SIZE, PageBudget};
+use pagewire_stack::{Error, Notification, SendFlags, SocketId, Stack, Udp, ZeroCopyCall};
 
 use crate::buf::SendBuf;
+use crate::error::io_error;
 use crate::handle::Handle;
-use crate::shared::{Clock, Interest, io_error};
-use crate::tcp::{Socket, TcpStream};
+use crate::socket::Socket;
+use crate::tcp::TcpStream;
 use crate::udp::{UdpSocket, first};
+use crate::waiters::Interest;
 
-/// What a send took.
+/// The result of a zero-copy send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes.
+    /// Bytes queued.
     pub bytes: usize,
-    /// The number under which the send completes. `None`: nothing will be told, because the socket
-    /// has not opted in (the data was copied) or there was nothing to send.
+    /// The number of the send, reported by its completion. `None`: no completion follows, because the
+    /// socket has not opted in (the data was copied) or there was nothing to send.
     pub id: Option<u32>,
 }
 
-/// Sends whose memory nobody refers to any more: it may be used again.
+/// Sends whose memory has no reference left: it may be used again.
 ///
 /// That is neither "sent" nor "acknowledged"; for TCP it follows the acknowledgement of the last
 /// byte. Completions usually come in order, but need not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Their ids: one for each call, counted from 0 on each socket; 0 follows 4,294,967,295.
+    /// The ids of the sends: one for each call, counted from 0 on each socket; 0 follows 4,294,967,295.
     pub ids: RangeInclusive<u32>,
     /// Whether data was copied on the way after all: the device could not gather, the packet was for
-    /// this host itself, or a receiver on the pair link kept it waiting
+    /// this host itself, or a receiver on the pair link did not read it in time
     /// ([`Builder::received_deadline`](crate::Builder::received_deadline)).
     pub copied: bool,
 }
@@ -50,8 +52,8 @@ pub struct Completions<'a> {
 }
 
 impl TcpStream {
-    /// Opts in to zero-copy sends (or out again). Without this, [`send_zc`](Self::send_zc) copies. A
-    /// connection has what its listener had when it came
+    /// Opts in to zero-copy sends (or out again). Without this, [`send_zc`](Self::send_zc) copies. An
+    /// accepted connection inherits the setting of its listener
     /// ([`TcpListener::set_zerocopy`](crate::TcpListener::set_zerocopy)).
     pub fn set_zerocopy(&self, on: bool) -> io::Result<()> {
         self.0.set_zerocopy(on)
@@ -62,19 +64,19 @@ impl TcpStream {
         self.0.host.shared.lock().stack.zerocopy(self.0.id).map_err(io_error)
     }
 
-    /// Queues memory by reference and waits until all of it is queued. It completes as one: when
-    /// nobody refers to it any more, its id is among [`completions`](Self::completions). Each piece
-    /// of `buf` is a fragment; a packet has at most 17, so a few long pieces are better than many
-    /// short ones.
+    /// Queues memory by reference and waits until all of it is queued. The call completes as a whole:
+    /// when no reference to its memory is left, its id is among [`completions`](Self::completions).
+    /// Each piece of `buf` is a fragment; a packet has at most 17, so a few long pieces are better than
+    /// many short ones.
     ///
-    /// Calls that go on in memory where the last one ended (ranges of one
-    /// [`Region`](crate::Region::frag), slices of one [`Frag`]; of two `Bytes` nobody knows it) are the
-    /// cheapest: while they wait to become a full segment, or a full super-frame on the pair link
-    /// (unless [`set_nodelay`](TcpStream::set_nodelay) is on), each costs little more than a lock, and
-    /// they complete together. Read completions now and then, or sends will fail with `ENOBUFS`.
+    /// A call whose memory begins where the last call's ended is the cheapest (ranges of one
+    /// [`Region`](crate::Region::frag), slices of one [`Frag`], but not two `Bytes`): while such calls
+    /// fill a segment, or a super-frame on the pair link (unless
+    /// [`set_nodelay`](TcpStream::set_nodelay) is on), each costs little more than a lock, and they
+    /// complete together. Read completions from time to time, or sends will fail with `ENOBUFS`.
     ///
-    /// On a non-blocking stream there may be room for a part only: what is sent next begins
-    /// [`bytes`](Sent::bytes) further on, so keep a way to name it, such as the region or a clone.
+    /// On a non-blocking stream there may be room for a part only: the next call begins
+    /// [`bytes`](Sent::bytes) further on, so keep a way to name the rest, such as the region or a clone.
     ///
     /// ```
     /// # use pagewire::{Host, Pair};
@@ -93,13 +95,12 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or to come,
+    /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding,
     /// or too many pages are held ([`Builder::zerocopy_memory`](crate::Builder::zerocopy_memory)).
-    /// If something was queued before the error, that is what is returned. A call that queues
+    /// If a part was queued before the error, the call succeeds with that part. A call that queues
     /// nothing takes no id.
     pub fn send_zc(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
-        let mut buf = buf.into();
-        self.send_all_zc(&mut buf.frags)
+        self.send_all_zc(&mut buf.into().frags)
     }
 
     /// [`send_zc`](Self::send_zc) of memory that the caller keeps: addresses and lengths.
@@ -107,9 +108,9 @@ impl TcpStream {
     /// # Safety
     /// Every piece is readable, and freed or unmapped only after its id was among
     /// [`completions`](Self::completions). If the connection is dropped first: after that (the host
-    /// makes copies of what the peer does not have yet), and after every receiver in this process
-    /// that got it by reference has let go. Nobody forms a `&mut` to it until then. Bytes that are
-    /// changed meanwhile may be sent as they were or as they are, nothing else goes wrong.
+    /// copies what the peer does not have yet), and after every receiver in this process that got the
+    /// memory by reference has dropped it. No `&mut` to it exists until then. If bytes change meanwhile,
+    /// either their old or their new value is sent; nothing else goes wrong.
     #[allow(unsafe_code, reason = "the caller keeps memory that nothing here can")]
     pub unsafe fn send_zc_raw(
         &self,
@@ -121,14 +122,13 @@ impl TcpStream {
     }
 
     fn send_all_zc(&self, frags: &mut FragVec) -> io::Result<Sent> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
         while frags.iter().any(|frag| !frag.is_empty()) {
-            let send = |stack: &mut Stack, clock: &Clock<'_>| {
+            let sent = self.0.wait_clock(Interest::Write, |stack, clock| {
                 let data = (&mut *frags, &mut call);
-                stack.tcp(id)?.send(|| clock.now(), data, SendFlags::empty())
-            };
-            match self.0.host.shared.wait_quick(id, Interest::Write, patience, send) {
+                stack.tcp(self.0.id)?.send(|| clock.now(), data, SendFlags::empty())
+            });
+            match sent {
                 Ok(n) => bytes += n,
                 Err(error) if bytes == 0 => return Err(error),
                 Err(_) => break,
@@ -137,8 +137,8 @@ impl TcpStream {
         Ok(Sent { bytes, id: call.id() })
     }
 
-    /// The completions that are there now, oldest first; never waits. Each is given once. Those that
-    /// follow each other and say the same of copies come as one.
+    /// The completions that are there now, oldest first; never waits. Each is returned once. Consecutive
+    /// ones with the same [`copied`](Completion::copied) are merged.
     pub fn completions(&self) -> Completions<'_> {
         self.0.completions()
     }
@@ -159,8 +159,8 @@ impl UdpSocket {
         self.0.set_zerocopy(on)
     }
 
-    /// Sends a datagram by reference; its id is among [`completions`](Self::completions) when
-    /// nobody refers to the memory any more. One in more than 17 pieces is copied.
+    /// Sends a datagram by reference; its id is among [`completions`](Self::completions) when no
+    /// reference to its memory is left. A datagram in more than 17 pieces is copied.
     ///
     /// # Errors
     /// Those of [`send_buf_to`](Self::send_buf_to), and `ENOBUFS` as for [`TcpStream::send_zc`].
@@ -168,7 +168,7 @@ impl UdpSocket {
         self.send_frags_zc(data.into(), Some(first(to)?))
     }
 
-    /// [`send_zc_to`](Self::send_zc_to) where the socket is connected.
+    /// [`send_zc_to`](Self::send_zc_to) the address that the socket is connected to.
     pub fn send_zc(&self, data: impl Into<SendBuf>) -> io::Result<Sent> {
         self.send_frags_zc(data.into(), None)
     }
@@ -176,8 +176,8 @@ impl UdpSocket {
     /// [`send_zc_to`](Self::send_zc_to) of memory that the caller keeps.
     ///
     /// # Safety
-    /// As for [`TcpStream::send_zc_raw`]; what is with the device when the socket is dropped is not
-    /// copied.
+    /// As for [`TcpStream::send_zc_raw`]; datagrams that the device has when the socket is dropped are
+    /// not copied.
     #[allow(unsafe_code, reason = "the caller keeps memory that nothing here can")]
     pub unsafe fn send_zc_raw_to(
         &self,
@@ -200,16 +200,20 @@ impl UdpSocket {
     }
 
     fn send_frags_zc(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<Sent> {
-        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
-        let (bytes, id) = self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp(id).and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent = udp.send(now, (data.frags.clone(), &mut call), to)?;
-                Ok((sent, call.id()))
-            })
-        })?;
-        Ok(Sent { bytes, id })
+        self.0.wait(Interest::Write, |udp, now| send_datagram(udp, now, &data.frags, to))
     }
+}
+
+/// Sends a datagram by reference.
+pub(crate) fn send_datagram(
+    mut udp: Udp<'_>,
+    now: Instant,
+    data: &FragVec,
+    to: Option<SocketAddr>,
+) -> Result<Sent, Error> {
+    let mut call = ZeroCopyCall::new();
+    let bytes = udp.send(now, (data.clone(), &mut call), to)?;
+    Ok(Sent { bytes, id: call.id() })
 }
 
 impl<Id: Copy + Into<SocketId>> Socket<Id> {
@@ -222,27 +226,24 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
     }
 
     fn wait_completion(&self) -> io::Result<Option<Completion>> {
-        let (id, patience) = (self.id, self.patience(Interest::Read));
-        let done =
-            self.host.wait(id, Interest::Completion, patience, |stack, _| next(stack, id))?;
-        Ok(done.map(Completion::from))
+        self.wait_on(Interest::Completion, |stack, _| next(stack, self.id))
     }
 }
 
 impl From<Notification> for Completion {
     fn from(done: Notification) -> Self {
-        // Not Linux's coalescing: no range goes across the end of the numbers.
+        // No range wraps around the end of the numbers.
         Self { ids: done.lo..=done.hi, copied: done.copied }
     }
 }
 
-/// The next notification; `None` if no send is outstanding, `WouldBlock` if one is to come.
+/// The next completion; `None` if no send is outstanding, `WouldBlock` if one is.
 pub(crate) fn next(
     stack: &mut Stack,
     id: impl Copy + Into<SocketId>,
-) -> Result<Option<Notification>, Error> {
+) -> Result<Option<Completion>, Error> {
     match stack.poll_notification(id) {
-        Some(done) => Ok(Some(done)),
+        Some(done) => Ok(Some(done.into())),
         None if stack.sends_outstanding(id)? == 0 => Ok(None),
         None => Err(Error::WouldBlock),
     }

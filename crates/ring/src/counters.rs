@@ -1,42 +1,40 @@
-//! What an engine counts.
+//! The counts of an engine.
 
 use pagewire_mem::Refused;
 
 /// Counts of an engine since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes that were delivered where they had landed.
+    /// Bytes delivered in place.
     pub zc_bytes: u64,
-    /// Bytes that were copied into the copy group.
+    /// Bytes copied into the copy group.
     pub copy_bytes: u64,
-    /// Datagrams that were delivered, empty ones and those cut off included.
+    /// Datagrams delivered, including empty and truncated ones.
     pub datagrams: u64,
-    /// Of those, the ones of which less was delivered than there was.
+    /// Datagrams that were truncated.
     pub datagrams_truncated: u64,
-    /// Datagrams that found no room in their socket's queue, as far as was seen: at each delivery, and
-    /// when a socket is closed.
+    /// Datagrams that their socket's queue had no room for, as seen at each delivery and when a
+    /// socket is closed.
     pub datagrams_dropped: u64,
-    /// Entries written: pieces delivered.
+    /// Entries written.
     pub entries: u64,
     /// Completions posted.
     pub completions: u64,
     /// Submissions taken.
     pub submissions: u64,
-    /// Submissions that made no sense: an unknown operation or flag, a handle or a group that is
-    /// not there, a range outside of its memory.
+    /// Invalid submissions: an unknown operation, flag, handle or group, or a range outside its memory.
     pub submissions_refused: u64,
     /// Fill entries taken.
     pub fills: u64,
-    /// Fill entries of a buffer that its group does not have.
+    /// Fill entries of a buffer that the group does not have.
     pub fills_out_of_range: u64,
     /// Fill entries whose id was returned before.
     pub fills_stale: u64,
-    /// Fill entries of a buffer that the application does not hold: returned twice, or never
-    /// delivered.
+    /// Fill entries of a buffer that the application does not hold: returned twice, or never delivered.
     pub fills_not_held: u64,
     /// Fill entries that name another group than the ring's.
     pub fills_foreign: u64,
-    /// Times that an index in a ring's memory was not where it can be.
+    /// Times that an index in a ring's memory had an impossible value.
     pub jumps: u64,
     /// Times that a fill ring fell below its threshold.
     pub low: u64,
@@ -46,12 +44,12 @@ pub struct Counters {
     pub ring_waits: u64,
     /// Times that a receive waited for a buffer of the copy group.
     pub copy_waits: u64,
-    /// Times that the windows of a queue's flows were closed for want of buffers.
+    /// Times that the windows of a queue's flows were closed for lack of buffers.
     pub squeezes: u64,
 }
 
 impl Counters {
-    /// Grows with everything that is done, waiting apart.
+    /// Grows with all work except waiting.
     pub(crate) fn work(&self) -> u64 {
         self.entries + self.completions + self.submissions + self.fills
     }
@@ -64,7 +62,7 @@ impl Counters {
         }
     }
 
-    /// Fill entries that were refused, for whatever reason.
+    /// Fill entries that were refused, for any reason.
     pub fn fills_refused(&self) -> u64 {
         self.fills_out_of_range + self.fills_stale + self.fills_not_held + self.fills_foreign
     }

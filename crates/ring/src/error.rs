@@ -3,11 +3,11 @@
 use pagewire_device::BindError;
 use pagewire_mem::MemError;
 
-/// Why something was not registered; nothing of it is.
+/// Why a registration failed; nothing is registered then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The number of entries is no power of two.
+    /// The number of entries is not a power of two.
     #[error("a ring has a power of two of entries, not {0}")]
     NotPowerOfTwo(u32),
     /// The number of entries is 0 or beyond the limit.
@@ -16,20 +16,19 @@ pub enum RegisterError {
     /// The region does not begin on a page.
     #[error("the region begins at {0:#x}, which is no multiple of 4096")]
     Unaligned(usize),
-    /// The region's length cannot be divided into groups of pages, or is beyond the limit.
+    /// The region's length is not a multiple of groups of pages, or is beyond the limit.
     #[error("the region has {0} bytes: it needs a positive multiple of 256 KiB, up to 4 GiB")]
     Length(usize),
     /// The stack may not write the region.
     #[error("the region is read-only")]
     ReadOnly,
-    /// The threshold is more than half of the region's buffers: windows that were closed could never
-    /// open again.
+    /// The threshold is more than half of the region's buffers: closed windows could never open again.
     #[error("a threshold of {0} buffers is more than half of the region's")]
     Threshold(usize),
-    /// The region shares bytes with one that is registered.
+    /// The region shares bytes with a registered one.
     #[error("the region overlaps with group {0}")]
     Overlap(u16),
-    /// The region serves something else.
+    /// The region has another use.
     #[error("the region is in use: {0}")]
     InUse(MemError),
     /// All groups are taken.
@@ -46,7 +45,7 @@ pub enum RegisterError {
         /// The limit.
         limit: usize,
     },
-    /// The device's queue has memory of somebody already.
+    /// The device's queue has other memory already.
     #[error("queue {0} of the device is taken")]
     QueueTaken(usize),
     /// The kernel does not attach the device's queue, for this reason.
@@ -58,16 +57,16 @@ pub enum RegisterError {
     /// The device has no such queue.
     #[error("the device has no queue {0}")]
     NoQueue(usize),
-    /// The device cannot receive into memory that it is given.
+    /// The device cannot receive into memory of the application.
     #[error("the device cannot receive into registered memory: wrap it in Queues")]
     Unsupported,
-    /// The device looks at what it has just received, and the region counts as shared.
+    /// The device reads headers from received memory, and the region counts as shared.
     #[error("the device needs memory that nobody else writes: a region that is not shared")]
     Shared,
     /// The device takes no more rules.
     #[error("the device takes no more than {max} rules", max = pagewire_device::limits::MAX_RULES)]
     TooManyRules,
-    /// The rings' host is gone, or their engine.
+    /// The rings' host or engine is gone.
     #[error("the host does not serve these rings any more")]
     Gone,
     /// There is no such group.
@@ -93,7 +92,7 @@ impl From<BindError> for RegisterError {
 }
 
 impl RegisterError {
-    /// Linux's number for this error (`errno(3)`), as io_uring would give it.
+    /// Linux's number for this error (`errno(3)`), as io_uring would return it.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::NotPowerOfTwo(_)

@@ -1,4 +1,4 @@
-//! Groups: where received bytes can lie, and the ring through which buffers come back.
+//! Groups: memory for received bytes, and the ring that returns its buffers.
 
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -17,40 +17,40 @@ use crate::ring::Consumer;
 pub(crate) struct Group {
     pub(crate) memory: Memory,
     fill: Consumer<Fill>,
-    /// Fewer buffers than this: the application is told.
+    /// With fewer buffers than this, the application gets a notice.
     threshold: usize,
-    /// Notices of drained entries come when so many were taken; 0: never.
+    /// A notice follows after so many fill entries; 0: never.
     notify_every: u32,
     /// Fill entries taken since the last notice.
     taken: u32,
-    /// Pages that came home since the device's look number `look`, which does not know of them.
+    /// Pages returned since the device's look number `look`, which the device does not know of yet.
     given: usize,
     look: usize,
     low: Edge,
     empty: Edge,
-    /// Windows of the queue's flows are closed.
+    /// The windows of the queue's flows are closed.
     pub(crate) squeezed: bool,
     /// Handles of the connections that receive into it.
     pub(crate) flows: BTreeSet<u64>,
-    /// How many there were when their windows were shared out.
+    /// Number of flows when their windows were last divided.
     pub(crate) shared_by: usize,
-    /// Unregistered: nothing is delivered here any more, and what comes back is taken at once.
+    /// Unregistered: nothing is delivered here, and returned buffers are taken at once.
     pub(crate) dying: bool,
     /// Jumps of the fill ring that are counted already.
     jumps: u64,
 }
 
-/// What lies behind a group.
+/// The memory of a group.
 pub(crate) enum Memory {
     /// Pages that a device's queue fills.
     Queue { lease: Lease, level: Arc<Level>, queue: usize },
     /// Pages that the engine copies into.
     Copy { lease: Lease, pool: PagePool, writer: PageWriter },
-    /// Somebody else's memory: each piece that the application holds.
+    /// A sender's memory: each piece that the application holds.
     Lent { whole: Frag, pieces: Handles<Frag> },
 }
 
-/// A condition that the application is told of once each time it comes true.
+/// A condition that is reported once each time it comes true.
 #[derive(Clone, Copy, Default)]
 struct Edge {
     is: bool,
@@ -92,11 +92,11 @@ impl Group {
         }
     }
 
-    /// Takes what the application gave back, as far as buffers are wanted; returns whether any was
-    /// taken.
+    /// Takes buffers that the application gave back, as far as they are wanted; returns whether any
+    /// was taken.
     pub(crate) fn refill(&mut self, id: u16, counters: &mut Counters) -> bool {
         let mut worked = false;
-        // A ring holds what it holds: more than that in one turn is a second helping.
+        // At most one ring's capacity in a turn.
         let mut budget = self.fill.capacity();
         while budget > 0 && self.wants_buffers() {
             let batch = FILL_BATCH.min(budget);
@@ -131,12 +131,12 @@ impl Group {
             Memory::Queue { lease, .. } | Memory::Copy { lease, .. } => lease.pages() / 2,
             Memory::Lent { .. } => return true,
         };
-        // A ring that is half full is emptied in any case: parts of one page come back one by one,
-        // so there may be more to return than there are pages.
+        // A ring that is half full is emptied anyway: parts of a page come back one by one, so
+        // there may be more entries than pages.
         self.free() < CACHE_BUFFERS.min(target) || self.fill.available() > self.fill.capacity() / 2
     }
 
-    /// Pages that are free to receive into, those included that the device does not know of yet.
+    /// Pages that are free to receive into, including those that the device does not know of yet.
     fn free(&mut self) -> usize {
         match &self.memory {
             Memory::Queue { level, .. } => {
@@ -180,7 +180,7 @@ impl Group {
         self.free().saturating_add(waiting)
     }
 
-    /// Bytes that can be copied here, or will be once what was given back is taken.
+    /// Bytes that can be copied here, counting returned buffers that were not taken yet.
     pub(crate) fn room_for_copies(&mut self) -> usize {
         let available = self.available();
         match &self.memory {
@@ -191,8 +191,8 @@ impl Group {
         }
     }
 
-    /// Looks whether buffers are scarce; notes what the application is to be told. Not before it
-    /// has given the first.
+    /// Checks whether buffers are scarce and prepares a notice; not before the application has
+    /// given the first buffer.
     pub(crate) fn watch(&mut self, counters: &mut Counters) -> usize {
         if let Memory::Queue { lease, .. } = &self.memory
             && lease.unposted() == lease.pages()
@@ -205,8 +205,7 @@ impl Group {
         available
     }
 
-    /// What the application is to be told now: entries taken, whether it is low, whether it is
-    /// empty.
+    /// The notice that is due: entries taken, whether buffers are low, whether there are none.
     pub(crate) fn notice(&mut self) -> Option<(u32, bool, bool)> {
         let drained = self.notify_every > 0 && self.taken >= self.notify_every;
         if !(drained || self.low.untold || self.empty.untold) {
@@ -222,8 +221,8 @@ impl Group {
         self.threshold
     }
 
-    /// Buffers from which on windows that were closed open again: more than the threshold, but no
-    /// more than there can be while the device and others keep some.
+    /// The number of buffers from which on closed windows open again: above the threshold, but
+    /// reachable while the device and flows keep some.
     pub(crate) fn relief(&self) -> usize {
         let (threshold, Memory::Queue { lease, .. }) = (self.threshold.max(1), &self.memory) else {
             return 1;
@@ -247,7 +246,7 @@ impl Group {
         }
     }
 
-    /// Delivers a fragment that it owns, or copies made of one; entries go to `each`.
+    /// Delivers a fragment of the group's memory, or copies made of one; entries go to `each`.
     pub(crate) fn deliver(&mut self, id: u16, frag: Frag, mut each: impl FnMut(Entry)) {
         match &mut self.memory {
             Memory::Queue { lease, .. } | Memory::Copy { lease, .. } => {
@@ -276,7 +275,7 @@ impl Group {
         }
     }
 
-    /// Whether a group that was unregistered has everything back.
+    /// Whether an unregistered group has all its buffers back.
     pub(crate) fn is_home(&self) -> bool {
         match &self.memory {
             Memory::Queue { lease, .. } => lease.is_home(),
@@ -285,8 +284,8 @@ impl Group {
         }
     }
 
-    /// Bytes that one of its flows may have on the way: all together no more than a part of the
-    /// memory, or what arrives would find no room.
+    /// Bytes that one flow may have in flight: all flows together have no more than a part of the
+    /// memory.
     pub(crate) fn window(&self) -> Option<u32> {
         let Memory::Queue { lease, .. } = &self.memory else { return None };
         let bytes = lease.pages() * pagewire_mem::PAGE_SIZE;
@@ -294,7 +293,7 @@ impl Group {
         Some(u32::try_from(share).unwrap_or(u32::MAX).max(MIN_WINDOW))
     }
 
-    /// The bound on the window of each of its flows now.
+    /// The current limit of each flow's window.
     pub(crate) fn clamp(&self) -> Option<u32> {
         if self.squeezed { Some(0) } else { self.window() }
     }
@@ -307,7 +306,7 @@ impl Group {
         }
     }
 
-    /// Addresses of its memory.
+    /// The address range of its memory.
     pub(crate) fn span(&self) -> Range<usize> {
         match &self.memory {
             Memory::Queue { lease, .. } | Memory::Copy { lease, .. } => lease.span(),
@@ -315,8 +314,7 @@ impl Group {
         }
     }
 
-    /// Declares that the fill ring is about to be left alone. `false`: there is something in it
-    /// that is wanted.
+    /// Arms the fill ring before a sleep. `false`: it has entries that are wanted.
     pub(crate) fn arm(&mut self) -> bool {
         self.fill.arm() || !self.wants_buffers()
     }

@@ -1,13 +1,13 @@
-//! A table whose handles are never valid again.
+//! A table whose handles are never reused.
 
-/// Things by handle: a place and how often it was used, so that a handle from before is refused.
+/// Values by handle: a place and its generation, so that an old handle is refused.
 pub(crate) struct Handles<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
     limit: usize,
 }
 
-/// Bits of a short handle that say where the thing is; the others are of its turn.
+/// Bits of a short handle for the place; the others are the generation.
 const PLACE_BITS: u32 = pagewire_mem::limits::LEASE_PAGE_BITS;
 
 impl<T> Handles<T> {
@@ -15,12 +15,12 @@ impl<T> Handles<T> {
         Self { places: Vec::new(), free: Vec::new(), limit }
     }
 
-    /// Puts a thing in; gives it back if the table is full.
+    /// Inserts a value; returns it if the table is full.
     pub(crate) fn insert(&mut self, item: T) -> Result<u64, T> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if self.places.len() < self.limit.min(u32::MAX as usize) => {
-                // Turns begin at 1: 0 is no handle.
+                // Generations begin at 1: 0 is no handle.
                 self.places.push((1, None));
                 (self.places.len() - 1) as u32
             }
@@ -51,12 +51,12 @@ impl<T> Handles<T> {
         Some(item)
     }
 
-    /// A handle in 32 bits, for a table of at most `MAX_LENT` things.
+    /// A handle in 32 bits, for a table of at most `MAX_LENT` values.
     pub(crate) const fn short(handle: u64) -> u32 {
         ((handle >> 32) as u32) << PLACE_BITS | handle as u32
     }
 
-    /// Takes out the thing of a short handle.
+    /// Removes the value of a short handle.
     pub(crate) fn remove_short(&mut self, short: u32) -> Option<T> {
         let at = short & ((1 << PLACE_BITS) - 1);
         let (turn, _) = self.places.get(at as usize)?;

@@ -1,8 +1,6 @@
-//! What lies in the rings' memory. Everything that an application in another process, or in another
-//! language, has to know is in this file.
+//! The layout of the rings' memory: all that an application in another process or language needs.
 //!
-//! A ring is a run of little-endian 64-bit words, page-aligned. Each word is read and written
-//! whole.
+//! A ring is an array of little-endian 64-bit words, page-aligned. Each word is read and written whole.
 //!
 //! ```text
 //!   byte    0   MAGIC | log2(entries) << 8 | words of an entry     both sides read
@@ -13,15 +11,15 @@
 //!   byte  512   entry 0, entry 1, … (entry i of the stream is at i modulo the number of entries)
 //! ```
 //!
-//! The indices are 128 bytes apart, because processors fetch cache lines in pairs. A producer writes
-//! entries, then stores the tail with Release; the consumer loads the tail with Acquire, reads
-//! entries, then stores the head with Release; the producer loads the head with Acquire before it
-//! writes over them. So whoever sees an index sees what was done before it moved.
+//! The indices are 128 bytes apart, because processors fetch cache lines in pairs. A producer
+//! writes entries, then stores the tail with Release; the consumer loads the tail with Acquire,
+//! reads entries, then stores the head with Release; the producer loads the head with Acquire
+//! before it overwrites them. So a side that sees an index sees everything done before it moved.
 //!
-//! **Sleeping.** A consumer that is about to sleep stores 1 in the bell, makes a full fence and looks
-//! at the tail once more. A producer that has moved the tail makes a full fence and looks at the bell:
-//! if it is 1 it stores 0 and wakes the consumer. One of the two sees the other's store, so no
-//! wake-up is lost, and none is made while the consumer is polling.
+//! **Sleeping.** A consumer that is about to sleep stores 1 in the bell, makes a full fence and
+//! checks the tail once more. A producer that has moved the tail makes a full fence and checks the
+//! bell: if it is 1 it stores 0 and wakes the consumer. One of the two sees the other's store, so
+//! no wake-up is lost, and none is made while the consumer is polling.
 //!
 //! | ring | producer | entry |
 //! |---|---|---|
@@ -30,13 +28,13 @@
 //! | entries | stack | [`Entry`], 16 bytes |
 //! | fill, one for each group | application | [`Fill`], 8 bytes |
 //!
-//! **Two kinds of socket.** A *connection* is a stream: its completions tell how many bytes came, and
-//! 0 is its end. A *datagram socket* ([`Op::Bind`]) has a completion for each datagram, an empty one
-//! too: whom it is from, how long it was, how much of it the entries tell ([`Completion::DATAGRAM`]).
+//! **Two kinds of socket.** A *connection* is a stream: its completions report the number of bytes, and
+//! 0 is its end. A *datagram socket* ([`Op::Bind`]) has a completion for each datagram, also for an
+//! empty one: its sender, its length, and the length that was delivered ([`Completion::DATAGRAM`]).
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Of the first word: marks a ring of this layout.
+/// In the first word: marks a ring of this layout.
 pub const MAGIC: u64 = 0x7077_7269_6e67 << 16;
 
 /// Words before the tail, the head, the bell, the entries.
@@ -48,13 +46,13 @@ pub const BELL_WORD: usize = 384 / 8;
 /// See [`TAIL_WORD`].
 pub const ENTRY_WORD: usize = 512 / 8;
 
-/// The group of what had to be copied.
+/// The group of copied bytes.
 pub const COPY_GROUP: u16 = 0;
 
-/// [`Completion::user_data`] of notices that nobody submitted anything for.
+/// [`Completion::user_data`] of notices, which answer no submission.
 pub const NOTICE: u64 = 0xface_0000;
 
-/// What can be in a ring: a number of words.
+/// An entry of a ring, as words.
 pub trait Words: Copy {
     /// Words of an entry.
     type Array: AsRef<[u64]> + AsMut<[u64]> + Default + Copy;
@@ -62,7 +60,7 @@ pub trait Words: Copy {
     /// As words.
     fn to_words(self) -> Self::Array;
 
-    /// From words, whatever they are: nothing is checked here.
+    /// From words, unchecked.
     fn from_words(words: Self::Array) -> Self;
 }
 
@@ -72,35 +70,34 @@ pub trait Words: Copy {
 pub enum Op {
     /// Completes with 0.
     Nop = 0,
-    /// Accepts a connection on the listener `target`: its handle is the completion's. With
-    /// [`Submission::MULTISHOT`] again and again.
+    /// Accepts a connection on the listener `target`; the completion has its handle. With
+    /// [`Submission::MULTISHOT`] repeatedly.
     Accept = 1,
-    /// Receives on `target`: by reference where bytes lie in a registered group and `group` names
-    /// one, else by copy.
+    /// Receives on `target`: by reference where bytes lie in the registered group `group`, else by
+    /// copy.
     ///
-    /// On a connection up to `argument` bytes in all (0: no limit); once: what there is; with
+    /// On a connection up to `argument` bytes in all (0: no limit): once what is there, or with
     /// [`Submission::MULTISHOT`] until the limit, the end or a cancel. On a datagram socket one
-    /// datagram, with [`Submission::MULTISHOT`] one after the other until an error or a cancel; of
-    /// each up to `argument` bytes (0: all), and the rest of it is lost.
+    /// datagram, or with [`Submission::MULTISHOT`] one after the other until an error or a cancel;
+    /// each is truncated to `argument` bytes (0: not at all).
     Receive = 2,
-    /// Sends `len` bytes from `offset` of the send group `group` ([`Submission::send`]), on a datagram
-    /// socket as one datagram, to `address` or to its peer. Completes when the memory is let go:
-    /// until then it must not change.
+    /// Sends `len` bytes from `offset` of the send group `group` ([`Submission::send`]), on a
+    /// datagram socket as one datagram, to `address` or to its peer. Completes when the memory is
+    /// released: until then it must not change.
     Send = 3,
-    /// Ends the sending direction of the connection `target`: what was submitted before is still
-    /// sent.
+    /// Ends the sending direction of the connection `target`, after the sends submitted before.
     Shutdown = 4,
     /// Closes the socket `target`. Its operations end with `ECANCELED`.
     Close = 5,
     /// Ends the receive or accept whose `user_data` is `argument` on `target`; with `target` 0, the
     /// connect.
     Cancel = 6,
-    /// Opens a connection to `address`: its handle is the completion's. With a datagram socket as the
-    /// `target`: makes `address` its peer, to whom it sends and from whom alone it receives, and whose
-    /// errors are its own from then on; no address: it has no peer any more.
+    /// Opens a connection to `address`; the completion has its handle. With a datagram socket as
+    /// the `target`: makes `address` its peer, the destination of its sends and the only sender it
+    /// receives from, whose errors it reports; no address: removes the peer.
     Connect = 7,
-    /// Opens a datagram socket on `address`, whose port may be 0 for a free one: its handle, and where
-    /// it is, are the completion's.
+    /// Opens a datagram socket on `address`, with port 0 on a free one; the completion has its
+    /// handle and address.
     Bind = 8,
 }
 
@@ -158,7 +155,7 @@ impl Address {
         Self { bytes, family, port: of.port(), scope }
     }
 
-    /// As a socket's address; `None`: it is none, or of no family that there is.
+    /// As a socket's address; `None`: there is none, or its family is unknown.
     pub fn socket(&self) -> Option<SocketAddr> {
         let [a, b, c, d, ..] = self.bytes;
         Some(match self.family {
@@ -168,7 +165,7 @@ impl Address {
         })
     }
 
-    /// Whether there is none at all.
+    /// Whether there is no address.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
@@ -187,7 +184,7 @@ impl Address {
     }
 }
 
-/// What the application wants.
+/// An operation that the application submits.
 ///
 /// ```text
 ///   word 0        op (8) | flags (8) | group (16) | 0 (32)
@@ -203,17 +200,17 @@ pub struct Submission {
     pub op: u8,
     /// [`MULTISHOT`](Self::MULTISHOT) or 0.
     pub flags: u8,
-    /// Which memory; see the operations.
+    /// The memory; see the operations.
     pub group: u16,
     /// Must be 0.
     pub reserved: u32,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub user_data: u64,
     /// Handle of the socket.
     pub target: u64,
     /// See the operations.
     pub argument: u64,
-    /// See the operations; else none.
+    /// See the operations; otherwise none.
     pub address: Address,
     /// Must be 0.
     pub reserved_word: u64,
@@ -231,8 +228,8 @@ impl Submission {
         Self { op, flags, group, reserved, user_data, target, argument, address, reserved_word }
     }
 
-    /// A receive into `group`, of at most `limit` bytes (0: all): on a connection in all, on a
-    /// datagram socket of each datagram.
+    /// A receive into `group`, of at most `limit` bytes (0: all) of a connection in all, or of each
+    /// datagram.
     pub const fn receive(target: u64, group: u16, limit: u64, user_data: u64) -> Self {
         Self { group, argument: limit, ..Self::new(Op::Receive, target, user_data) }
     }
@@ -253,7 +250,7 @@ impl Submission {
         Self::new(Op::Bind, 0, user_data).to(on)
     }
 
-    /// The same with an address: where a datagram goes, or a datagram socket's peer.
+    /// Sets an address: a datagram's destination, or a datagram socket's peer.
     #[must_use]
     pub const fn to(self, address: SocketAddr) -> Self {
         Self { address: Address::new(address), ..self }
@@ -264,7 +261,7 @@ impl Submission {
         Self { argument: what, ..Self::new(Op::Cancel, target, user_data) }
     }
 
-    /// The same, again and again.
+    /// Makes the operation a multishot.
     #[must_use]
     pub const fn multishot(self) -> Self {
         Self { flags: self.flags | Self::MULTISHOT, ..self }
@@ -299,7 +296,7 @@ impl Words for Submission {
     }
 }
 
-/// What became of it.
+/// The result of an operation.
 ///
 /// ```text
 ///   word 0        user_data
@@ -314,36 +311,36 @@ pub struct Completion {
     /// The submission's, or [`NOTICE`].
     pub user_data: u64,
     /// Bytes received or sent; 0 for the end of a stream, and for an empty datagram; a negative
-    /// errno. Of a notice: fill entries taken since the last one.
+    /// errno. For a notice: fill entries taken since the last one.
     pub result: i32,
-    /// [`MORE`](Self::MORE) and so on.
+    /// [`MORE`](Self::MORE) and others.
     pub flags: u32,
-    /// How many entries, the next in the ring of entries, say where the bytes are.
+    /// The number of entries, the next in the ring of entries, that name the bytes.
     pub entries: u32,
-    /// Bytes that the datagram had; of anything else 0.
+    /// The datagram's length; otherwise 0.
     pub length: u32,
-    /// Of an accept, a connect and a bind, the new socket's handle; of a notice, the group; of a send
-    /// 0; else the submission's target.
+    /// For an accept, a connect and a bind, the new socket's handle; for a notice, the group; for a
+    /// send 0; otherwise the submission's target.
     pub handle: u64,
-    /// Of a datagram, whom it is from; of a bind, where the socket is.
+    /// A datagram's sender; the address of a bound socket.
     pub address: Address,
-    /// Of a datagram: how many of its socket's found no room in the queue so far, modulo 2^32 (what
-    /// Linux tells with `SO_RXQ_OVFL`).
+    /// For a datagram: datagrams of its socket that the queue had no room for so far, modulo 2^32
+    /// (Linux's `SO_RXQ_OVFL`).
     pub dropped: u32,
 }
 
 impl Completion {
     /// The operation goes on: more completions follow.
     pub const MORE: u32 = 1;
-    /// More bytes wait already.
+    /// More bytes are queued.
     pub const NONEMPTY: u32 = 1 << 1;
     /// Some of the bytes were copied.
     pub const COPIED: u32 = 1 << 2;
-    /// The receive ends because its limit is reached.
+    /// The receive ends because it reached its limit.
     pub const LIMIT: u32 = 1 << 3;
-    /// A datagram: `address` is whom it is from, `length` how long it was.
+    /// A datagram: `address` is its sender, `length` its length.
     pub const DATAGRAM: u32 = 1 << 4;
-    /// The datagram was longer than what the entries tell: the rest is lost.
+    /// The datagram was longer than its entries: the rest is lost.
     pub const TRUNCATED: u32 = 1 << 5;
     /// A notice: fill entries were taken.
     pub const DRAINED: u32 = 1 << 16;
@@ -351,7 +348,7 @@ impl Completion {
     pub const LOW: u32 = 1 << 17;
     /// A notice: no buffer is left; windows are closing.
     pub const EMPTY: u32 = 1 << 18;
-    /// A notice: the group that was unregistered is gone, its memory is the application's.
+    /// A notice: the unregistered group is gone, its memory is the application's.
     pub const UNREGISTERED: u32 = 1 << 19;
 
     /// Whether flag `flag` is set.
@@ -385,7 +382,7 @@ impl Words for Completion {
     }
 }
 
-/// A piece of what was received, in the order of the bytes.
+/// A piece of received bytes, in order.
 ///
 /// ```text
 ///   word 0   offset (32) | len (32)
@@ -395,16 +392,16 @@ impl Words for Completion {
 pub struct Entry {
     /// First byte, from the start of the group's memory.
     pub offset: u32,
-    /// How many bytes; in a queue's group and in the copy group all in one page.
+    /// Length in bytes; in a queue's group and the copy group within one page.
     pub len: u32,
-    /// What to give back, once for each entry.
+    /// The buffer to give back, once for each entry.
     pub buffer: u32,
-    /// Where the bytes are.
+    /// The group that the bytes lie in.
     pub group: u16,
 }
 
 impl Entry {
-    /// What gives the piece back, in its group's fill ring.
+    /// The fill entry that gives the piece back.
     pub const fn fill(self) -> Fill {
         Fill { buffer: self.buffer, group: self.group }
     }
@@ -434,7 +431,7 @@ impl Words for Entry {
 ///   word 0   buffer (32) | group (16) | 0 (16)
 /// ```
 ///
-/// Buffers of a region that was just registered are its pages, numbered from 0.
+/// Buffers of a new region are its pages, numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
     /// The entry's buffer.

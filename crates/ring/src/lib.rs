@@ -1,8 +1,8 @@
-//! Receive by reference into memory that the application registered, through rings.
+//! Receiving by reference into memory that the application registered, through rings.
 //!
-//! The application gives a region of its memory to a device's queue. Payload of the flows that are
-//! steered there lands in the region, and the stack tells the application where: it never copies
-//! what landed. The application gives buffers back when it is done with them.
+//! The application gives a region of its memory to a device's queue. Payload of the flows steered
+//! there lands in the region, and the stack reports its place: it never copies payload that landed
+//! there. The application gives the buffers back.
 //!
 //! ```text
 //!            submissions  (receive, send, accept, connect, bind, close, cancel)
@@ -15,42 +15,42 @@
 //!        ------------------------------------------------------->
 //! ```
 //!
-//! Read in this order: [`layout`] (what lies in the rings' memory), [`Producer`] and [`Consumer`]
-//! (the rings), [`Engine`] (what the stack's side does with them; no clock, no thread, no system
-//! call), [`Ends`] (what the application has). `pagewire::rings` runs an engine on a host's driver and
-//! puts an async API on top: most programs begin there, with the example `ring_to_file`.
+//! Read in this order: [`layout`] (the rings' memory), [`Producer`] and [`Consumer`] (the rings),
+//! [`Engine`] (the stack's side; no clock, no thread, no system call), [`Ends`] (the application's
+//! side). `pagewire::rings` runs an engine on a host's driver and adds an async API: most programs
+//! begin there, with the example `ring_to_file`.
 //!
 //! # Groups
 //!
-//! Where received bytes lie is told by a *group*:
+//! A *group* is memory for received bytes:
 //!
-//! - the **copy group** ([`layout::COPY_GROUP`]) holds what had to be copied: what arrived elsewhere,
-//!   small pieces, everything of a receive that names no other group;
+//! - the **copy group** ([`layout::COPY_GROUP`]) holds copied bytes: those that arrived elsewhere,
+//!   small pieces, and all bytes of a receive that names no other group;
 //! - a **queue's group** ([`Engine::register_queue`]) is a region that a device's queue fills;
 //! - a **lent group** ([`Engine::register_lent`]) is memory of a sender on the same machine, which a
-//!   link that passes references (the pair) need not copy at all.
+//!   link that passes references (the pair) does not copy at all.
 //!
 //! # Two kinds of socket
 //!
 //! | | connection | datagram socket |
 //! |---|---|---|
 //! | opened | accept, connect | bind |
-//! | a completion tells of | so many bytes of the stream | one datagram: [`Completion::address`], [`Completion::length`] |
+//! | a completion reports | a number of bytes of the stream | one datagram: [`Completion::address`], [`Completion::length`] |
 //! | a limit bounds | the whole receive | each datagram: the rest is lost ([`Completion::TRUNCATED`]) |
 //! | 0 bytes | the end of the stream | an empty datagram |
-//! | no room in a ring, no buffer to copy into | delivered in parts | waits until there is room for all of it; cut off if the ring of entries is too small for it |
-//! | no buffer in the region | the window closes; what was invited is copied | copied |
-//! | nothing to copy into either | the peer waits | waits in the socket's queue; beyond its limits dropped and counted ([`Completion::dropped`]) |
+//! | no room in a ring, no buffer to copy into | delivered in parts | waits until there is room for all of it; truncated if the ring of entries is too small for it |
+//! | no buffer in the region | the window closes; data within the window is copied | copied |
+//! | no buffer to copy into either | the peer waits | waits in the socket's queue; beyond its limits dropped and counted ([`Completion::dropped`]) |
 //!
-//! Everything else is the same: groups, notices, steering ([`Rule::udp_port`](pagewire_device::Rule::udp_port)),
-//! a registration's end. Of a datagram that comes in IP fragments only the first has ports that a rule
-//! can name; the rest of it is copied.
+//! Groups, notices, steering ([`Rule::udp_port`](pagewire_device::Rule::udp_port)) and the end of a
+//! registration are the same. If a datagram comes in IP fragments, only the first has ports that a
+//! rule can match; the rest of it is copied.
 //!
-//! # What is believed
+//! # Trust
 //!
-//! Nothing that the application writes into a ring. Indices are kept in private memory and compared;
-//! buffers are counted by `pagewire_mem::Lease`, each id with the turn it was handed out in. What
-//! does not fit is refused and counted ([`Counters`]), and no other flow notices.
+//! Nothing that the application writes into a ring is trusted. Indices are kept in private memory
+//! and compared; `pagewire_mem::Lease` counts buffers, each id with its generation. Invalid entries
+//! are refused and counted ([`Counters`]), without effect on other flows.
 //!
 //! # Where Linux's two designs differ
 //!

@@ -1,54 +1,53 @@
 //! Every limit of this crate, with its unit and its reason.
 
-/// Entries that one ring may have: as io_uring's largest.
+/// Entries of one ring at most, as io_uring's largest.
 pub const MAX_RING_ENTRIES: u32 = 32_768;
 
-/// Groups that one engine may have, the copy group included: a piece is looked up in each.
+/// Groups of one engine at most, the copy group included: each piece is looked up in all of them.
 pub const MAX_GROUPS: usize = 16;
 
 /// Bytes of a region at most: offsets have 32 bits.
 pub const MAX_REGION_BYTES: usize = 1 << 32;
 
-/// Bytes that all regions of one engine may have together, unless it is told otherwise.
+/// Bytes of all regions of one engine together, by default.
 pub const DEFAULT_REGION_BYTES: usize = 8 << 30;
 
-/// Sockets that one engine may have.
+/// Sockets of one engine at most.
 pub const MAX_SOCKETS: usize = 1 << 20;
 
-/// Sends of one socket that may wait: what they hold is the application's own memory, this
-/// bounds our notes of it.
+/// Sends of one socket that may be outstanding: bounds the engine's records of them.
 pub const MAX_SENDS: usize = 1024;
 
-/// Connects under way: a cancel looks at each.
+/// Connects under way: a cancel searches them.
 pub const MAX_CONNECTS: usize = 4096;
 
-/// Bytes of one send: lengths have 32 bits, and a result must be able to tell them.
+/// Bytes of one send: lengths have 32 bits, and a result must fit a positive number of 32 bits.
 pub const MAX_SEND_BYTES: usize = 1 << 30;
 
-/// Bytes that one receive takes from its connection before others have their turn: four of a wire's
-/// largest super-frames, and few enough that a completion tells of data that is still in the cache.
+/// Bytes that one receive takes from its connection before others have their turn: four of a tap's
+/// largest super-frames, few enough that they are still in the cache when they are reported.
 pub const TAKE_BYTES: usize = 256 << 10;
 
-/// Runs of one connection in a turn.
+/// Receives of one connection in a turn.
 pub const RUNS_PER_TURN: usize = 16;
 
-/// Datagrams that one socket is given in a turn: about as many bytes of full Ethernet frames as one
-/// take of a connection.
+/// Datagrams that one socket delivers in a turn: about the bytes of one take of a connection, in
+/// full Ethernet frames.
 pub const DATAGRAMS_PER_TURN: usize = 192;
 
-/// Fill entries that are taken at once.
+/// Fill entries taken at once.
 pub const FILL_BATCH: usize = 64;
 
-/// Buffers of a region that the device shall have ready: a burst of 64 frames of 15 pages.
-/// Of a small region, half.
+/// Buffers that the device shall have ready: a burst of 64 frames of 15 pages. Half of them for a
+/// small region.
 pub const CACHE_BUFFERS: usize = 1024;
 
-/// Pieces of lent memory that an application may hold: what an id can name.
+/// Pieces of lent memory that an application may hold: as many as ids can name.
 pub const MAX_LENT: usize = 1 << pagewire_mem::limits::LEASE_PAGE_BITS;
 
-/// Of a region, the flows that receive into it may have one part in so many on the way: the rest is
-/// with the application or on its way back.
+/// The flows of a region may have one part in so many of it in flight: the rest is with the
+/// application or on its way back.
 pub const WINDOW_SHARE: usize = 4;
 
-/// Bytes that each flow may have on the way however many there are: a wire's super-frame.
+/// Bytes that each flow may have in flight, however many flows there are: a tap's super-frame.
 pub const MIN_WINDOW: u32 = 65_536;

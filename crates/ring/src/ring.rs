@@ -1,44 +1,44 @@
-//! A bounded queue in memory that both sides reach; the layout is [`layout`](crate::layout)'s.
+//! A bounded queue in memory that both sides reach, with the layout of [`layout`](crate::layout).
 //!
-//! Each side keeps its own index in private memory and only ever writes it out, so nothing that the
-//! other side scribbles over it matters. The other's index is believed only where it can be: a tail
-//! at most one ring ahead of the head, a head between the last one seen and the tail. Anything else
-//! is counted ([`jumps`](Consumer::jumps)) and taken for no news.
+//! Each side keeps its own index in private memory and only writes it to the ring, so the other
+//! side cannot change it. The other side's index is used only if it is possible: a tail at most one
+//! ring ahead of the head, a head between the last one seen and the tail. Any other value is
+//! counted ([`jumps`](Consumer::jumps)) and ignored.
 //!
-//! Entries are atomic words, so a side that writes where it must not makes nonsense, never a data
-//! race. `sync` names the atomics, so that `tests/loom_ring.rs` can compile this very file against
-//! loom's.
+//! Entries are atomic words, so a side that writes where it must not causes invalid entries, never
+//! a data race. `sync` names the atomics, so that `tests/loom_ring.rs` can compile this very file
+//! against loom's.
 
 use core::marker::PhantomData;
 
 use super::layout::{self, BELL_WORD, ENTRY_WORD, HEAD_WORD, TAIL_WORD};
 use super::sync::{Ordering, Words, fence};
 
-/// What both sides have of a ring.
+/// The part that both sides of a ring have.
 struct Memory<E> {
     words: Words,
     /// One less than the number of entries.
     mask: u32,
-    /// The other side's index when we last looked, and believed it.
+    /// The other side's last possible index.
     seen: u32,
-    /// The last value of it that could not be.
+    /// The other side's last impossible index.
     impossible: Option<u64>,
     jumps: u64,
     entry: PhantomData<fn(E) -> E>,
 }
 
-/// The side that puts in. One thread at a time.
+/// The side that adds entries. For one thread at a time.
 pub struct Producer<E> {
     memory: Memory<E>,
-    /// Where the next entry goes; `published..tail` is written but not shown yet.
+    /// Index of the next entry; `published..tail` is written but not published yet.
     tail: u32,
     published: u32,
 }
 
-/// The side that takes out. One thread at a time.
+/// The side that takes entries. For one thread at a time.
 pub struct Consumer<E> {
     memory: Memory<E>,
-    /// What is taken next; `released..head` is taken but not given back yet.
+    /// Index of the next entry; `released..head` is taken but not released yet.
     head: u32,
     released: u32,
 }
@@ -48,8 +48,8 @@ pub(crate) const fn words_for<E: layout::Words>(entries: u32) -> usize {
     ENTRY_WORD + entries as usize * (size_of::<E::Array>() / 8)
 }
 
-/// The two sides of a new ring of `entries` entries, a power of two, in `words`, all zero and as
-/// many as [`words_for`] says.
+/// Makes the two sides of a ring of `entries` entries, a power of two, in `words`: [`words_for`]
+/// words, all zero.
 pub(crate) fn ring<E: layout::Words>(words: Words, entries: u32) -> (Producer<E>, Consumer<E>) {
     if let Some(first) = words.first() {
         let shape = layout::MAGIC
@@ -68,9 +68,9 @@ impl<E: layout::Words> Memory<E> {
         Self { words, mask, seen: 0, impossible: None, jumps: 0, entry: PhantomData }
     }
 
-    /// The other side's index, if it can be: at most `span` beyond `from`.
+    /// The other side's index, if it is possible: at most `span` beyond `from`.
     fn look(&mut self, word: usize, from: u32, span: u32) -> u32 {
-        // Acquire pairs with the Release of whoever moved it: entries behind a tail are written,
+        // Acquire pairs with the Release of the other side: entries before a tail are written,
         // entries before a head are read.
         let raw = self.words.get(word).map_or(0, |word| word.load(Ordering::Acquire));
         match u32::try_from(raw) {
@@ -93,14 +93,14 @@ impl<E: layout::Words> Memory<E> {
         }
     }
 
-    /// First word of the entry that `index` stands for.
+    /// First word of the entry at `index`.
     fn at(&self, index: u32) -> usize {
         ENTRY_WORD + (index & self.mask) as usize * (size_of::<E::Array>() / 8)
     }
 }
 
 impl<E: layout::Words> Producer<E> {
-    /// Puts an entry in, not shown to the consumer yet; gives it back if the ring is full.
+    /// Adds an entry without publishing it; returns it if the ring is full.
     pub fn push(&mut self, entry: E) -> Result<(), E> {
         if self.tail.wrapping_sub(self.memory.seen) > self.memory.mask && self.free() == 0 {
             return Err(entry);
@@ -115,40 +115,40 @@ impl<E: layout::Words> Producer<E> {
         Ok(())
     }
 
-    /// Shows the consumer all that was put in. `true`: it sleeps, and the caller must wake it.
+    /// Publishes the added entries. `true`: the consumer sleeps, and the caller must wake it.
     pub fn publish(&mut self) -> bool {
         if self.published == self.tail {
             return false;
         }
-        // Release pairs with the consumer's Acquire in `look`: who sees the tail sees the entries.
+        // Release pairs with the consumer's Acquire in `look`: the entries are visible with the tail.
         self.memory.store(TAIL_WORD, self.tail, Ordering::Release);
         self.published = self.tail;
-        // Pairs with the fence in `Consumer::arm`: either that sees our tail, or we see its bell.
+        // Pairs with the fence in `Consumer::arm`: either that sees this tail, or this sees its bell.
         fence(Ordering::SeqCst);
         let Some(bell) = self.memory.words.get(BELL_WORD) else { return false };
         // The load alone keeps the line shared while the consumer polls.
         bell.load(Ordering::Relaxed) != 0 && bell.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Entries that can be put in now.
+    /// Entries that can be added now.
     pub fn free(&mut self) -> usize {
-        // Heads from the last one seen to what was published are possible.
+        // Heads from the last one seen to the published tail are possible.
         let from = self.memory.seen;
         let head = self.memory.look(HEAD_WORD, from, self.published.wrapping_sub(from));
         (self.memory.mask + 1 - self.tail.wrapping_sub(head)) as usize
     }
 
-    /// Entries that the consumer has not given back, as far as we know.
+    /// Entries that the consumer has not released, as far as is known.
     pub fn waiting(&mut self) -> usize {
         self.capacity() - self.free()
     }
 
-    /// Entries in all.
+    /// The number of entries of the ring.
     pub fn capacity(&self) -> usize {
         self.memory.mask as usize + 1
     }
 
-    /// Times that the consumer's index was not where it can be.
+    /// Times that the consumer's index was impossible.
     pub fn jumps(&self) -> u64 {
         self.memory.jumps
     }
@@ -175,10 +175,10 @@ impl<E: layout::Words> Consumer<E> {
         Some(E::from_words(words))
     }
 
-    /// Gives the places of all entries taken back to the producer.
+    /// Releases the places of all taken entries to the producer.
     pub fn release(&mut self) {
         if self.released != self.head {
-            // Release pairs with the producer's Acquire in `look`: we are done with the entries.
+            // Release pairs with the producer's Acquire in `look`: the entries have been read.
             self.memory.store(HEAD_WORD, self.head, Ordering::Release);
             self.released = self.head;
         }
@@ -186,7 +186,7 @@ impl<E: layout::Words> Consumer<E> {
 
     /// Entries that can be taken now.
     pub fn available(&mut self) -> usize {
-        // Tails up to one ring ahead of what was given back are possible.
+        // Tails up to one ring ahead of the released head are possible.
         let entries = self.memory.mask + 1;
         let from = self.memory.seen;
         let ahead = from.wrapping_sub(self.released);
@@ -194,7 +194,7 @@ impl<E: layout::Words> Consumer<E> {
         tail.wrapping_sub(self.head) as usize
     }
 
-    /// Declares that the consumer is about to sleep. `false`: there is something to take, do not.
+    /// Arms the bell before a sleep. `false`: there are entries, do not sleep.
     pub fn arm(&mut self) -> bool {
         self.memory.store(BELL_WORD, 1, Ordering::Relaxed);
         // Pairs with the fence in `Producer::publish`.
@@ -206,17 +206,17 @@ impl<E: layout::Words> Consumer<E> {
         false
     }
 
-    /// The consumer polls: nobody need wake it.
+    /// Ends [`arm`](Self::arm): the consumer polls again.
     pub fn disarm(&mut self) {
         self.memory.store(BELL_WORD, 0, Ordering::Relaxed);
     }
 
-    /// Entries in all.
+    /// The number of entries of the ring.
     pub fn capacity(&self) -> usize {
         self.memory.mask as usize + 1
     }
 
-    /// Times that the producer's index was not where it can be.
+    /// Times that the producer's index was impossible.
     pub fn jumps(&self) -> u64 {
         self.memory.jumps
     }

@@ -1,5 +1,5 @@
-//! What the rings use of the standard library and of `pagewire-mem`. `tests/loom_ring.rs` puts
-//! loom's equivalents in its place.
+//! Names of the standard library and of `pagewire-mem` that the rings use, so that
+//! `tests/loom_ring.rs` can replace them by loom's.
 
 pub(crate) use core::sync::atomic::{Ordering, fence};
 

@@ -1,4 +1,4 @@
-//! Many flows through one bottleneck: who gets how much of it, and what it costs.
+//! Many flows through one bottleneck: each flow's share of it, and the losses.
 //!
 //! ```text
 //!   group 0 --delay--\
@@ -26,9 +26,9 @@ use crate::station::{App, Station};
 /// Flows that begin at one stack.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// How many.
+    /// The number of flows.
     pub flows: usize,
-    /// Round trip of theirs without waiting anywhere.
+    /// Their round trip without queueing.
     pub round_trip: Duration,
     /// When the first begins; the others follow within a second.
     pub begins: Duration,
@@ -36,35 +36,35 @@ pub struct Group {
     pub tcp: TcpConfig,
 }
 
-/// A bottleneck and who uses it.
+/// A bottleneck and its flows.
 #[derive(Clone, Debug)]
 pub struct Bottleneck {
-    /// Decides everything that is random.
+    /// Determines everything random.
     pub seed: u64,
     /// Bits in a second.
     pub rate: u64,
     /// Packets that wait for it.
     pub buffer: usize,
-    /// Whom the queue tells that it is long.
+    /// How the queue signals congestion.
     pub aqm: Aqm,
-    /// Packets that vanish in front of the queue.
+    /// Packets that are lost in front of the queue.
     pub loss: Chance,
-    /// Who sends.
+    /// The senders.
     pub groups: Vec<Group>,
     /// Settings of the receiver's connections.
     pub receiver: TcpConfig,
-    /// What passes before anything counts.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// For how long it counts.
+    /// Length of the measurement.
     pub length: Duration,
 }
 
-/// What a flow came to.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowReport {
     /// Its group.
     pub group: usize,
-    /// Payload bytes that arrived in order while it counted.
+    /// Payload bytes that arrived in order during the measurement.
     pub bytes: u64,
     /// Retransmission timeouts, warm-up included.
     pub timeouts: u32,
@@ -72,26 +72,26 @@ pub struct FlowReport {
     pub recoveries: u32,
 }
 
-/// What all flows came to.
+/// The result of all flows.
 #[derive(Clone, Debug)]
 pub struct Shares {
     /// Each flow, group by group.
     pub flows: Vec<FlowReport>,
-    /// Payload bytes of all flows from the very beginning that arrived in order.
+    /// Payload bytes of all flows that arrived in order, warm-up included.
     pub arrived: u64,
-    /// What the bottleneck did from the very beginning.
+    /// Counts of the bottleneck, warm-up included.
     pub queue: FaultCounters,
-    /// Rate, in bits a second, and time that counted.
+    /// Rate, in bits a second, and length of the measurement.
     rate: u64,
     length: Duration,
 }
 
 /// Payload of a full packet: an MTU of 1,500 less 20 bytes of IPv4, 20 of TCP, 12 of timestamps.
 const PAYLOAD: u64 = 1448;
-/// And the whole of it on Ethernet.
+/// Its length on Ethernet.
 const FRAME: u64 = 1514;
 const PORT: u16 = 7000;
-/// Bytes handed to a connection at once.
+/// Bytes given to a connection at once.
 const PIECE: usize = 256 << 10;
 
 impl Bottleneck {
@@ -120,7 +120,7 @@ impl Bottleneck {
         (self.rate as f64 * time.as_secs_f64() / 8.0 / FRAME as f64).round().max(1.0) as usize
     }
 
-    /// Runs it.
+    /// Runs the scenario.
     pub fn run(&self, capture: Option<&Path>) -> Result<Shares, SimError> {
         let mut sim = Sim::new(self.seed);
         if let Some(file) = capture {
@@ -193,22 +193,22 @@ fn arrivals(sim: &Sim<Station<Program>>, receiver: NodeId) -> HashMap<SocketAddr
 }
 
 impl Shares {
-    /// Of all that could arrive in that time, the part that did: 1 is a link full of new payload.
+    /// The part of the link that was used for new payload; 1: all of it.
     pub fn utilisation(&self) -> f64 {
         let bytes: u64 = self.flows.iter().map(|flow| flow.bytes).sum();
         let wire = bytes as f64 * 8.0 * FRAME as f64 / PAYLOAD as f64;
         wire / (self.rate as f64 * self.length.as_secs_f64())
     }
 
-    /// Jain's index of fairness (Jain, Chiu, Hawe, 1984): 1 if all have the same, 1/n if one has
-    /// all.
+    /// Jain's index of fairness (Jain, Chiu, Hawe, 1984): 1 if all flows have the same, 1/n if one
+    /// has all.
     pub fn fairness(&self) -> f64 {
         let bytes = self.flows.iter().map(|flow| flow.bytes as f64);
         let (sum, squares) = bytes.fold((0.0, 0.0), |(s, q), b| (s + b, q + b * b));
         if squares == 0.0 { 0.0 } else { sum * sum / (squares * self.flows.len() as f64) }
     }
 
-    /// The least and the most that a flow got, in even shares.
+    /// The least and the most of a flow, in even shares.
     pub fn extremes(&self) -> (f64, f64) {
         let all: u64 = self.flows.iter().map(|flow| flow.bytes).sum();
         let even = (all as f64 / self.flows.len().max(1) as f64).max(1.0);
@@ -223,20 +223,20 @@ impl Shares {
         own.map(|flow| flow.bytes).sum::<u64>() as f64 / all.max(1) as f64
     }
 
-    /// Of the packets that were sent, the part that carried nothing new; about, because a few are
-    /// not full or still on the way.
+    /// The part of the sent packets that carried nothing new; about, because a few are not full or
+    /// still in flight.
     pub fn sent_again(&self) -> f64 {
         let needed = self.arrived as f64 / PAYLOAD as f64;
         (1.0 - needed / self.queue.offered.max(1) as f64).max(0.0)
     }
 
-    /// Of the packets that came to the queue, the part that it lost.
+    /// The part of the queue's packets that it lost.
     pub fn dropped(&self) -> f64 {
         let offered = self.queue.offered - self.queue.lost;
         (self.queue.lost_queue_full + self.queue.lost_early) as f64 / offered.max(1) as f64
     }
 
-    /// Of the packets that came to the queue, the part that it marked.
+    /// The part of the queue's packets that it marked.
     pub fn marked(&self) -> f64 {
         let offered = self.queue.offered - self.queue.lost;
         self.queue.marked as f64 / offered.max(1) as f64
@@ -283,10 +283,10 @@ impl App for Program {
 
 #[derive(Debug)]
 struct Sender {
-    /// When the flows begin that have not, the next one last.
+    /// When the remaining flows begin, the next one last.
     starts: Vec<Instant>,
     open: Vec<TcpId>,
-    /// What is sent, over and over.
+    /// The memory that is sent, again and again.
     piece: Frag,
 }
 
@@ -303,7 +303,7 @@ impl Sender {
         while self.starts.last().is_some_and(|&at| at <= now) {
             self.starts.pop();
             let to = SocketAddr::from(([10, 0, 0, 1], PORT));
-            // A refusal shows as a flow too few.
+            // A refusal shows as a missing flow.
             self.open.extend(stack.connect(now, to, None));
         }
         for event in events {
@@ -329,7 +329,7 @@ impl Sender {
 struct Receiver {
     listener: Option<ListenerId>,
     from: HashMap<TcpId, SocketAddr>,
-    /// Payload bytes, by who sent them.
+    /// Payload bytes, by sender.
     arrived: HashMap<SocketAddr, u64>,
 }
 

@@ -1,8 +1,8 @@
-//! A virtual network with a virtual clock: for the stack's own tests, and for programs that want
-//! to see what they do when packets are lost, without waiting for it.
+//! A virtual network with a virtual clock: for the stack's own tests, and for programs to be tested
+//! under packet loss without waiting.
 //!
 //! Read [`Sim`] first: nodes, links with faults, a clock that jumps from event to event. A seed
-//! decides all that is random, so a failure happens again for the same seed ([`run_seed`]).
+//! determines everything random, so a failure repeats for the same seed ([`run_seed`]).
 //! [`Transfer`] is the scenario that the stack is tested with, and a model for others;
 //! [`Bottleneck`] is many flows that share a queue.
 //!

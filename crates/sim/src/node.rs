@@ -1,4 +1,4 @@
-//! What the simulator needs of something that speaks on its network.
+//! The simulator's interface to a station.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ pub trait Node {
     /// A frame has arrived.
     fn handle_frame(&mut self, now: Instant, frame: PacketBuf);
 
-    /// Time has come to [`poll_timeout`](Self::poll_timeout), or passed it.
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come or passed.
     fn handle_timeout(&mut self, now: Instant);
 
     /// Appends frames to be sent, a bounded number; `true`: there are more.
@@ -18,10 +18,10 @@ pub trait Node {
     /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Ends a turn: everything that came in was handled, everything to be sent was taken.
+    /// Ends a turn: all frames were handled, all output was taken.
     fn end_turn(&mut self) {}
 
-    /// Pages of the node's pool, where it has one: they must be conserved after every turn.
+    /// The audit of the node's pool, if it has one: pages must be conserved after every turn.
     fn pool_audit(&self) -> Option<PoolAudit> {
         None
     }

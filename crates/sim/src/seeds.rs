@@ -1,4 +1,4 @@
-//! Running a scenario for many seeds, and saying how to see a failure again.
+//! Running a scenario for many seeds, and reporting how to repeat a failure.
 
 use std::any::Any;
 use std::fmt;
@@ -10,31 +10,31 @@ use crate::sim::SimError;
 /// The environment variable that names a seed.
 pub const SEED_VARIABLE: &str = "PAGEWIRE_SEED";
 
-/// A seed whose scenario failed: what happened, how to see it again, and where the capture is.
+/// A seed whose scenario failed: what happened, the command that repeats it, and its capture.
 #[derive(Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
     /// What happened.
     pub what: String,
-    /// The command that does it again, with the seed in its environment.
+    /// The command that repeats it, with the seed in its environment.
     pub command: String,
     /// Every frame of the failing run.
     pub capture: Option<PathBuf>,
 }
 
 /// Runs `scenario` for `seed`. If it fails, or panics, it runs once more with a capture; the same
-/// seed does the same, so the capture shows the failure.
+/// seed gives the same run, so the capture shows the failure.
 ///
 /// `scenario` takes the seed and the file that it should [`capture`](crate::Sim::capture) to, if
-/// any. `command` is what a developer types, with [`SEED_VARIABLE`] set, to run this seed alone.
+/// any. `command` runs this seed alone, with [`SEED_VARIABLE`] set.
 pub fn run_seed(
     seed: u64,
     command: &str,
     scenario: impl Fn(u64, Option<&Path>) -> Result<(), SimError>,
 ) -> Result<(), Failure> {
     let run = |capture: Option<&Path>| -> Result<(), String> {
-        // The scenario is called afresh each time; nothing that a panic left half-done is used.
+        // The scenario starts anew each time; no state of a panicked run is used.
         match catch_unwind(AssertUnwindSafe(|| scenario(seed, capture))) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
@@ -88,7 +88,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Where cargo builds: above the `deps` that tests run from.
+/// Cargo's target directory: above the `deps` that tests run from.
 fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let deps = exe.ancestors().find(|dir| dir.ends_with("deps"));

@@ -8,8 +8,8 @@
 //!
 //! Every node has one link to a switch that learns where stations are, as a real one does. A link
 //! is two bad paths (loss, delay, rate and so on, see [`FaultConfig`]), one each way. Nothing here
-//! reads a clock or a random source: time moves from event to event, and a seed decides the rest,
-//! so a simulation is the same every time.
+//! reads a clock or a random source: time moves from event to event, and a seed determines the
+//! rest, so a simulation repeats exactly.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -31,25 +31,25 @@ use crate::node::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(usize);
 
-/// How a simulation fails.
+/// Why a simulation fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimError {
-    /// Virtual time stands still while the nodes talk.
+    /// Virtual time stands still while the nodes send.
     #[error("livelock: {turns} turns at {at:?} and no end")]
     Livelock {
         /// The moment.
         at: Instant,
-        /// Turns made at it.
+        /// Turns taken at that moment.
         turns: u64,
     },
-    /// Nothing will ever happen again, and what was waited for has not.
+    /// No event is left, and the awaited condition is not true.
     #[error("deadlock: nothing is due after {at:?}, and what was waited for has not happened")]
     Deadlock {
         /// The moment.
         at: Instant,
     },
-    /// What was waited for took too long.
+    /// The awaited condition took too long.
     #[error("not done by {limit:?}")]
     TooLong {
         /// The limit.
@@ -58,12 +58,12 @@ pub enum SimError {
     /// A page was lost, or counted twice.
     #[error("{node:?} does not conserve its pages: {audit:?}")]
     Pages {
-        /// Whose.
+        /// The node.
         node: NodeId,
         /// The counts.
         audit: PoolAudit,
     },
-    /// An oracle of the scenario says no.
+    /// An oracle of the scenario found an error.
     #[error("{0}")]
     Oracle(String),
     /// The capture cannot be written.
@@ -76,7 +76,7 @@ pub struct Sim<N> {
     seed: u64,
     random: FaultRng,
     now: Instant,
-    ports: Vec<Port<N>>,
+    attached: Vec<Attachment<N>>,
     /// Where each station was last seen.
     stations: HashMap<[u8; 6], usize>,
     turns: u64,
@@ -87,23 +87,23 @@ pub struct Sim<N> {
     burst: VecDeque<PacketBuf>,
 }
 
-struct Port<N> {
+struct Attachment<N> {
     node: N,
     up: FaultPath,
     down: FaultPath,
-    /// The node acted, or was acted on, and must be asked what it has to send.
+    /// The node acted, or was used, and may have output.
     touched: bool,
     interface: Option<PcapInterface>,
 }
 
 impl<N: Node> Sim<N> {
-    /// An empty network. All that is random in it follows from `seed`.
+    /// An empty network. `seed` determines everything random in it.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
             random: FaultRng::new(seed),
             now: Instant::ZERO,
-            ports: Vec::new(),
+            attached: Vec::new(),
             stations: HashMap::new(),
             turns: 0,
             turns_now: 0,
@@ -113,9 +113,9 @@ impl<N: Node> Sim<N> {
         }
     }
 
-    /// Plugs a node in, over a link with these faults: [`FaultDirection::Transmit`] is away from
-    /// the node. The seed in `faults` counts together with the simulation's, and a link takes at
-    /// least a microsecond each way.
+    /// Attaches a node, over a link with these faults: [`FaultDirection::Transmit`] is away from
+    /// the node. The seed in `faults` is combined with the simulation's, and a link delays at least
+    /// a microsecond each way.
     pub fn add(&mut self, node: N, faults: FaultConfig) -> Result<NodeId, SimError> {
         let mut path = |direction: FaultDirection| {
             let touched = faults.on == FaultDirection::Both || faults.on == direction;
@@ -125,14 +125,14 @@ impl<N: Node> Sim<N> {
             FaultPath::new(FaultConfig { seed, delay, ..config }, Medium::Ethernet)
         };
         let (up, down) = (path(FaultDirection::Transmit), path(FaultDirection::Receive));
-        let id = NodeId(self.ports.len());
+        let id = NodeId(self.attached.len());
         let interface = match &mut self.capture {
             Some(capture) => {
                 Some(capture.add_interface(&format!("node{}", id.0), Medium::Ethernet)?)
             }
             None => None,
         };
-        self.ports.push(Port { node, up, down, touched: true, interface });
+        self.attached.push(Attachment { node, up, down, touched: true, interface });
         Ok(id)
     }
 
@@ -153,58 +153,58 @@ impl<N: Node> Sim<N> {
         self.now
     }
 
-    /// Random numbers that follow from the seed, for scenarios.
+    /// Random numbers from the seed, for scenarios.
     pub fn random(&mut self) -> &mut FaultRng {
         &mut self.random
     }
 
-    /// A node, to look at.
+    /// A node.
     pub fn node(&self, id: NodeId) -> &N {
-        &self.ports[id.0].node
+        &self.attached[id.0].node
     }
 
-    /// A node, to act on. Whatever it has to send then leaves with the next [`step`](Self::step).
+    /// A node, mutable. Its output is sent with the next [`step`](Self::step).
     pub fn node_mut(&mut self, id: NodeId) -> &mut N {
-        let port = &mut self.ports[id.0];
-        port.touched = true;
-        &mut port.node
+        let link = &mut self.attached[id.0];
+        link.touched = true;
+        &mut link.node
     }
 
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<N> {
-        (0..self.ports.len()).map(NodeId)
+        (0..self.attached.len()).map(NodeId)
     }
 
-    /// What the node's link did: away from the node, and towards it.
+    /// Counts of the node's link: away from the node, and towards it.
     pub fn faults(&self, id: NodeId) -> (FaultCounters, FaultCounters) {
-        let port = &self.ports[id.0];
-        (port.up.counters(), port.down.counters())
+        let link = &self.attached[id.0];
+        (link.up.counters(), link.down.counters())
     }
 
     /// Frames that are on the way.
     pub fn in_flight(&self) -> usize {
-        self.ports.iter().map(|port| port.up.in_flight() + port.down.in_flight()).sum()
+        self.attached.iter().map(|link| link.up.in_flight() + link.down.in_flight()).sum()
     }
 
-    /// Lets every node send that was acted on. Then, when the next thing happens; `None`: nothing
-    /// ever will.
+    /// Sends the output of nodes that were used. Returns the time of the next event; `None`: there
+    /// is none.
     pub fn poll_timeout(&mut self) -> Result<Option<Instant>, SimError> {
-        for at in 0..self.ports.len() {
+        for at in 0..self.attached.len() {
             self.transmit(at)?;
         }
-        for at in 0..self.ports.len() {
+        for at in 0..self.attached.len() {
             self.switch(at);
         }
-        if self.ports.iter().any(|port| port.touched) {
+        if self.attached.iter().any(|link| link.touched) {
             return Ok(Some(self.now));
         }
-        let due = self.ports.iter().flat_map(|port| {
-            [port.up.poll_timeout(), port.down.poll_timeout(), port.node.poll_timeout()]
+        let due = self.attached.iter().flat_map(|link| {
+            [link.up.poll_timeout(), link.down.poll_timeout(), link.node.poll_timeout()]
         });
         Ok(due.flatten().min())
     }
 
-    /// Moves the clock to the next event and lets happen what is due; `false`: nothing ever will.
+    /// Moves the clock to the next event and handles what is due; `false`: there is no event.
     pub fn step(&mut self) -> Result<bool, SimError> {
         let Some(at) = self.poll_timeout()? else {
             self.check_pages()?;
@@ -216,22 +216,22 @@ impl<N: Node> Sim<N> {
         if self.turns_now > MAX_TURNS_AT_ONE_MOMENT || self.turns > MAX_TURNS {
             return Err(SimError::Livelock { at: self.now, turns: self.turns_now });
         }
-        for at in 0..self.ports.len() {
+        for at in 0..self.attached.len() {
             self.deliver(at)?;
             self.transmit(at)?;
         }
-        for at in 0..self.ports.len() {
+        for at in 0..self.attached.len() {
             self.switch(at);
         }
         self.check_pages()?;
         Ok(true)
     }
 
-    /// Steps until `done` says so, asked after every step.
+    /// Steps until `done` is true, which is called after every step.
     ///
     /// # Errors
-    /// [`SimError::TooLong`] once the clock has reached `limit`, and everything that
-    /// [`step`](Self::step) finds.
+    /// [`SimError::TooLong`] once the clock has reached `limit`, and every error of
+    /// [`step`](Self::step).
     pub fn run_until(
         &mut self,
         limit: Instant,
@@ -266,55 +266,55 @@ impl<N: Node> Sim<N> {
         }
     }
 
-    /// Hands a node what has arrived for it, and tells it if its time has come.
+    /// Delivers arrived frames to a node, and its timeout.
     fn deliver(&mut self, at: usize) -> Result<(), SimError> {
-        let Self { now, ledger, capture, ports, .. } = self;
-        let Some(port) = ports.get_mut(at) else { return Ok(()) };
-        while let Some(mut frame) = port.down.poll(*now, ledger) {
-            if let (Some(capture), Some(interface)) = (capture.as_mut(), port.interface) {
+        let Self { now, ledger, capture, attached, .. } = self;
+        let Some(link) = attached.get_mut(at) else { return Ok(()) };
+        while let Some(mut frame) = link.down.poll(*now, ledger) {
+            if let (Some(capture), Some(interface)) = (capture.as_mut(), link.interface) {
                 capture.record(interface, *now, PcapDirection::In, &frame, ledger)?;
             }
             // Only here: frames travel as they were sent, so that a path can cut them and complete
             // their sums.
             hand_over(&mut frame);
-            port.node.handle_frame(*now, frame);
-            port.touched = true;
+            link.node.handle_frame(*now, frame);
+            link.touched = true;
         }
-        if port.node.poll_timeout().is_some_and(|due| due <= *now) {
-            port.node.handle_timeout(*now);
-            port.touched = true;
+        if link.node.poll_timeout().is_some_and(|due| due <= *now) {
+            link.node.handle_timeout(*now);
+            link.touched = true;
         }
         Ok(())
     }
 
-    /// Takes what a node has to send, and puts it on the node's link.
+    /// Takes a node's output, and puts it on the node's link.
     fn transmit(&mut self, at: usize) -> Result<(), SimError> {
-        let Self { now, ledger, capture, ports, burst, .. } = self;
-        let Some(port) = ports.get_mut(at) else { return Ok(()) };
-        if !std::mem::take(&mut port.touched) {
+        let Self { now, ledger, capture, attached, burst, .. } = self;
+        let Some(link) = attached.get_mut(at) else { return Ok(()) };
+        if !std::mem::take(&mut link.touched) {
             return Ok(());
         }
         for _ in 0..MAX_BURSTS_PER_TURN {
-            let more = port.node.poll_transmit(*now, burst);
+            let more = link.node.poll_transmit(*now, burst);
             for frame in burst.drain(..) {
-                if let (Some(capture), Some(interface)) = (capture.as_mut(), port.interface) {
+                if let (Some(capture), Some(interface)) = (capture.as_mut(), link.interface) {
                     capture.record(interface, *now, PcapDirection::Out, &frame, ledger)?;
                 }
-                port.up.handle(*now, frame, ledger);
+                link.up.handle(*now, frame, ledger);
             }
-            port.touched = more;
+            link.touched = more;
             if !more {
                 break;
             }
         }
-        port.node.end_turn();
+        link.node.end_turn();
         Ok(())
     }
 
-    /// Passes on what has come up a node's link.
+    /// Forwards frames that arrived at the switch from a node's link.
     fn switch(&mut self, from: usize) {
-        let Self { now, ledger, ports, stations, .. } = self;
-        while let Some(frame) = ports.get_mut(from).and_then(|port| port.up.poll(*now, ledger)) {
+        let Self { now, ledger, attached, stations, .. } = self;
+        while let Some(frame) = attached.get_mut(from).and_then(|link| link.up.poll(*now, ledger)) {
             let address = |at: usize| frame.head().get(at..at + 6)?.try_into().ok();
             let (to, source): (Option<[u8; 6]>, Option<[u8; 6]>) = (address(0), address(6));
             if let Some(source) = source.filter(|mac| mac[0] & 1 == 0)
@@ -323,22 +323,22 @@ impl<N: Node> Sim<N> {
                 stations.insert(source, from);
             }
             match to.and_then(|mac| stations.get(&mac)).copied() {
-                Some(port) if port == from => {}
-                Some(port) => ports[port].down.handle(*now, frame, ledger),
+                Some(link) if link == from => {}
+                Some(link) => attached[link].down.handle(*now, frame, ledger),
                 // Broadcast, multicast, or not seen yet.
                 None => {
-                    for (_, port) in ports.iter_mut().enumerate().filter(|(at, _)| *at != from) {
-                        port.down.handle(*now, frame.clone(), ledger);
+                    for (_, link) in attached.iter_mut().enumerate().filter(|(at, _)| *at != from) {
+                        link.down.handle(*now, frame.clone(), ledger);
                     }
                 }
             }
         }
     }
 
-    /// The oracle that is always on.
+    /// Checks that pages are conserved: the oracle of every simulation.
     fn check_pages(&self) -> Result<(), SimError> {
-        for (at, port) in self.ports.iter().enumerate() {
-            if let Some(audit) = port.node.pool_audit()
+        for (at, link) in self.attached.iter().enumerate() {
+            if let Some(audit) = link.node.pool_audit()
                 && !audit.is_conserved()
             {
                 return Err(SimError::Pages { node: NodeId(at), audit });

@@ -12,12 +12,11 @@ use crate::sim::Sim;
 
 /// A program that uses a stack, called when there is something to do: it never waits.
 pub trait App {
-    /// Something happened: `events` of sockets, or the time of
-    /// [`poll_timeout`](Self::poll_timeout), or the beginning of everything. Events tell of changes,
-    /// so the program goes on with a socket until that says `WouldBlock`.
+    /// Handles `events` of sockets, the time of [`poll_timeout`](Self::poll_timeout), or the start.
+    /// Events report changes: continue with a socket until it returns `WouldBlock`.
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
 
-    /// When the program wants its turn although nothing happens.
+    /// When the next turn is due although nothing happens.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
@@ -73,7 +72,7 @@ impl<A: App> Node for Station<A> {
             self.app.turn(now, &mut self.stack, &self.events);
             self.events.clear();
         }
-        // What is sent may change what a socket is ready for, and then the program has a turn.
+        // Sending may change a socket's readiness, and then the program has a turn.
         let more = self.stack.poll_transmit(now, out);
         self.gather() || more
     }
@@ -122,7 +121,7 @@ impl Node for Stack {
 impl<N: Node> Sim<N> {
     /// Settings of a stack with one address, ready for [`Stack::new`]: Ethernet, an MTU of 1,500,
     /// checksums and segmentation left to the device, a small pool (so that counting its pages
-    /// after every step is quick), and a link address and secrets that follow from the seed.
+    /// after every step is quick), and a link address and secrets from the seed.
     pub fn stack_config(&mut self, address: Cidr) -> StackConfig {
         let mut secret = [0; 32];
         for word in secret.chunks_exact_mut(8) {

@@ -1,18 +1,18 @@
-//! The oracle for streams: every byte is a function of the stream's number and the byte's place,
-//! so that what arrives can be checked without keeping what was sent.
+//! The oracle for streams: every byte is a function of the stream's number and the byte's offset,
+//! so that received bytes can be checked without keeping the sent ones.
 
 /// Names a stream of bytes that never repeats within what a test can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(pub u64);
 
-/// A byte that is not what it should be.
+/// A wrong byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Its place in the stream.
+    /// Its offset in the stream.
     pub at: u64,
-    /// What should be there.
+    /// The right byte.
     pub expected: u8,
-    /// What is.
+    /// The byte that was received.
     pub found: u8,
 }
 
@@ -39,7 +39,7 @@ impl Stream {
         out
     }
 
-    /// Whether `bytes` are those from `offset` on; else the first that is not.
+    /// Whether `bytes` are those from `offset` on; else the first wrong one.
     pub fn check(self, offset: u64, bytes: &[u8]) -> Result<(), Mismatch> {
         let mut at = offset;
         let mut rest = bytes;
@@ -63,7 +63,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Eight bytes, by their place. A mixer whose every input bit reaches every output bit.
+    /// Eight bytes, by their offset. A mixer whose every input bit affects every output bit.
     fn word(self, index: u64) -> u64 {
         let mut z = self.0.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(index);
         z = z.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
-//! The scenario that everything must survive: two stacks, one connection, a stream each way, a bad
-//! link between, and every oracle on.
+//! The main scenario: two stacks, one connection, a stream each way, a bad link between, and every
+//! oracle on.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::sim::{NodeId, Sim, SimError};
 use crate::station::{App, Station};
 use crate::stream::Stream;
 
-/// One connection between two stacks: what it carries, and over what.
+/// One connection between two stacks: its data, and its link.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// Decides everything that is random.
+    /// Determines everything random.
     pub seed: u64,
     /// Faults of the link, each way.
     pub faults: FaultConfig,
@@ -33,29 +33,29 @@ pub struct Transfer {
     pub v6: bool,
     /// Largest IP packet, in bytes.
     pub mtu: usize,
-    /// Checksum and segmentation are the device's; else the stacks do them in software.
+    /// Checksum and segmentation are left to the device; else the stacks do them in software.
     pub offload: bool,
-    /// Programs hand over and take memory by reference; else by copy.
+    /// Programs send and receive by reference; else by copy.
     pub by_reference: bool,
-    /// Longest time that a program thinks before it goes on with a ready socket.
+    /// Longest time that a program waits before it continues with a ready socket.
     pub think: Duration,
-    /// Longest piece that a program hands over or takes at once, in bytes.
+    /// Longest piece that a program sends or receives at once, in bytes.
     pub piece: usize,
-    /// Small pieces leave at once.
+    /// Small segments leave at once.
     pub no_delay: bool,
-    /// Programs use what sockets have beyond reading and writing, at whim: corks, record marks,
-    /// urgent data in line, peeking.
+    /// Programs use other features of sockets at random: corks, record marks, urgent data in line,
+    /// peeking.
     pub whims: bool,
     /// Settings of the connections of the client and of the server.
     pub tcp: [TcpConfig; 2],
 }
 
-/// What a transfer took.
+/// The result of a transfer.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Virtual time until both streams had arrived.
     pub time: Duration,
-    /// What the link did: towards the server, and back.
+    /// Counts of the link: towards the server, and back.
     pub faults: [FaultCounters; 2],
     /// Payload that the client and the server copied.
     pub ledgers: [CopyLedger; 2],
@@ -87,7 +87,7 @@ impl Transfer {
         }
     }
 
-    /// Anything that a network may be like, with at most 10% loss: drawn from the seed.
+    /// Any kind of network, with at most 10% loss, from the seed.
     pub fn random(seed: u64) -> Self {
         let mut random = FaultRng::new(seed ^ 0x7472_616e_7366_6572);
         let r = &mut random;
@@ -145,8 +145,8 @@ impl Transfer {
         }
     }
 
-    /// As [`random`](Self::random), between stacks and programs that differ in everything that can
-    /// be set, over queues that drop and mark.
+    /// As [`random`](Self::random), between stacks and programs with any settings, over queues that
+    /// drop and mark.
     pub fn varied(seed: u64) -> Self {
         let mut random = FaultRng::new(seed ^ 0x0076_6172_6965_6421);
         let mut transfer = Self { whims: true, ..Self::random(seed) };
@@ -164,7 +164,7 @@ impl Transfer {
         transfer
     }
 
-    /// Runs it to the end: both streams whole, both connections closed, every page at home.
+    /// Runs it to the end: both streams complete, both connections closed, every page returned.
     pub fn run(&self, capture: Option<&Path>) -> Result<Report, SimError> {
         let mut sim = Sim::new(self.seed);
         if let Some(file) = capture {
@@ -202,7 +202,7 @@ impl Transfer {
         Ok(Report { time, faults: [up, down], ledgers })
     }
 
-    /// After both programs are done: connections end, frames arrive, pages go home.
+    /// After both programs are done: connections end, frames arrive, pages are returned.
     fn wind_up(&self, sim: &mut Sim<Station<Peer>>, ends: [NodeId; 2]) -> Result<(), SimError> {
         for id in ends {
             let now = sim.now();
@@ -303,7 +303,7 @@ fn varied_config(r: &mut FaultRng) -> TcpConfig {
         frto: !one_in(r, 3),
         super_frame_divisor: 1 + r.below(8) as u32,
         nagle: !one_in(r, 3),
-        // What programs send with whims is read without them.
+        // Urgent data of such programs is read in line.
         oob_inline: true,
         delayed_ack: Duration::from_millis([1, 10, 40, 200][r.below(4) as usize]),
         quick_acks: r.below(20) as u8,
@@ -370,12 +370,12 @@ struct Peer {
     settings: Settings,
     outgoing: Flow,
     incoming: Flow,
-    /// Chunks that the program has taken and still looks at.
+    /// Chunks that the program has received and still holds.
     held: VecDeque<Frag>,
     think_until: Option<Instant>,
     finished: bool,
     random: FaultRng,
-    /// What an oracle found.
+    /// An oracle's finding.
     wrong: Option<String>,
 }
 
@@ -398,7 +398,7 @@ struct Flow {
     stream: Stream,
     total: u64,
     done: u64,
-    /// The end of the stream was said, or heard.
+    /// The end of the stream was sent, or received.
     ended: bool,
 }
 
@@ -408,7 +408,7 @@ impl Flow {
     }
 }
 
-/// Most chunks that a program holds on to.
+/// Most chunks that a program holds.
 const MOST_HELD: usize = 8;
 
 impl App for Peer {
@@ -441,12 +441,12 @@ impl App for Peer {
 }
 
 impl Peer {
-    /// Whether both streams have come to their ends.
+    /// Whether both streams have ended.
     fn is_done(&self) -> bool {
         self.outgoing.ended && self.incoming.ended
     }
 
-    /// Grows with everything that happens.
+    /// Grows with every event.
     fn moved(&self) -> u64 {
         let ends = u64::from(self.outgoing.ended) + u64::from(self.incoming.ended);
         self.outgoing.done + self.incoming.done + ends + u64::from(self.socket.is_some())
@@ -465,13 +465,13 @@ impl Peer {
         }
     }
 
-    /// Goes on as far as the socket lets it.
+    /// Continues as far as the socket allows.
     fn work(&mut self, now: Instant, stack: &mut Stack) -> Result<(), String> {
         let Some(id) = self.open(now, stack)? else { return Ok(()) };
         if let Some(error) = stack.take_error(id) {
             return Err(format!("the connection failed: {error}"));
         }
-        // The order is the program's choice; either must do.
+        // The program chooses the order; either must work.
         if self.random.below(2) == 0 {
             self.send(now, stack, id)?;
             self.receive(now, stack, id)
@@ -523,7 +523,7 @@ impl Peer {
             let bytes = flow.stream.bytes(flow.done, n);
             let flags = self.whim(now, stack, id)?;
             let sent = if self.settings.by_reference {
-                // What is not taken is dropped: the stream can be made again from any place.
+                // Bytes that are not taken are dropped: the stream can be made again from any offset.
                 let mut frags = FragVec::new();
                 frags.push(Frag::from_bytes(Bytes::from(bytes)));
                 stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags))
@@ -553,7 +553,7 @@ impl Peer {
         Ok(())
     }
 
-    /// How the next piece is sent, and maybe a change of the socket's ways before it.
+    /// How the next piece is sent, and sometimes a change of the socket's options before it.
     fn whim(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<SendFlags, String> {
         let mut flags = SendFlags::empty();
         if !self.settings.whims {
@@ -578,7 +578,7 @@ impl Peer {
         Ok(flags)
     }
 
-    /// What would be read may be looked at before, and is the same.
+    /// Peeks at the next bytes, and checks them.
     fn peek(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<(), String> {
         if !self.settings.whims || self.random.below(8) != 0 {
             return Ok(());
@@ -614,7 +614,7 @@ impl Peer {
                 });
                 let mut offset = at;
                 for chunk in &chunks {
-                    // Reading here is the oracle's business, so it is not counted.
+                    // The oracle's reading is not counted.
                     chunk.for_each_piece(&mut CopyLedger::new(), |piece| {
                         check(offset, piece);
                         offset += piece.len() as u64;

@@ -1,4 +1,4 @@
-//! DHCP messages in Ethernet frames: which ones are for us, what they say, and answers.
+//! DHCP messages in Ethernet frames: recognising, reading and building them.
 
 use std::net::Ipv4Addr;
 
@@ -25,8 +25,8 @@ const SHORTEST_MESSAGE: usize = 300;
 /// Option 26 of RFC 2132.
 const INTERFACE_MTU: u8 = 26;
 
-/// Whether a frame is UDP for a DHCP server here. It is asked of every frame: a few bytes of headers
-/// that the stack looks at next.
+/// Whether a frame is UDP for a DHCP server here. Called for every frame: it reads a few header
+/// bytes that the stack reads next.
 #[inline]
 pub(super) fn is_request(frame: &mut PacketBuf, config: &DhcpConfig) -> bool {
     if !frame.linearize(HEADERS) {
@@ -45,7 +45,7 @@ pub(super) fn is_request(frame: &mut PacketBuf, config: &DhcpConfig) -> bool {
     to.is_some_and(|to| to.is_broadcast() || to == config.server || to == config.broadcast())
 }
 
-/// Reads a request, has the server decide, and builds the answer's frame.
+/// Reads a request, lets the server decide, and builds the answer's frame.
 pub(super) fn answer(
     server: &mut Server,
     now: Instant,
@@ -67,7 +67,7 @@ pub(super) fn answer(
     built
 }
 
-/// The frame's bytes, copied out: what is believed must not change any more.
+/// The frame's bytes, copied out: they must not change any more.
 fn gather<'a>(
     frame: &PacketBuf,
     into: &'a mut [u8; DHCP_MAX_FRAME],
@@ -84,16 +84,16 @@ fn gather<'a>(
     into.get(..len)
 }
 
-/// What a frame says, and what its answer repeats.
+/// The content of a request, and what its answer repeats.
 struct Message {
     request: Request,
     transaction: u32,
-    /// The client cannot take what is sent to an address that it does not have yet.
+    /// The client cannot receive packets to an address that it does not have yet.
     broadcast: bool,
     identifier: Option<EthernetAddress>,
 }
 
-/// Reads a frame that is sound from end to end; `checked`: its UDP checksum is known to be right.
+/// Reads a valid frame; `checked`: its UDP checksum is known to be right.
 fn message(bytes: &[u8], checked: bool) -> Option<Message> {
     let ip = Ipv4Packet::new_checked(bytes.get(14..)?).ok()?;
     if !ip.verify_checksum() {
@@ -129,7 +129,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         Answer::Inform => (DhcpMessageType::Ack, None),
         Answer::Nak => (DhcpMessageType::Nak, None),
     };
-    // RFC 2131 table 3: a DHCPNAK has none of what a client is configured with.
+    // RFC 2131 table 3: a DHCPNAK has none of the client's settings.
     let configures = answer != Answer::Nak;
     let mtu = server.mtu.to_be_bytes();
     let options = [DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
@@ -146,7 +146,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         relay_agent_ip: Ipv4Addr::UNSPECIFIED,
         broadcast: message.broadcast,
         requested_ip: None,
-        // RFC 6842: what the client calls itself is repeated.
+        // RFC 6842: the client's identifier is repeated.
         client_identifier: message.identifier,
         server_identifier: Some(config.server),
         parameter_request_list: None,
@@ -158,8 +158,8 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         additional_options: if configures { &options } else { &[] },
     };
 
-    // RFC 2131 section 4.1: to the address that the client has; to all, if there is none and it
-    // says so, or if it is refused; else to the one that it is given, at its link address.
+    // RFC 2131 section 4.1: to the address that the client has; to all, if it has none and says so,
+    // or is refused; else to its new address, at its link address.
     let to = match (request.has, given) {
         _ if !configures => Ipv4Addr::BROADCAST,
         (has, _) if !has.is_unspecified() => has,

@@ -1,7 +1,8 @@
-//! Addresses for those who are plugged in: a wrapper that answers DHCP (RFC 2131) on a device's
-//! link, below the stack. Read [`Dhcp`] first.
+//! A DHCP server (RFC 2131) for a device's link, below the stack: a wrapper. Read [`Dhcp`] first.
 //!
-//! It stands at the link and not on a socket, because answers go to machines that have no address
+//! It works at the link and not on a socket, because answers go to machines that have no address
+//! yet: only the link layer can name them. `server` decides, without frames and clocks; `frame`
+//! reads and builds frames, with `smoltcp`'s formats.
 //! yet: only the link layer can say whom they are for. What is decided is in `server`, without
 //! frames and clocks; `frame` reads and builds what goes over the link, with `smoltcp`'s formats.
 
@@ -24,25 +25,25 @@ mod server_tests;
 #[cfg(test)]
 mod tests;
 
-/// Which addresses are given, and what is said with them.
+/// The addresses to give, and the settings sent with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpConfig {
-    /// The stack's own address: where answers come from. Never given.
+    /// The stack's own address, from which answers are sent. Never given.
     pub server: Ipv4Addr,
     /// Bits of the network's prefix.
     pub prefix: u8,
-    /// First address that may be given; addresses are taken in rising order.
+    /// First address to give; addresses are given in rising order.
     pub first: Ipv4Addr,
-    /// Last address that may be given, at most [`DHCP_MAX_LEASES`] behind the first.
+    /// Last address to give, at most [`DHCP_MAX_LEASES`] behind the first.
     pub last: Ipv4Addr,
-    /// Default router that clients are told; `None`: none.
+    /// The clients' default router; `None`: none.
     pub router: Option<Ipv4Addr>,
-    /// How long an address is a client's unless it asks again; whole seconds, at least one.
+    /// How long a client may use an address unless it asks again; whole seconds, at least one.
     pub lease: Duration,
 }
 
 impl DhcpConfig {
-    /// All addresses of a network but the stack's own, at most [`DHCP_MAX_LEASES`], for an hour.
+    /// All addresses of a network except the stack's own, at most [`DHCP_MAX_LEASES`], for an hour.
     ///
     /// # Errors
     /// `Config` if the network has no other address to give.
@@ -68,10 +69,10 @@ impl DhcpConfig {
         .checked()
     }
 
-    /// The same with another range of addresses.
+    /// Sets another range of addresses.
     ///
     /// # Errors
-    /// `Config` if it is empty, too long, or not inside of the network.
+    /// `Config` if it is empty, too long, or not inside the network.
     pub fn range(self, first: Ipv4Addr, last: Ipv4Addr) -> Result<Self, DeviceError> {
         Self { first, last, ..self }.checked()
     }
@@ -104,7 +105,7 @@ impl DhcpConfig {
         Ok(self)
     }
 
-    /// The address for all hosts of the network.
+    /// The network's broadcast address.
     fn broadcast(&self) -> Ipv4Addr {
         edges(self.server, self.prefix).1.into()
     }
@@ -158,34 +159,34 @@ counters! {
     offers,
     /// Requests granted (DHCPACK).
     acks,
-    /// Requests refused (DHCPNAK): for an address that is another's, or of another network.
+    /// Requests refused (DHCPNAK): for another client's address, or one of another network.
     naks,
-    /// Answers to who has an address already and asks for the rest (DHCPINFORM).
+    /// Answers to clients that have an address already and ask for the rest (DHCPINFORM).
     informs,
     /// Addresses given back (DHCPRELEASE).
     releases,
-    /// Addresses that a client found in use (DHCPDECLINE); they rest for a while.
+    /// Addresses that a client found in use (DHCPDECLINE); they are not given for a while.
     declines,
-    /// Messages that made no sense, among them those that are too long.
+    /// Malformed messages, including those that are too long.
     malformed,
     /// Messages for other servers, through relays, or not for servers.
     ignored,
-    /// Requests that got no answer because every address is taken.
+    /// Requests without an answer because every address is given.
     exhausted,
-    /// Requests that got no answer because the device took no more frames.
+    /// Requests without an answer because the device took no more frames.
     unanswered,
 }
 
-/// An address that is somebody's.
+/// An address that a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DhcpLease {
     /// The client's link address.
     pub client: [u8; 6],
-    /// What it was given.
+    /// The client's address.
     pub address: Ipv4Addr,
 }
 
-/// A look at a server from outside of its device, on any thread.
+/// A view of a server from outside of its device, on any thread.
 #[derive(Clone, Debug)]
 pub struct DhcpWatch(Arc<Shared>);
 
@@ -195,8 +196,8 @@ impl DhcpWatch {
         self.0.counters()
     }
 
-    /// Addresses granted and not given back, in rising order. Those that have run out stay until
-    /// their place is needed.
+    /// Addresses granted and not given back, in rising order. Expired ones stay until their place
+    /// is needed.
     pub fn leases(&self) -> Vec<DhcpLease> {
         self.0.leases.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -205,8 +206,8 @@ impl DhcpWatch {
 /// A device on whose link DHCP requests are answered. They do not reach the stack; every other
 /// frame passes unchanged.
 ///
-/// Leases are kept in memory. A client that comes back with an address that it had before a restart
-/// keeps it, if nobody else has it: this is the only server on the link.
+/// Leases are kept in memory. A client that asks for the address that it had before a restart keeps
+/// it, if no other client has it: this is the only server on the link.
 ///
 /// ```
 /// use pagewire_device::{Dhcp, DhcpConfig, Pair};
@@ -225,7 +226,7 @@ pub struct Dhcp<D> {
     device: D,
     server: Server,
     answers: VecDeque<PacketBuf>,
-    /// Frames of the stack that the device had no room for, when it was asked last.
+    /// Frames of the stack that the device had no room for in the last call.
     left: usize,
     shared: Arc<Shared>,
 }
@@ -245,7 +246,7 @@ impl<D: Device> Dhcp<D> {
         Ok(Self { device, server, answers: VecDeque::new(), left: 0, shared })
     }
 
-    /// A look at this server that outlives its place in a host.
+    /// A view of this server that outlives its place in a host.
     pub fn watch(&self) -> DhcpWatch {
         DhcpWatch(Arc::clone(&self.shared))
     }
@@ -255,7 +256,7 @@ impl<D: Device> Dhcp<D> {
         &self.device
     }
 
-    /// Takes requests out of what came in from `before` on, and notes what to answer.
+    /// Removes requests from the frames received from `before` on, and prepares the answers.
     fn sort(
         &mut self,
         now: Instant,
@@ -291,8 +292,7 @@ impl<D: Device> Device for Dhcp<D> {
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        // Frames that the device left behind stay in front, ours or the stack's: a capture inside
-        // counts from there.
+        // Frames that the device left behind stay in front, because a capture inside counts from there.
         if self.left > 0 {
             frames.append(&mut self.answers);
         } else {
@@ -321,7 +321,7 @@ impl<D: Device> Device for Dhcp<D> {
         if !self.answers.is_empty() && self.left == 0 {
             self.device.transmit(now, &mut self.answers, ledger)?;
         }
-        // As many as the device gave: a full burst has more behind it, whoever they were for.
+        // As many as the device gave: a full burst means more frames, requests included.
         result
     }
 

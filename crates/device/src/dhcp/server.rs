@@ -1,4 +1,4 @@
-//! Who gets which address: RFC 2131 section 4.3 as a machine without I/O. Messages in, answers out.
+//! The assignment of addresses: RFC 2131 section 4.3 without I/O. Messages in, answers out.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,31 +10,31 @@ use smoltcp::wire::DhcpMessageType as Kind;
 use super::{DhcpConfig, DhcpCounters, DhcpLease};
 use crate::limits::{DHCP_OFFER_TIME, DHCP_REST_TIME};
 
-/// What a message asks for, from a client that is known by its link address.
+/// A message from a client, which its link address identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) kind: Kind,
     pub(super) client: [u8; 6],
-    /// The address that it uses already (`ciaddr`), or 0.0.0.0.
+    /// The address that it uses (`ciaddr`), or 0.0.0.0.
     pub(super) has: Ipv4Addr,
-    /// The address that it would like (option 50).
+    /// The address that it requests (option 50).
     pub(super) wants: Option<Ipv4Addr>,
-    /// The server that it means (option 54).
+    /// The server that it chose (option 54).
     pub(super) server: Option<Ipv4Addr>,
-    /// Where a relay stands, or 0.0.0.0.
+    /// The relay's address, or 0.0.0.0.
     pub(super) relay: Ipv4Addr,
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Take this one, if you like.
+    /// Offers an address.
     Offer(Ipv4Addr),
-    /// It is yours.
+    /// Grants an address.
     Ack(Ipv4Addr),
-    /// Keep what you have; here is the rest.
+    /// Sends settings only.
     Inform,
-    /// It cannot be yours: begin again.
+    /// Refuses: the client begins again.
     Nak,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Answer {
 enum State {
     Offered,
     Granted,
-    /// Somebody said that it is in use.
+    /// A client found it in use.
     Resting,
 }
 
@@ -57,7 +57,7 @@ struct Lease {
 #[derive(Debug)]
 pub(super) struct Server {
     config: DhcpConfig,
-    /// The link's MTU, which clients are told.
+    /// The link's MTU, sent to clients.
     pub(super) mtu: u16,
     leases: BTreeMap<Ipv4Addr, Lease>,
     pub(super) counters: DhcpCounters,
@@ -81,13 +81,13 @@ impl Server {
 
     /// Decides on a message; `None`: no answer.
     pub(super) fn handle(&mut self, now: Instant, request: &Request) -> Option<Answer> {
-        // A link address of a group, or of nobody, is no client's.
+        // A link address of a group, or of all zeros, is no client's.
         let [first, ..] = request.client;
         if first & 1 != 0 || request.client == [0; 6] {
             self.counters.malformed += 1;
             return None;
         }
-        // A relay's answers would go to its address; there is none on a port.
+        // A relay's answers would go to its address; a port has no relay.
         let others = request.server.is_some_and(|server| server != self.config.server);
         if !request.relay.is_unspecified() || others {
             if others && request.kind == Kind::Request {
@@ -132,7 +132,7 @@ impl Server {
             self.counters.exhausted += 1;
             return None;
         };
-        // What is granted already stays so for as long as it was to be.
+        // A granted address keeps its time.
         let granted = self.leases.get(&address).is_some_and(|lease| {
             lease.client == request.client && lease.state == State::Granted && lease.until > now
         });
@@ -151,7 +151,7 @@ impl Server {
             return Some(wanted);
         }
         let all = u32::from(self.config.first)..=u32::from(self.config.last);
-        // What was never given first, so that who comes back finds its address.
+        // Addresses never given come first, so that a returning client finds its address.
         all.clone()
             .map(Ipv4Addr::from)
             .filter(|a| !self.leases.contains_key(a))
@@ -159,9 +159,9 @@ impl Server {
             .find(|a| self.may_have(now, *a, request.client))
     }
 
-    /// RFC 2131 section 4.3.2. Who names a server chose our offer; who names an address was away;
-    /// who has one wants it for longer. All of them may have what nobody else has: there is no
-    /// other server on the link that could have given it to somebody.
+    /// RFC 2131 section 4.3.2. A request with a server chose this one's offer; one with an address
+    /// was away; one that has an address extends it. Each may have an address that no other client
+    /// has: no other server on the link could have given it.
     fn request(&mut self, now: Instant, request: &Request) -> Option<Answer> {
         let address = match request.wants {
             Some(wanted) => wanted,
@@ -197,13 +197,13 @@ impl Server {
         self.config.lease
     }
 
-    /// The address that is this client's, or was.
+    /// The address that this client has or had.
     fn address_of(&self, client: [u8; 6]) -> Option<Ipv4Addr> {
         let mut all = self.leases.iter();
         all.find(|(_, l)| l.client == client && l.state != State::Resting).map(|(a, _)| *a)
     }
 
-    /// Whether this client may have this address: it is one to be given, and nobody else's.
+    /// Whether this client may have this address: it is in the range, and not another client's.
     fn may_have(&self, now: Instant, address: Ipv4Addr, client: [u8; 6]) -> bool {
         (self.config.first..=self.config.last).contains(&address)
             && address != self.config.server
@@ -212,7 +212,7 @@ impl Server {
             })
     }
 
-    /// Makes an address a client's, which gives up any other.
+    /// Gives an address to a client, which gives up any other.
     fn set(&mut self, address: Ipv4Addr, client: [u8; 6], state: State, until: Instant) {
         self.forget(client, |state| state != State::Resting);
         self.leases.insert(address, Lease { client, state, until });

@@ -1,4 +1,4 @@
-//! What a fault wrapper does to frames, as written on a command line:
+//! The settings of a fault wrapper, as written on a command line:
 //! `loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,limit=1000,seed=7`.
 
 use core::fmt;
@@ -9,87 +9,87 @@ use crate::limits::{FAULT_MAX_DELAY, FAULT_MAX_FRAMES, FAULT_QUEUE_FRAMES};
 
 /// Faults of a link. The default has none.
 ///
-/// As text: `name=value` joined by commas, in any order, each at most once; what is not named is
-/// the default. Printing gives text that parses to the same.
+/// As text: `name=value` joined by commas, in any order, each at most once; a missing name has its
+/// default. Printing gives text that parses to the same.
 ///
 /// | name | value | meaning |
 /// |---|---|---|
-/// | `loss` | `1%` | frames that vanish |
+/// | `loss` | `1%` | frames that are lost |
 /// | `dup` | `1%` | frames that arrive twice |
-/// | `reorder` | `0.5%` | frames held back until one to four later ones have passed, or 5 ms |
-/// | `corrupt` | `0.1%` | frames of which one bit is turned over |
-/// | `delay`, `jitter` | `10ms` | time on the way, and how far it varies up and down; the order stays |
+/// | `reorder` | `0.5%` | frames delayed until one to four later ones have passed, or 5 ms |
+/// | `corrupt` | `0.1%` | frames with one flipped bit |
+/// | `delay`, `jitter` | `10ms` | time on the line, and how far it varies up and down; the order stays |
 /// | `rate` | `1gbit` | bits in a second (`bit`, `kbit`, `mbit`, `gbit`; powers of ten) |
 /// | `limit` | `1000` | frames that wait for `rate`; more are lost |
 /// | `bytes` | `64000` | bytes that wait for `rate`; more are lost |
-/// | `aqm` | `none`, `codel`, `5ms` | whom the queue for `rate` tells that it is long: see [`Aqm`] |
-/// | `seed` | `7` | the same seed does the same to the same frames |
-/// | `on` | `both`, `tx`, `rx` | which way, as seen from the stack |
-/// | `cut` | `yes`, `no` | cut super-frames first, so that the others count packets on the wire |
+/// | `aqm` | `none`, `codel`, `5ms` | how the queue for `rate` signals congestion: see [`Aqm`] |
+/// | `seed` | `7` | the same seed gives the same faults for the same frames |
+/// | `on` | `both`, `tx`, `rx` | the direction, as seen from the stack |
+/// | `cut` | `yes`, `no` | cut super-frames first, so that the chances count packets on the wire |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// Frames that vanish.
+    /// Frames that are lost.
     pub loss: Chance,
     /// Frames that arrive twice.
     pub duplicate: Chance,
     /// Frames that others overtake.
     pub reorder: Chance,
-    /// Frames of which one bit is turned over.
+    /// Frames with one flipped bit.
     pub corrupt: Chance,
-    /// Time on the way.
+    /// Time on the line.
     pub delay: Duration,
     /// How far the delay varies, up and down, evenly.
     pub jitter: Duration,
-    /// Bits in a second; `None`: as fast as they come.
+    /// Bits in a second; `None`: no limit.
     pub rate: Option<u64>,
     /// Frames that wait for `rate`.
     pub limit: usize,
     /// Bytes that wait for `rate`; `None`: only frames are counted.
     pub limit_bytes: Option<usize>,
-    /// Whom the queue for `rate` tells that it is long.
+    /// How the queue for `rate` signals congestion.
     pub aqm: Aqm,
-    /// Where the random numbers start.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Which way.
+    /// The direction.
     pub on: FaultDirection,
     /// Cut super-frames into the frames of the wire first.
     pub cut: bool,
 }
 
-/// Whom the queue for a rate tells that it is long, besides losing what it has no room for.
+/// How the queue for a rate signals congestion, besides losing frames that it has no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aqm {
-    /// Nobody.
+    /// Not at all.
     #[default]
     None,
-    /// Frames that waited for longer, if their receiver reads marks (ECN, RFC 3168): a step, as
-    /// data centres have it (RFC 8257).
+    /// Marks frames that waited for longer, if their receiver reads marks (ECN, RFC 3168): a step,
+    /// as in data centres (RFC 8257).
     Mark {
         /// The longest wait that is not marked.
         above: Duration,
     },
-    /// Controlled delay (RFC 8289): marks a frame now and then while the queue is long, and loses
-    /// it instead if its receiver would not read the mark.
+    /// Controlled delay (RFC 8289): marks some frames while the queue is long, and drops them if
+    /// their receiver does not read marks.
     Codel,
 }
 
-/// Which frames a fault wrapper touches.
+/// The frames that a fault wrapper changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultDirection {
     /// All.
     #[default]
     Both,
-    /// Those that the stack sends.
+    /// Frames that the stack sends.
     Transmit,
-    /// Those that the stack receives.
+    /// Frames that the stack receives.
     Receive,
 }
 
-/// How often something happens, in millionths.
+/// A probability, in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chance(u32);
 
-/// A text that is no [`FaultConfig`]; says which part and why.
+/// A text that is not a [`FaultConfig`]; says which part and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault `{part}`: {why}")]
 pub struct FaultConfigError {
@@ -120,7 +120,7 @@ impl Chance {
 
     /// Whether it happens, for a random number.
     pub(crate) const fn happens(self, random: u64) -> bool {
-        // The upper half, scaled down to a million: without a bias that anybody could measure.
+        // The upper half, scaled down to a million: the bias is too small to measure.
         ((random >> 32) * 1_000_000) >> 32 < self.0 as u64
     }
 }

@@ -1,9 +1,9 @@
-//! The two bits of an IP header in which a router says that its queue is long (RFC 3168 section 5):
-//! `00` the receiver does not look, `01` and `10` it does, `11` congestion experienced.
+//! The two ECN bits of an IP header (RFC 3168 section 5): `00` the receiver does not read marks,
+//! `01` and `10` it does, `11` congestion experienced.
 
 use crate::device::Medium;
 
-/// Where the bits are: the byte, and how far up in it.
+/// The byte that has the bits, and their position in it.
 fn find(head: &[u8], medium: Medium) -> Option<(usize, u32)> {
     let ip = match medium {
         Medium::Ip => 0,
@@ -28,7 +28,7 @@ pub(super) fn is_capable(head: &[u8], medium: Medium) -> bool {
     head.get(at).is_some_and(|byte| byte >> shift & 3 != 0)
 }
 
-/// Says that this frame experienced congestion.
+/// Marks the frame as one that experienced congestion.
 pub(super) fn mark(head: &mut [u8], medium: Medium) {
     let Some((at, shift)) = find(head, medium) else { return };
     let Some(byte) = head.get_mut(at) else { return };

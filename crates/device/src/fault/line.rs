@@ -1,5 +1,5 @@
-//! What happens to frames on a bad line, decided without I/O: time is an argument, luck comes from
-//! a seed. The fault wrapper has one of these for each direction, the simulator one for each link.
+//! A simulated bad line for frames, without I/O: time is an argument, random numbers come from a
+//! seed. The fault wrapper has one for each direction, the simulator one for each link.
 //!
 //! ```text
 //!   handle --> lost? --> queue for the rate --> delay --------------> line, by time --> poll
@@ -17,36 +17,36 @@ use super::config::FaultConfig;
 use super::queue::{Queue, Verdict};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
 
-/// One direction of a bad line. Frames go in with [`handle`](Self::handle) and come out of
-/// [`poll`](Self::poll) when their time has come.
+/// One direction of a bad line. Frames enter with [`handle`](Self::handle) and leave by
+/// [`poll`](Self::poll) when they are due.
 #[derive(Clone, Debug)]
 pub struct FaultLine<T> {
     config: FaultConfig,
     random: FaultRng,
-    /// On the way, the first to arrive in front.
+    /// On the line, the first to arrive in front.
     line: VecDeque<OnTheWay<T>>,
-    /// Held back, in the order of arrival.
-    held: Vec<Held<T>>,
+    /// Delayed to be overtaken, in the order of arrival.
+    delayed: Vec<Delayed<T>>,
     queue: Queue,
-    /// When the last frame that kept its place arrives: jitter does not reorder.
+    /// When the last frame that was not delayed arrives: jitter does not reorder.
     last_due: Instant,
     counters: FaultCounters,
 }
 
-/// What a line did so far, in frames.
+/// Counts of a line, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
     /// Handed to the line.
     pub offered: u64,
-    /// Came out, copies included.
+    /// Left the line, copies included.
     pub delivered: u64,
-    /// Vanished by chance.
+    /// Lost by chance.
     pub lost: u64,
-    /// Vanished because too many waited for the rate.
+    /// Lost because too many waited for the rate.
     pub lost_queue_full: u64,
-    /// Vanished because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
+    /// Lost because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
     pub lost_early: u64,
-    /// Vanished because the line can hold no more.
+    /// Lost because the line can hold no more.
     pub lost_line_full: u64,
     /// Marked because the queue for the rate was too long.
     pub marked: u64,
@@ -54,18 +54,18 @@ pub struct FaultCounters {
     pub waited_ns: u64,
     /// Copies made.
     pub duplicated: u64,
-    /// Held back to be overtaken.
+    /// Delayed to be overtaken.
     pub reordered: u64,
     /// Marked to be damaged.
     pub corrupted: u64,
 }
 
-/// A frame that has come to the end of the line.
+/// A frame at the end of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed<T> {
     /// The frame.
     pub item: T,
-    /// `Some`: one bit is to be turned over, which one this random number decides.
+    /// `Some`: one bit is to be flipped; this random number selects it.
     pub damage: Option<u64>,
     /// The frame is to be marked as one that experienced congestion (RFC 3168).
     pub congested: bool,
@@ -78,8 +78,8 @@ struct OnTheWay<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Held<T> {
-    /// Goes on after this many others, or at this time.
+struct Delayed<T> {
+    /// Continues after this many other frames, or at this time.
     overtakers: u64,
     until: Instant,
     passed: Passed<T>,
@@ -92,23 +92,22 @@ impl<T: Clone> FaultLine<T> {
             config,
             random: FaultRng::new(config.seed),
             line: VecDeque::new(),
-            held: Vec::new(),
+            delayed: Vec::new(),
             queue: Queue::new(),
             last_due: Instant::ZERO,
             counters: FaultCounters::default(),
         }
     }
 
-    /// A frame of `bytes` bytes enters the line. Its receiver would not read a mark.
+    /// A frame of `bytes` bytes enters the line. Its receiver does not read marks.
     pub fn handle(&mut self, now: Instant, item: T, bytes: usize) {
         self.handle_capable(now, item, bytes, false);
     }
 
-    /// The same for a frame whose receiver reads marks, if `ecn_capable`.
+    /// As [`handle`](Self::handle), for a frame whose receiver reads marks, if `ecn_capable`.
     pub fn handle_capable(&mut self, now: Instant, item: T, bytes: usize, ecn_capable: bool) {
         self.counters.offered += 1;
-        // Always the same number of draws, so that turning one fault up does not reshuffle the
-        // others.
+        // Always the same number of draws, so that one fault's setting does not change the others'.
         let [loss, duplicate, reorder, corrupt, damage, overtakers, jitter] =
             std::array::from_fn(|_| self.random.next_u64());
         let config = self.config;
@@ -117,7 +116,7 @@ impl<T: Clone> FaultLine<T> {
             return;
         }
         let copies = 1 + usize::from(config.duplicate.happens(duplicate));
-        if self.line.len() + self.held.len() + copies > FAULT_MAX_FRAMES {
+        if self.line.len() + self.delayed.len() + copies > FAULT_MAX_FRAMES {
             self.counters.lost_line_full += 1;
             return;
         }
@@ -145,10 +144,10 @@ impl<T: Clone> FaultLine<T> {
         let damage = config.corrupt.happens(corrupt).then_some(damage);
         self.counters.corrupted += u64::from(damage.is_some());
         let passed = Passed { item, damage, congested };
-        if config.reorder.happens(reorder) && self.held.len() < FAULT_MAX_HELD {
+        if config.reorder.happens(reorder) && self.delayed.len() < FAULT_MAX_HELD {
             self.counters.reordered += 1;
             let overtakers = 1 + overtakers % FAULT_OVERTAKERS;
-            self.held.push(Held { overtakers, until: due + FAULT_HOLD, passed });
+            self.delayed.push(Delayed { overtakers, until: due + FAULT_HOLD, passed });
         } else {
             self.pass(due, passed);
         }
@@ -156,8 +155,8 @@ impl<T: Clone> FaultLine<T> {
 
     /// The next frame that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Passed<T>> {
-        while let Some(at) = self.held.iter().position(|held| held.until <= now) {
-            let held = self.held.remove(at);
+        while let Some(at) = self.delayed.iter().position(|held| held.until <= now) {
+            let held = self.delayed.remove(at);
             self.insert(held.until, held.passed);
         }
         if self.line.front()?.due > now {
@@ -168,21 +167,21 @@ impl<T: Clone> FaultLine<T> {
         Some(passed)
     }
 
-    /// When [`poll`](Self::poll) has something next.
+    /// When the next frame arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let held = self.held.iter().map(|held| held.until);
+        let held = self.delayed.iter().map(|held| held.until);
         held.chain(self.line.front().map(|first| first.due)).min()
     }
 
-    /// Frames on the line, held ones included.
+    /// Frames on the line, delayed ones included.
     pub fn in_flight(&self) -> usize {
-        self.line.len() + self.held.len()
+        self.line.len() + self.delayed.len()
     }
 
-    /// What is on the line, in no particular order.
+    /// The frames on the line, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         let line = self.line.iter().map(|on| &on.passed.item);
-        line.chain(self.held.iter().map(|held| &held.passed.item))
+        line.chain(self.delayed.iter().map(|held| &held.passed.item))
     }
 
     /// Counts so far.
@@ -198,19 +197,19 @@ impl<T: Clone> FaultLine<T> {
         most.saturating_sub(Duration::from_nanos(up))
     }
 
-    /// A frame that keeps its place; those held back that it is the last to overtake follow it.
+    /// Adds a frame, and the delayed frames that it is the last to overtake.
     fn pass(&mut self, due: Instant, passed: Passed<T>) {
         self.insert(due, passed);
-        for held in &mut self.held {
+        for held in &mut self.delayed {
             held.overtakers = held.overtakers.saturating_sub(1);
         }
-        while let Some(at) = self.held.iter().position(|held| held.overtakers == 0) {
-            let held = self.held.remove(at);
+        while let Some(at) = self.delayed.iter().position(|held| held.overtakers == 0) {
+            let held = self.delayed.remove(at);
             self.insert(due, held.passed);
         }
     }
 
-    /// Puts a frame on the line, behind those that arrive at the same time.
+    /// Adds a frame behind those that arrive at the same time.
     fn insert(&mut self, due: Instant, passed: Passed<T>) {
         let at = match self.line.back() {
             Some(last) if last.due > due => self.line.partition_point(|on| on.due <= due),
@@ -220,8 +219,8 @@ impl<T: Clone> FaultLine<T> {
     }
 }
 
-/// Random numbers that stay the same for a seed whatever library is updated, so that a seed in a
-/// report means the same next year: SplitMix64 (Steele, Lea, Flood, 2014).
+/// Random numbers that depend on the seed alone and on no library, so that a seed in a report stays
+/// valid: SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct FaultRng(u64);
 

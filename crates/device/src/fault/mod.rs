@@ -1,5 +1,5 @@
-//! A wrapper that makes any device bad in a repeatable way. What happens to which frame is decided
-//! in `line`, settings are in `config`; here frames are moved, cut and damaged.
+//! A wrapper that simulates a bad link repeatably. `line` decides what happens to each frame,
+//! `config` has the settings; this file moves, cuts and damages frames.
 //!
 //! ```text
 //!   stack --transmit--> [cut] line --> ready --> device
@@ -29,18 +29,17 @@ mod queue_tests;
 mod tests;
 
 /// A device with faults. Payload is never changed in place, because it is shared: a damaged frame
-/// gets a private copy of the piece that the damage is in, counted as `CopyReason::Fault`.
+/// gets a private copy of the damaged piece, counted as `CopyReason::Fault`.
 ///
-/// Frames count as the stack builds them: a super-frame is lost as one, so it is no longer than those
-/// of links that leave memory. With
-/// [`FaultConfig::cut`] super-frames are cut first, so that chances are those of packets on the
-/// wire.
+/// Frames count as the stack builds them: a super-frame is lost as one, so it is no longer than on
+/// links that leave memory. With [`FaultConfig::cut`] super-frames are cut first, so that chances
+/// are those of packets on the wire.
 pub struct Fault<D> {
     device: D,
     capabilities: Capabilities,
     transmit: Option<FaultPath>,
     receive: Option<FaultPath>,
-    /// What the device handed over last, on its way into the line.
+    /// Frames that the device has received, before they enter the line.
     arrived: VecDeque<PacketBuf>,
 }
 
@@ -50,14 +49,14 @@ pub struct FaultPath {
     line: FaultLine<PacketBuf>,
     medium: Medium,
     cut: bool,
-    /// What has come out of the line but was not taken yet.
+    /// Frames at the end of the line that were not taken yet.
     ready: VecDeque<PacketBuf>,
 }
 
 impl<D: Device> Fault<D> {
     /// `device` with these faults.
     pub fn new(device: D, config: FaultConfig) -> Self {
-        // Each direction has luck of its own.
+        // Each direction has random numbers of its own.
         let mut seeds = FaultRng::new(config.seed);
         let medium = device.capabilities().medium;
         let mut path = |but: FaultDirection| {
@@ -71,12 +70,12 @@ impl<D: Device> Fault<D> {
         Self { device, capabilities, transmit, receive, arrived: VecDeque::new() }
     }
 
-    /// What happened to frames that the stack sent.
+    /// Counts of the frames that the stack sent.
     pub fn transmit_faults(&self) -> FaultCounters {
         self.transmit.as_ref().map(FaultPath::counters).unwrap_or_default()
     }
 
-    /// What happened to frames that the stack was to receive.
+    /// Counts of the frames for the stack.
     pub fn receive_faults(&self) -> FaultCounters {
         self.receive.as_ref().map(FaultPath::counters).unwrap_or_default()
     }
@@ -86,7 +85,7 @@ impl<D: Device> Fault<D> {
         &self.device
     }
 
-    /// Sends what has come to the end of the line.
+    /// Sends the frames at the end of the line.
     fn pump(&mut self, now: Instant, ledger: &mut CopyLedger) -> Result<(), DeviceError> {
         let Some(path) = &mut self.transmit else { return Ok(()) };
         path.collect(now, ledger);
@@ -103,7 +102,7 @@ impl FaultPath {
         Self { line: FaultLine::new(config), medium, cut: config.cut, ready: VecDeque::new() }
     }
 
-    /// A frame enters. It says what is left to do for its checksum, as on the way to a device.
+    /// A frame enters, with its checksum work as on the way to a device.
     pub fn handle(&mut self, now: Instant, frame: PacketBuf, ledger: &mut CopyLedger) {
         let capable = ecn::is_capable(frame.head(), self.medium);
         if !self.cut || frame.gso.is_none() {
@@ -124,7 +123,7 @@ impl FaultPath {
         self.ready.pop_front()
     }
 
-    /// When [`poll`](Self::poll) has something next.
+    /// When the next frame arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.ready.is_empty() { self.line.poll_timeout() } else { Some(Instant::ZERO) }
     }
@@ -139,7 +138,7 @@ impl FaultPath {
         self.line.in_flight() + self.ready.len()
     }
 
-    /// Takes what has arrived off the line, and damages what is to be damaged.
+    /// Takes frames from the line, and damages those that are marked.
     fn collect(&mut self, now: Instant, ledger: &mut CopyLedger) {
         while let Some(Passed { mut item, damage, congested }) = self.line.poll(now) {
             if congested {
@@ -169,8 +168,8 @@ impl<D: Device> Device for Fault<D> {
         }
         self.pump(now, ledger)?;
         let Some(path) = &mut self.transmit else { return Ok(()) };
-        // What the device has no room for stands in front of what comes now, which stays with the
-        // stack: no queue grows here.
+        // Frames that the device has no room for are sent first; new frames stay with the stack, so
+        // that no queue grows here.
         if !path.ready.is_empty() {
             return Ok(());
         }
@@ -202,14 +201,13 @@ impl<D: Device> Device for Fault<D> {
         let count = max.min(path.ready.len());
         frames.extend(path.ready.drain(..count));
         match result {
-            // What it sent before it was gone is still on the line.
+            // Frames sent before the device was gone are still on the line.
             Err(DeviceError::Closed) if path.in_flight() > 0 || count > 0 => Ok(count),
             result => result.map(|_| count),
         }
     }
 
-    /// What went over a line before, whose frame may have left twice or in another order, counts as lost
-    /// there.
+    /// Frames that went over a line count as lost there: they may have been duplicated or reordered.
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
         let before = frames.len();
         self.device.take_refused(frames);
@@ -220,7 +218,7 @@ impl<D: Device> Device for Fault<D> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let paths = [&self.transmit, &self.receive].into_iter().flatten();
-        // What is ready waits for room in the device, or to be asked for, not for a time.
+        // Ready frames wait for room in the device, not for a time.
         let lines = paths.filter_map(|path| path.line.poll_timeout());
         lines.chain(self.device.poll_timeout()).min()
     }
@@ -236,7 +234,7 @@ impl<D: Device> Device for Fault<D> {
     }
 }
 
-/// Cuts a super-frame into the frames of the wire. One whose headers cannot be read stays whole.
+/// Cuts a super-frame into the frames of the wire. If its headers cannot be read, it stays whole.
 fn cut_frame(frame: PacketBuf, ledger: &mut CopyLedger) -> VecDeque<PacketBuf> {
     let mut wire = VecDeque::new();
     // A frame shares its payload: the clone is references.
@@ -247,9 +245,9 @@ fn cut_frame(frame: PacketBuf, ledger: &mut CopyLedger) -> VecDeque<PacketBuf> {
     wire
 }
 
-/// Turns one bit over, behind the link header (whose damage a wire's own check finds). The frame
-/// comes out with a complete checksum that does not fit any more, and with the receiver told to
-/// look; a super-frame comes out as frames of the wire, of which one is damaged.
+/// Flips one bit, behind the link header (a wire's own check finds damage there). The frame gets a
+/// complete checksum that does not match, and the receiver has to verify it; a super-frame becomes
+/// frames of the wire, of which one is damaged.
 fn damage_frame(
     mut frame: PacketBuf,
     medium: Medium,
@@ -280,14 +278,14 @@ fn damage_frame(
             flip(frame, at, 1 << random.below(8), ledger);
         }
     }
-    // Every one of them was completed, so every one can be verified.
+    // All checksums were completed, so all can be verified.
     for frame in &mut wire {
         frame.rx_checksum = RxChecksum::Unknown;
     }
     wire
 }
 
-/// Turns the bits of `mask` over in byte `at` of a frame.
+/// Flips the bits of `mask` in byte `at` of a frame.
 fn flip(frame: &mut PacketBuf, at: usize, mask: u8, ledger: &mut CopyLedger) {
     if let Some(byte) = frame.head_mut().get_mut(at) {
         *byte ^= mask;

@@ -1,7 +1,7 @@
-//! The queue in front of a line's rate: how long it gets, and whom it tells.
+//! The queue in front of a line's rate: its length, and its congestion signals.
 //!
-//! It is first in, first out and its rate is fixed, so when a frame will leave is known when it
-//! enters: every decision is made then, the same that a router would make when it sends.
+//! It is first in, first out and its rate is fixed, so the time at which a frame leaves is known
+//! when it enters: every decision is made then, as a router makes it when it sends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::limits::{CODEL_INTERVAL, CODEL_TARGET};
 /// Frames that wait for the rate.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
-    /// When each frame has left, and its bytes; the first in front.
+    /// When each frame leaves, and its bytes; the first in front.
     waiting: VecDeque<(Instant, usize)>,
-    /// Their bytes.
+    /// The bytes of all frames.
     bytes: usize,
-    /// When the last of them has left.
+    /// When the last frame leaves.
     busy_until: Instant,
     codel: Codel,
 }
 
-/// What becomes of a frame.
+/// The decision for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It leaves.
     Send {
-        /// When its last bit has.
+        /// When its last bit is sent.
         left: Instant,
-        /// How long it waited for its first.
+        /// How long it waits for its first bit.
         waited: Duration,
         /// It is to be marked: the queue is too long.
         congested: bool,
@@ -67,7 +67,7 @@ impl Queue {
             self.waiting.pop_front();
         }
         let room = config.limit_bytes.is_none_or(|most| self.bytes + bytes <= most);
-        // An empty queue takes one frame however large it is, or it would never be sent.
+        // An empty queue takes a frame of any length, or it would never be sent.
         if self.waiting.len() >= config.limit || !room && !self.waiting.is_empty() {
             return Verdict::Full;
         }
@@ -90,25 +90,25 @@ impl Queue {
     }
 }
 
-/// Controlled delay (RFC 8289): a queue that does not get short for a whole interval is too long,
-/// and then one frame is told, and more and more often until it gets short.
+/// Controlled delay (RFC 8289): if a queue does not get short for a whole interval, one frame is
+/// marked or dropped, and more and more often until it gets short.
 #[derive(Clone, Debug, Default)]
 struct Codel {
     /// When the queue will have been too long for an interval; `None`: it is short.
     first_above: Option<Instant>,
-    /// Frames are told now.
+    /// Frames are being marked or dropped.
     telling: bool,
     /// When the next one is.
     next: Instant,
-    /// Frames told since the queue got long.
+    /// Frames marked or dropped since the queue got long.
     count: u64,
-    /// `count` when it began to be told last.
+    /// `count` when this began last.
     last_count: u64,
 }
 
 impl Codel {
-    /// Asked for each frame in turn, at the time at which it leaves, having waited so long; `true`:
-    /// tell this one.
+    /// Called for each frame in order, at the time at which it leaves, having waited so long;
+    /// `true`: mark or drop this one.
     fn is_too_long(&mut self, now: Instant, waited: Duration, own_time: Duration) -> bool {
         // > RFC 8289 section 5.6: if (r.sojourn_time < TARGET || bytes() <= maxpacket)
         //

@@ -1,5 +1,5 @@
-//! Byte path, steps S6 and R1 over the pair link: two ends in one process, frames pass by value
-//! and payload by reference. Read `spsc` (the queue) and `bell` (who wakes whom) beside it.
+//! Variant of steps S6 and R1, over the pair link: two ends in one process, frames pass by value
+//! and payload by reference. Read `spsc` (the queue) and `bell` (the wake-ups) beside it.
 //!
 //! ```text
 //!   left end                                     right end
@@ -8,10 +8,10 @@
 //!   eventfd  <- rung by right                    eventfd  <- rung by left
 //! ```
 //!
-//! Each end belongs to one thread at a time, the two to different threads if they like. A ring
-//! that is full leaves frames with the sender, so nothing is lost on a pair. An end whose peer is gone
-//! receives what that had sent, and then the error [`DeviceError::Closed`]: nobody can ever be at the
-//! other end again. What it sends is dropped and counted.
+//! Each end belongs to one thread at a time, the two perhaps to different threads. If a ring is
+//! full, frames stay with the sender, so nothing is lost on a pair. An end whose peer is dropped
+//! receives what that had sent, and then the error [`DeviceError::Closed`], for good. What it sends
+//! is dropped and counted.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,9 +51,9 @@ pub struct PairConfig {
     /// `false`: the pair offers neither, so that a stack on it works as on a plain network card.
     pub offload: bool,
     /// Longest super-frame, as an IP packet, in bytes: twice the `mtu` (less: there are none) to
-    /// 2,097,120, which is the default. What is longer than 65,535 has 0 in the length field of its IP
-    /// header, as in Linux (`gso_max_size`): the frame knows its length. Beyond 65,535, TCP also takes the
-    /// peer for one in the same machine, and gathers what is sent until it has acknowledged.
+    /// 2,097,120, which is the default. A longer one than 65,535 has 0 in the length field of its
+    /// IP header, as in Linux (`gso_max_size`): the frame knows its length. Beyond 65,535, TCP also
+    /// assumes that the peer is in the same machine, and collects output until an acknowledgement.
     pub max_super_frame: usize,
 }
 
@@ -70,8 +70,8 @@ impl Default for PairConfig {
     }
 }
 
-/// Makes two devices that are joined: what one sends, the other receives, by reference.
-/// `Pair::new(Default::default())` does for most; [`PairConfig`] has the settings.
+/// Makes two joined devices: each receives what the other sends, by reference.
+/// `Pair::new(Default::default())` suits most; [`PairConfig`] has the settings.
 #[derive(Debug)]
 pub struct Pair;
 
@@ -81,7 +81,7 @@ impl Pair {
     /// # Errors
     /// [`DeviceError::Config`] if a setting is out of its range, [`DeviceError::System`] if the
     /// process has no descriptor left.
-    // Not `Self`: a pair has no life of its own, only its ends have.
+    // Not `Self`: only the two ends are values.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(config: PairConfig) -> Result<(PairEnd, PairEnd), DeviceError> {
         config.check()?;
@@ -101,19 +101,19 @@ pub struct PairEnd {
     capabilities: Capabilities,
     tx: Producer<PacketBuf>,
     rx: Consumer<PacketBuf>,
-    /// Behind the queues: fields are dropped in order, and a peer that this wakes for the last
-    /// time must find the queues closed.
+    /// Behind the queues: fields are dropped in order, and a peer that this wakes for the last time
+    /// must find the queues closed.
     peer: Peer,
     ours: Arc<Waiter>,
     /// The last `transmit` left frames behind.
     blocked: bool,
     armed: bool,
-    /// Rings that the peer took upon itself and that we have not read from our eventfd yet.
+    /// Wake-ups by the peer that were not read from the eventfd yet.
     unread_rings: u64,
     counters: DeviceCounters,
 }
 
-/// The other end, as far as we wake it.
+/// The part of the other end that wakes it.
 struct Peer(Arc<Waiter>);
 
 /// How an end sleeps: the word it sets, and the descriptor that its peer then writes to.
@@ -155,7 +155,7 @@ impl PairConfig {
             medium: Medium::Ethernet,
             mac,
             mtu: self.mtu,
-            // What has no room for two segments would only make a small one after every large one.
+            // Without room for two segments, a small segment would follow every large one.
             max_super_frame: if self.offload && self.mtu <= self.max_super_frame / 2 {
                 self.max_super_frame
             } else {
@@ -211,8 +211,8 @@ impl PairEnd {
         frame.len() <= limit + MAX_LINK_HEADER && (caps.tx_checksum || !partial)
     }
 
-    /// Drops, and counts, what a peer that is gone did not take: its pages go home now, not when
-    /// this end is dropped.
+    /// Drops, and counts, frames that a dropped peer did not take: their pages are released now,
+    /// not with this end.
     fn reclaim(&mut self) {
         if self.tx.is_closed() {
             self.counters.tx_dropped_closed += self.tx.reclaim() as u64;
@@ -236,7 +236,7 @@ impl Device for PairEnd {
             frames.clear();
             self.reclaim();
         }
-        // A frame is changed where it is and moved once: it is four cache lines long.
+        // A frame is changed in place and moved once: it is four cache lines long.
         while !self.tx.is_full()
             && let Some(frame) = frames.front_mut()
         {
@@ -283,7 +283,7 @@ impl Device for PairEnd {
             }
         }
         self.reclaim();
-        // It closes its two queues before it says so: what it has sent is seen here, if there is any.
+        // It closes its two queues before it says so: everything it has sent is visible here.
         if count == 0 && self.tx.is_closed() && self.rx.available() == 0 {
             return Err(DeviceError::Closed);
         }
@@ -300,7 +300,7 @@ impl Device for PairEnd {
         }
         self.armed = true;
         self.ours.bell.set(if self.blocked { FRAMES | ROOM } else { FRAMES });
-        // Look again, after the fence in `set`: what the peer did before it could see the word.
+        // Check again, after the fence in `set`: the peer's earlier changes are visible.
         let room =
             self.blocked && (self.tx.is_closed() || is_roomy(self.tx.free(), self.tx.capacity()));
         self.reclaim();
@@ -311,8 +311,8 @@ impl Device for PairEnd {
         if !std::mem::take(&mut self.armed) && self.unread_rings == 0 {
             return;
         }
-        // Only a peer that took the word rings, and once; so we know whether there is, or soon
-        // will be, anything to read, and polling costs no system call.
+        // Only a peer that took the word writes, and once; so it is known whether there is, or will
+        // be, anything to read, and polling costs no system call.
         if self.ours.bell.clear() {
             self.unread_rings += 1;
         }
@@ -327,19 +327,18 @@ impl Device for PairEnd {
     }
 }
 
-/// Turns what the sender says about a frame into what the receiver may believe, for links that
-/// stay in memory.
+/// Turns the sender's checksum state of a frame into the receiver's, for links that stay in memory.
 pub fn hand_over(frame: &mut PacketBuf) {
     frame.rx_checksum = match std::mem::take(&mut frame.tx_checksum) {
-        // The sum was never taken, because nothing can go wrong with memory that stays where it is.
+        // Never computed, because memory that stays in place cannot be damaged.
         TxChecksum::Partial { .. } => RxChecksum::Valid,
-        // Somebody took it, on a stack without offload, or to damage the frame on purpose: verify.
+        // Computed by a stack without offload, or to damage the frame on purpose: verify.
         TxChecksum::Done => RxChecksum::Unknown,
     };
 }
 
-/// Whether a sender that ran out of room is worth waking: half of the ring is free. It looks for
-/// the same before it sleeps.
+/// Whether a sender that ran out of room should be woken: half of the ring is free. It checks the
+/// same before it sleeps.
 fn is_roomy(free: usize, capacity: usize) -> bool {
     free >= capacity.div_ceil(2)
 }
@@ -373,11 +372,11 @@ impl Waiter {
     }
 
     fn ring(&self) {
-        // Fails only when 2^64 - 1 rings are unread; then the reader is awake anyhow.
+        // Fails only when 2^64 - 1 wake-ups are unread; then the reader is awake anyhow.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Rings since the last call; 0 if none has arrived yet.
+    /// Wake-ups since the last call; 0 if none has arrived yet.
     fn read_rings(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.event, &mut count) {

@@ -5,33 +5,32 @@
 //!   .......|============ consumer's =======|---- not yet published ----|........ free ........
 //! ```
 //!
-//! Both indices count up for ever and are reduced to a slot by a mask. Each side keeps the last
-//! value it saw of the other's index and looks again only when that one says full or empty, so in
-//! a steady flow a cache line travels once a burst, not once a frame: the producer fills slots
-//! with [`push`](Producer::push) and shows them all at once with [`publish`](Producer::publish);
-//! the consumer takes with [`pop`](Consumer::pop) and gives the slots back all at once with
+//! Both indices count up for ever; a mask gives the slot. Each side keeps the last value it saw of
+//! the other's index and reads it again only when that one says full or empty, so in a steady flow
+//! a cache line travels once a burst, not once a frame: the producer fills slots with
+//! [`push`](Producer::push) and shows them together with [`publish`](Producer::publish); the
+//! consumer takes with [`pop`](Consumer::pop) and gives the slots back together with
 //! [`release`](Consumer::release).
 //!
-//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against
-//! loom's.
+//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against loom's.
 
 use core::mem::MaybeUninit;
 
 use super::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
-/// Keeps what one side writes off the cache lines that the other side writes. 128, because x86
-/// fetches lines in pairs.
+/// Keeps one side's fields off the cache lines that the other side writes. 128, because x86 fetches
+/// lines in pairs.
 #[repr(align(128))]
 struct Padded<T>(T);
 
 struct Shared<T> {
-    /// First slot that is the consumer's; the consumer stores.
+    /// First slot of the consumer's; the consumer stores it.
     head: Padded<AtomicUsize>,
-    /// First slot that is not; the producer stores.
+    /// First slot that is not the consumer's; the producer stores it.
     tail: Padded<AtomicUsize>,
-    /// Set by a consumer that is dropped, last of all.
+    /// Set by a consumer that is dropped, as its last step.
     consumer_gone: Padded<AtomicBool>,
-    /// A power of two of them.
+    /// The slots, a power of two of them.
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
@@ -43,23 +42,23 @@ unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-/// The side that puts in. One thread at a time.
+/// The side that adds items. For one thread at a time.
 pub(crate) struct Producer<T> {
     shared: Arc<Shared<T>>,
     /// Where the next push goes; `published..reserved` is filled but not shown yet.
     reserved: usize,
     published: usize,
-    /// The consumer's index when we last looked.
+    /// The consumer's index when last read.
     head: usize,
 }
 
-/// The side that takes out. One thread at a time.
+/// The side that takes items. For one thread at a time.
 pub(crate) struct Consumer<T> {
     shared: Arc<Shared<T>>,
     /// What the next pop takes; `released..next` is taken but not given back yet.
     next: usize,
     released: usize,
-    /// The producer's index when we last looked.
+    /// The producer's index when last read.
     tail: usize,
 }
 
@@ -77,7 +76,7 @@ pub(crate) fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Puts an item in a slot, not yet visible to the consumer; gives it back if all are taken.
+    /// Puts an item in a slot, not yet visible to the consumer; returns it if all are taken.
     #[inline]
     pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
@@ -98,8 +97,8 @@ impl<T> Producer<T> {
         if self.published == self.reserved {
             return false;
         }
-        // Release pairs with the Acquire in `Consumer::available`: who sees the index sees the
-        // items behind it.
+        // Release pairs with the Acquire in `Consumer::available`: the items are visible with the
+        // index.
         self.shared.tail.0.store(self.reserved, Ordering::Release);
         self.published = self.reserved;
         true
@@ -113,7 +112,7 @@ impl<T> Producer<T> {
     /// Slots that can be pushed into now.
     pub(crate) fn free(&mut self) -> usize {
         // Acquire pairs with the Release in `Consumer::release`: the consumer has moved the items
-        // out before we write over them.
+        // out before they are overwritten.
         self.head = self.shared.head.0.load(Ordering::Acquire);
         self.shared.slots.len() - self.reserved.wrapping_sub(self.head)
     }
@@ -123,20 +122,19 @@ impl<T> Producer<T> {
         self.shared.slots.len()
     }
 
-    /// Whether the consumer is gone. What it left behind is ours to drop:
-    /// [`reclaim`](Self::reclaim).
+    /// Whether the consumer is dropped. [`reclaim`](Self::reclaim) drops what it left.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.consumer_gone.0.load(Ordering::Acquire)
     }
 
-    /// Drops whatever a consumer that is gone did not take; returns how many.
+    /// Drops the items that a dropped consumer did not take; returns how many.
     pub(crate) fn reclaim(&mut self) -> usize {
         if !self.is_closed() {
             return 0;
         }
         self.publish();
         // Acquire in `is_closed` pairs with the Release in the consumer's drop, after which it
-        // touches nothing: its role is ours.
+        // touches nothing: the producer has its role.
         // SAFETY: there is no consumer any more, and `&mut self` is the only producer.
         unsafe { self.shared.drop_all() }
     }
@@ -152,7 +150,7 @@ impl<T> Consumer<T> {
         let slot = self.shared.slot(self.next)?;
         let item = slot.with_mut(|at| {
             // SAFETY: `next < tail`, which was read with Acquire, so the producer has filled the
-            // slot and will not touch it before we release; `next` moves on, so nobody reads the
+            // slot and will not touch it before we release; `next` moves on, so no code reads the
             // item out a second time.
             unsafe { at.cast::<T>().read() }
         });
@@ -192,14 +190,14 @@ impl<T> Drop for Producer<T> {
 
 impl<T> Drop for Consumer<T> {
     fn drop(&mut self) {
-        // Each slot is given back before its item is dropped: a drop that panics must not leave an
+        // Each slot is released before its item is dropped: a drop that panics must not leave an
         // item behind that would be dropped again.
         while let Some(item) = self.pop() {
             self.release();
             drop(item);
         }
         self.release();
-        // Last of all: from here on the slots are the producer's alone.
+        // As the last step: from here on the slots are the producer's alone.
         self.shared.consumer_gone.0.store(true, Ordering::Release);
     }
 }
@@ -225,7 +223,7 @@ impl<T> Shared<T> {
             self.head.0.store(at, Ordering::Release);
             if let Some(slot) = slot {
                 // SAFETY: the slot lay in `head..tail`, so it is filled; `head` has moved on, so it
-                // is dropped once; nobody else reaches it (the caller's promise).
+                // is dropped once; no other code reaches it (the caller's promise).
                 slot.with_mut(|item| unsafe { item.cast::<T>().drop_in_place() });
             }
         }

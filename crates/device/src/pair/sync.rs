@@ -1,10 +1,10 @@
-//! What `spsc` and `bell` use from the standard library. `tests/loom_spsc.rs` puts loom's
-//! equivalents in its place.
+//! Names of the standard library that `spsc` and `bell` use, so that `tests/loom_spsc.rs` can
+//! replace them by loom's.
 
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::Arc;
 
-/// The cell of `core`, in loom's shape: access is a closure, so that loom can watch it.
+/// The cell of `core`, in loom's shape: access is a closure, so that loom can observe it.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {

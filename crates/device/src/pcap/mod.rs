@@ -1,14 +1,13 @@
-//! Captures: a wrapper that writes every frame of a device to a pcapng file, as Wireshark opens
-//! it, and the writer below it. Read [`Pcap`] first.
+//! Captures: a wrapper that writes every frame of a device to a pcapng file, as Wireshark opens it,
+//! and the writer below it. Read [`Pcap`] first.
 //!
-//! A capture shows what the stack and the device hand each other: super-frames as they are, and
-//! transport checksums that are left to the device as they stand (Wireshark's "checksum offload").
-//! Writing payload to the file is no copy of the ledger, with one exception: payload that somebody
-//! else may change is read through snapshots, which are counted as `CopyReason::Snapshot`. So a
-//! test that counts copies runs without a capture.
+//! A capture shows the frames between the stack and the device: super-frames uncut, and transport
+//! checksums that are left to the device incomplete (Wireshark's "checksum offload"). Writing payload
+//! to the file is no copy of the ledger, with one exception: shared payload is read through snapshots,
+//! which are counted as `CopyReason::Snapshot`. So a test that counts copies runs without a capture.
 //!
-//! The section and the interface description are written by `pcap-file`. Its packet block wants
-//! the frame in one piece, so ours, which takes pieces, is written here.
+//! `pcap-file` writes the section and the interface description. Its packet block needs the frame
+//! in one piece, so the one here takes pieces.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -34,8 +33,7 @@ mod tests;
 pub struct PcapConfig {
     /// Bytes of each frame that are kept; its true length is always recorded.
     pub snaplen: u32,
-    /// What the stack's clock calls zero, as time since 1970-01-01 UTC. With zero, captures start
-    /// in 1970.
+    /// The zero of the stack's clock, as time since 1970-01-01 UTC. With zero, captures start in 1970.
     pub epoch: Duration,
 }
 
@@ -45,7 +43,7 @@ impl Default for PcapConfig {
     }
 }
 
-/// Which way a captured frame went.
+/// The direction of a captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcapDirection {
     /// From the device to the stack.
@@ -63,9 +61,9 @@ pub struct PcapCounters {
     pub lost: u64,
 }
 
-/// A device whose frames are written to a file. No super-frame is asked for that is longer than an IP
-/// header can say, because few tools read those; otherwise traffic passes unchanged, whatever happens
-/// to the file: the first error ends the capture, is logged, and what is missing is counted.
+/// A device whose frames are written to a file. It offers no super-frame longer than an IP header
+/// can express, because few tools read those; otherwise traffic passes unchanged, whatever happens
+/// to the file: the first error ends the capture and is logged, and missing frames are counted.
 pub struct Pcap<D, W: Write + Send> {
     device: D,
     capabilities: Capabilities,
@@ -82,7 +80,7 @@ struct Capture<W: Write + Send> {
 }
 
 impl<D: Device> Pcap<D, File> {
-    /// Captures to a new file; one that exists is overwritten.
+    /// Captures to a new file; an existing one is overwritten.
     pub fn create(device: D, path: impl AsRef<Path>, config: PcapConfig) -> io::Result<Self> {
         Self::new(device, File::create(path)?, config)
     }
@@ -143,7 +141,7 @@ impl<W: Write + Send> Capture<W> {
 
     fn stop(&mut self, error: &io::Error) {
         tracing::warn!(%error, "capture stopped: the file cannot be written; traffic goes on");
-        // What is buffered cannot be written either: dropping the writer would only try again.
+        // The buffered rest cannot be written either: dropping the writer would only try again.
         if let Some((writer, _)) = self.writer.take() {
             writer.abandon();
         }
@@ -181,7 +179,7 @@ impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
     }
 
     fn arm(&mut self) -> bool {
-        // About to sleep: time to write, and whoever looks at the file sees all there is.
+        // Before a sleep: write, so that readers of the file see everything.
         self.capture.flush();
         self.device.arm()
     }
@@ -284,12 +282,12 @@ impl<W: Write> PcapWriter<W> {
         write_words(out, &after)
     }
 
-    /// Hands everything to the file.
+    /// Flushes everything to the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.get_mut().flush()
     }
 
-    /// Drops the writer without writing what is buffered.
+    /// Drops the writer without writing its buffer.
     fn abandon(self) {
         let _ = self.out.into_inner().into_parts();
     }

@@ -1,4 +1,4 @@
-//! The send buffer: what a writer's frames occupy until whoever consumed them lets go.
+//! The send buffer: the memory of a writer's frames until their consumers drop them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,13 +8,13 @@ use pagewire_mem::{Lender, Loan};
 /// Called, on whatever thread, when a writer that would wait can go on.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// How much a writer may have under way.
+/// How much a writer may have outstanding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendBuffer {
-    /// As much as there is memory: what virtual machines use.
+    /// As much as there is memory: for virtual machines.
     #[default]
     Unlimited,
-    /// So many bytes. A frame is taken while less is used, however long it is, as sockets do.
+    /// So many bytes. A frame of any length is taken while less is used, as sockets do.
     Bytes(usize),
 }
 
@@ -28,7 +28,7 @@ impl SendBuffer {
     }
 }
 
-/// What is charged, shared by a port and the packets that it made.
+/// The charge of a port, shared with its packets.
 pub(super) struct Account {
     used: AtomicUsize,
     limit: AtomicUsize,
@@ -55,7 +55,7 @@ impl Account {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether a frame may come in. With `wait`, whoever is told no is woken when there is room.
+    /// Whether a frame may come in. With `wait`, a refused writer is woken when there is room.
     pub(super) fn has_room(&self, wait: bool) -> bool {
         if self.is_below() {
             return true;
@@ -63,8 +63,8 @@ impl Account {
         if !wait {
             return false;
         }
-        // Sequentially consistent, with the drop of a charge: either we see what it gave back, or
-        // it sees that we wait. With less, both could miss, and nobody would wake the writer.
+        // Sequentially consistent, with the drop of a charge: either this sees what it gave back,
+        // or it sees the wait. With less, both could miss, and the writer would not be woken.
         self.waiting.store(true, Ordering::SeqCst);
         self.is_below()
     }

@@ -1,7 +1,7 @@
-//! What a writer is told, and why frames were lost.
+//! Errors of a writer, and reasons for lost frames.
 
-/// Why a frame was not taken. But for [`WouldBlock`](Self::WouldBlock) and [`Again`](Self::Again) it
-/// is dropped, and counted.
+/// Why a frame was not taken. Except for [`WouldBlock`](Self::WouldBlock) and
+/// [`Again`](Self::Again) it is dropped, and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
@@ -21,8 +21,8 @@ pub enum PortError {
     /// ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)).
     #[error("a super-frame in segments of {0} bytes would become too many frames")]
     Segments(u16),
-    /// The send buffer is full and the writer would wait: it keeps the frame, and the port's `wake`
-    /// is called when there is room.
+    /// The send buffer is full and the writer waits: it keeps the frame, and the port's `wake` is
+    /// called when there is room.
     #[error("the send buffer is full: wait for room")]
     WouldBlock,
     /// The send buffer is full and the writer does not wait: it keeps the frame.
@@ -37,7 +37,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Linux's number for it, as a tap answers a write (`drivers/net/tun.c`).
+    /// Linux's number for it, as a tap returns it for a write (`drivers/net/tun.c`).
     pub const fn errno(self) -> i32 {
         match self {
             Self::Fault => libc::EFAULT,
@@ -81,13 +81,13 @@ pagewire_mem::drop_reasons! {
     Segments = "segments",
     /// The port is down.
     Down = "down",
-    /// The hook said so.
+    /// The hook dropped it.
     Hook = "hook",
-    /// The hook moved the frame's start beyond what the virtio header speaks of.
+    /// The hook moved the frame's start beyond an offset of the virtio header.
     HookMoved = "hook_moved",
     /// Sent back to a writer whose queue is full.
     BackFull = "back_full",
-    /// Redirected to a port that is not there.
+    /// Redirected to an unknown port.
     RedirectUnknown = "redirect_unknown",
     /// Redirected to a port whose queue is full.
     RedirectFull = "redirect_full",

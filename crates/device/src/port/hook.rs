@@ -1,38 +1,38 @@
-//! The early hook: a program that looks at a frame before there is a packet, as XDP's do.
+//! The early hook: a program that sees a frame before there is a packet, as XDP's do.
 
 use super::table::PortId;
 use crate::port::limits::MIN_ETHERNET;
 
-/// What becomes of a frame.
+/// The hook's decision for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on into the stack.
+    /// It passes to the stack.
     Pass,
     /// It is dropped, and counted.
     Drop,
-    /// It goes back to the writer of the port that it came in by.
+    /// It goes back to the guest of its port.
     SendBack,
-    /// It goes to the guest behind another port; dropped, and counted, if there is none.
+    /// It goes to the guest of another port; dropped, and counted, if there is none.
     Redirect(PortId),
 }
 
-/// Looks at every frame that a port takes, whatever path it takes.
+/// Sees every frame that a port takes.
 ///
-/// The bytes are private: the writer cannot change them under the hook, and what the hook saw and left
-/// is what the stack parses.
+/// The bytes are private: the writer cannot change them under the hook, and the stack parses the
+/// bytes that the hook leaves.
 pub trait EarlyHook: Send {
     /// Decides about a frame, which it may change.
     fn look(&mut self, frame: &mut RawFrame<'_>) -> Verdict;
 
-    /// How many of a frame's first bytes it looks at; all, unless it says otherwise. What lies beyond
-    /// is copied only when the frame is not dropped. The same at every call.
+    /// How many of a frame's first bytes the hook needs; all by default. The rest is copied only
+    /// when the frame is not dropped. The same at every call.
     fn reach(&self) -> usize {
         usize::MAX
     }
 }
 
-/// A hook that looks at no more of a frame than its first so many bytes, at least 14: a filter on
-/// headers, to which the length of a frame that it drops makes no difference.
+/// A hook that sees only a frame's first bytes, at least 14: a filter on headers, whose drops cost
+/// the same at any length.
 #[derive(Debug)]
 pub struct FirstBytes<H>(pub usize, pub H);
 
@@ -65,8 +65,8 @@ pub struct OutOfBounds;
 ///              ^ adjust_head         ^ adjust_tail
 /// ```
 ///
-/// Of a frame that goes by reference only the headers are here, of one that is longer than the hook
-/// reaches only so much, and then its end cannot be moved.
+/// For a frame by reference, the buffer has only the headers; for one longer than the hook's reach,
+/// only so much, and then its end cannot be moved.
 #[derive(Debug)]
 pub struct RawFrame<'a> {
     buffer: &'a mut [u8],
@@ -82,17 +82,17 @@ impl<'a> RawFrame<'a> {
         Self { buffer, start, end, rest }
     }
 
-    /// The bytes that can be looked at.
+    /// The bytes in the buffer.
     pub fn data(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The bytes that can be changed.
+    /// The bytes in the buffer, mutable.
     pub fn data_mut(&mut self) -> &mut [u8] {
         self.buffer.get_mut(self.start..self.end).unwrap_or_default()
     }
 
-    /// Bytes of the whole frame, those included that are not here.
+    /// Bytes of the whole frame, including those outside the buffer.
     pub fn len(&self) -> usize {
         self.end - self.start + self.rest
     }
@@ -112,11 +112,10 @@ impl<'a> RawFrame<'a> {
         if self.rest > 0 { 0 } else { self.buffer.len() - self.end }
     }
 
-    /// Moves the frame's start: forward (`by` positive) takes bytes off, backward adds bytes, which
-    /// are zero.
+    /// Moves the frame's start: forward (`by` positive) removes bytes, backward adds zero bytes.
     ///
     /// # Errors
-    /// [`OutOfBounds`], and nothing moves, if there is not that much headroom, or if fewer than 14
+    /// [`OutOfBounds`], and nothing moves, if there is too little headroom, or if fewer than 14
     /// bytes would be left.
     pub fn adjust_head(&mut self, by: isize) -> Result<(), OutOfBounds> {
         let start = self.start.checked_add_signed(by).ok_or(OutOfBounds)?;
@@ -131,12 +130,11 @@ impl<'a> RawFrame<'a> {
         Ok(())
     }
 
-    /// Moves the frame's end: forward (`by` positive) adds bytes, which are zero, backward takes
-    /// bytes off.
+    /// Moves the frame's end: forward (`by` positive) adds zero bytes, backward removes bytes.
     ///
     /// # Errors
-    /// [`OutOfBounds`], and nothing moves, if there is not that much tailroom, if fewer than 14
-    /// bytes would be left, or if part of the frame is elsewhere.
+    /// [`OutOfBounds`], and nothing moves, if there is too little tailroom, if fewer than 14 bytes
+    /// would be left, or if part of the frame is elsewhere.
     pub fn adjust_tail(&mut self, by: isize) -> Result<(), OutOfBounds> {
         let end = self.end.checked_add_signed(by).ok_or(OutOfBounds)?;
         if self.rest > 0 || end > self.buffer.len() || end < self.start + MIN_ETHERNET {

@@ -3,7 +3,7 @@
 use pagewire_mem::{CACHE_LINE, PAGE_SIZE};
 
 /// Bytes in front of a frame that is built in place: a cache line for a hook to put headers in, as
-/// Linux reserves in front of what a tap is written (`NET_SKB_PAD`).
+/// Linux reserves for frames written to a tap (`NET_SKB_PAD`).
 pub const HEADROOM: usize = CACHE_LINE;
 
 /// Shortest frame on Ethernet, in bytes: its header.
@@ -13,23 +13,23 @@ pub const MIN_ETHERNET: usize = 14;
 /// jumbo payload.
 pub const MAX_FRAME: usize = 18 + 65_535;
 
-/// Memory for frames that are copied, in bytes per port, unless the settings say otherwise: what
-/// a datagram socket queues of the smallest frames, several times over. Touched only as far as used.
+/// Memory for copied frames, in bytes per port, by default: several times what a datagram socket
+/// queues of the smallest frames. Touched only as far as used.
 pub const POOL_BYTES: usize = 16 << 20;
 
 /// Least memory for frames, in bytes: the longest frame must fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 
-/// Frames that wait for a port's guest after a hook sent them back, and as many that were redirected
-/// to it: four turns' worth, beyond which a guest that does not read loses them.
+/// Frames that wait for a port's guest after a hook sent them back, and as many that were redirected to
+/// it: four turns' worth, beyond which frames for a guest that does not read are lost.
 pub const QUEUED_FRAMES: usize = 1024;
 
 /// Ports that can redirect to each other.
 pub const MAX_PORTS: usize = 256;
 
-/// Length from which a guest's memory is passed by reference rather than copied, in bytes, unless the
-/// writer decides otherwise: what does not fit a page with its surroundings, and is never built in
-/// place.
+/// Length in bytes from which a guest's memory is passed by reference rather than copied, unless
+/// the writer decides otherwise: frames that do not fit a page with their headroom and record, and
+/// are never built in place.
 pub const ZEROCOPY_FROM: usize = largest_built() + 1;
 
 /// Longest frame that is built in place, in bytes.
@@ -37,7 +37,7 @@ pub const fn largest_built() -> usize {
     PAGE_SIZE - HEADROOM - METADATA
 }
 
-/// Bytes that a packet's own record takes, in whole cache lines.
+/// Bytes of a packet's record, in whole cache lines.
 pub const METADATA: usize =
     core::mem::size_of::<pagewire_mem::PacketBuf>().next_multiple_of(CACHE_LINE);
 

@@ -1,4 +1,4 @@
-//! Byte path, step R1 for virtual machines: the stack's side of a tap, to which a guest writes frames.
+//! Variant of step R1, for virtual machines: the stack's side of a tap, to which a guest writes frames.
 //!
 //! ```text
 //!   writer's memory: may change at any time, read once
@@ -11,20 +11,20 @@
 //!                                 drop | send back | redirect to another port
 //! ```
 //!
-//! Read [`Port::write`] first; `write` has the three ways, `source` what a writer hands over, `hook`
-//! who may look before there is a packet, `table` how ports redirect to each other, `account` the
-//! send buffer. Blocks are carved in `mem/src/carve.rs`.
+//! Read [`Port::write`] first; `write` has the three ways in, `source` the writer's frame, `hook`
+//! the program that sees it before there is a packet, `table` the redirection between ports,
+//! `account` the send buffer. Blocks are carved in `mem/src/carve.rs`.
 //!
-//! A frame is **built in place** when all of this holds, as for a tap of Linux: it is Ethernet; the
+//! A frame is **built in place** if all of this holds, as for a tap of Linux: it is Ethernet; the
 //! port's send buffer is unlimited; the writer does not wait; zero copy was not chosen for it;
-//! headroom, frame and packet record fit one page ([`limits::fits_page`]). It costs one copy, into a
-//! page that several frames share: no allocation, no charge. Every other frame that is copied takes the
-//! **accounted** way: pages and a record of its own, charged to the send buffer until its consumer
-//! drops it; there is no room to wait for but that. Frames for which the writer chose **zero copy**
-//! keep their payload where it is.
+//! headroom, frame and packet record fit one page ([`limits::fits_page`]). It costs one copy, into
+//! a page that several frames share: no allocation, no charge. Every other frame that is copied
+//! takes the **accounted** way: pages and a record of its own, charged to the send buffer until its
+//! consumer drops it, the only room it can wait for. Frames for which the writer chose **zero
+//! copy** keep their payload in place.
 //!
-//! A port makes no system call and knows no ring. Who has a ring (a vhost-user device) walks it, and
-//! offers each frame as a [`FrameSource`].
+//! A port makes no system call and knows no ring. A vhost-user device, which has a ring, walks it
+//! and offers each frame as a [`FrameSource`].
 
 mod account;
 mod error;
@@ -54,16 +54,16 @@ use crate::device::Medium;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PortConfig {
-    /// What frames begin with: a tap's are Ethernet, a tun's IP.
+    /// The first header of frames: a tap's are Ethernet, a tun's IP.
     pub medium: Medium,
-    /// What the writer may have under way.
+    /// How much the writer may have outstanding.
     pub send_buffer: SendBuffer,
     /// Bytes of memory for frames that are copied, at least [`limits::MIN_POOL_BYTES`].
     pub pool_bytes: usize,
-    /// Called, on any thread, when there is room for a writer that was told
+    /// Called, on any thread, when there is room for a writer that got
     /// [`WouldBlock`](PortError::WouldBlock), and when the first frame is redirected here.
     pub wake: Option<Wake>,
-    /// The ports that this one can be redirected to from.
+    /// The ports that may redirect frames here.
     pub table: Option<Arc<PortTable>>,
 }
 
@@ -91,11 +91,11 @@ impl core::fmt::Debug for PortConfig {
 pub struct WriteFlags {
     /// It does not wait for room: vhost never does.
     pub nonblock: bool,
-    /// Payload is to stay where it is, if it can.
+    /// Payload is to stay in place, if it can.
     pub zerocopy: bool,
 }
 
-/// What the virtio header of a frame says, offsets counted from the start of the frame.
+/// The content of a frame's virtio header, offsets counted from the start of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// A super-frame: its kind, and the payload bytes of each segment.
@@ -104,7 +104,7 @@ pub struct Offload {
     pub checksum: FrameChecksum,
 }
 
-/// What a writer says about the transport checksum of a frame.
+/// The writer's information on the transport checksum of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameChecksum {
     /// Nothing.
@@ -112,17 +112,17 @@ pub enum FrameChecksum {
     Unknown,
     /// It was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
     Valid,
-    /// It is not complete and need not be, unless the frame goes on to somebody else
-    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): to be summed from `start`, stored `offset` bytes from there.
+    /// It is incomplete, which only matters if the frame is forwarded (`VIRTIO_NET_HDR_F_NEEDS_CSUM`):
+    /// to be summed from `start`, stored `offset` bytes from there.
     Partial {
         /// Where the sum begins.
         start: u16,
-        /// Where, from there, the checksum field is.
+        /// The checksum field's offset from there.
         offset: u16,
     },
 }
 
-/// Which way a frame took.
+/// The way a frame took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// Built in place.
@@ -136,7 +136,7 @@ pub enum Path {
 /// Counts of a port, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Built in place, whatever became of them then.
+    /// Built in place, dropped later or not.
     pub built: u64,
     /// Copied to pages of their own.
     pub accounted: u64,
@@ -157,7 +157,7 @@ impl PortCounters {
         self.dropped.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Frames dropped for whatever reason.
+    /// Frames dropped for any reason.
     pub fn all_dropped(&self) -> u64 {
         self.dropped.iter().sum()
     }
@@ -169,7 +169,7 @@ impl PortCounters {
     }
 }
 
-/// The stack's side of a tap that somebody else writes to. One thread at a time.
+/// The stack's side of a tap that a guest writes to. For one thread at a time.
 pub struct Port {
     medium: Medium,
     send_buffer: SendBuffer,
@@ -188,7 +188,7 @@ impl Port {
     /// A port that is up, without a hook.
     ///
     /// # Errors
-    /// What making the pool's memory met; a length error also if the table has no place.
+    /// The error of the pool's memory; a length error also if the table is full.
     pub fn new(config: PortConfig) -> Result<Self, MemError> {
         let PortConfig { medium, send_buffer, pool_bytes, wake, table } = config;
         let pool = PagePool::new("pagewire-port", pool_bytes.max(limits::MIN_POOL_BYTES))?;
@@ -231,7 +231,7 @@ impl Port {
         self.hook = hook;
     }
 
-    /// Takes the port up or down. What is written to one that is down is dropped.
+    /// Takes the port up or down. Frames written to a port that is down are dropped.
     pub fn set_up(&mut self, up: bool) {
         self.up = up;
     }
@@ -241,8 +241,8 @@ impl Port {
         self.account.has_room(true)
     }
 
-    /// Moves frames for the guest to the back of `out`: what the hook sent back, and what other ports'
-    /// hooks redirected here.
+    /// Moves frames for the guest to the back of `out`: those that the hook sent back, and those
+    /// that other ports' hooks redirected here.
     pub fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
         out.append(&mut self.back);
         if let Some((_, seat)) = &self.table {
@@ -255,12 +255,12 @@ impl Port {
         !self.back.is_empty() || self.table.as_ref().is_some_and(|(_, seat)| seat.has_some())
     }
 
-    /// Ends a turn: takes home the pages of what was dropped.
+    /// Ends a turn: takes back the pages of dropped frames.
     pub fn end_turn(&mut self) {
         self.pool.drain();
     }
 
-    /// The port's name in its table.
+    /// The port's id in its table.
     pub fn id(&self) -> Option<PortId> {
         self.table.as_ref().map(|(_, seat)| seat.id())
     }

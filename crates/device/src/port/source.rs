@@ -1,16 +1,16 @@
-//! A frame as its writer hands it over: in memory that may change while we look.
+//! A writer's frame, in memory that may change at any time.
 
 use pagewire_mem::copy::copy_bytes;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec};
 
-/// The writer's memory could not be read as far as the frame is long.
+/// The writer's memory could not be read to the frame's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// One frame, still the writer's. Everything in it is read at most once.
+/// One frame of a writer. Everything in it is read at most once.
 pub trait FrameSource {
-    /// Bytes of the frame, its Ethernet or IP header first; the virtio header is not counted. The same
-    /// at every call.
+    /// Bytes of the frame, its Ethernet or IP header first, without the virtio header. The same at
+    /// every call.
     fn len(&self) -> usize;
 
     /// Whether there are none.
@@ -25,13 +25,13 @@ pub trait FrameSource {
     /// [`Fault`] if not all of `into` could be filled.
     fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault>;
 
-    /// The bytes from `from` to the frame's end by reference, in at most `max` fragments; `None`, and
-    /// nothing is taken, if that cannot be. Called at most once. From here on the memory goes back to
-    /// its writer when the last of the fragments is dropped, whatever the port answers.
+    /// The bytes from `from` to the frame's end by reference, in at most `max` fragments; `None`,
+    /// and nothing is taken, if that is impossible. Called at most once. The drop of the last
+    /// fragment gives the memory back to its writer, whatever the port answers.
     fn take_frags(&mut self, from: usize, max: usize) -> Option<FragVec>;
 }
 
-/// A frame in memory of our own.
+/// A frame in this process's memory.
 #[derive(Debug)]
 pub struct BytesSource<'a> {
     bytes: &'a [u8],
@@ -46,7 +46,7 @@ impl<'a> BytesSource<'a> {
 }
 
 impl BytesSource<'static> {
-    /// A frame that can also be had by reference.
+    /// A frame that can also be passed by reference.
     pub fn by_reference(bytes: &'static [u8]) -> Self {
         Self { bytes, frag: Some(Frag::from_static(bytes)) }
     }
@@ -60,7 +60,7 @@ impl FrameSource for BytesSource<'_> {
     fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
         let end = offset.checked_add(into.len()).ok_or(Fault)?;
         let bytes = self.bytes.get(offset..end).ok_or(Fault)?;
-        // What of it is payload, the port knows and counts.
+        // The port knows and counts which part is payload.
         copy_bytes(into, bytes, &mut CopyLedger::new(), CopyReason::DeviceRx);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Ports that can redirect frames to each other, on whatever threads they live.
+//! Ports that can redirect frames to each other, on any threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use pagewire_mem::PacketBuf;
 use super::account::Wake;
 use super::limits::{MAX_PORTS, QUEUED_FRAMES};
 
-/// Names a port, for as long as it is there: a later one in its place has another name.
+/// Names a port while it exists: a later one in its place has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortId {
     index: u32,
     turn: u32,
 }
 
-/// Who can be redirected to: at most [`MAX_PORTS`] ports, each with a queue of at most
+/// The ports that frames can be redirected to: at most [`MAX_PORTS`], each with a queue of at most
 /// [`QUEUED_FRAMES`] frames.
 #[derive(Default)]
 pub struct PortTable {
@@ -25,14 +25,14 @@ pub struct PortTable {
 
 #[derive(Default)]
 struct Place {
-    /// Whether `queue` may hold something: a port that is not redirected to takes no lock.
+    /// Whether `queue` may have frames: a port without redirected frames takes no lock.
     pending: AtomicBool,
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Counts the ports that sat here; even: nobody does.
+    /// Counts the ports that had this place; even: it is free.
     turn: u32,
     frames: VecDeque<PacketBuf>,
     wake: Option<Wake>,
@@ -45,7 +45,7 @@ pub(super) enum Refused {
     Full,
 }
 
-/// A port's place in a table, given up with it.
+/// A port's place in a table, given up by its drop.
 pub(super) struct Seat {
     place: Arc<Place>,
     id: PortId,
@@ -89,7 +89,7 @@ impl PortTable {
             return Err(Refused::Full);
         }
         queue.frames.push_back(frame);
-        // Under the lock, as its taker clears it: neither loses the other's.
+        // Under the lock, as the taker clears it: no change is lost.
         let first = !place.pending.swap(true, Ordering::Relaxed);
         let wake = if first { queue.wake.clone() } else { None };
         drop(queue);
@@ -111,14 +111,14 @@ impl Seat {
         self.id
     }
 
-    /// Whether there is something to take; what is being queued right now, its wake tells of.
+    /// Whether there are frames; the wake reports one that is being queued now.
     pub(super) fn has_some(&self) -> bool {
         self.place.pending.load(Ordering::Relaxed)
     }
 
-    /// Moves what was redirected here to the back of `out`.
+    /// Moves the frames redirected here to the back of `out`.
     pub(super) fn take(&self, out: &mut VecDeque<PacketBuf>) {
-        // Relaxed: a hint. What is queued right now is found at the next call, which the wake is for.
+        // Relaxed: a hint. A frame being queued now is found at the next call, after its wake.
         if !self.place.pending.load(Ordering::Relaxed) {
             return;
         }
@@ -136,7 +136,7 @@ impl Drop for Seat {
         let frames = core::mem::take(&mut queue.frames);
         self.place.pending.store(false, Ordering::Relaxed);
         drop(queue);
-        // Not under the lock: their memory may have other owners to tell.
+        // Not under the lock: their memory may have other owners to wake.
         drop(frames);
     }
 }

@@ -19,23 +19,23 @@ use crate::device::Medium;
 use crate::headers::{self, Layout, Transport};
 use crate::limits::MIN_GSO_SIZE;
 
-/// What became of a frame that came in: where the packet goes that is now last in line, or why there
-/// is none.
+/// The result for a frame that came in: the destination of the last packet in line, or why there is
+/// none.
 type Fate = Result<Verdict, PortDrop>;
 
-/// Packets for the stack. A packet is made where it will lie: it is some 230 bytes long, and moving it
-/// twice costs as much as everything else that building does.
+/// Packets for the stack. A packet is made in its final place: it has some 230 bytes, and moving it
+/// twice costs as much as the rest of building it.
 type Line = VecDeque<PacketBuf>;
 
 impl Port {
-    /// Takes a frame from a writer. One for the stack is appended to `out`; one that a hook sent
-    /// elsewhere waits in [`poll_transmit`](Self::poll_transmit), of this port or the other. Says
-    /// which way the frame came in, whatever the hook said then. `ledger` counts the copy, as one at
-    /// the device's boundary.
+    /// Takes a frame from a writer. A frame for the stack is appended to `out`; one that a hook
+    /// sent elsewhere waits in [`poll_transmit`](Self::poll_transmit), of this port or the other.
+    /// Returns the way that the frame took, whatever the hook decided then. `ledger` counts the
+    /// copy, as one at the device's boundary.
     ///
     /// # Errors
-    /// The frame is dropped and counted, but with [`PortError::is_full`]: then the writer keeps it. In
-    /// every case it is the writer's business to give its memory back to whoever it is from, unless
+    /// The frame is dropped and counted, except with [`PortError::is_full`]: then the writer keeps
+    /// it. In every case the writer gives the memory back to its owner, unless
     /// [`FrameSource::take_frags`] was called and took it.
     #[inline]
     pub fn write<S: FrameSource>(
@@ -89,8 +89,7 @@ impl Port {
         Ok(Path::Accounted)
     }
 
-    /// Whether a frame that is copied is built in place. Zero copy was not chosen for it, or it
-    /// could not be.
+    /// Whether a copied frame is built in place. Zero copy was not chosen for it, or was impossible.
     fn builds(&self, len: usize, how: WriteFlags) -> bool {
         self.medium == Medium::Ethernet
             && self.send_buffer == SendBuffer::Unlimited
@@ -98,18 +97,18 @@ impl Port {
             && fits_page(len)
     }
 
-    /// How many of a frame's bytes have to be there when the hook looks.
+    /// Bytes of a frame that the hook needs to see.
     fn shown(&self, len: usize) -> usize {
         self.hook.as_ref().map_or(len, |hook| hook.reach().max(MIN_ETHERNET).min(len))
     }
 
-    /// Bytes behind a copied frame that a hook may make it longer by.
+    /// Bytes behind a copied frame by which a hook may extend it.
     fn tailroom(&self) -> usize {
         if self.hook.is_some() { METADATA } else { 0 }
     }
 
-    /// Builds a frame in place: into a page that several share, no charge. On failure, and if the hook
-    /// drops it, nothing of the page is used up.
+    /// Builds a frame in place: into a page that several share, no charge. On failure, and if the
+    /// hook drops it, nothing of the page is used up.
     fn build<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -133,8 +132,8 @@ impl Port {
         Ok(Ok(verdict))
     }
 
-    /// The usual way: pages and a record of the frame's own, charged to the send buffer for as long
-    /// as anybody has the frame.
+    /// The accounted way: pages and a record of the frame's own, charged to the send buffer until
+    /// the frame is dropped.
     fn account<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -164,8 +163,8 @@ impl Port {
         Ok(Ok(verdict))
     }
 
-    /// A frame for which no page is free comes in if it has no payload, which is all that needs one:
-    /// whoever holds what came in may be waiting for a pure acknowledgement.
+    /// If no page is free, a frame without payload, which needs none, comes in all the same: the
+    /// holder of the pages may be waiting for a pure acknowledgement.
     #[cold]
     fn take_headers<S: FrameSource>(
         &mut self,
@@ -192,8 +191,8 @@ impl Port {
     }
 
     /// Leaves the payload in the writer's memory; the headers are copied out, and only the copy is
-    /// believed. `None`: the memory cannot be had by reference. What was read until then is
-    /// forgotten: another way in reads, and believes, everything anew.
+    /// used. `None`: the memory cannot be passed by reference. Then another way in reads everything
+    /// anew.
     fn refer<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -228,7 +227,7 @@ impl Port {
         if frags.iter().map(Frag::len).sum::<usize>() != rest {
             return Err(PortError::Fault);
         }
-        // A hook finds all the room that is left in front.
+        // A hook gets all the room that is left in front.
         let at = HEAD_CAPACITY - headers;
         head.copy_within(..headers, at);
         let (verdict, start, end) = ask(&mut self.hook, &mut head, at..HEAD_CAPACITY, rest);
@@ -244,7 +243,7 @@ impl Port {
         }
     }
 
-    /// Sends the packet that is last in line where the hook said: most stay where they are.
+    /// Sends the last packet in line where the hook decided: most stay in place.
     #[inline]
     fn send_on(&mut self, fate: Fate, out: &mut Line) {
         match fate {
@@ -285,16 +284,17 @@ impl Port {
 struct Arriving<'a, S> {
     source: &'a mut S,
     len: usize,
-    /// How much of it is there when the hook looks.
+    /// Bytes of it that the hook sees.
     shown: usize,
     medium: Medium,
     offload: &'a Offload,
 }
 
 impl<S: FrameSource> Arriving<'_, S> {
-    /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. Which
-    /// of the bytes are its payload is for the caller to give to it. The payload is counted as copied; of
-    /// a frame that becomes no packet, whose headers nobody has found, all that was copied is.
+    /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. The
+    /// caller adds the payload's bytes to it. The payload is counted as copied; for a frame that
+    /// becomes no packet, whose headers are unknown, everything copied is.
+    /// a frame that becomes no packet, whose headers are unknown, all that was copied is.
     #[inline(always)]
     fn take(
         self,
@@ -312,7 +312,7 @@ impl<S: FrameSource> Arriving<'_, S> {
             return Ok(Err(PortDrop::Hook));
         }
         if shown < len {
-            // The end has not moved: it cannot, where there is a rest.
+            // The end cannot have moved if there is a rest.
             fill(source, bytes, shown..len)?;
             end = HEADROOM + len;
         }
@@ -329,8 +329,8 @@ impl<S: FrameSource> Arriving<'_, S> {
     }
 }
 
-/// Gives the last packet in line its payload. One that cannot take it is taken back: its source gave
-/// more fragments than it was asked for.
+/// Gives the last packet in line its payload. If it has no room, it is removed: its source gave
+/// more fragments than requested.
 fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
     let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
     if frags.into_iter().all(|frag| packet.push_frag(frag).is_ok()) {
@@ -340,7 +340,7 @@ fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
     Err(PortError::Fault)
 }
 
-/// Whether the virtio header makes sense for a frame of `len` bytes.
+/// Whether the virtio header is valid for a frame of `len` bytes.
 fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     let partial = match offload.checksum {
         FrameChecksum::Partial { start, offset } => {
@@ -355,7 +355,7 @@ fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     // of what is a super-frame (Virtio 1.2, section 5.1.6.2.1).
     match offload.gso {
         Some((_, size)) if size == 0 || !partial => Err(PortError::Offload),
-        // Whoever has to cut it would make very many frames of it.
+        // Cutting it would make very many frames.
         Some((_, size)) if size < MIN_GSO_SIZE => Err(PortError::Segments(size)),
         _ => Ok(()),
     }
@@ -372,8 +372,8 @@ fn fill<S: FrameSource>(
     source.copy_out(bytes.start, place.ok_or(PortError::NoMemory)?).map_err(|_| PortError::Fault)
 }
 
-/// Has the hook look at the frame that lies at `at` of `buffer`, with `rest` bytes beyond by
-/// reference. Says where it goes, where it begins and ends now.
+/// Runs the hook on the frame at `at` of `buffer`, with `rest` bytes beyond by reference. Returns
+/// its decision, and the frame's new bounds.
 #[inline]
 fn ask(
     hook: &mut Option<Box<dyn EarlyHook>>,
@@ -388,8 +388,8 @@ fn ask(
     (verdict, start, end)
 }
 
-/// How much of a frame of `len` bytes, whose first are `data`, goes into the head: its headers. And
-/// where they are, if they are known.
+/// How many bytes of a frame of `len` bytes, whose first are `data`, go into the head: its headers.
+/// And its layout, if it is known.
 #[inline]
 fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>) {
     let layout = match medium {
@@ -397,7 +397,7 @@ fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>
         Medium::Ip => headers::parse_ip(data),
     };
     let layout = layout.ok().filter(|l| l.payload <= data.len().min(HEAD_CAPACITY));
-    // Small frames of no known transport are control traffic: the head holds them whole.
+    // Small frames of unknown transport are control traffic: the head holds them whole.
     let known = layout.filter(|l| l.transport != Transport::Other || len > HEAD_CAPACITY);
     (known.map_or(len.min(HEAD_CAPACITY), |l| l.payload), layout)
 }
@@ -405,7 +405,7 @@ fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>
 /// A frame whose first bytes are private, to become a packet.
 struct Dissect<'a> {
     medium: Medium,
-    /// All of it, or its headers.
+    /// The whole frame, or its headers.
     data: &'a [u8],
     /// Bytes behind `data` that come by reference.
     rest: usize,
@@ -415,9 +415,9 @@ struct Dissect<'a> {
 }
 
 impl Dissect<'_> {
-    /// Puts the packet at the end of the line, to go `to`, its headers in its head and no payload yet.
-    /// Returns how many bytes of `data` its head took: all, if there is a rest. Whatever fails, the
-    /// line is as it was.
+    /// Adds the packet to the end of the line, for `to`, its headers in its head and no payload
+    /// yet. Returns how many bytes of `data` its head took: all, if there is a rest. On failure,
+    /// the line is unchanged.
     #[inline]
     fn into_line(self, out: &mut Line, to: Verdict) -> Result<Result<usize, PortDrop>, PortError> {
         let Self { medium, data, rest, offload, .. } = self;
@@ -442,17 +442,17 @@ impl Dissect<'_> {
         Ok(Ok(headers))
     }
 
-    /// What is known of the transport checksum, and what is left to do for it.
+    /// The knowledge of the transport checksum, and the work left for it.
     #[inline]
     fn checksum(&self, to: Verdict, len: usize) -> Result<(RxChecksum, TxChecksum), PortDrop> {
         match self.offload.checksum {
             FrameChecksum::Unknown => Ok((RxChecksum::Unknown, TxChecksum::Done)),
             FrameChecksum::Valid => Ok((RxChecksum::Valid, TxChecksum::Done)),
-            // For us it is as good as verified: it never was on a wire.
+            // For the stack it counts as verified: it never was on a wire.
             FrameChecksum::Partial { .. } if to == Verdict::Pass => {
                 Ok((RxChecksum::Valid, TxChecksum::Done))
             }
-            // Somebody else has to finish it, from where it is now.
+            // Its next receiver has to complete it, from where it is now.
             FrameChecksum::Partial { start, offset } => {
                 let start = usize::from(start).checked_add_signed(-self.moved);
                 let inside = |&at: &usize| at + usize::from(offset) + 2 <= len;
@@ -464,7 +464,7 @@ impl Dissect<'_> {
     }
 }
 
-/// The super-frame in the packet's terms, if it is one with these headers.
+/// The super-frame in the packet's terms, if its headers allow it.
 #[inline]
 fn super_frame(
     offload: &Offload,

@@ -1,4 +1,4 @@
-//! Making or opening a tap device: settings, and what to tell the user when the system refuses.
+//! Making or opening a tap device: settings, and advice when the system refuses.
 
 use std::fmt::Display;
 use std::io;
@@ -37,36 +37,36 @@ pub struct TapBuilder {
 }
 
 impl TapBuilder {
-    /// Name of the network device, up to 15 bytes. It is made if there is none of that name, and
-    /// then vanishes with the last queue. Without a name the kernel gives it one (`pw0`, `pw1`, …).
+    /// Name of the network device, up to 15 bytes. A device that does not exist is made, and
+    /// vanishes with its last queue. Without a name the kernel chooses one (`pw0`, `pw1`, …).
     ///
-    /// One that is made has room for 16,384 frames that wait for us in each queue. One that exists
-    /// keeps what it has, 1000 unless somebody changed it (`ip link set pw0 txqueuelen 16384`): with
-    /// thousands of connections the kernel then drops what they send at the same time.
+    /// A new device has room for 16,384 received frames in each queue. An existing one keeps its
+    /// length, 1000 by default (`ip link set pw0 txqueuelen 16384`): with thousands of connections
+    /// the kernel then drops frames that they send at the same time.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Largest IP packet in bytes, 1,280 to 65,521. Without it the device keeps its own; a new
-    /// one has 1,500.
+    /// Largest IP packet in bytes, 1,280 to 65,521. By default the device keeps its own; a new one
+    /// has 1,500.
     #[must_use]
     pub fn mtu(mut self, mtu: usize) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// Our own link address, which must be a unicast one. Without it one is derived from the
-    /// kernel's side's.
+    /// The stack's link address, which must be a unicast one. By default it is derived from that of
+    /// the kernel's side.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
         self
     }
 
-    /// An address with prefix length, as in `10.77.0.1/24` or `fd77::1/64`, that the kernel's
-    /// side gets; repeatable.
+    /// An address with prefix length, as in `10.77.0.1/24` or `fd77::1/64`, for the kernel's side;
+    /// repeatable.
     #[must_use]
     pub fn host_address(mut self, address: impl Display) -> Self {
         self.host_addresses.push(address.to_string());
@@ -79,8 +79,8 @@ impl TapBuilder {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
-    /// Memory to receive into, in bytes per queue; by default 64 MiB, of which only what is in
-    /// use at one time is ever touched.
+    /// Memory to receive into, in bytes per queue; by default 64 MiB, of which only the part in use
+    /// at one time is ever touched.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
@@ -90,8 +90,8 @@ impl TapBuilder {
     /// Opens or makes the device, with one queue.
     ///
     /// # Errors
-    /// [`DeviceError::Config`] for settings that make no sense, [`DeviceError::System`] where the
-    /// system refuses; the text says what to do.
+    /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses;
+    /// the text says what to do.
     pub fn open(self) -> Result<Tap, DeviceError> {
         let mut queues = self.open_queues(1)?;
         queues.pop().ok_or(DeviceError::Closed)
@@ -109,9 +109,9 @@ impl TapBuilder {
         let link = |name: &str| {
             netlink.link(name).map_err(|e| system(format!("look up network device {name}"), e))
         };
-        // A device that exists already keeps its settings unless they are asked for.
+        // An existing device keeps its settings unless they are given.
         let existing = if name.contains('%') { None } else { link(name)? };
-        // What the kernel answers to that is what it answers to a tap that is in use.
+        // The kernel answers this as it answers for a tap that is in use.
         if existing.is_some_and(|link| !link.is_tap) {
             let what = format!(
                 "open tap {name}: the network device of that name is no tap; choose another name"
@@ -182,7 +182,7 @@ impl TapBuilder {
         fds.into_iter().map(make).collect()
     }
 
-    /// Everything that can be judged without asking the system.
+    /// Checks everything that needs no system call.
     fn check(&self, queues: usize) -> Result<Settings, DeviceError> {
         let config = |text: String| Err(DeviceError::Config(text));
         let name = self.name.as_deref().unwrap_or("pw%d");
@@ -227,13 +227,13 @@ struct Settings {
     name: String,
     addresses: Vec<(IpAddr, u8)>,
     pool_bytes: usize,
-    /// Queues beside the first that a device of our own gets.
+    /// Queues beside the first that a new device gets.
     lanes: usize,
 }
 
 /// Makes the device with `spare` queues beside the first, which are detached at once: the kernel
-/// delivers nothing there, and with one queue it need not tell flows apart. `None`: it cannot be
-/// had so; as an ordinary device it may.
+/// delivers nothing there, and with one queue it need not classify flows. `None`: impossible; an
+/// ordinary device may be possible.
 fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
     let (first, name) = sys::attach(name, Queues::ManyOfNew).ok()?;
     let mut queues = Vec::new();
@@ -245,9 +245,9 @@ fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String
     Some((first, queues, name))
 }
 
-/// Attaches the first queue. A device that exists may have been made for one queue or for many;
-/// it takes only the kind of request it was made with. One made for many takes a second program
-/// without a word, which would then get some of the first one's frames: not if it is to be ours.
+/// Attaches the first queue. An existing device may have been made for one queue or for many; it
+/// takes only the kind of request it was made with. One made for many accepts a second program,
+/// which would then get some of the first one's frames: refused unless queues are shared.
 fn attach_first(
     name: &str,
     multi_queue: bool,
@@ -268,8 +268,8 @@ fn attach_first(
     }
 }
 
-/// Gives the kernel's side an address, and waits until packets to it are taken in, so that the
-/// first one sent is not lost.
+/// Gives the kernel's side an address, and waits until the kernel accepts packets to it, so that
+/// the first one sent is not lost.
 fn add_address(
     netlink: &Netlink,
     index: u32,
@@ -287,7 +287,7 @@ fn add_address(
         system(format!("give {address}/{prefix} to tap {name}{advice}"), e)
     })?;
     for _ in 0..SETTLE_TRIES {
-        // A kernel that does not tell costs a packet at most.
+        // If the kernel does not say, a packet is lost at most.
         if netlink.is_local(address).unwrap_or(true) {
             break;
         }
@@ -333,7 +333,7 @@ fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> Devi
     system(what, error)
 }
 
-/// What to do about a refusal, where that is known.
+/// What to do about a refusal, if that is known.
 fn needs(error: &io::Error) -> String {
     match errno(error) {
         Errno::PERM | Errno::ACCESS => {
@@ -347,8 +347,8 @@ fn system(what: impl Into<String>, source: io::Error) -> DeviceError {
     DeviceError::System { what: what.into(), source }
 }
 
-/// Another address than the kernel's side's, locally administered and unicast (IEEE 802 bits in
-/// the first byte), and the same on every start where that is.
+/// An address other than the kernel's side's, locally administered and unicast (IEEE 802 bits in
+/// the first byte), and the same on every start if that is.
 fn derive_mac(kernel: [u8; 6]) -> [u8; 6] {
     let [first, b, c, d, e, last] = kernel;
     [first & !1 | 2, b, c, d, e, last ^ 1]

@@ -1,4 +1,4 @@
-//! A door for the fuzz target: frames as a tap's kernel side could write them.
+//! The fuzz target's entry point: frames as a tap's kernel side could write them.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -11,9 +11,9 @@ use super::{FRONT, Receiver};
 use crate::DeviceCounters;
 use crate::steering::Steering;
 
-/// Reads `data` as frames, each with its length (two bytes) before its virtio header, and has a
-/// fresh driver receive them. What it does not drop must come out byte for byte, and no page may
-/// be lost. Does nothing where no socket or memory can be had.
+/// Reads `data` as frames, each with its length (two bytes) before its virtio header, and receives
+/// them with a new driver. Every frame that is not dropped must arrive byte for byte, and no page
+/// may be lost. Does nothing where no socket or memory is available.
 pub fn tap_frame(data: &[u8]) {
     let (Ok((ours, kernel)), Ok(pool)) =
         (UnixDatagram::pair(), PagePool::new("fuzz", MIN_POOL_BYTES))
@@ -36,7 +36,7 @@ pub fn tap_frame(data: &[u8]) {
         {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
         }
-        // Nothing that comes later may write over what is held.
+        // Later frames must not overwrite held ones.
         for (packet, frame) in &held {
             let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
             assert!(packet.head().iter().chain(parts.flatten()).eq(*frame), "a frame changed");

@@ -1,6 +1,7 @@
-//! Byte path, step R1 on a tap: the queues of one device, each with pages of its own.
+//! Variant of step R1, for several flows of a tap: the queues of one device, each with pages of its
+//! own.
 //!
-//! [`super::steer`] says which flow is to come by which; here they are attached and read in turns.
+//! [`super::steer`] chooses a queue for each flow; here they are attached and read in turn.
 //!
 //! ```text
 //!   lane 0              queue 0 of the interface, the default, and all its small frames
@@ -8,14 +9,13 @@
 //!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
-//! A queue of the interface that was given memory has a lane of its own, the last that is spare: what
-//! leaves for a flow that a rule sends there leaves by that lane, so the kernel delivers the flow's
-//! data there, into its memory. The answer to a SYN is enough. The kernel forgets flows after three
-//! seconds of silence and picks any lane for those that it does not know. So strays are looked for:
-//! payload of others that landed in registered memory is moved out, and counted
-//! (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays where it is,
-//! to be copied above ([`Level::missed`](crate::queues::Level::missed)), until the next
-//! acknowledgement puts things right.
+//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames of
+//! a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data there,
+//! into its memory. The answer to a SYN is enough. The kernel forgets flows after three seconds of
+//! silence and picks any lane for unknown ones. So misplaced payload is handled: other flows' payload
+//! that landed in registered memory is moved out, and counted (`CopyReason::Misplaced`); payload of a
+//! queue's flow that came by another lane stays in place, to be copied above
+//! ([`Level::missed`](crate::queues::Level::missed)), until the next acknowledgement corrects the lane.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,17 +31,17 @@ use super::steer::Steering;
 use super::sys;
 use crate::steering::{Level, Steering as QueueRules};
 
-/// Where the payload of one queue's frames lands, and the guess of how long their headers are.
+/// The pages for the payload of one queue's frames, and the guess of their header length.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Where the kernel puts payload.
+    /// Where the kernel writes payload.
     pub(super) bulk: PageWriter,
     pub(super) predictor: Predictor,
     /// The queue of the interface whose memory it fills.
     pub(super) queue: usize,
-    /// Its pages are of memory that was registered, which stands like this.
+    /// The state of registered memory, if its pages are of that.
     pub(super) registered: Option<Arc<Level>>,
-    /// That has too few: they are of our own meanwhile.
+    /// Registered memory has too few pages: the tap's own are used meanwhile.
     pub(super) short: bool,
 }
 
@@ -58,23 +58,23 @@ pub(super) struct TapQueues {
     first: (Arc<OwnedFd>, Lane),
     spare: Vec<(Arc<OwnedFd>, Lane)>,
     steering: Steering,
-    /// Readable when any attached queue is; only where there are spare ones.
+    /// Readable when any attached queue is; only with spare queues.
     ready: Option<OwnedFd>,
-    /// Lanes that are attached, which are all read, whoever has them: the kernel may put anything
-    /// there. And which of them comes next.
+    /// Attached lanes, which are all read, because the kernel may deliver anything there; and the
+    /// index of the next.
     active: Vec<usize>,
     next: usize,
-    /// Lanes that were attached for queues of the interface, one bit each.
+    /// Lanes attached for queues of the interface, one bit each.
     attached: Arc<AtomicU32>,
-    /// `changes` of the rules, when they were last looked at.
+    /// `changes` of the rules, when last read.
     seen: u64,
-    /// How a detached queue is attached (`true`), or detached again.
+    /// Attaches (`true`) or detaches a queue.
     attach: SetAttached,
-    /// Spare lanes by which nothing has left since they were given to a flow, one bit each: its frames
+    /// Spare lanes that have sent nothing since they were given to a flow, one bit each: its frames
     /// still come by the first.
     unused: u32,
-    /// Something left by such a lane, and older frames of its flow may still be in the first queue:
-    /// they come before those in its own.
+    /// Such a lane has sent, and older frames of its flow may still be in the first queue: they
+    /// come before those in its own.
     moving: bool,
 }
 
@@ -93,7 +93,7 @@ impl TapQueues {
         };
         let steering = Steering::new(spare.len());
         let lane = |(i, fd)| {
-            // Places far apart, so that each finds the next pages free when it gets there.
+            // Far apart, so that each finds the next pages free.
             let home = (i + 1) * (LANE_BYTES / PAGE_SIZE);
             (Arc::new(fd), Lane { bulk: PageWriter::at_home(home), ..Lane::new() })
         };
@@ -124,8 +124,8 @@ impl TapQueues {
         1 + self.spare.len()
     }
 
-    /// Attaches what is to be a queue of the interface, or says why it cannot be: before there is memory
-    /// for it, which would be filled by copies only.
+    /// Attaches a future queue of the interface, or says why that is impossible: before it gets
+    /// memory, which would be filled by copies only.
     pub(super) fn attacher(&self) -> impl FnMut(usize) -> io::Result<()> + Send + use<> {
         let (how, ready) = (self.attach, self.ready.as_ref().map(OwnedFd::try_clone));
         let fds: Vec<_> = self.spare.iter().map(|(fd, _)| Arc::clone(fd)).collect();
@@ -141,27 +141,28 @@ impl TapQueues {
                 return Ok(());
             };
             attach(how, ready, fd)?;
-            // Relaxed: whoever gives memory and whoever reads have the device in turns.
+            // Relaxed: the device is used in turns by the thread that gives memory and the one that
+            // reads.
             attached.fetch_or(bit(slot + 1), Ordering::Relaxed);
             Ok(())
         }
     }
 
-    /// Has a lane read from now on.
+    /// Reads a lane from now on.
     fn read_lane(&mut self, lane: usize) {
         if !self.active.contains(&lane) {
             self.active.push(lane);
         }
     }
 
-    /// The lane of a queue of the interface, if it has one to itself.
+    /// The lane of a queue of the interface, if it has its own.
     fn lane_of_queue(&self, queue: usize) -> Option<usize> {
         let lane = (self.spare.len() + 1).checked_sub(queue)?;
         let spare = self.spare.get(lane.checked_sub(1)?)?;
         (queue > 0 && spare.1.queue == queue).then_some(lane)
     }
 
-    /// Gives queues that were given memory a lane, and takes it from those that lost theirs.
+    /// Gives a lane to queues that got memory, and takes it from those that lost theirs.
     pub(super) fn dedicate(&mut self, rules: &QueueRules) {
         if self.seen == rules.changes() {
             return;
@@ -177,7 +178,7 @@ impl TapQueues {
             let lane = spares + 1 - queue;
             let Some((_, place)) = self.spare.get_mut(lane - 1) else { continue };
             let bound = rules.is_bound(queue);
-            // Another memory than it had: let go of what was reserved there.
+            // Its memory has changed: release the reserved pages.
             place.fill(None);
             if bound == (place.queue == queue) {
                 continue;
@@ -193,13 +194,12 @@ impl TapQueues {
         }
     }
 
-    /// What to wait on for frames of any queue.
+    /// The descriptor to wait on for frames of any queue.
     pub(super) fn wait_fd(&self) -> BorrowedFd<'_> {
         self.ready.as_ref().unwrap_or(&self.first.0).as_fd()
     }
 
-    /// The queue by which a frame is to leave.
-    /// Its answers belong to `queue` of the interface.
+    /// The queue by which a frame is to leave. Its answers belong to `queue` of the interface.
     pub(super) fn fd_for(&mut self, packet: &PacketBuf, queue: usize) -> BorrowedFd<'_> {
         let dedicated = self.lane_of_queue(queue);
         let lane = dedicated.unwrap_or_else(|| self.steering.lane_of(packet));
@@ -209,8 +209,9 @@ impl TapQueues {
         spare.unwrap_or(&self.first).0.as_fd()
     }
 
-    /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of the
-    /// interface that its flow belongs to), from all lanes in turns, until all are empty. Dropped frames count as well: a flood of them ends the burst.
+    /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of
+    /// the interface that its flow belongs to), from all lanes in turn, until all are empty.
+    /// Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
         max: usize,
@@ -256,12 +257,12 @@ impl TapQueues {
         Ok(())
     }
 
-    /// Attaches the queue of a lane that a flow was just given, whose headers are so long.
+    /// Attaches the queue of a lane that a flow just got, whose headers are so long.
     fn open(&mut self, lane: usize, headers: usize) {
         let Some((fd, _)) = lane.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
         if !self.active.contains(&lane) {
             if attach(self.attach, self.ready.as_ref(), fd).is_err() {
-                // Its frames come by the first queue, as they did; those of lanes below by theirs.
+                // Its frames still come by the first queue; those of lanes below by theirs.
                 self.steering.give_up_from(lane);
                 return;
             }
@@ -276,8 +277,8 @@ impl TapQueues {
     }
 }
 
-/// Attaches a queue and watches it: both or neither, because nobody would read it. One that was another
-/// flow's before is attached.
+/// Attaches a queue and watches it: both or neither, because it would not be read. One that another
+/// flow had before is attached already.
 fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result<()> {
     match how(fd.as_fd(), true) {
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
@@ -285,7 +286,7 @@ fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result
     }
     let watched = ready.map_or(Ok(()), |ready| watch(ready, fd));
     if watched.is_err() {
-        // What fails here would fail for want of memory: then it stays attached, and is not read.
+        // Fails only for lack of memory: then it stays attached, and is not read.
         let _ = how(fd.as_fd(), false);
     }
     watched

@@ -1,9 +1,8 @@
-//! Byte path, steps R1 and S6: a tap device of the kernel, `/dev/net/tun` with virtio headers.
+//! A tap device of the kernel, `/dev/net/tun` with virtio headers: what it is, and its settings.
 //!
-//! Read [`Tap`]'s `Device` implementation first (sending is here), then `receive` (one scattering
-//! read per frame), `predict` (where its payload should land), `steer` and `lanes` (several bulk flows
-//! at once), `builder` (making the device), and
-//! the leaves `netlink` and `sys` (and the crate's `vnet`).
+//! Read `send` (step S6) and `receive` (step R1: one scattering read per frame) first, then
+//! `predict` (where its payload should land), `steer` and `lanes` (several bulk flows at once),
+//! `builder` (making the device), and the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
 //! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
 //! socket behind it, MTU 1500, beside kernel-to-kernel loopback in the same run), on a busy
@@ -15,7 +14,7 @@
 //!   beside the number of frames: super-frames of 64 KiB are the lever.
 //! - Asking for frames after each one sent, instead of each burst of eight, costs an eighth.
 //! - The old virtio header of 10 bytes is enough; the 12-byte one says nothing more on a tap.
-//! - Receive memory goes round in 2 MiB while it comes home in time (`mem`'s `HOT_PAGES`): no
+//! - 2 MiB of receive memory are reused while they come back in time (`mem`'s `HOT_PAGES`): no
 //!   slower than walking the pool, and only that much is ever touched, so it is not populated
 //!   beforehand. Smaller rounds gained nothing.
 //! - The send buffer stays unlimited, as the kernel has it: frames are taken in inside `writev`,
@@ -31,6 +30,7 @@ pub mod limits;
 mod netlink;
 mod predict;
 mod receive;
+mod send;
 mod steer;
 mod sys;
 #[cfg(test)]
@@ -41,17 +41,15 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+    CopyLedger, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
 };
 use rustix::io::Errno;
 
-use crate::limits::TAP_REFUSED_FRAMES;
 pub use builder::TapBuilder;
 use lanes::{Lane, TapQueues};
-use limits::{MAX_FRAME, VNET_HEADER};
+use limits::VNET_HEADER;
 
 use crate::steering::Steering;
-use crate::vnet;
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
 /// One queue of a tap device, with memory of its own to receive into.
@@ -59,10 +57,9 @@ use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 /// A tap that this program made vanishes when its last queue is dropped.
 ///
 /// Frames are sent with one gathering `writev`: virtio header and protocol headers, then the
-/// payload's fragments wherever they are. They are received with one scattering `readv`, whose
-/// payload part follows the previous frame's in memory while one flow is running, so that a
-/// stream fills page after page without holes. Checksums and segmentation are left to the kernel
-/// both ways.
+/// payload's fragments. They are received with one scattering `readv`, whose payload part follows
+/// the previous frame's in memory while one flow is running, so that a stream fills page after page
+/// without holes. Checksums and segmentation are left to the kernel in both directions.
 #[derive(Debug)]
 pub struct Tap {
     queues: TapQueues,
@@ -72,14 +69,14 @@ pub struct Tap {
     counters: DeviceCounters,
     receiver: Receiver,
     steering: Steering,
-    /// Frames that the kernel had no memory for, until somebody asks.
+    /// Frames that the kernel had no memory for, until they are asked for.
     refused: VecDeque<PacketBuf>,
 }
 
-/// What receiving needs.
+/// The parts that receiving needs.
 struct Receiver {
     pool: PagePool,
-    /// Where small payload is packed, out of the way.
+    /// The writer of small payload, out of the way of bulk data.
     small: PageWriter,
     /// The virtio header and the first bytes of the frame, as far as they are headers.
     front: [u8; FRONT],
@@ -90,8 +87,7 @@ struct Receiver {
 const FRONT: usize = VNET_HEADER + HEAD_CAPACITY + 1;
 
 impl Tap {
-    /// Opens the tap `name`, or makes it if there is none; everything else as the builder's
-    /// defaults.
+    /// Opens the tap `name`, or makes it if there is none; with the builder's defaults otherwise.
     ///
     /// # Errors
     /// As [`TapBuilder::open`].
@@ -109,7 +105,7 @@ impl Tap {
         &self.name
     }
 
-    /// The link address of the kernel's side. Ours is in the capabilities.
+    /// The link address of the kernel's side. The stack's is in the capabilities.
     pub fn kernel_mac(&self) -> [u8; 6] {
         self.kernel_mac
     }
@@ -128,61 +124,6 @@ impl Tap {
         let refused = VecDeque::new();
         Self { queues, name, kernel_mac, capabilities, counters, receiver, steering, refused }
     }
-
-    /// Sends one frame.
-    fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<Sent, DeviceError> {
-        let len = packet.len();
-        let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {
-            self.counters.tx_dropped_error += 1;
-            return Ok(Sent::Done);
-        };
-        // Both headers in one piece save the kernel one; they are private, so that what was
-        // checked is what is sent.
-        let mut front = [0; FRONT];
-        let used = VNET_HEADER + packet.head().len();
-        for (to, from) in front.iter_mut().zip(header.iter().chain(packet.head())) {
-            *to = *from;
-        }
-        let front = front.get(..used).unwrap_or_default();
-        let fd = self.queues.fd_for(packet, self.steering.queue_of_sent(packet.head()));
-        loop {
-            self.counters.syscalls += 1;
-            let error = match sys::write_frame(fd, front, packet.frags()) {
-                Ok(_) => {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += len as u64;
-                    ledger.note(CopyReason::DeviceTx, packet.frag_len());
-                    return Ok(Sent::Done);
-                }
-                Err(error) => error,
-            };
-            match errno(&error) {
-                Errno::INTR => {}
-                Errno::AGAIN => return Ok(Sent::NoRoom),
-                Errno::NOMEM | Errno::NOBUFS => {
-                    self.counters.tx_dropped_full += 1;
-                    return Ok(Sent::Refused);
-                }
-                Errno::BADFD => return Err(DeviceError::Closed),
-                // A bad address (a file cut short under its mapping), a header that the kernel
-                // does not accept, an interface that is down: this frame is lost, others may go.
-                _ => {
-                    self.counters.tx_dropped_error += 1;
-                    return Ok(Sent::Done);
-                }
-            }
-        }
-    }
-}
-
-/// What became of a frame.
-enum Sent {
-    /// It is gone, or lost for good.
-    Done,
-    /// There is no room now, keep it.
-    NoRoom,
-    /// The kernel had no memory for it.
-    Refused,
 }
 
 impl Device for Tap {
@@ -196,20 +137,7 @@ impl Device for Tap {
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        while let Some(packet) = frames.front() {
-            let sent = self.send(packet, ledger)?;
-            if let Sent::NoRoom = sent {
-                break;
-            }
-            let packet = frames.pop_front();
-            if let Sent::Refused = sent {
-                self.refused.extend(packet);
-                if self.refused.len() > TAP_REFUSED_FRAMES {
-                    self.refused.pop_front();
-                }
-            }
-        }
-        Ok(())
+        self.send_all(frames, ledger)
     }
 
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
@@ -223,28 +151,7 @@ impl Device for Tap {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        let Self { queues, counters, receiver, steering, .. } = self;
-        receiver.pool.drain();
-        queues.dedicate(steering);
-        steering.drain();
-        let mut received = 0;
-        let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
-            receiver.receive(fd, lane, steering, counters, ledger)
-        };
-        let take = |packet| {
-            frames.push_back(packet);
-            received += 1;
-        };
-        let read = queues.read_each(max, read, take);
-        steering.note_levels();
-        match read {
-            Ok(()) => Ok(received),
-            Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
-            Err(error) => {
-                let what = format!("receive from tap {}", self.name);
-                Err(DeviceError::System { what, source: error })
-            }
-        }
+        self.receive_burst(frames, max, ledger)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -260,7 +167,7 @@ impl Device for Tap {
     }
 
     /// A tap that was made here has queues beside the first that can be given memory, which must be
-    /// private; others have the first only. The module `lanes` says how frames come to them.
+    /// private; others have the first only. The module `lanes` delivers frames to them.
     fn steering(&mut self) -> Option<&mut Steering> {
         Some(&mut self.steering)
     }

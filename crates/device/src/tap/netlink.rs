@@ -1,5 +1,6 @@
 //! The kernel's side of a tap, through rtnetlink: look it up, set its MTU and the length of its
-//! queue, bring it up, give it addresses. A few requests, so the messages are built here rather than by a library.
+//! queue, bring it up, give it addresses. A few requests, so the messages are built here rather
+//! than by a library.
 //!
 //! ```text
 //!   0 length u32 | 4 type u16 | 6 flags u16 | 8 sequence u32 | 12 port u32 | 16 body … attributes
@@ -44,20 +45,20 @@ const IFA_F_NODAD: u8 = 2;
 const RTA_DST: u16 = 1;
 const RTN_LOCAL: u8 = 2;
 
-/// What the kernel says of a network device.
+/// The kernel's description of a network device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) index: u32,
     /// A tap: neither another kind of device nor a `tun`, which has no Ethernet header.
     pub(super) is_tap: bool,
     pub(super) up: bool,
-    /// Whether somebody is at the other end: of a tap, a program that has it open.
+    /// Whether the other end is there: for a tap, a program that has it open.
     pub(super) carrier: bool,
     pub(super) mtu: usize,
     pub(super) mac: [u8; 6],
 }
 
-/// A socket to ask the kernel with.
+/// A netlink socket.
 pub(super) struct Netlink {
     socket: OwnedFd,
 }
@@ -89,7 +90,7 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// How many frames wait for us, at most, before the kernel drops what it sends.
+    /// Sets how many frames wait for the stack, at most, before the kernel drops them.
     pub(super) fn set_queue_frames(&self, index: u32, frames: u32) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, 0));
         message.attribute(IFLA_TXQLEN, &frames.to_ne_bytes());
@@ -101,12 +102,12 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Gives the device an address; one that it has already is fine.
+    /// Gives the device an address; it may have it already.
     pub(super) fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let (family, flags) = match address {
             IpAddr::V4(_) => (AddressFamily::INET, 0),
-            // Without duplicate address detection the address works at once; nobody else is on
-            // this link.
+            // Without duplicate address detection the address works at once; the link has no other
+            // host.
             IpAddr::V6(_) => (AddressFamily::INET6, IFA_F_NODAD),
         };
         let mut body = [family.as_raw() as u8, prefix, flags, 0, 0, 0, 0, 0];
@@ -134,8 +135,8 @@ impl Netlink {
         }
     }
 
-    /// Whether packets to `address` are taken in by this machine. An IPv6 address that was just
-    /// added gets there a moment later, when the kernel's worker has run.
+    /// Whether this machine accepts packets to `address`. A new IPv6 address gets there a moment
+    /// later, when the kernel's worker has run.
     pub(super) fn is_local(&self, address: IpAddr) -> io::Result<bool> {
         let (family, octets) = match address {
             IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
@@ -155,7 +156,7 @@ impl Netlink {
     /// Sends one request and waits for its one answer, which the kernel has ready at once.
     fn ask(&self, message: Message) -> io::Result<Vec<u8>> {
         send(&self.socket, &message.finish(), SendFlags::empty())?;
-        // A link's description is one to two kilobytes, with room for devices with more to say.
+        // A link's description is one to two kilobytes, with room for longer ones.
         let mut reply = vec![0; 32 << 10];
         let (_, len) = recv(&self.socket, reply.as_mut_slice(), RecvFlags::empty())?;
         reply.truncate(len);
@@ -233,7 +234,7 @@ fn parse_link(reply: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// Kinds and values of attributes behind each other.
+/// The kinds and values of consecutive attributes.
 fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (len, kind) = (usize::from(read_u16(rest, 0)?), read_u16(rest, 2)?);

@@ -1,10 +1,10 @@
-//! Byte path, step R1, the guess: how long the next frame's headers are and where its payload
-//! should land, so that a bulk flow's bytes follow each other in memory as they do in the stream.
+//! Variant of step R1, the guess: the length of the next frame's headers and the place of its
+//! payload, so that a bulk flow's bytes follow each other in memory as they do in the stream.
 //!
-//! The driver asks before each read and reports after it. A wrong guess costs alignment only.
+//! The driver calls it before each read and reports after it. A wrong guess costs alignment only.
 //!
-//! - **Header length**: that of the last frame with more than a little payload; while nothing of
-//!   the kind is coming in, what the acknowledgements of a connection say its data will have.
+//! - **Header length**: that of the last frame with more than a little payload; without such frames,
+//!   the length that a connection's acknowledgements predict for its data.
 //! - **Place**: right behind the last payload while one flow runs; a fresh page when another came
 //!   between, when a connection began or ended, or when the last guess was wrong.
 
@@ -16,7 +16,7 @@ use crate::headers::{Layout, TCP_FIN, TCP_SYN, Transport};
 /// Ethernet, IPv4, TCP with time stamps.
 const FIRST_GUESS: usize = 14 + 20 + 32;
 
-/// Least and most header bytes asked for at once: an Ethernet header, and what the head holds.
+/// Range of header bytes of one read: an Ethernet header, and the head's capacity.
 const HEADER_RANGE: (usize, usize) = (14, pagewire_mem::HEAD_CAPACITY);
 
 /// Addresses and ports of a TCP flow, as they are in the frame.
@@ -25,7 +25,7 @@ pub(super) struct FlowKey {
     bytes: [u8; 36],
 }
 
-/// The flow that a bulk frame belonged to, and where its next byte is expected.
+/// The flow of the last bulk frame, and where its next byte is expected.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     key: FlowKey,
@@ -39,20 +39,20 @@ struct Flow {
 pub(super) struct Seen<'a> {
     /// The frame's first bytes, at least the headers.
     pub(super) head: &'a [u8],
-    /// What they are.
+    /// Its layout.
     pub(super) layout: Layout,
     /// Bytes of payload.
     pub(super) payload: usize,
-    /// Address of the first payload byte, were the headers as long as they are.
+    /// Address of the first payload byte, if the headers are as long as they are.
     pub(super) at: usize,
     /// Address behind the last payload byte.
     pub(super) end: usize,
 }
 
-/// What is to be done with a frame's payload, and how it landed.
+/// What to do with a frame's payload, and how it landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Too little to pin a page: copy it elsewhere, the next frame overwrites it.
+    /// Too little to pin a page: copied elsewhere, the next frame overwrites it.
     Small,
     /// Stays where it is; `aligned` as `DeviceCounters::rx_aligned_bytes` counts it.
     Keep { aligned: bool },
@@ -108,7 +108,7 @@ impl Predictor {
         let aligned = !missed && (follows || at.is_multiple_of(PAGE_SIZE));
         self.streak = match (flow, self.flow) {
             (Some(_), _) => (self.streak + 1).min(TRUST),
-            // The first flow since a quiet time is trusted at once.
+            // The first flow after a quiet time is trusted at once.
             (None, None) => TRUST,
             (None, Some(_)) => 0,
         };
@@ -127,7 +127,7 @@ impl Predictor {
         Verdict::Keep { aligned }
     }
 
-    /// Takes note of a frame whose headers say nothing, with `payload` bytes beyond the head.
+    /// Notes a frame whose headers are unknown, with `payload` bytes beyond the head.
     pub(super) fn observe_other(&mut self, payload: usize) -> Verdict {
         self.idle = (self.idle + 1).min(IDLE_FRAMES);
         if payload <= SMALL_PAYLOAD {
@@ -140,7 +140,7 @@ impl Predictor {
 
     fn quiet_frame(&mut self, seen: &Seen<'_>, tcp: bool, flags: u8) {
         self.idle = (self.idle + 1).min(IDLE_FRAMES);
-        // A connection that begins or ends: what comes next is hardly the old flow's.
+        // A connection begins or ends: the next frame is hardly the old flow's.
         let edge = flags & (TCP_FIN | TCP_SYN) != 0;
         if edge || self.idle == IDLE_FRAMES {
             self.flow = None;
@@ -160,8 +160,7 @@ impl FlowKey {
         Some(Self::joined(layout.addresses(head)?.iter().chain(ports)))
     }
 
-    /// The flow in the other direction: the one that a frame to be sent belongs to as the other
-    /// side's frames do.
+    /// The flow in the other direction: of a frame to be sent, the flow of its answers.
     pub(super) fn of_answer(head: &[u8], layout: &Layout) -> Option<Self> {
         let ports = head.get(layout.transport_at..layout.transport_at + 4)?;
         let (from, to) = ports.split_at_checked(2)?;

@@ -1,4 +1,4 @@
-//! Byte path, step R1 on a tap: the kernel fills pages, one `readv` per frame.
+//! Byte path, step R1: the tap reads a frame with one `readv`, and the kernel fills pages.
 //!
 //! ```text
 //!   readv: [virtio header | predicted headers][spare bytes of the current run][the next run]
@@ -6,26 +6,62 @@
 //! ```
 //!
 //! A header shorter than predicted leaves payload at the end of `front`, a longer one leaves
-//! header bytes at the start of the pages. Both are put right here, so that the head of a packet
+//! header bytes at the start of the pages. Both are corrected here, so that the head of a packet
 //! with fragments is exactly its headers.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
+use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
-use super::{Lane, Receiver, sys};
-use crate::DeviceCounters;
+use super::{Lane, Receiver, Tap, errno, sys};
 use crate::headers::{self, Layout, ParseError, Transport};
 use crate::steering::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
+use crate::{DeviceCounters, DeviceError};
+
+impl Tap {
+    /// Receives up to `max` frames at the back of `frames`; returns how many.
+    #[inline]
+    pub(super) fn receive_burst(
+        &mut self,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let Self { queues, counters, receiver, steering, .. } = self;
+        receiver.pool.drain();
+        queues.dedicate(steering);
+        steering.drain();
+        let mut received = 0;
+        let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
+            receiver.receive(fd, lane, steering, counters, ledger)
+        };
+        let take = |packet| {
+            frames.push_back(packet);
+            received += 1;
+        };
+        let read = queues.read_each(max, read, take);
+        steering.note_levels();
+        match read {
+            Ok(()) => Ok(received),
+            Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
+            Err(error) => {
+                let what = format!("receive from tap {}", self.name);
+                Err(DeviceError::System { what, source: error })
+            }
+        }
+    }
+}
 
 impl Receiver {
-    /// Receives one frame by a lane, and tells to which queue of the interface its flow belongs;
-    /// `None`: one was dropped, and counted.
+    /// Receives one frame by a lane, and returns the queue of the interface that its flow belongs
+    /// to; `None`: one was dropped, and counted.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -40,7 +76,7 @@ impl Receiver {
         let mut guess = lane.predictor.header_len();
         let mut limit = MAX_FRAME + 1 - guess;
         if !self.reserve(lane, steering.memory_mut(lane.queue), limit) {
-            // Without pages, what fits the head can still come in: acknowledgements free pages.
+            // Without pages, frames that fit the head still come in: acknowledgements free pages.
             (guess, limit) = (HEAD_CAPACITY + 1, 0);
         }
         counters.syscalls += 1;
@@ -80,8 +116,8 @@ impl Receiver {
         }
     }
 
-    /// Makes sure that a lane has so many bytes spare: of the memory that was registered, as long as
-    /// that has pages, else of our own.
+    /// Makes sure that a lane has so many bytes spare: of registered memory, as long as that has
+    /// pages, else of the tap's own.
     fn reserve(&mut self, lane: &mut Lane, memory: Option<&mut QueueMemory>, bytes: usize) -> bool {
         lane.fill(memory.as_ref().map(|memory| memory.level()));
         if let Some(memory) = memory {
@@ -93,7 +129,7 @@ impl Receiver {
                 if memory.reserve(&mut lane.bulk, bytes) {
                     return true;
                 }
-                // What was reserved there is too little for a frame.
+                // Too few pages are reserved there for a frame.
                 lane.bulk.abandon();
                 lane.short = true;
             }
@@ -101,8 +137,8 @@ impl Receiver {
         lane.bulk.reserve(&mut self.pool, bytes)
     }
 
-    /// To which queue of the interface a frame's flow belongs; its payload is in memory of another
-    /// flow's only if that is the default queue's.
+    /// The queue of the interface that a frame's flow belongs to; its payload is in another flow's
+    /// memory only if that is the default queue's.
     fn judge(
         &mut self,
         mut packet: PacketBuf,
@@ -131,8 +167,8 @@ impl Receiver {
         Ok((packet, queue))
     }
 
-    /// Moves a frame's payload into memory of our own: the application that registered where it
-    /// landed shall see its own flows only.
+    /// Moves a frame's payload out of registered memory: the application that registered it must
+    /// see its own flows only.
     fn move_out(&mut self, packet: &mut PacketBuf, ledger: &mut CopyLedger) -> Option<()> {
         let mut moved = FragVec::new();
         for frag in packet.take_frags() {
@@ -162,8 +198,8 @@ impl Receiver {
         packet.rx_checksum = about.checksum;
         packet.gso = about.gso(layout.as_ref()).map_err(|()| Lost::Malformed)?;
 
-        // Where the head ends: behind the headers. Small frames of no known transport are control
-        // traffic; the head holds them whole and they need no page.
+        // The head ends behind the headers. Small frames of unknown transport are control traffic;
+        // the head holds them whole and they need no page.
         let known = layout.filter(|l| l.transport != Transport::Other || len > HEAD_CAPACITY);
         let headers = known.map_or(len.min(HEAD_CAPACITY), |layout| layout.payload);
         let shown = self.show(lane, headers, split, shown);
@@ -171,7 +207,7 @@ impl Receiver {
         let payload = len - headers;
         let verdict = match known {
             Some(layout) => {
-                // What is beyond the IP packet's own length is padding, not payload.
+                // Bytes beyond the IP packet's own length are padding, not payload.
                 let real = layout.end.min(len) - headers;
                 let at = lane.address(0) + headers.saturating_sub(split);
                 let end = lane.address(len.min(layout.end).saturating_sub(split));
@@ -201,8 +237,8 @@ impl Receiver {
         Ok(packet)
     }
 
-    /// Finds the headers, and brings more of the frame's first bytes into `front` where that
-    /// takes more; returns how many are there.
+    /// Finds the headers, and moves more of the frame's first bytes to `front` if that needs more;
+    /// returns how many are there.
     fn layout(&mut self, lane: &Lane, len: usize, split: usize) -> (Option<Layout>, usize) {
         let mut shown = split;
         loop {
@@ -213,7 +249,7 @@ impl Receiver {
                 Err(ParseError::Need(need)) => need,
                 Err(ParseError::NotIp) => return (None, shown),
             };
-            // Each turn shows more, up to the head's capacity.
+            // Each turn moves more, up to the head's capacity.
             let now = self.show(lane, need.min(len), split, shown);
             if now <= shown {
                 return (None, shown);
@@ -222,8 +258,8 @@ impl Receiver {
         }
     }
 
-    /// Brings the frame's first `want` bytes into `front` as far as they fit a head, of which
-    /// `shown` are there and all beyond `split` are in the pages. Header bytes, not payload.
+    /// Moves the frame's first `want` bytes to `front` as far as they fit a head, of which `shown`
+    /// are there and all beyond `split` are in the pages. Header bytes, not payload.
     fn show(&mut self, lane: &Lane, want: usize, split: usize, shown: usize) -> usize {
         let want = want.min(HEAD_CAPACITY);
         if want <= shown {
@@ -234,7 +270,7 @@ impl Receiver {
         split + to.zip(from).map(|(to, from)| *to = *from).count()
     }
 
-    /// Packs a small payload out of the bulk data's way.
+    /// Copies a small payload out of the bulk data's way.
     fn copy_out(
         &mut self,
         lane: &Lane,
@@ -262,7 +298,7 @@ impl Receiver {
         Some(frags)
     }
 
-    /// Leaves the payload where it is.
+    /// Leaves the payload in place.
     fn keep(
         &mut self,
         lane: &mut Lane,
@@ -273,7 +309,7 @@ impl Receiver {
     ) -> Option<FragVec> {
         let mut frags = FragVec::new();
         if headers < split {
-            // The headers were shorter than predicted. What landed behind them moves into pages.
+            // The headers were shorter than predicted. The payload behind them moves into pages.
             let early = self.front.get(VNET_HEADER + headers..VNET_HEADER + split)?;
             let (parts, n) =
                 self.small.write(&mut self.pool, early, ledger, CopyReason::LinearHead);
@@ -301,7 +337,7 @@ impl Receiver {
 }
 
 impl Lane {
-    /// From here on its pages are of this memory, or of our own.
+    /// Uses pages of this memory, or of the tap's own, from here on.
     pub(super) fn fill(&mut self, memory: Option<&Arc<Level>>) {
         let same = match (memory, &self.registered) {
             (Some(new), Some(old)) => Arc::ptr_eq(new, old),
@@ -332,7 +368,7 @@ enum Lost {
     Memory,
 }
 
-/// Appends `parts`, joining what is adjacent.
+/// Appends `parts`, joining adjacent ones.
 fn append(frags: &mut FragVec, parts: FragVec) {
     for part in parts {
         let part = match frags.last_mut() {

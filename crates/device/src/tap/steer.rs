@@ -1,14 +1,14 @@
-//! Byte path, step R1 on a tap, several bulk flows: each comes in by a queue of its own.
+//! Variant of step R1, for several bulk flows of a tap: each is received by a queue of its own.
 //!
-//! Payload fills pages without holes where the driver knows whose it will be before it reads. That
-//! cannot be guessed from the order of frames: eight senders' frames come in nearly any order.
-//! Nor is it worth guessing wrong: a super-frame's length is a multiple of the MSS and not of the
-//! page, so it would have to be copied to where its flow's pages go on.
+//! Payload fills pages without holes only if the driver knows its flow before it reads. The order
+//! of frames does not tell: eight senders' frames arrive in nearly any order. A wrong guess is
+//! expensive: a super-frame's length is a multiple of the MSS and not of the page, so it would have
+//! to be copied to its flow's pages.
 //!
-//! But the kernel delivers a flow to that queue of a tap which last sent for it. So a tap that was
-//! made here has spare queues, detached until they are wanted. A flow that turns out bulk while
-//! another one is running gets a spare queue: from then on its acknowledgements leave there, its
-//! data comes in there, and a [`Lane`](super::Lane) of that queue's own reads it behind its last.
+//! But the kernel delivers a flow to the queue of a tap that last sent for it. So a tap that was
+//! made here has spare queues, detached until they are needed. A bulk flow that runs beside another
+//! one gets a spare queue: from then on its acknowledgements leave there, its data arrives there,
+//! and that queue's [`Lane`](super::Lane) reads it behind its last payload.
 //!
 //! ```text
 //!   lane 0   everything: the first bulk flow, small frames, new flows        --> pages of lane 0
@@ -25,14 +25,14 @@ use super::limits::{LANE_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST
 use super::predict::FlowKey;
 use crate::headers::{self, Transport};
 
-/// Which flow has which spare lane.
+/// The flows that have spare lanes.
 #[derive(Debug)]
 pub(super) struct Steering {
     /// Slot `i` is lane `i + 1`'s.
     slots: Vec<Slot>,
     /// Slots that were ever given: their lanes are in use.
     given: usize,
-    /// Bulk flows lately seen on lane 0.
+    /// Recent bulk flows on lane 0.
     recent: Vec<Candidate>,
     /// Bulk frames so far.
     frames: u64,
@@ -43,7 +43,7 @@ struct Slot {
     key: Option<FlowKey>,
     /// The number of its last bulk frame.
     last: u64,
-    /// Kept for flows that rules name.
+    /// Reserved for flows with rules.
     reserved: bool,
 }
 
@@ -55,7 +55,7 @@ struct Candidate {
 }
 
 impl Steering {
-    /// With so many spare lanes.
+    /// A state with so many spare lanes.
     pub(super) fn new(spare: usize) -> Self {
         let slots = vec![Slot::default(); spare];
         Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
@@ -67,28 +67,27 @@ impl Steering {
         1 + self.given
     }
 
-    /// Keeps a lane for flows that rules name: a flow that has it goes back to lane 0.
+    /// Reserves a lane for flows with rules: a flow that has it goes back to lane 0.
     pub(super) fn reserve(&mut self, lane: usize) {
         if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot { reserved: true, ..Slot::default() };
         }
     }
 
-    /// A lane may be a bulk flow's again.
+    /// Ends the reservation of a lane.
     pub(super) fn release(&mut self, lane: usize) {
         if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot::default();
         }
     }
 
-    /// No lane from this one on can be had: who has one below keeps it.
+    /// Lanes from this one on are not available any more; flows keep lower ones.
     pub(super) fn give_up_from(&mut self, lane: usize) {
         self.slots.truncate(lane.saturating_sub(1));
         self.given = self.given.min(self.slots.len());
     }
 
-    /// Takes note of a frame that came in by `lane`; the lane that its flow has from now on, if it
-    /// was just given one.
+    /// Notes a frame that came by `lane`; returns the lane that its flow has just got, if any.
     pub(super) fn note(&mut self, lane: usize, packet: &PacketBuf) -> Option<usize> {
         if self.slots.is_empty() || packet.frag_len() <= SMALL_PAYLOAD {
             return None;
@@ -104,7 +103,7 @@ impl Steering {
             slot.last = now;
             return None;
         }
-        // A stray on another's lane does not compete for one.
+        // A stray frame on another flow's lane does not compete for one.
         if lane > 0 {
             return None;
         }
@@ -130,7 +129,7 @@ impl Steering {
         Some(slot + 1)
     }
 
-    /// The lane by which a frame is to leave, so that its flow's data comes in there.
+    /// The lane by which a frame is to leave, so that its flow's data arrives there.
     pub(super) fn lane_of(&self, packet: &PacketBuf) -> usize {
         if self.given == 0 {
             return 0;

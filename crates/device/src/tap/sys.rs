@@ -13,11 +13,11 @@ use super::limits::{MAX_NAME, VNET_HEADER};
 /// A header buffer and the most fragments or runs a packet has.
 const MAX_IOVECS: usize = 1 + MAX_FRAGS;
 
-/// Offloads in both directions: what the kernel may hand us unfinished.
+/// Offloads in both directions: work that the kernel may leave to the driver.
 const OFFLOADS: c_ulong =
     (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as c_ulong;
 
-/// Which of the steps of attaching was refused.
+/// The step of attaching that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Open,
@@ -25,24 +25,24 @@ pub(super) enum Step {
     Offload,
 }
 
-/// How many queues a tap is to have.
+/// The number of queues of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queues {
     One,
     /// Several, each attached by a call.
     Many,
-    /// The same, of a tap that does not exist yet.
+    /// Several, of a tap that does not exist yet.
     ManyOfNew,
 }
 
-/// Of `linux/if_tun.h`: only make a device, do not open one that exists.
+/// Of `linux/if_tun.h`: only make a device, do not open an existing one.
 const IFF_TUN_EXCL: c_int = 0x8000;
-/// To attach and to detach a queue, and what else says so.
+/// Attaches and detaches a queue.
 const TUNSETQUEUE: c_ulong = 0x4004_54d9;
 const IFF_ATTACH_QUEUE: c_int = 0x0200;
 const IFF_DETACH_QUEUE: c_int = 0x0400;
 
-/// Attaches a queue that was detached, or detaches it: the kernel then delivers nothing there.
+/// Attaches a detached queue, or detaches it: the kernel then delivers nothing there.
 pub(super) fn set_attached(fd: BorrowedFd<'_>, attached: bool) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -96,13 +96,13 @@ pub(super) fn write_frame(fd: BorrowedFd<'_>, head: &[u8], frags: &[Frag]) -> io
     }
     // SAFETY: each vector is readable for its length while the call lasts: `head` is a live slice,
     // and a fragment's bytes are valid for reads while it is borrowed. They are handed to the
-    // kernel as addresses; no reference is formed over bytes that somebody else may change.
+    // kernel as addresses; no reference is formed over bytes that others may change.
     let n = unsafe { libc::writev(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
     check(n)
 }
 
-/// Receives one frame: the first bytes into `head`, the rest into the writer's spare bytes, at
-/// most `limit` there. The frame is cut silently where both are full.
+/// Receives one frame: the first bytes into `head`, the rest into the writer's spare bytes, at most
+/// `limit` there. A longer frame is truncated silently.
 pub(super) fn read_frame(
     fd: BorrowedFd<'_>,
     head: &mut [u8],
@@ -117,7 +117,7 @@ pub(super) fn read_frame(
         limit -= len;
     }
     // SAFETY: each vector is writable for its length while the call lasts: `head` is an exclusive
-    // slice; spare bytes are written by nobody but the holder of the writer, which is borrowed
+    // slice; spare bytes are written only by the holder of the writer, which is borrowed
     // exclusively, and no fragment covers them yet.
     let n = unsafe { libc::readv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
     check(n)

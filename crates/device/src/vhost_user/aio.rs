@@ -1,14 +1,14 @@
-//! Adding to an eventfd that somebody else has open too, without ever waiting: the kernel's
-//! asynchronous I/O, used for its notice only.
+//! Adding to an eventfd that another process has open too, without ever waiting: by the kernel's
+//! asynchronous I/O, of which only the notification is used.
 //!
 //! ```text
 //!   write(eventfd)            waits while the counter is full, unless O_NONBLOCK is set: a flag of
-//!                             the open file, which whoever has the file may clear at any time
+//!                             the open file, which any holder of the file may clear
 //!   io_submit(read nothing)   completes at once; the kernel adds 1 to the eventfd that the request
 //!                             names, and where the counter is full it stays full
 //! ```
 //!
-//! A look at the counter first (`poll`) is no defence: it may be filled between the look and the
+//! Checking the counter first (`poll`) does not help: it may be filled between the check and the
 //! write. `pwritev2` with `RWF_NOWAIT` is refused for eventfds.
 
 use std::ffi::c_long;
@@ -27,7 +27,7 @@ pub(super) struct Aio {
     nothing: OwnedFd,
 }
 
-/// `struct iocb` of `linux/aio_abi.h`. The key and the flags of the read, which change places with
+/// `struct iocb` of `linux/aio_abi.h`. The key and the flags of the read, whose order depends on
 /// the byte order, are both 0.
 #[repr(C)]
 #[derive(Default)]
@@ -48,16 +48,16 @@ struct Request {
 /// `struct io_event` of `linux/aio_abi.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Completion([u64; 4]);
+struct IoEvent([u64; 4]);
 
-const _: () = assert!(size_of::<Request>() == 64 && size_of::<Completion>() == 32);
+const _: () = assert!(size_of::<Request>() == 64 && size_of::<IoEvent>() == 32);
 
 /// `IOCB_CMD_PREAD`.
 const READ: u16 = 0;
-/// `IOCB_FLAG_RESFD`: `event_fd` hears of the completion.
+/// `IOCB_FLAG_RESFD`: `event_fd` is signalled on completion.
 const TELL: u32 = 1;
 
-/// One for the process: the system has few, and giving one back takes milliseconds.
+/// One for the process: the system has few, and releasing one takes milliseconds.
 static SHARED: OnceLock<Aio> = OnceLock::new();
 
 impl Aio {
@@ -88,7 +88,7 @@ impl Aio {
     /// Where `fd` is no eventfd, or the kernel has no memory.
     pub(super) fn tell(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self.submit(fd) {
-            // Completions that nobody reads fill their queue: they say nothing new.
+            // Unread events fill their queue; they are not needed.
             Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {
                 self.forget_completions();
                 self.submit(fd)
@@ -114,7 +114,7 @@ impl Aio {
     }
 
     fn forget_completions(&self) {
-        let mut read = [Completion::default(); NOTICES_READ];
+        let mut read = [IoEvent::default(); NOTICES_READ];
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (least, most): (c_long, c_long) = (0, NOTICES_READ as c_long);
         let into = read.as_mut_ptr();

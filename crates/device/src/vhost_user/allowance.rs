@@ -1,9 +1,9 @@
-//! What the front ends of one port may use of this process, all of them together: counts that a new
-//! session does not begin anew, because what a segment lies in outlives the session that shared it.
+//! The resources that the front ends of one port may use, all of them together: counts that a new
+//! session does not reset, because memory behind a fragment outlives the session that shared it.
 //!
-//! A [`Share`] is one mapping's part. It is released when the mapping is gone, which is when the last
-//! fragment of it is; so a front end that has its memory held and takes it back, or reconnects, finds
-//! the count where it was.
+//! A [`Share`] is the part of one window of guest memory. It is released when the memory is
+//! unmapped, which happens with the drop of its last fragment; so a front end that takes its memory
+//! back or reconnects while fragments remain finds the count unchanged.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::limits;
 
-/// What the front ends of a port may use, across sessions: a front end that goes away and comes back
-/// finds what is still held counted. More memory than that is refused, which ends the session
-/// ([`VhostCounters::bad_memory`](super::VhostCounters)); connecting more often has to wait.
+/// The resources that the front ends of a port may use, across sessions: memory still held counts
+/// after a reconnect, too. Memory beyond is refused, which ends the session
+/// ([`VhostCounters::bad_memory`](super::VhostCounters)); more frequent connections have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontEndLimits {
     /// Bytes of guest memory mapped at one time; [`limits::MAPPED_BYTES`] by default.
@@ -58,7 +58,7 @@ pub(super) enum Excess {
     Mappings(usize),
 }
 
-/// One mapping's part of what a port may use.
+/// The part of one window of guest memory.
 #[derive(Debug)]
 pub(super) struct Share {
     of: Arc<Allowance>,
@@ -78,7 +78,7 @@ impl Allowance {
         self.trusted
     }
 
-    /// The part of a mapping of `bytes`, if there is so much left.
+    /// The part of a window of `bytes`, if that much is left.
     pub(super) fn map(self: &Arc<Self>, bytes: usize) -> Result<Share, Excess> {
         let FrontEndLimits { mapped_bytes, mappings, .. } = self.limits;
         if !take(&self.mappings, 1, mappings) {
@@ -92,7 +92,7 @@ impl Allowance {
         Ok(Share { of: Arc::clone(self), bytes })
     }
 
-    /// The part of a ring of `pairs` pairs, if not too many of those before are still held.
+    /// The part of a ring of `pairs` pairs, if not too many earlier ones are still held.
     pub(super) fn ring(self: &Arc<Self>, pairs: usize) -> Option<RingShare> {
         let most = pairs.saturating_mul(limits::HELD_RINGS);
         take(&self.rings, 1, most).then(|| RingShare(Arc::clone(self)))
@@ -112,7 +112,7 @@ impl Allowance {
 
 /// Adds `more` to a count, as far as it stays within `most`.
 fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
-    // Relaxed: the counts guard nothing but themselves.
+    // Relaxed: the counts guard nothing else.
     let add = |used: usize| used.checked_add(more).filter(|&sum| sum <= most);
     count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
 }
@@ -130,7 +130,7 @@ impl Drop for RingShare {
     }
 }
 
-/// How often front ends may connect: the generic cell rate algorithm, whose whole state is one time.
+/// How often front ends may connect: the generic cell rate algorithm, whose state is one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     every: Duration,
@@ -146,7 +146,7 @@ impl Pace {
         ahead.saturating_sub(self.slack)
     }
 
-    /// One came.
+    /// Notes a connection.
     pub(super) fn note(&mut self, now: Instant) {
         self.due = self.due.map_or(now, |due| due.max(now)).checked_add(self.every);
     }

@@ -1,4 +1,4 @@
-//! Making a vhost-user device: settings, and what to tell the user when the system refuses.
+//! Making a vhost-user device: settings, and advice when the system refuses.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -49,8 +49,8 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Our link address, which must be a unicast one. By default one that follows from the
-    /// socket's path, so that ports of one host differ. The guest's is the front end's to say.
+    /// The stack's link address, which must be a unicast one. By default it is derived from the
+    /// socket's path, so that ports of one host differ. The front end sets the guest's.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
@@ -64,62 +64,61 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Memory for frames that are copied, in bytes; by default 16 MiB, at least 1 MiB. Only what is
-    /// in use at one time is ever touched.
+    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Only the part in use
+    /// at one time is ever touched.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// Shortest frame, in bytes, that stays in the guest's memory and is passed by reference; 1,024 by
-    /// default. Shorter ones are copied. `usize::MAX`: all are.
+    /// Shortest frame, in bytes, that stays in the guest's memory and is passed by reference; 1,024
+    /// by default. Shorter ones are copied. `usize::MAX`: all are.
     #[must_use]
     pub fn by_reference_from(mut self, bytes: usize) -> Self {
         self.by_reference = Some(bytes);
         self
     }
 
-    /// How much of what is copied may be under way; unlimited by default, and only then are frames
-    /// built in place. A guest whose frames find no room waits.
+    /// How many bytes of copied frames may be outstanding; unlimited by default, and only then are
+    /// frames built in place. A guest whose frames find no room waits.
     #[must_use]
     pub fn send_buffer(mut self, send_buffer: SendBuffer) -> Self {
         self.send_buffer = send_buffer;
         self
     }
 
-    /// The ports that a hook may redirect to this one from, and from this one to.
+    /// The ports between which a hook may redirect frames to and from this one.
     #[must_use]
     pub fn table(mut self, table: &Arc<PortTable>) -> Self {
         self.table = Some(Arc::clone(table));
         self
     }
 
-    /// What front ends may use of this process, across sessions.
+    /// The resources that front ends may use, across sessions.
     #[must_use]
     pub fn front_end_limits(mut self, limits: FrontEndLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Whether front ends are trusted not to harm this process; they are not by default. One that is
-    /// trusted may share huge pages, and could punch holes into them, which kills whoever touches
-    /// such a page. And its guest is interrupted by a plain write, which a front end could make wait
-    /// for ever, and with it this host. The guest itself is believed nothing either way.
+    /// Whether front ends are trusted not to harm this process; they are not by default. A trusted
+    /// one may share huge pages, and could punch holes into them, which kills a process that
+    /// touches such a page. Its guest is interrupted by a plain write, which the front end could
+    /// make wait for ever, and with it this host. The guest itself is trusted in neither case.
     #[must_use]
     pub fn trust_front_end(mut self, trusted: bool) -> Self {
         self.trusted = trusted;
         self
     }
 
-    /// Listens on a Unix socket at `path`, where one front end at a time may connect:
-    /// `qemu … -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0`.
-    /// The socket goes when the device is dropped. A socket that nobody listens on any more is
-    /// replaced.
+    /// Listens on a Unix socket at `path`, where one front end at a time may connect: `qemu …
+    /// -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0`. The
+    /// device's drop removes the socket. A socket without a listener is replaced.
     ///
     /// # Errors
-    /// [`DeviceError::Config`] for settings that make no sense, [`DeviceError::System`] where the
-    /// system refuses; the text says what to do.
+    /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses;
+    /// the text says what to do.
     pub fn listen(self, path: impl AsRef<Path>) -> Result<VhostUser, DeviceError> {
         let path = path.as_ref();
         self.check()?;
@@ -133,16 +132,16 @@ impl VhostUserBuilder {
         self.start(Source::Listen(listener, path.to_owned()), path)
     }
 
-    /// Connects to a front end that listens (`server=on`), again and again, whenever it is there.
+    /// Connects to a front end that listens (`server=on`), again whenever it is there.
     ///
     /// # Errors
-    /// As [`listen`](Self::listen), but for the socket: it need not be there yet.
+    /// As [`listen`](Self::listen), except for the socket: it need not exist yet.
     pub fn connect(self, path: impl Into<PathBuf>) -> Result<VhostUser, DeviceError> {
         let path = path.into();
         self.start(Source::Connect(path.clone()), &path)
     }
 
-    /// Serves the front end at the other end of a socket, and no other.
+    /// Serves only the front end at the other end of a socket.
     ///
     /// # Errors
     /// As [`listen`](Self::listen).
@@ -186,7 +185,8 @@ impl VhostUserBuilder {
             medium: Medium::Ethernet,
             mac: self.mac.unwrap_or_else(|| derive_mac(path)),
             mtu,
-            // What a guest does not take is done in software: guests come and go, this stays.
+            // Super-frames are cut in software for a guest that takes none: guests change, this
+            // does not.
             max_super_frame: MAX_MTU,
             rx_checksum: true,
             tx_checksum: true,
@@ -221,7 +221,7 @@ impl VhostUserBuilder {
     }
 }
 
-/// A link address that follows from the socket's path (FNV-1a): locally administered, unicast.
+/// A link address derived from the socket's path (FNV-1a): locally administered, unicast.
 fn derive_mac(path: &Path) -> [u8; 6] {
     let bytes = path.as_os_str().as_encoded_bytes().iter();
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {

@@ -1,8 +1,8 @@
 //! Walking a chain of descriptors that another side wrote: each is read once, and only the copy is
-//! believed.
+//! used.
 //!
-//! A walk ends, whatever it reads: it follows at most as many descriptors as the ring has, and one
-//! table of so many. Every address is looked up; what is returned lies in the guest's memory.
+//! Every walk ends: it follows at most as many descriptors as the ring has, and one table of that
+//! length. Every address is checked; returned pieces lie in the guest's memory.
 
 use super::counters::VhostCounters;
 use super::memory::{Memory, Piece};
@@ -37,16 +37,16 @@ impl Lie {
     }
 }
 
-/// What a chain is for, and how long it may be.
+/// The purpose of a chain, and its longest length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The device reads it all: more than this many bytes are too long.
+    /// The device reads all of it: more than this many bytes are too long.
     Read(usize),
-    /// The device writes there: more room than this is not looked at.
+    /// The device writes there: room beyond this is ignored.
     Write(usize),
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// Bytes.
@@ -64,7 +64,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Appends to `pieces` where the bytes of the chain at `head` lie, in order.
+    /// Appends the pieces of memory of the chain at `head` to `pieces`, in order.
     pub(super) fn chain(
         &self,
         head: u16,
@@ -91,8 +91,8 @@ impl Walk<'_> {
         Err(Lie::TooLong)
     }
 
-    /// The descriptors of an indirect table. A table is copied a few at a time, and each copy read
-    /// only there.
+    /// Walks the descriptors of an indirect table, which is copied a few at a time and read only in
+    /// the copy.
     fn table(
         &self,
         table: Desc,
@@ -107,7 +107,7 @@ impl Walk<'_> {
         let at = self.memory.find(table.addr, bytes).filter(|at| at.len == bytes);
         let at = at.ok_or(Lie::Address)?;
         let window = self.memory.window(&at).ok_or(Lie::Address)?;
-        // Which part of the table `copy` holds, in descriptors; drivers fill tables front to back.
+        // The part of the table that `copy` holds, in descriptors; drivers fill tables front to back.
         let (mut copy, mut first, mut have) = ([0u8; TABLE * 16], 0, 0);
         let mut index = 0;
         for _ in 0..bytes / 16 {
@@ -135,7 +135,7 @@ impl Walk<'_> {
         Err(Lie::TooLong)
     }
 
-    /// One buffer: where it lies, behind `total` bytes of others. A driver may give the empty buffer.
+    /// Adds one buffer, behind `total` bytes of others. It may be empty.
     fn add(
         &self,
         desc: Desc,

@@ -1,7 +1,7 @@
-//! The thread that talks to the front end. It waits on the socket, applies one message at a time to
-//! the session under its lock, and goes on to the next front end when one is gone. A front end that
-//! stalls in the middle of a message stalls this thread only: the device looks whether the session is
-//! free, and is woken when it is.
+//! The control thread, which talks to the front end. It waits on the socket, applies one message at
+//! a time to the session under its lock, and serves the next front end when one is gone. A front
+//! end that stalls in the middle of a message stalls only this thread: the device tries the
+//! session's lock, and is woken when it is free.
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -33,19 +33,19 @@ use super::standing::Standing;
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;
 
-/// Flags of a message: the protocol's version, that it is an answer, that it wants one.
+/// Flags of a message: the protocol's version, an answer, an answer is wanted.
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// What both threads share.
+/// The state that both threads share.
 pub(super) struct Shared {
     session: Arc<Mutex<Session>>,
-    /// The device found the session in use, and wants to be woken when it is not.
+    /// The device found the session in use, and is to be woken when it is free.
     wanted: AtomicBool,
     standing: Arc<Standing>,
     link: Mutex<Link>,
-    /// Rung when the thread is to end.
+    /// Rung to end the thread.
     end: Bell,
 }
 
@@ -65,19 +65,19 @@ struct Link {
     ending: bool,
 }
 
-/// Where front ends come from.
+/// The origin of front ends.
 pub(super) enum Source {
     /// They connect to this socket, which is removed in the end.
     Listen(UnixListener, PathBuf),
     /// They listen.
     Connect(PathBuf),
-    /// One that is connected already, and no other.
+    /// One connected front end, and no other.
     Stream(UnixStream),
-    /// There will be no other.
+    /// No further front end.
     Spent,
 }
 
-/// The thread; ends when this is dropped.
+/// The thread; this value's drop ends it.
 pub(super) struct Control {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -88,14 +88,14 @@ pub(super) struct Control {
 impl Shared {
     /// The session, for all but the device.
     pub(super) fn session(&self) -> InUse<'_> {
-        // A thread that panicked holding the lock left whole fields, which lies may fill anyway.
+        // After a panic under the lock, fields are whole; their values are checked anyway.
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         InUse { session, _wake: Wake(self) }
     }
 
-    /// The session, for the device, which waits for nobody: what a message does may take as long as
-    /// its front end likes, and behind the device stands the whole host. `None`: it is in use, and the
-    /// bell is rung when it is not.
+    /// The session, for the device, which never waits: a message may take as long as its front end
+    /// likes, and the whole host would wait. `None`: it is in use, and the bell is rung when it is
+    /// free.
     pub(super) fn look(&self) -> Option<MutexGuard<'_, Session>> {
         let try_lock = || match self.session.try_lock() {
             Ok(session) => Some(session),
@@ -105,7 +105,7 @@ impl Shared {
         try_lock().or_else(|| {
             self.wanted.store(true, Ordering::Relaxed);
             // Pairs with the fence in `wake`. Here: set the word, fence, try the lock. There: unlock,
-            // fence, read the word. So either the lock is free now, or whoever has it sees the word.
+            // fence, read the word. So either the lock is free now, or its holder sees the word.
             fence(Ordering::SeqCst);
             try_lock()
         })
@@ -123,7 +123,7 @@ impl Shared {
         }
     }
 
-    /// After the session was in use.
+    /// Wakes the device after the session was in use.
     fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed) {
@@ -212,7 +212,7 @@ impl Shared {
             if matches!(source, Source::Spent) {
                 self.session().spend();
             }
-            // One that hangs up at once is not called again and again.
+            // One that hangs up at once is not called again without a pause.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
                 break;
             }
@@ -222,7 +222,7 @@ impl Shared {
         }
     }
 
-    /// The next front end; `None`: there will be none, or the device is gone.
+    /// The next front end; `None`: there is none, or the device is gone.
     fn next(&self, source: &mut Source) -> Option<UnixStream> {
         loop {
             match source {
@@ -232,7 +232,7 @@ impl Shared {
                     }
                     match listener.accept() {
                         Ok((stream, _)) => return Some(stream),
-                        // Out of descriptors, mostly: try again, but not at once.
+                        // Usually out of descriptors: try again, but not at once.
                         Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
                             if self.ends_before(None) {
                                 return None;
@@ -260,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Waits until one more front end may come; `true`: the device ended meanwhile.
+    /// Waits until one more front end may connect; `true`: the device ended meanwhile.
     fn ends_before_turn(&self, pace: &Pace) -> bool {
         let first = pace.wait(Instant::now());
         if first.is_zero() {
@@ -282,7 +282,7 @@ impl Shared {
         self.ends_within(fd, fd.is_none().then_some(RECONNECT))
     }
 
-    /// Waits until `fd` can be read, and so long at most; `true`: the device ended meanwhile.
+    /// Waits until `fd` can be read, for `pause` at most; `true`: the device ended meanwhile.
     fn ends_within(&self, fd: Option<BorrowedFd<'_>>, pause: Option<Duration>) -> bool {
         let mut fds = vec![PollFd::from_borrowed_fd(self.end.fd(), PollFlags::IN)];
         fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -291,9 +291,9 @@ impl Shared {
         self.link().ending
     }
 
-    /// Takes a ring's enabling that comes before any features were chosen; `false`: the next message
-    /// is another. QEMU sends it so, at its device's reset and then never again; the library refuses
-    /// it, although the ring's state does not depend on features.
+    /// Handles the message that enables a ring before any features were chosen; `false`: the next
+    /// message is another. QEMU sends it at its device's reset and then never again; the library
+    /// refuses it, although the ring's state does not depend on features.
     fn enables_early(&self, stream: &UnixStream) -> bool {
         if self.session().has(features::PROTOCOL_FEATURES) {
             return false;
@@ -306,7 +306,7 @@ impl Shared {
             let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
             word.map_or(0, u32::from_ne_bytes)
         };
-        // A shorter message is another one, and must not be waited for beyond its end.
+        // A shorter message is another one; do not wait beyond its end.
         let (head, _) = message.split_at_mut(12);
         if !matches!(recv(stream, head, peek), Ok((_, 12)))
             || (word(&message, 0), word(&message, 8)) != (request, 8)
@@ -322,7 +322,7 @@ impl Shared {
         if replies && word(&message, 4) & NEED_REPLY != 0 {
             let words = [request, VERSION | REPLY, 8, u32::from(!done), 0];
             let reply: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            // Not sent: it is gone, which the next message says.
+            // A failed send means that it is gone, which the next message reports.
             let _ = send(stream, &reply, SendFlags::NOSIGNAL);
         }
         true
@@ -364,7 +364,7 @@ impl Shared {
                 let why = session.refused.take().unwrap_or_else(|| error.to_string());
                 tracing::warn!("vhost-user: the front end was disconnected: {why}");
                 session.refused = Some(why);
-                // It is still there, and when it comes again it counts from what came back.
+                // The front end is still there, and counts from what is returned when it reconnects.
                 session.surrender();
             }
         }
@@ -375,7 +375,7 @@ impl Shared {
     }
 }
 
-/// Listens at `path`, in the place of a socket that nobody listens on any more.
+/// Listens at `path`, replacing a socket without a listener.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_dead(path) => {
@@ -388,8 +388,8 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to a front end, without waiting for one that does not accept: what waits there could not
-/// be ended.
+/// Connects to a front end, without waiting for one that does not accept: such a wait could not be
+/// ended.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -397,8 +397,8 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Whether a socket is left over from a process that is gone. Files of other kinds refuse
-/// connections just so, and are not ours to remove.
+/// Whether a socket has no listener any more. Files of other kinds refuse connections in the same
+/// way, and must not be removed.
 fn is_dead(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
         && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)

@@ -1,8 +1,8 @@
-//! What guests and front ends did wrong, each with its count; and what was done for them.
+//! Counts of invalid input from guests and front ends, and of the work done for them.
 
-/// Counts of a vhost-user device beside those that every device has
-/// ([`DeviceCounters`](crate::DeviceCounters)). The first group is lies: of a guest through its
-/// rings, or of a front end through its socket.
+/// Counts of a vhost-user device in addition to those of every device
+/// ([`DeviceCounters`](crate::DeviceCounters)). The first group counts invalid input: of a guest
+/// through its rings, or of a front end through its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VhostCounters {
     /// Rings stopped because the available index ran further ahead than the ring is long.
@@ -17,7 +17,7 @@ pub struct VhostCounters {
     pub chain_too_long: u64,
     /// Frames dropped because a descriptor lay outside of the guest's memory.
     pub bad_address: u64,
-    /// Frames dropped because a buffer to send from was to be written, or one to receive into was not.
+    /// Frames dropped because a buffer to send from was writable, or one to receive into was not.
     pub wrong_direction: u64,
     /// Frames dropped because an indirect table was empty, no multiple of 16 bytes, longer than the
     /// ring, nested, or not negotiated.
@@ -26,48 +26,48 @@ pub struct VhostCounters {
     pub bad_length: u64,
     /// Frames dropped because the virtio header contradicts itself or the frame.
     pub bad_header: u64,
-    /// Buffers to receive into that hold not even the virtio header; given back empty.
+    /// Buffers to receive into that are shorter than the virtio header; returned empty.
     pub bad_receive_buffer: u64,
     /// Sessions ended because of a message that was malformed, out of order or refused.
     pub bad_messages: u64,
     /// Descriptors refused because they were no eventfd.
     pub bad_event_fds: u64,
-    /// Memory refused: not sealed against shrinking, of huge pages, shorter than was said,
+    /// Memory refused: not sealed against shrinking, of huge pages, shorter than announced,
     /// overlapping, too much.
     pub bad_memory: u64,
-    /// Rings refused because they lie outside of the memory shared, or have a size that is none.
+    /// Rings refused because they lie outside of the shared memory, or have an invalid size.
     pub bad_rings: u64,
 
-    /// Frames discarded because the guest sent them by a ring that its front end has disabled: what a
-    /// back end must do with them.
+    /// Frames discarded, as required, because the guest sent them by a ring that its front end has
+    /// disabled.
     pub discarded: u64,
     /// Front ends that connected.
     pub sessions: u64,
-    /// Frames that came in by reference.
+    /// Frames received by reference.
     pub referenced: u64,
-    /// Frames that came in as a copy.
+    /// Frames received as a copy.
     pub copied: u64,
     /// Frames long enough for a reference that were copied because too many descriptors were held
     /// already, or because they lay in too many pieces.
     pub copied_instead: u64,
-    /// Descriptors that went back to the guest when the last reference to them went.
+    /// Descriptors returned to the guest with the drop of their last reference.
     pub returned: u64,
-    /// Descriptors that a fragment holds now.
+    /// Descriptors that fragments hold now.
     pub held: u64,
     /// Interrupts sent to the guest.
     pub calls: u64,
-    /// Interrupts that the kernel would not pass on at once; they are sent again until it does.
+    /// Interrupts that the kernel refused at first; they are sent again until it accepts them.
     pub calls_refused: u64,
-    /// Times that a front end had to wait before it was served, because many had come.
+    /// Times that a front end had to wait because too many had connected.
     pub waited: u64,
-    /// Bytes of guest memory mapped now, what fragments of former sessions hold included.
+    /// Bytes of guest memory mapped now, including memory that fragments of former sessions hold.
     pub mapped_bytes: u64,
-    /// Mappings of guest memory now, counted alike.
+    /// Windows of guest memory mapped now, counted in the same way.
     pub mappings: u64,
 }
 
 impl VhostCounters {
-    /// Everything that only a guest or a front end that is broken or hostile does.
+    /// Invalid input that only a broken or hostile guest or front end sends.
     pub fn lies(&self) -> u64 {
         [
             self.bad_avail_index,
@@ -92,7 +92,7 @@ impl VhostCounters {
 
     /// Names and counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        // Taken apart, so that none is forgotten.
+        // Destructured, so that no field is forgotten.
         let Self {
             bad_avail_index,
             bad_head,

@@ -1,6 +1,6 @@
-//! A guest that is none: the front end's side of the protocol and a driver over real virtqueues, in
-//! memory of its own that it shares. What `pagewire bench port` generates frames with, and what tests
-//! plug in where a virtual machine would be.
+//! A test double of a guest: the front end's side of the protocol and a driver over real
+//! virtqueues, in memory of its own that it shares. `pagewire bench port` generates frames with it,
+//! and tests use it in place of a virtual machine.
 //!
 //! ```text
 //!   memory: [transmit ring][receive ring][transmit buffers ...][receive buffers ...]
@@ -29,7 +29,7 @@ use super::window::Window;
 /// Where the guest's memory begins, in its own addresses.
 pub(super) const GUEST_BASE: u64 = 0x1_0000_0000;
 
-/// Where memory beside it does.
+/// Where additional memory begins.
 const BESIDE_BASE: u64 = 0x9_0000_0000;
 
 /// Bytes set aside for a ring of the largest size, in pages: descriptors, available and used ring.
@@ -44,8 +44,8 @@ pub struct GuestConfig {
     pub send_buffer: usize,
     /// Bytes of each receive buffer, the virtio header included; rounded up to a cache line.
     pub receive_buffer: usize,
-    /// Whether receive buffers may be merged, tables be used, events be named by index, and
-    /// checksums and super-frames be left to the other side.
+    /// Whether receive buffers may be merged, indirect tables and event indices are used, and
+    /// checksums and super-frames are left to the other side.
     pub mergeable: bool,
     /// See [`mergeable`](Self::mergeable).
     pub indirect: bool,
@@ -69,11 +69,11 @@ impl Default for GuestConfig {
     }
 }
 
-/// What can go wrong while a guest is plugged in.
+/// Why a guest cannot be connected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestError {
-    /// A setting that makes no sense.
+    /// An invalid setting.
     #[error("guest: {0}")]
     Config(&'static str),
     /// No memory to share.
@@ -94,11 +94,11 @@ pub struct GuestFrame {
     pub header: [u8; GUEST_HEADER],
     /// The frame.
     pub bytes: Vec<u8>,
-    /// Buffers that it came in.
+    /// The number of its buffers.
     pub buffers: u16,
 }
 
-/// Memory that a guest has shared beside its own.
+/// Memory that a guest has shared in addition to its own.
 #[derive(Debug)]
 pub struct Beside {
     memory: Region,
@@ -119,21 +119,21 @@ impl Beside {
 /// The driver's side of one ring.
 pub(super) struct Driver {
     pub(super) ring: Ring,
-    /// Descriptors that are ours.
+    /// Free descriptors.
     free: Vec<u16>,
-    /// The buffers of each head that is the device's, as many as its chain has.
+    /// The buffers of each head that the device has, as many as its chain has.
     chains: Vec<Vec<u16>>,
     pub(super) next_avail: u16,
     next_used: u16,
     kicked: u16,
-    /// Where buffer 0 begins in the window, and how long each is.
+    /// Offset of buffer 0 in the window, and the length of each.
     buffers: usize,
     buffer_len: usize,
     kick: EventFd,
     call: EventFd,
 }
 
-/// A guest with one queue pair, plugged into a back end.
+/// A guest with one queue pair, connected to a back end.
 pub struct Guest {
     pub(super) window: Window,
     pub(super) frontend: Frontend,
@@ -144,7 +144,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Plugs a guest into the back end that listens at `path`.
+    /// Connects a guest to the back end that listens at `path`.
     ///
     /// # Errors
     /// [`GuestError`]: the settings, the system, or the back end.
@@ -152,7 +152,7 @@ impl Guest {
         Self::over(UnixStream::connect(path)?, config)
     }
 
-    /// The same, over a socket whose other end the back end has.
+    /// As [`connect`](Self::connect), over a socket whose other end the back end has.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -179,7 +179,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Says what it is and what it can.
+    /// Negotiates features.
     pub(super) fn negotiate(&mut self) -> Result<(), GuestError> {
         let Self { frontend, features, .. } = self;
         let offered = frontend.get_features()?;
@@ -187,7 +187,7 @@ impl Guest {
         frontend.set_owner()?;
         let protocol = frontend.get_protocol_features()?;
         frontend.set_protocol_features(protocol)?;
-        // From here on every message is answered: nothing is done before it has happened.
+        // From here on every message is answered after it was handled.
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         frontend.set_features(*features)?;
         Ok(())
@@ -209,13 +209,13 @@ impl Guest {
         Ok(())
     }
 
-    /// Starts both rings, each where it is to go on.
+    /// Starts both rings at the given positions.
     pub(super) fn start(&mut self, [receive, transmit]: [u32; 2]) -> Result<(), GuestError> {
         self.start_ring(0, &self.receive, RING_BYTES, receive as u16)?;
         self.start_ring(1, &self.transmit, 0, transmit as u16)
     }
 
-    /// Starts a ring that lies at `at`, where it is to go on.
+    /// Starts the ring at `at`, at a given position.
     pub(super) fn start_ring(
         &self,
         index: usize,
@@ -244,7 +244,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Names the eventfds to interrupt the guest by, while the rings run.
+    /// Sets the eventfds that interrupt the guest, while the rings run.
     #[cfg(test)]
     pub(super) fn plug_interrupts(&self) -> Result<(), GuestError> {
         let frontend = self.frontend.clone();
@@ -252,7 +252,7 @@ impl Guest {
         Ok(frontend.set_vring_call(1, &self.transmit.call)?)
     }
 
-    /// Has the back end stop both rings; where each would go on.
+    /// Stops both rings; returns their positions.
     ///
     /// # Errors
     /// [`GuestError::Refused`].
@@ -260,7 +260,7 @@ impl Guest {
         Ok([self.frontend.get_vring_base(0)?, self.frontend.get_vring_base(1)?])
     }
 
-    /// Has the back end go on with both rings where it stopped them.
+    /// Continues both rings at the positions where they were stopped.
     ///
     /// # Errors
     /// [`GuestError::Refused`].
@@ -269,7 +269,7 @@ impl Guest {
     }
 
     /// Puts the same frame into every transmit buffer, for [`blast`](Self::blast). `false`: it does
-    /// not fit one.
+    /// not fit.
     pub fn load(&mut self, frame: &[u8]) -> bool {
         let fits = GUEST_HEADER + frame.len() <= self.transmit.buffer_len;
         for index in (0..self.transmit.ring.size()).filter(|_| fits) {
@@ -294,12 +294,12 @@ impl Guest {
         n
     }
 
-    /// Sends one frame in one buffer, without a word on checksums; `false`: no buffer is free.
+    /// Sends one frame in one buffer, without checksum information; `false`: no buffer is free.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         self.send_with([0; GUEST_HEADER], frame)
     }
 
-    /// The same with a virtio header.
+    /// As [`send`](Self::send), with a virtio header.
     pub fn send_with(&mut self, header: [u8; GUEST_HEADER], frame: &[u8]) -> bool {
         self.transmit.reclaim();
         if GUEST_HEADER + frame.len() > self.transmit.buffer_len {
@@ -357,7 +357,7 @@ impl Guest {
         self.transmit.free.len()
     }
 
-    /// Takes the next frame that was received, and makes its buffers available again.
+    /// Takes the next received frame, and makes its buffers available again.
     pub fn receive(&mut self) -> Option<GuestFrame> {
         let (mut header, mut bytes, mut buffers) = ([0; GUEST_HEADER], Vec::new(), 0);
         let mut want = 1;
@@ -412,10 +412,10 @@ impl Guest {
         }
     }
 
-    /// Shares memory beside the guest's own, and sends one frame that lies there.
+    /// Shares additional memory, and sends one frame that lies there.
     ///
     /// # Errors
-    /// Where the system, or the back end, refuses.
+    /// Errors of the system or the back end.
     pub fn send_from_beside(&mut self, frame: &[u8]) -> Result<Beside, GuestError> {
         let len = (GUEST_HEADER + frame.len()).next_multiple_of(PAGE_SIZE);
         let memory = Region::memfd_shared("pagewire-beside", len)?;
@@ -436,7 +436,7 @@ impl Guest {
         Ok(beside)
     }
 
-    /// Takes memory back, whether or not the frame in it is still held.
+    /// Removes additional memory, whether or not its frame is still held.
     ///
     /// # Errors
     /// [`GuestError::Refused`].
@@ -444,11 +444,11 @@ impl Guest {
         Ok(self.frontend.remove_mem_region(&beside.info())?)
     }
 
-    /// Plays a front end that wants its back end to wait for ever: makes the eventfds that the guest is
-    /// interrupted by such that a write waits while the counter is full, and fills them.
+    /// Plays a front end that tries to block its back end: makes a write to the eventfds that
+    /// interrupt the guest wait while the counter is full, and fills them.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// Errors of the system.
     pub fn jam_interrupts(&self) -> io::Result<()> {
         [&self.receive.call, &self.transmit.call].into_iter().try_for_each(jam)
     }
@@ -492,23 +492,23 @@ impl GuestConfig {
     }
 }
 
-/// The same open file, by a descriptor that has a type.
+/// The same open file, as a typed descriptor.
 fn typed(event: &EventFd) -> io::Result<OwnedFd> {
     let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
     Ok(pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?)
 }
 
-/// Fills an eventfd, on which writes wait from now on.
+/// Fills an eventfd, on which writes block from now on.
 pub(super) fn jam(event: &EventFd) -> io::Result<()> {
     let same = typed(event)?;
     rustix::io::ioctl_fionbio(&same, true)?;
-    // Whatever was there: a counter takes one less than its largest value.
+    // Reset first: a counter takes one less than its largest value.
     let _ = event.read();
     event.write(u64::MAX - 1)?;
     Ok(rustix::io::ioctl_fionbio(same, false)?)
 }
 
-/// Where the three parts of a ring begin: descriptors, available, used.
+/// The offsets of the three parts of a ring: descriptors, available, used.
 pub(super) fn layout(at: usize, size: u16) -> [usize; 3] {
     let avail = at + desc_bytes(size);
     [at, avail, (avail + avail_bytes(size)).next_multiple_of(64)]
@@ -543,7 +543,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Where a descriptor's buffer begins in the window.
+    /// The offset of a descriptor's buffer in the window.
     pub(super) fn buffer(&self, index: u16) -> usize {
         self.buffers + usize::from(index) * self.buffer_len
     }
@@ -578,7 +578,7 @@ impl Driver {
         Some((head as u16, (len as usize).min(self.buffer_len)))
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back the descriptors that the device has used.
     fn reclaim(&mut self) {
         while let Some((head, _)) = self.used() {
             if let Some(chain) = self.chains.get_mut(usize::from(head)) {
@@ -588,7 +588,7 @@ impl Driver {
         }
     }
 
-    /// Publishes what was posted; whether the device wants to hear of it.
+    /// Publishes posted chains; returns whether the device wants a kick.
     pub(super) fn wants_kick(&mut self, event_index: bool) -> bool {
         if self.kicked == self.next_avail {
             return false;

@@ -1,4 +1,4 @@
-//! Who wakes whom: the descriptor that the device is waited for on, and the eventfds of the rings.
+//! Wake-ups: the descriptor that the device waits on, and the eventfds of the rings.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,10 +7,10 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use super::aio::Aio;
 
-/// Events taken from the kernel at once; which they were does not matter.
+/// Events taken from the kernel at once; their identity does not matter.
 const EVENTS: usize = 16;
 
-/// An eventfd of our own.
+/// An eventfd of this process.
 #[derive(Debug)]
 pub(super) struct Bell(OwnedFd);
 
@@ -21,7 +21,7 @@ impl Bell {
 
     /// Rings.
     pub(super) fn ring(&self) {
-        // Fails only when 2^64 - 1 rings are unread; then the reader is awake anyhow.
+        // Fails only when 2^64 - 1 signals are unread; then the reader is awake anyhow.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -30,8 +30,8 @@ impl Bell {
     }
 }
 
-/// Everything that can wake the device, behind one descriptor. Edges, not levels: nobody reads the
-/// eventfds, whose counters are the other side's.
+/// Everything that can wake the device, behind one descriptor. Edge-triggered: the eventfds are not
+/// read, their counters are the other side's.
 #[derive(Debug)]
 pub(super) struct Events {
     epoll: OwnedFd,
@@ -54,12 +54,12 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), flags)?)
     }
 
-    /// No more. Before the descriptor is closed: the other side has the same file open.
+    /// Ends the watch. Before the descriptor is closed: the other side has the same file open.
     pub(super) fn forget(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Takes what woke the device. One system call.
+    /// Takes the events that woke the device. One system call.
     pub(super) fn clear(&self) {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -70,12 +70,12 @@ impl Events {
     }
 }
 
-/// How a guest is interrupted, and a front end told of a broken ring: by eventfds that are theirs.
+/// Signals guests and front ends through their eventfds.
 #[derive(Debug)]
 pub(super) enum Signals {
-    /// Whatever the front end does with the file, nobody waits.
+    /// By the kernel: never waits, whatever the front end does with the file.
     Kernel(&'static Aio),
-    /// By a write, which a front end that is trusted does not make wait.
+    /// By a write, which a trusted front end does not make wait.
     Write,
 }
 
@@ -85,21 +85,21 @@ impl Signals {
         if trusted { Ok(Self::Write) } else { Aio::shared().map(Self::Kernel) }
     }
 
-    /// Takes a descriptor that a front end sent as an eventfd; `None` if it is something else.
+    /// Takes a descriptor of a front end as an eventfd; `None` if it is something else.
     pub(super) fn take(&self, fd: OwnedFd) -> Option<OwnedFd> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
         if link.as_os_str() != "anon_inode:[eventfd]" {
             return None;
         }
         if matches!(self, Self::Write) {
-            // So that a full counter does not block us. The file is the front end's as well, which
-            // could take this back: it is trusted not to.
+            // So that a full counter does not block. The front end could undo this: it is trusted
+            // not to.
             rustix::io::ioctl_fionbio(&fd, true).ok()?;
         }
         Some(fd)
     }
 
-    /// Signals an eventfd; `false`: the kernel would not, for want of memory most of all.
+    /// Signals an eventfd; `false`: the kernel refused, usually for lack of memory.
     fn send(&self, fd: &OwnedFd) -> bool {
         #[cfg(test)]
         if tests::refuses() {
@@ -107,7 +107,7 @@ impl Signals {
         }
         match self {
             Self::Kernel(aio) => aio.tell(fd.as_fd()).is_ok(),
-            // A counter that is full was not read since: the guest is being told already.
+            // A full counter is unread: the guest has a signal pending.
             Self::Write => {
                 let written = rustix::io::write(fd, &1u64.to_ne_bytes());
                 matches!(written, Ok(_) | Err(rustix::io::Errno::AGAIN))
@@ -116,7 +116,7 @@ impl Signals {
     }
 }
 
-/// An eventfd of the other side's, and whether it is still to be signalled.
+/// An eventfd of the other side, and whether a signal is owed.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     fd: Option<OwnedFd>,
@@ -124,28 +124,28 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Takes another descriptor in place of the one it has.
+    /// Replaces the descriptor.
     pub(super) fn set(&mut self, fd: Option<OwnedFd>) {
         *self = Self { fd, owed: false };
     }
 
-    /// Whether there is somebody to be told.
+    /// Whether there is a descriptor.
     pub(super) fn is_there(&self) -> bool {
         self.fd.is_some()
     }
 
-    /// The kernel would not pass a signal on: [`retry`](Self::retry).
+    /// Whether the kernel refused a signal: [`retry`](Self::retry).
     pub(super) fn is_owed(&self) -> bool {
         self.owed
     }
 
-    /// Signals it; `false`: the kernel would not, and it is owed from now on.
+    /// Signals it; `false`: the kernel refused, and the signal is owed from now on.
     pub(super) fn signal(&mut self, signals: &Signals) -> bool {
         self.owed = self.fd.as_ref().is_some_and(|fd| !signals.send(fd));
         !self.owed
     }
 
-    /// Signals it if that is owed; `true`: it was, and is no more.
+    /// Sends an owed signal; `true`: there was one, and it is sent.
     pub(super) fn retry(&mut self, signals: &Signals) -> bool {
         self.owed && self.signal(signals)
     }
@@ -157,7 +157,7 @@ pub(super) mod tests {
 
     thread_local!(static REFUSED: Cell<u32> = const { Cell::new(0) });
 
-    /// Has the next `n` signals that this thread sends be refused.
+    /// Refuses the next `n` signals that this thread sends.
     pub(in super::super) fn refuse(n: u32) {
         REFUSED.set(n);
     }

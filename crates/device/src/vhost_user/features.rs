@@ -2,15 +2,15 @@
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
 
-/// The device takes frames whose checksum is to be completed.
+/// The device accepts frames whose checksum is to be completed.
 pub(super) const CSUM: u64 = 1 << 0;
-/// The guest does.
+/// The guest accepts them.
 pub(super) const GUEST_CSUM: u64 = 1 << 1;
-/// The guest takes super-frames of TCP over IPv4, over IPv6, with ECN.
+/// The guest accepts super-frames of TCP over IPv4, over IPv6, with ECN.
 pub(super) const GUEST_TSO4: u64 = 1 << 7;
 pub(super) const GUEST_TSO6: u64 = 1 << 8;
 pub(super) const GUEST_ECN: u64 = 1 << 9;
-/// The device does.
+/// The device accepts them.
 pub(super) const HOST_TSO4: u64 = 1 << 11;
 pub(super) const HOST_TSO6: u64 = 1 << 12;
 pub(super) const HOST_ECN: u64 = 1 << 13;
@@ -18,9 +18,9 @@ pub(super) const HOST_ECN: u64 = 1 << 13;
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
 /// Several queue pairs.
 pub(super) const MQ: u64 = 1 << 22;
-/// Headers and payload may be cut anywhere among descriptors.
+/// Headers and payload may be divided among descriptors at any byte.
 pub(super) const ANY_LAYOUT: u64 = 1 << 27;
-/// Tables of descriptors.
+/// Indirect tables of descriptors.
 pub(super) const INDIRECT_DESC: u64 = 1 << 28;
 /// Kicks and interrupts from an index on, not by a flag.
 pub(super) const EVENT_IDX: u64 = 1 << 29;
@@ -29,7 +29,7 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Not the legacy interface.
 pub(super) const VERSION_1: u64 = 1 << 32;
 
-/// What a device with so many queue pairs offers.
+/// The features that a device with so many queue pairs offers.
 pub(super) const fn offered(pairs: usize) -> u64 {
     let mq = if pairs > 1 { MQ } else { 0 };
     CSUM | GUEST_CSUM

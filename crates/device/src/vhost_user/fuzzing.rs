@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: a guest's memory, and a front end's messages, of any bytes.
+//! Entry points of the fuzz targets: a guest's memory, and a front end's messages, of any bytes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -39,7 +39,7 @@ const SIZE: u16 = 16;
 /// Bytes for each ring: its three parts.
 const RING: usize = 1024;
 
-/// Everything but the threads.
+/// The device without its threads.
 struct Bench {
     session: Session,
     window: Window,
@@ -69,7 +69,7 @@ impl Bench {
         Some(Self { session, window, receiver, sender, counters, ledger })
     }
 
-    /// Starts a ring where the memory is as the guest left it.
+    /// Starts a ring in the memory as the guest left it.
     fn start(&mut self, index: usize) -> Option<()> {
         let event_index = self.session.has(features::EVENT_IDX);
         let Session { vrings, memory, events, .. } = &mut self.session;
@@ -84,9 +84,9 @@ impl Bench {
     }
 }
 
-/// Runs a device over memory that `data` writes, between its bursts, wherever it likes. Frames that
-/// come out have the length of a frame and lie in the guest's memory or in ours; no page is lost, and
-/// each descriptor that is held is given back. Does nothing where no memory can be had.
+/// Runs a device over memory that `data` writes, between its bursts, at any place. Received frames
+/// have the length of a frame and lie in the guest's memory or in this process's; no page is lost,
+/// and each held descriptor is given back. Does nothing if no memory is available.
 pub fn virtqueue(data: &[u8]) {
     let Some((&[features, kept], mut rest)) = data.split_first_chunk::<2>() else { return };
     let bits = [
@@ -147,15 +147,15 @@ pub fn virtqueue(data: &[u8]) {
     }
 }
 
-/// Tells a session whatever messages `data` says: code, flags, what comes along, length, body. A
-/// front end that is not understood is hung up on; no other harm is done. The messages' socket is the
-/// kernel's, their parser is the library's. Does nothing where no descriptor can be had.
+/// Sends a session the messages in `data`: code, flags, ancillary data, length, body. A front end
+/// that sends invalid messages is disconnected; no other harm is done. The messages' socket is the
+/// kernel's, their parser is the library's. Does nothing if no descriptor is available.
 pub fn messages(data: &[u8]) {
     let Some(bench) = Bench::new(0) else { return };
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
     let session = Arc::new(Mutex::new(bench.session));
     let mut rest = data;
-    // What the kernel would not take without a reader is left out.
+    // Bytes that the kernel would not take without a reader are left out.
     let mut room = 1 << 14;
     while let Some((&[code, flags, along, len], after)) = rest.split_first_chunk::<4>() {
         let (body, next) = after.split_at(usize::from(len).min(after.len()));
@@ -165,7 +165,7 @@ pub fn messages(data: &[u8]) {
         }
         room -= body.len() + 12;
     }
-    // So that a message that promises more than there is ends.
+    // Ends a message that is shorter than announced.
     let _ = theirs.shutdown(std::net::Shutdown::Write);
     let mut handler = BackendReqHandler::from_stream(ours, Arc::clone(&session));
     while handler.handle_request().is_ok() {}
@@ -179,7 +179,7 @@ pub fn messages(data: &[u8]) {
     session.end();
 }
 
-/// Sends one message; the lowest bits of `along` say what comes with it.
+/// Sends one message; the lowest bits of `along` select the ancillary data.
 fn tell(to: &UnixStream, code: u8, flags: u8, along: u8, body: &[u8]) -> bool {
     let event = || eventfd(0, EventfdFlags::NONBLOCK).ok();
     let memory = || {
@@ -199,7 +199,7 @@ fn tell(to: &UnixStream, code: u8, flags: u8, along: u8, body: &[u8]) -> bool {
     if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return false;
     }
-    // Some lie about their length.
+    // Some have a wrong length.
     let len = if along & 0x80 == 0 { body.len() } else { usize::from(along) * 16 };
     let header = [u32::from(code), u32::from(flags), len as u32].map(u32::to_le_bytes);
     let bytes = [header.as_flattened(), body].concat();

@@ -1,5 +1,5 @@
-//! The guest's memory as the front end shared it: regions by guest address (what descriptors name)
-//! and by the front end's own address (what rings are named by).
+//! The guest's memory as the front end shared it: regions by guest address (used in descriptors)
+//! and by the front end's own address (used for rings).
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,13 +10,13 @@ use super::limits::MAX_MEMORY_REGIONS;
 use super::ring::Part;
 use super::window::{MapError, Window};
 
-/// One region, as it was announced.
+/// One region, as announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) guest: u64,
     pub(super) user: u64,
     pub(super) len: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub(super) offset: u64,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Announced {
 struct Slot {
     about: Announced,
     window: Window,
-    /// How often it was announced and not yet taken back.
+    /// How often it was announced and not yet removed.
     times: usize,
 }
 
-/// Where some bytes of the guest's lie: as many as one region has of them.
+/// A range of the guest's bytes within one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     slot: u16,
@@ -49,7 +49,7 @@ pub(super) enum MemoryError {
     Map(#[from] MapError),
 }
 
-/// All regions. Cloned, and replaced whole, when it changes; fragments keep what they lie in.
+/// All regions. Cloned, and replaced as a whole, when it changes; fragments keep their window.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     slots: Vec<Slot>,
@@ -57,12 +57,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// None yet.
+    /// No regions.
     pub(super) fn new(allowance: &Arc<Allowance>) -> Self {
         Self { slots: Vec::new(), allowance: Arc::clone(allowance) }
     }
 
-    /// Maps one region more.
+    /// Maps one more region.
     pub(super) fn add(&mut self, about: Announced, file: File) -> Result<(), MemoryError> {
         let Announced { guest, user, len, offset } = about;
         let range = MemoryError::Range(len, guest);
@@ -85,8 +85,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether this is a region that is there, announced once more, `most` times in all at most. QEMU 7.2
-    /// does that for each pair of queues, and takes each back as often.
+    /// Notes that an existing region is announced once more, `most` times in all at most. QEMU 7.2
+    /// does that for each pair of queues, and removes each as often.
     pub(super) fn add_again(&mut self, about: &Announced, most: usize) -> bool {
         let again = |slot: &&mut Slot| slot.about == *about && slot.times < most;
         let Some(slot) = self.slots.iter_mut().find(again) else { return false };
@@ -94,8 +94,7 @@ impl Memory {
         true
     }
 
-    /// Forgets a region, named by its addresses and its length, if this is the last time that it is
-    /// taken back.
+    /// Removes a region, named by its addresses and its length, if this is its last removal.
     pub(super) fn remove(&mut self, guest: u64, user: u64, len: u64) -> Result<(), MemoryError> {
         let is =
             |slot: &Slot| (slot.about.guest, slot.about.user, slot.about.len) == (guest, user, len);
@@ -126,25 +125,24 @@ impl Memory {
         })
     }
 
-    /// What a piece lies in.
+    /// The window that a piece lies in.
     pub(super) fn window(&self, piece: &Piece) -> Option<&Window> {
         self.slots.get(usize::from(piece.slot)).map(|slot| &slot.window)
     }
 }
 
 impl Piece {
-    /// Whether both lie in one mapping.
+    /// Whether both lie in one window.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         self.slot == other.slot
     }
 
-    /// Whether `next` begins where this one ends. Pieces of different regions never do: what
-    /// fragments are made of lies in one mapping each.
+    /// Whether `next` begins where this one ends, in the same window.
     pub(super) fn is_followed_by(&self, next: &Self) -> bool {
         self.is_beside(next) && self.offset + self.len == next.offset
     }
 
-    /// Takes up to `n` bytes off the front.
+    /// Splits off up to `n` bytes at the front.
     pub(super) fn split_to(&mut self, n: usize) -> Self {
         let n = n.min(self.len);
         let front = Self { len: n, ..*self };

@@ -1,5 +1,5 @@
-//! Byte path, steps R1 and S6 with a virtual machine at the other end: a vhost-user back end, to
-//! which QEMU and its like connect over a Unix socket and hand the guest's memory.
+//! Variant of steps R1 and S6, with a virtual machine at the other end: a vhost-user back end, to
+//! which QEMU and others connect over a Unix socket and share the guest's memory.
 //!
 //! ```text
 //!   front end --messages--> control thread --lock--> session: features, memory, rings
@@ -8,20 +8,20 @@
 //!   guest's RX ring <-- transmit <---------- stack     device thread
 //! ```
 //!
-//! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; `chain` (what
-//! a descriptor chain says) and `vring` (what was taken and given back) under them, `ring` and
-//! `window` (all access to the guest's memory) at the bottom; `held` for descriptors that fragments
-//! hold; `session`, `control` and `memory` for what the front end says.
+//! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; under them
+//! `chain` (descriptor chains) and `vring` (heads taken and given back), at the bottom `ring` and
+//! `window` (all access to the guest's memory); `returned` for descriptors that fragments hold;
+//! `session`, `control` and `memory` for the front end's messages.
 //!
-//! What is trusted: nothing that the guest writes, and no message. A guest's lie costs the frame or,
-//! where the ring itself makes no sense, the ring; a front end's costs the session; each has its
-//! counter ([`VhostCounters`]). Guest memory must be a file sealed against shrinking (QEMU's
-//! `memory-backend-memfd` is), because a page that vanishes would kill the process that touches it:
-//! memory that cannot be sealed is refused. So are huge pages: a hole punched into them does the same
-//! where no page is left to fill it. Eventfds are signalled in a way that cannot wait (`aio`), and the
-//! device never waits for the control thread (`control.rs`, `Shared::look`). What all sessions
-//! of a port may use together is limited ([`FrontEndLimits`]). A front end that is
-//! [trusted](VhostUserBuilder::trust_front_end) may use huge pages.
+//! Nothing that the guest writes is trusted, and no message. Invalid input of a guest costs the
+//! frame or, where the ring itself is invalid, the ring; that of a front end costs the session;
+//! each has its counter ([`VhostCounters`]). Guest memory must be a file sealed against shrinking
+//! (QEMU's `memory-backend-memfd` is), because a page that vanishes would kill the process that
+//! touches it: memory that cannot be sealed is refused. So are huge pages: a hole punched into them
+//! does the same where no page is left to fill it. Eventfds are signalled in a way that cannot wait
+//! (`aio`), and the device never waits for the control thread (`control.rs`, `Shared::look`). The
+//! resources of all sessions of a port together are limited ([`FrontEndLimits`]). A
+//! [trusted](VhostUserBuilder::trust_front_end) front end may use huge pages.
 
 mod aio;
 mod allowance;
@@ -35,10 +35,10 @@ mod events;
 mod features;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
-mod held;
 pub mod limits;
 mod memory;
 mod receive;
+mod returned;
 mod ring;
 mod session;
 mod standing;
@@ -67,13 +67,12 @@ use vring::Vring;
 use crate::port::{Port, PortCounters};
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
-/// A port that a virtual machine is plugged into: the back end of a vhost-user network device.
+/// A port for a virtual machine: the back end of a vhost-user network device.
 ///
 /// Front ends come and go; while none is there, or the guest's driver has not set its rings up, the
-/// link is as if the cable were pulled: what is sent is dropped and counted. Long frames of the
-/// guest's come in as fragments of its memory, whose descriptors it gets back when the last fragment
-/// is dropped, on whatever thread and in whatever order; what it has shared stays mapped for them
-/// even when it is gone.
+/// link is down: frames to send are dropped and counted. Long frames of the guest are received as
+/// fragments of its memory, whose descriptors it gets back when the last fragment is dropped, on any
+/// thread and in any order; the shared memory stays mapped for them even when the guest is gone.
 pub struct VhostUser {
     control: Control,
     capabilities: Capabilities,
@@ -81,14 +80,14 @@ pub struct VhostUser {
     receiver: Receiver,
     sender: Sender,
     counters: DeviceCounters,
-    /// The pair to look at next.
+    /// The pair to serve next.
     next: usize,
     armed: bool,
-    /// When guests are to be interrupted again that the kernel would not interrupt.
+    /// When refused interrupts are to be sent again.
     retry_at: Option<Instant>,
 }
 
-/// A look at a [`VhostUser`] from elsewhere, while a host has it.
+/// A view of a [`VhostUser`], while a host has it.
 #[derive(Clone)]
 pub struct VhostMonitor(Arc<Shared>);
 
@@ -106,7 +105,7 @@ impl VhostUser {
         VhostUserBuilder::default()
     }
 
-    /// Counts and state, to be looked at while a host has the device.
+    /// A view of counts and state, while a host has the device.
     pub fn monitor(&self) -> VhostMonitor {
         VhostMonitor(Arc::clone(self.control.shared()))
     }
@@ -130,12 +129,12 @@ impl VhostUser {
         }
     }
 
-    /// The port that frames come in by: its hook, its counts, its place in a table.
+    /// The port that receives frames: its hook, its counts, its place in a table.
     pub fn port(&self) -> &Port {
         &self.receiver.port
     }
 
-    /// The same, to change.
+    /// The port, mutable.
     pub fn port_mut(&mut self) -> &mut Port {
         &mut self.receiver.port
     }
@@ -188,7 +187,7 @@ impl Device for VhostUser {
             self.sender.rest();
             return Ok(());
         }
-        // Whoever has it rings the bell when done with it; until then the frames wait.
+        // Its holder rings the bell when done; until then the frames wait.
         let Some(mut session) = self.control.shared().look() else { return Ok(()) };
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
         self.retry_at = session.owes_signals().then(|| now + SIGNAL_RETRY);
@@ -248,11 +247,11 @@ impl Device for VhostUser {
         self.armed = true;
         let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
         let Some(mut session) = self.control.shared().look() else { return ready };
-        // Its wake is for the first of them only.
+        // Its wake reports the first of them only.
         ready |= self.sender.has_returned(&self.receiver.port);
         for (index, vring) in session.vrings.iter_mut().enumerate() {
             if index % 2 == 1 {
-                // One that is blocked has frames, which can wait.
+                // A blocked one has frames, which can wait.
                 ready |= !self.receiver.blocked && vring.arm(0);
                 continue;
             }
@@ -284,8 +283,8 @@ impl Device for VhostUser {
 }
 
 impl Drop for VhostUser {
-    /// The guest gets all of its descriptors back, so that its driver and the next device agree on
-    /// where the rings are. What fragments are left stay mapped, but the guest may write there now.
+    /// Returns all descriptors to the guest, so that its driver and the next device agree on the
+    /// rings' positions. Remaining fragments stay mapped, but the guest may write there now.
     fn drop(&mut self) {
         if let Some(mut session) = self.control.shared().wait(ENDING) {
             session.surrender();

@@ -1,13 +1,12 @@
-//! Byte path, step R1 of a guest's frame: out of its transmit ring, into the port.
+//! Variant of step R1, for a guest's frame: out of its transmit ring, into the port.
 //!
 //! ```text
 //!   chain of descriptors:  [virtio header | headers][payload ...][... payload]
 //!                           copied, once             fragments of the guest's memory, or a copy
 //! ```
 //!
-//! A ring is walked here; what a frame is made of, and which way it takes, is the
-//! [`Port`]'s business. A descriptor goes back to the guest at once where the frame was copied, and
-//! when the last fragment goes where it was not.
+//! This file walks the ring; the [`Port`] decides which way a frame takes. The guest gets a descriptor
+//! back at once if the frame was copied, and otherwise with the drop of the last fragment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,9 +16,9 @@ use pagewire_mem::{CopyLedger, FragVec, PacketBuf};
 use super::chain::{Found, Lie, Purpose, Walk};
 use super::counters::VhostCounters;
 use super::features;
-use super::held::Descriptor;
 use super::limits::{GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
+use super::returned::Descriptor;
 use super::session::Session;
 use super::vring::Vring;
 use super::window::Keep;
@@ -28,14 +27,14 @@ use crate::limits::VNET_HEADER;
 use crate::port::{Fault, FrameSource, Path, Port, PortError, WriteFlags};
 use crate::vnet;
 
-/// What receiving needs.
+/// The parts that receiving needs.
 pub(super) struct Receiver {
     pub(super) port: Port,
-    /// Frames of so many bytes or more are to stay in the guest's memory.
+    /// Frames of so many bytes or more stay in the guest's memory.
     by_reference: usize,
-    /// Where the frame at hand lies. Kept, so that no frame costs an allocation.
+    /// The pieces of the current frame. Kept, so that no frame costs an allocation.
     pieces: Vec<Piece>,
-    /// The port's send buffer was full when it was last written to.
+    /// The port's send buffer was full at the last write.
     pub(super) blocked: bool,
 }
 
@@ -45,13 +44,13 @@ struct Chain<'a> {
     vring: &'a mut Vring,
     pieces: &'a [Piece],
     head: u16,
-    /// How many of the ring's it has.
+    /// Its number of the ring's descriptors.
     descriptors: u16,
-    /// Bytes of the virtio header, which come first.
+    /// Bytes of the virtio header, which comes first.
     header: usize,
     /// Bytes of the frame behind it.
     len: usize,
-    /// The descriptor is the fragments' to give back.
+    /// The fragments return the descriptor.
     taken: bool,
 }
 
@@ -60,8 +59,8 @@ impl Receiver {
         Self { port, by_reference, pieces: Vec::new(), blocked: false }
     }
 
-    /// Takes up to `max` frames that a guest sent by the ring of pair `pair`, and appends what the
-    /// port makes of them to `out`; returns how many descriptors it took.
+    /// Takes up to `max` frames that a guest sent by the ring of pair `pair`, and appends the
+    /// port's packets to `out`; returns how many descriptors it took.
     pub(super) fn receive(
         &mut self,
         session: &mut Session,
@@ -75,7 +74,7 @@ impl Receiver {
         let Session { memory, vrings, counters: lies, .. } = session;
         let Some(vring) = vrings.get_mut(2 * pair + 1) else { return 0 };
         lies.returned += u64::from(vring.drain());
-        // Read once per burst: what becomes available meanwhile is the next burst's.
+        // Read once per burst: later frames are the next burst's.
         let waiting = usize::from(vring.waiting(lies)).min(max);
         let mut done = 0;
         while done < waiting
@@ -127,7 +126,7 @@ impl Receiver {
         done
     }
 
-    /// One frame. Whether its descriptor is held; `None`: it waits in its ring for room.
+    /// Takes one frame. Returns whether its descriptor is held; `None`: it waits in its ring for room.
     fn frame(
         &mut self,
         mut chain: Chain<'_>,
@@ -154,7 +153,7 @@ impl Receiver {
         let before = out.len();
         let mut written = self.port.write(&mut chain, how, about.offload(), out, ledger);
         if written.is_err_and(PortError::is_full) && self.port.wait_for_room() {
-            // Room came between the look and the wish to be woken.
+            // Room came between the check and the request for a wake-up.
             written = self.port.write(&mut chain, how, about.offload(), out, ledger);
         }
         match written {
@@ -183,7 +182,7 @@ impl Receiver {
     }
 }
 
-/// Counts a frame that was dropped for a lie.
+/// Counts a frame that was dropped for invalid input.
 fn count(lie: Lie, lies: &mut VhostCounters, counters: &mut DeviceCounters) {
     lie.count(lies);
     counters.rx_dropped_malformed += 1;
@@ -238,11 +237,11 @@ impl FrameSource for Chain<'_> {
         let mut frags = FragVec::new();
         let mut keep: Option<(Piece, Keep)> = None;
         for piece in self.behind(skip) {
-            // A piece that was found lies in the memory, which is borrowed: none is missing.
+            // Every found piece lies in the memory, which is borrowed.
             let Some(window) = self.memory.window(&piece) else { continue };
             let kept = match keep.take() {
                 Some((at, kept)) if at.is_beside(&piece) => kept,
-                // The frame goes on in another mapping: the descriptor is the first one's.
+                // The frame continues in another window: the descriptor is the first one's.
                 Some((_, kept)) => Keep::new(window, kept),
                 None => Keep::new(window, Descriptor::new(&returns, self.head)),
             };

@@ -1,5 +1,5 @@
-//! A split virtqueue in memory that another side writes (Virtio 1.2, section 2.7). The unsafe
-//! code of this device is here and in `window`.
+//! A split virtqueue in memory that another side writes (Virtio 1.2, section 2.7). The unsafe code
+//! of this device is here and in `window`.
 //!
 //! ```text
 //!   descriptors   num × [address 8 | length 4 | flags 2 | next 2]            driver writes
@@ -7,9 +7,9 @@
 //!   used          [flags 2 | index 2 | num × [id 4 | length 4] | avail_event 2]   device writes
 //! ```
 //!
-//! Everything is read and written as atomics, whole, once: a side that scribbles makes nonsense,
-//! never a data race. What the nonsense means is for `chain` and `vring` to judge. Both sides'
-//! halves are here, because the double of a guest is made of the same ring.
+//! Everything is read and written as whole atomics, once: concurrent writes cause invalid values,
+//! never a data race. `chain` and `vring` check the values. Both sides' halves are here, because
+//! the test double of a guest uses the same ring.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -27,10 +27,10 @@ const NO_INTERRUPT: u16 = 1;
 /// In the used ring's flags: the driver need not kick.
 const NO_NOTIFY: u16 = 1;
 
-// The ring's numbers are little-endian (Virtio 1.2, section 1.4), ours are used as they are.
+// The ring's numbers are little-endian (Virtio 1.2, section 1.4), and used without conversion.
 const _: () = assert!(cfg!(target_endian = "little"), "written for little-endian machines");
 
-/// One descriptor, as it was when it was read.
+/// One descriptor, as it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Desc {
     pub(super) addr: u64,
@@ -40,7 +40,7 @@ pub(super) struct Desc {
 }
 
 impl Desc {
-    /// Of its 16 bytes in memory.
+    /// Makes one of its 16 bytes in memory.
     pub(super) fn from_words(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
@@ -52,7 +52,7 @@ impl Desc {
     }
 }
 
-/// Where a part of a ring lies: `offset` in a window.
+/// A part of a ring: `offset` in a window.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) window: Window,
@@ -150,8 +150,8 @@ impl Ring {
         unsafe { word16(self.used, at) }
     }
 
-    /// How many heads the driver ever made available. Acquire pairs with the driver's release: what
-    /// it wrote before, entries and descriptors, is visible.
+    /// How many heads the driver ever made available. Acquire pairs with the driver's release: its
+    /// earlier writes, entries and descriptors, are visible.
     pub(super) fn avail_index(&self) -> u16 {
         self.avail_word(2).load(Ordering::Acquire)
     }
@@ -198,18 +198,18 @@ impl Ring {
         unsafe { word32(self.used, at + 4) }.store(len, Ordering::Relaxed);
     }
 
-    /// Device: publishes everything before `index`. Release pairs with the driver's acquire: it sees
-    /// the entries, and the buffers, as they were written.
+    /// Device: publishes everything before `index`. Release pairs with the driver's acquire: it
+    /// sees the entries and the buffers as they were written.
     pub(super) fn set_used_index(&self, index: u16) {
         self.used_word(2).store(index, Ordering::Release);
     }
 
-    /// Device: whether the driver wants to be interrupted for the entries `old..new` that were just
+    /// Device: whether the driver wants an interrupt for the entries `old..new` that were just
     /// published.
     pub(super) fn wants_call(&self, old: u16, new: u16, event_index: bool) -> bool {
-        // Virtio 1.2, section 2.7.10: the index is stored before the event is read. The driver does
-        // it the other way round behind a barrier of its own (it stores the event, then looks at the
-        // index): without the two, both could miss each other.
+        // Virtio 1.2, section 2.7.10: the index is stored before the event is read. The driver
+        // stores the event, then reads the index, with a barrier of its own between: without the
+        // two, both could miss each other.
         fence(Ordering::SeqCst);
         if event_index {
             let event = self.avail_word(4 + usize::from(self.size) * 2).load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Ring {
         self.avail_word(0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
     }
 
-    /// Driver: from which used entry on it wants to be interrupted; `None`: not at all.
+    /// Driver: the used entry from which on it wants an interrupt; `None`: none at all.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn ask_call(&self, from: Option<u16>, event_index: bool) {
         if event_index {
@@ -232,7 +232,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Device: asks to be kicked when an entry beyond `from` becomes available. Look at the index
+    /// Device: asks to be kicked when an entry beyond `from` becomes available. Read the index
     /// again afterwards.
     pub(super) fn ask_kick(&self, from: u16, event_index: bool) {
         if event_index {
@@ -241,12 +241,12 @@ impl Ring {
         } else {
             self.used_word(0).store(0, Ordering::Relaxed);
         }
-        // Pairs with the driver's barrier between its index and its look at this.
+        // Pairs with the driver's barrier between its index and its read of this.
         fence(Ordering::SeqCst);
     }
 
-    /// Device: need not be kicked. With the event index, by an event behind `from`, which is passed
-    /// once in 65,536 entries.
+    /// Device: needs no kick. With the event index, by an event behind `from`, which is passed once
+    /// in 65,536 entries.
     pub(super) fn spare_kick(&self, from: u16, event_index: bool) {
         if event_index {
             let at = 4 + usize::from(self.size) * 8;

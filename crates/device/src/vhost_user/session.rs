@@ -1,5 +1,5 @@
-//! What a front end set up: features, memory, rings. Messages change it on the control thread, the
-//! device moves frames by it on its own; one lock, taken once per burst and once per message.
+//! The settings of a front end: features, memory, rings. Messages change it on the control thread,
+//! the device uses it on its own; one lock, taken once per burst and once per message.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -26,33 +26,33 @@ use crate::port::PortCounters;
 
 /// The state that both threads share.
 pub(super) struct Session {
-    /// What we offer.
+    /// The offered features.
     offered: u64,
     pub(super) features: u64,
     protocol: u64,
     pub(super) memory: Memory,
-    /// Even ones the guest receives from, odd ones it sends by.
+    /// The guest receives by even ones and sends by odd ones.
     pub(super) vrings: Vec<Vring>,
     pub(super) counters: VhostCounters,
     /// Whether a front end is there.
     pub(super) connected: bool,
-    /// There will be no front end any more.
+    /// No front end will connect any more.
     pub(super) spent: bool,
     pub(super) events: Arc<Events>,
     pub(super) standing: Arc<Standing>,
     /// The port's counts, as of the last burst.
     pub(super) port: PortCounters,
-    /// What was refused last, in words.
+    /// The last refusal, in words.
     pub(super) refused: Option<String>,
 }
 
 impl Session {
-    /// Whether a guest, or a front end, was not told of something because the kernel refused.
+    /// Whether a signal to a guest or a front end was refused by the kernel.
     pub(super) fn owes_signals(&self) -> bool {
         self.vrings.iter().any(Vring::owes_signal)
     }
 
-    /// Tells them again.
+    /// Sends refused signals again.
     pub(super) fn retry_signals(&mut self) {
         let Self { vrings, counters, .. } = self;
         vrings.iter_mut().for_each(|vring| vring.retry_signals(counters));
@@ -75,21 +75,21 @@ impl Session {
         }
     }
 
-    /// A front end is there.
+    /// A front end has connected.
     pub(super) fn begin(&mut self) {
         self.end();
         self.connected = true;
         self.counters.sessions += 1;
     }
 
-    /// Gives the guest everything back that fragments hold, while the front end is still there.
+    /// Returns all held descriptors to the guest, while the front end is still there.
     pub(super) fn surrender(&mut self) {
         for vring in &mut self.vrings {
             vring.surrender(&mut self.counters);
         }
     }
 
-    /// It is gone: its rings are not touched again. What fragments hold stays mapped until they go.
+    /// The front end is gone: its rings are not used again. Memory that fragments hold stays mapped.
     pub(super) fn end(&mut self) {
         for vring in &mut self.vrings {
             vring.stop(&self.events);
@@ -101,7 +101,7 @@ impl Session {
         self.standing.bell.ring();
     }
 
-    /// It was the last that there will be.
+    /// No front end will connect any more.
     pub(super) fn spend(&mut self) {
         self.spent = true;
         self.standing.bell.ring();
@@ -123,7 +123,7 @@ impl Session {
         if whole { GUEST_HEADER } else { VNET_HEADER }
     }
 
-    /// Buffers that wait in the receive ring of a pair; `None`: it does not run.
+    /// Buffers in the receive ring of a pair; `None`: it does not run.
     pub(super) fn waiting(&mut self, pair: usize) -> Option<u16> {
         let Self { vrings, counters, .. } = self;
         let vring = vrings.get_mut(2 * pair)?;
@@ -135,7 +135,7 @@ impl Session {
         self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
-    /// An eventfd that came with a message.
+    /// Takes the eventfd of a message.
     fn event_fd(&mut self, fd: Option<File>) -> Result<Option<OwnedFd>> {
         let Some(fd) = fd else { return Ok(None) };
         match self.standing.signals.take(OwnedFd::from(fd)) {
@@ -147,7 +147,7 @@ impl Session {
         }
     }
 
-    /// Puts other memory in place and finds the rings there.
+    /// Replaces the memory and finds the rings there.
     fn replace_memory(&mut self, memory: std::result::Result<Memory, MemoryError>) -> Result<()> {
         let memory = match memory {
             Ok(memory) => memory,
@@ -276,7 +276,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let fd = self.event_fd(fd)?;
         let enable = !self.has(features::PROTOCOL_FEATURES);
         let vring = self.vrings.get_mut(usize::from(index)).ok_or(Error::InvalidParam)?;
-        // "The ring starts when a kick is received" means, for all front ends: its descriptor is.
+        // All front ends mean by "The ring starts when a kick is received" that its descriptor is.
         if !vring.is_started() && vring.start(&self.memory).is_none() {
             self.counters.bad_rings += 1;
             return Err(Error::InvalidParam);
@@ -312,7 +312,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // Of a network device, pairs (as QEMU and DPDK count).
+        // For a network device, pairs (as QEMU and DPDK count).
         Ok(self.vrings.len() as u64 / 2)
     }
 

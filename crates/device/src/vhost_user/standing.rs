@@ -1,4 +1,4 @@
-//! What a port has whoever is connected to it: made once, shared by its rings.
+//! The state of a port that does not depend on its front end: made once, shared by its rings.
 
 use std::io;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Fails where front ends are not trusted, and the system has no way to wake their guests without
-    /// waiting for them.
+    /// Fails for untrusted front ends if the system has no way to wake their guests without waiting
+    /// for them.
     pub(super) fn new(
         bell: &Arc<Bell>,
         pairs: usize,

@@ -1,4 +1,4 @@
-//! Byte path, step S6 to a guest: into the buffers of its receive ring, one copy at the boundary.
+//! Variant of step S6, to a guest: into the buffers of its receive ring, one copy at the boundary.
 
 use std::collections::VecDeque;
 
@@ -13,38 +13,38 @@ use crate::limits::{MAX_CUT_FRAMES, VNET_HEADER};
 use crate::port::Port;
 use crate::{DeviceCounters, headers, offload, vnet};
 
-/// What sending needs.
+/// The parts that sending needs.
 pub(super) struct Sender {
-    /// Where the buffers for the frame at hand lie.
+    /// The buffers for the current frame.
     pieces: Vec<Piece>,
-    /// The chains that they are of: head, bytes of room.
+    /// The chains of those buffers: head, bytes of room.
     chains: Vec<(u16, usize)>,
-    /// Frames cut from a super-frame that the guest does not take whole.
+    /// Frames cut from a super-frame that the guest does not accept.
     cut: VecDeque<PacketBuf>,
-    /// Frames that hooks sent to this guest, in front of which there was no room.
+    /// Frames that hooks sent to this guest and that wait for room.
     returned: VecDeque<PacketBuf>,
     /// The pair by which the flow of each slot came last.
     flows: [u8; FLOWS],
     /// Where the stack's frames wait for room.
     short: Option<Short>,
-    /// Where `returned` does.
+    /// Where `returned` waits for room.
     short_returned: Option<Short>,
 }
 
-/// Frames wait: the pair whose buffers were too few, and how many waited there when it was looked.
+/// Frames wait: the pair whose buffers were too few, and the number of its buffers at the last look.
 type Short = (usize, u16);
 
-/// What became of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Done,
-    /// There is no room now: so many buffers are too few. What waits beyond them came meanwhile.
+    /// There is no room now: so many buffers are too few. Further ones came meanwhile.
     Later(u16),
     /// It can never be sent.
     Never,
 }
 
-/// Whether a guest takes a super-frame as it is.
+/// Whether a guest accepts a super-frame uncut.
 fn takes_whole(session: &Session, packet: &PacketBuf) -> bool {
     let Some(gso) = packet.gso.filter(|gso| packet.frag_len() > usize::from(gso.size)) else {
         return true;
@@ -72,8 +72,8 @@ impl Sender {
         }
     }
 
-    /// Sends what there is room for of the stack's frames; the rest stays, in order. Without a guest,
-    /// all is dropped.
+    /// Sends the stack's frames as far as there is room; the rest stays, in order. Without a guest,
+    /// all are dropped.
     pub(super) fn send_all(
         &mut self,
         session: &mut Session,
@@ -84,7 +84,7 @@ impl Sender {
         self.short = self.send_what_fits(session, frames, counters, ledger);
     }
 
-    /// The same of any frames; where the rest waits, if there is one.
+    /// Sends frames as far as there is room; returns where the rest waits, if there is one.
     fn send_what_fits(
         &mut self,
         session: &mut Session,
@@ -93,7 +93,7 @@ impl Sender {
         ledger: &mut CopyLedger,
     ) -> Option<Short> {
         let mut short = None;
-        // What was cut from a super-frame goes before the frames behind it.
+        // Frames cut from a super-frame go first.
         while let Some(mut packet) = self.cut.pop_front().or_else(|| frames.pop_front()) {
             if self.prepare(session, &mut packet, counters, ledger) {
                 continue;
@@ -112,18 +112,18 @@ impl Sender {
                 Sent::Never => counters.tx_dropped_error += 1,
                 Sent::Later(seen) => {
                     self.cut.push_front(packet);
-                    // The ring broke, or one that was given back empty was not the last.
+                    // The ring broke, or an empty returned buffer was not the last.
                     let now = session.waiting(pair);
                     if now.is_none_or(|now| now > 0 && now < before) {
                         continue;
                     }
-                    // Not `now`: a guest that filled its ring since then would never kick again.
+                    // Not `now`: a guest that has filled its ring since then would never kick again.
                     short = Some((pair, seen));
                     break;
                 }
             }
         }
-        // They are ordinary frames, and the caller's to keep.
+        // They are ordinary frames, which the caller keeps.
         while let Some(packet) = self.cut.pop_back() {
             frames.push_front(packet);
         }
@@ -133,8 +133,8 @@ impl Sender {
         short
     }
 
-    /// Sends what hooks sent here: back, or from other ports. What finds no room waits, and more is
-    /// not taken from the port, whose queues are bounded.
+    /// Sends frames that hooks sent here: back, or from other ports. While frames wait for room, no
+    /// more are taken from the port, whose queues are bounded.
     pub(super) fn send_returned(
         &mut self,
         session: &mut Session,
@@ -153,12 +153,12 @@ impl Sender {
         self.returned = returned;
     }
 
-    /// None of the stack's frames waits for room.
+    /// No frame of the stack waits for room.
     pub(super) fn rest(&mut self) {
         self.short = None;
     }
 
-    /// How many buffers in the ring of `pair` are too few for what waits.
+    /// How many buffers in the ring of `pair` are too few for the waiting frames.
     pub(super) fn short_of(&self, pair: usize) -> impl Iterator<Item = u16> {
         [self.short, self.short_returned]
             .into_iter()
@@ -166,19 +166,19 @@ impl Sender {
             .filter_map(move |(short, seen)| (short == pair).then_some(seen))
     }
 
-    /// Whether the port has frames that can be taken from it now: none of those before them waits.
+    /// Whether the port has frames that can be taken from it now: none before them waits.
     pub(super) fn has_returned(&self, port: &Port) -> bool {
         self.returned.is_empty() && port.has_transmit()
     }
 
-    /// Remembers the pair that a flow came by.
+    /// Notes the pair that a flow came by.
     pub(super) fn note(&mut self, packet: &PacketBuf, pair: usize) {
         if let Some(slot) = flow(packet.head()).and_then(|slot| self.flows.get_mut(slot)) {
             *slot = pair as u8;
         }
     }
 
-    /// The pair to send a frame by: the one its flow came by, if that runs, else the first.
+    /// The pair to send a frame by: that of its flow, if it runs, else the first.
     fn pair_for(&self, session: &Session, packet: &PacketBuf) -> usize {
         if session.vrings.len() <= 2 {
             return 0;
@@ -190,7 +190,7 @@ impl Sender {
         if runs(pair) { pair } else { 0 }
     }
 
-    /// Makes of a frame what the guest takes, in `cut`. `false`: it takes it as it is.
+    /// Adapts a frame to the guest, in `cut`. `false`: the guest accepts it unchanged.
     fn prepare(
         &mut self,
         session: &Session,
@@ -201,7 +201,7 @@ impl Sender {
         if takes_whole(session, packet) {
             let partial = matches!(packet.tx_checksum, TxChecksum::Partial { .. });
             if partial && !session.has(features::GUEST_CSUM) {
-                // A checksum that cannot be taken leaves the frame as it was; `send` drops it.
+                // If the checksum cannot be computed, the frame is unchanged; `send` drops it.
                 let _ = offload::complete_checksum(packet, ledger);
             }
             return false;
@@ -257,7 +257,7 @@ impl Sender {
             let before = self.pieces.len();
             let found = walk.chain(head, Purpose::Write(need - room), &mut self.pieces);
             let len = match found.map(|found| found.len) {
-                // Of the first, at least the header must fit.
+                // In the first, at least the header must fit.
                 Ok(len) if len >= if taken == 0 { header_len } else { 1 } => len,
                 walked => {
                     match walked {
@@ -265,7 +265,7 @@ impl Sender {
                         Err(lie) => lie.count(lies),
                     }
                     self.pieces.truncate(before);
-                    // It goes back empty, behind those that the frame has begun in, in order.
+                    // It is returned empty, behind those that the frame has begun in, in order.
                     self.chains.push((head, 0));
                     vring.advance(taken + 1);
                     for &(head, _) in &self.chains {

@@ -1,4 +1,4 @@
-//! One ring of a guest, from the device's side: what was taken, what was given back, what is held.
+//! One ring of a guest, from the device's side: the heads taken, given back and held.
 //!
 //! ```text
 //!        driver's available index
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use super::counters::VhostCounters;
 use super::events::{Events, Line};
-use super::held::Returns;
 use super::limits::HELD_SHARE;
 use super::memory::Memory;
+use super::returned::ReturnedHeads;
 use super::ring::{Ring, avail_bytes, desc_bytes, used_bytes};
 use super::standing::Standing;
 
-/// Where the front end says that a ring lies, in its own addresses.
+/// The addresses of a ring, in the front end's own terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) desc: u64,
@@ -32,36 +32,36 @@ pub(super) struct Addresses {
 pub(super) struct Vring {
     pub(super) size: u16,
     pub(super) addresses: Option<Addresses>,
-    /// The front end lets it run.
+    /// The front end has enabled it.
     pub(super) enabled: bool,
     pub(super) event_index: bool,
     standing: Arc<Standing>,
-    /// There while the ring is started.
+    /// Present while the ring is started.
     ring: Option<Ring>,
-    /// It lied; nothing moves until it is set up anew.
+    /// It was invalid; nothing moves until it is set up anew.
     broken: bool,
     next_avail: u16,
     next_used: u16,
     published: u16,
-    held: Held,
-    /// What was held when it was stopped, in case it goes on.
+    held: HeldHeads,
+    /// The state of a stopped ring, in case it continues.
     parked: Option<Parked>,
     kick: Option<OwnedFd>,
-    /// How the guest is interrupted.
+    /// Interrupts the guest.
     call: Line,
-    /// How the front end is told of a broken ring.
+    /// Signals a broken ring to the front end.
     error: Line,
 }
 
 /// Descriptors that fragments hold.
-struct Held {
-    /// Of each head, how many descriptors its chain has; 0: it is not held.
+struct HeldHeads {
+    /// For each head, the number of descriptors of its chain; 0: it is not held.
     heads: Vec<u16>,
     /// Heads.
     count: u16,
-    /// Their descriptors. Chains of a guest that lies may share some.
+    /// Their descriptors. Chains of a hostile guest may share some.
     descriptors: usize,
-    returns: Arc<Returns>,
+    returns: Arc<ReturnedHeads>,
 }
 
 struct Parked {
@@ -69,7 +69,7 @@ struct Parked {
     addresses: Option<Addresses>,
     next_avail: u16,
     next_used: u16,
-    held: Held,
+    held: HeldHeads,
 }
 
 impl Vring {
@@ -85,7 +85,7 @@ impl Vring {
             next_avail: 0,
             next_used: 0,
             published: 0,
-            held: Held::none(standing),
+            held: HeldHeads::none(standing),
             parked: None,
             kick: None,
             call: Line::default(),
@@ -98,44 +98,43 @@ impl Vring {
         self.usable().filter(|_| self.enabled)
     }
 
-    /// The ring, if it is started and believed. What a guest sends by one that is disabled is to be
-    /// taken all the same, and discarded.
+    /// The ring, if it is started and valid. Frames that a guest sends by a disabled one are taken,
+    /// too, and discarded.
     pub(super) fn usable(&self) -> Option<&Ring> {
         self.ring.as_ref().filter(|_| !self.broken)
     }
 
-    /// Whether it was started, whether or not it may run.
+    /// Whether it was started, enabled or not.
     pub(super) fn is_started(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// Sets where the next available head is, before the start.
+    /// Sets the position of the next available head, before the start.
     pub(super) fn set_base(&mut self, base: u16) {
         self.next_avail = base;
     }
 
-    /// Starts the ring, or goes on where it was stopped. `None`: it does not lie in memory that was
-    /// shared.
+    /// Starts the ring, or continues where it was stopped. `None`: it does not lie in shared memory.
     pub(super) fn start(&mut self, memory: &Memory) -> Option<()> {
         let ring = self.resolve(memory)?;
         self.next_used = ring.used_index();
         self.published = self.next_used;
-        // A guest that was only stopped finds its ring as it was, with what we still hold. One that
-        // began anew has other counts (both zero; and then nothing can be in flight that counts).
+        // A guest that was only stopped finds its ring unchanged, with the held heads. One that was
+        // restarted has other counts (both zero; and then nothing can be in flight that counts).
         let same = |parked: &Parked| {
             (parked.size, parked.addresses) == (self.size, self.addresses)
                 && (parked.next_avail, parked.next_used) == (self.next_avail, self.next_used)
         };
         self.held = match self.parked.take().filter(same) {
             Some(parked) => parked.held,
-            None => Held::new(self.size, &self.standing),
+            None => HeldHeads::new(self.size, &self.standing),
         };
         self.ring = Some(ring);
         self.broken = false;
         Some(())
     }
 
-    /// Finds a ring that runs in memory that changed.
+    /// Finds a running ring in changed memory.
     pub(super) fn rebind(&mut self, memory: &Memory) -> Option<()> {
         if self.ring.is_some() {
             self.ring = None;
@@ -152,10 +151,10 @@ impl Vring {
         Ring::new(&desc, &avail, &used, self.size)
     }
 
-    /// Stops the ring; returns where it would go on.
+    /// Stops the ring; returns the position at which it would continue.
     pub(super) fn stop(&mut self, events: &Events) -> u16 {
         if let Some(ring) = self.ring.take() {
-            // What came back by now still finds its way.
+            // Heads that came back by now are still returned.
             self.drain_into(&ring);
             if self.published != self.next_used {
                 ring.set_used_index(self.next_used);
@@ -166,7 +165,7 @@ impl Vring {
                 addresses: self.addresses,
                 next_avail: self.next_avail,
                 next_used: self.next_used,
-                held: std::mem::replace(&mut self.held, Held::none(&self.standing)),
+                held: std::mem::replace(&mut self.held, HeldHeads::none(&self.standing)),
             });
         }
         self.set_kick(None, events);
@@ -179,26 +178,26 @@ impl Vring {
             events.forget(old.as_fd());
         }
         if let Some(kick) = &self.kick {
-            // Refused only for want of memory; then the bell's next ring makes the device look.
+            // Fails only for lack of memory; then the bell's next ring wakes the device.
             let _ = events.watch(kick.as_fd());
         }
     }
 
     /// Takes the descriptor by which the guest is interrupted.
     pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
-        // What was published until now was told by another one, or by none: QEMU starts a ring with
-        // a descriptor that it does not look at, and names the guest's afterwards. A guest that
-        // missed its event is not told again, and one that is told for nothing only looks.
+        // Earlier entries were signalled on another descriptor, or on none: QEMU starts a ring with
+        // a descriptor that it does not read, and sends the guest's afterwards. A guest that missed
+        // its event gets no other one, and one with a needless interrupt only checks its ring.
         self.call.set(call);
         self.call.signal(&self.standing.signals);
     }
 
-    /// Whether a signal was refused by the kernel and is to be sent again.
+    /// Whether the kernel refused a signal that is to be sent again.
     pub(super) fn owes_signal(&self) -> bool {
         self.call.is_owed() || self.error.is_owed()
     }
 
-    /// Sends again what the kernel refused.
+    /// Sends refused signals again.
     pub(super) fn retry_signals(&mut self, counters: &mut VhostCounters) {
         let signals = &self.standing.signals;
         counters.calls += u64::from(self.call.retry(signals));
@@ -210,7 +209,7 @@ impl Vring {
         self.error.set(error);
     }
 
-    /// How many heads wait. A guest whose index ran too far ahead is not believed again.
+    /// How many heads wait. If the guest's index ran too far ahead, the ring is broken.
     pub(super) fn waiting(&mut self, counters: &mut VhostCounters) -> u16 {
         let Some(ring) = self.usable() else { return 0 };
         let waiting = ring.avail_index().wrapping_sub(self.next_avail);
@@ -222,7 +221,7 @@ impl Vring {
         waiting
     }
 
-    /// The head that waits `ahead` behind the first one, which there must be.
+    /// The waiting head at position `ahead`, which must exist.
     pub(super) fn peek(&mut self, ahead: u16, counters: &mut VhostCounters) -> Option<u16> {
         let head = self.usable()?.avail_entry(self.next_avail.wrapping_add(ahead));
         match self.held.heads.get(usize::from(head)) {
@@ -234,7 +233,7 @@ impl Vring {
         None
     }
 
-    /// Takes the first `n` heads that wait.
+    /// Takes the first `n` waiting heads.
     pub(super) fn advance(&mut self, n: u16) {
         self.next_avail = self.next_avail.wrapping_add(n);
     }
@@ -247,9 +246,9 @@ impl Vring {
         }
     }
 
-    /// Marks a head as held, with the descriptors of its chain, at least one; the list it comes back
-    /// by.
-    pub(super) fn hold(&mut self, head: u16, descriptors: u16) -> &Arc<Returns> {
+    /// Marks a head as held, with the descriptors of its chain, at least one; returns the list by
+    /// which it comes back.
+    pub(super) fn hold(&mut self, head: u16, descriptors: u16) -> &Arc<ReturnedHeads> {
         if let Some(held) = self.held.heads.get_mut(usize::from(head)).filter(|held| **held == 0) {
             *held = descriptors.max(1);
             self.held.count += 1;
@@ -258,12 +257,12 @@ impl Vring {
         &self.held.returns
     }
 
-    /// It is not held after all: nothing was made that would give it back.
+    /// Undoes [`hold`](Self::hold): nothing was made that would give the head back.
     pub(super) fn unhold(&mut self, head: u16) {
         self.held.release(head);
     }
 
-    /// Whether so many descriptors more may be held.
+    /// Whether so many more descriptors may be held.
     pub(super) fn may_hold(&self, descriptors: u16) -> bool {
         let limit = self.running().map_or(0, |ring| ring.size() / HELD_SHARE);
         let held = self.held.descriptors + usize::from(descriptors);
@@ -275,7 +274,7 @@ impl Vring {
         self.held.count
     }
 
-    /// Gives back what fragments let go of; returns how many heads.
+    /// Gives back the heads that fragments have dropped; returns how many.
     pub(super) fn drain(&mut self) -> u16 {
         let before = self.held.count;
         if before > 0
@@ -287,8 +286,8 @@ impl Vring {
         before - self.held.count
     }
 
-    /// Gives back everything that fragments hold: the device is going, or hangs up, and a front end that
-    /// connects later counts from what came back.
+    /// Gives back everything that fragments hold, when the device ends or hangs up: a front end
+    /// that connects later counts from what came back.
     pub(super) fn surrender(&mut self, counters: &mut VhostCounters) {
         self.drain();
         let held = std::mem::take(&mut self.held.heads);
@@ -313,7 +312,7 @@ impl Vring {
         });
     }
 
-    /// Makes what was given back visible, and interrupts the guest if it wants to hear of it.
+    /// Publishes returned heads, and interrupts the guest if it wants that.
     pub(super) fn publish(&mut self, counters: &mut VhostCounters) {
         let Some(ring) = &self.ring else { return };
         let (old, new) = (self.published, self.next_used);
@@ -330,8 +329,8 @@ impl Vring {
         }
     }
 
-    /// Asks to be kicked for the heads behind the first `ahead` that wait, and for what comes back.
-    /// `true`: there is something already.
+    /// Asks to be kicked for heads behind the first `ahead` that wait, and for those that come
+    /// back. `true`: there is one already.
     pub(super) fn arm(&mut self, ahead: u16) -> bool {
         let Some(ring) = self.usable() else { return false };
         let from = self.next_avail.wrapping_add(ahead);
@@ -340,32 +339,32 @@ impl Vring {
         waits || (self.held.count > 0 && self.held.returns.await_one())
     }
 
-    /// Need not be kicked.
+    /// Needs no kick.
     pub(super) fn disarm(&mut self) {
         if let Some(ring) = self.usable() {
             ring.spare_kick(self.next_avail, self.event_index);
         }
     }
 
-    /// The ring lied: nothing moves until it is set up anew.
+    /// The ring is invalid: nothing moves until it is set up anew.
     fn fail(&mut self) {
         self.broken = true;
         self.error.signal(&self.standing.signals);
     }
 }
 
-impl Held {
-    /// Of a ring that is not there.
+impl HeldHeads {
+    /// The state without a ring.
     fn none(standing: &Standing) -> Self {
-        let returns = Returns::new(0, &standing.bell, None);
+        let returns = ReturnedHeads::new(0, &standing.bell, None);
         Self { heads: Vec::new(), count: 0, descriptors: 0, returns }
     }
 
-    /// Of a ring of `size`, nothing yet.
+    /// The state of a ring of `size` without held heads.
     fn new(size: u16, standing: &Standing) -> Self {
         let heads = vec![0; usize::from(size)];
         let share = standing.allowance.ring(standing.pairs);
-        let returns = Returns::new(size, &standing.bell, share);
+        let returns = ReturnedHeads::new(size, &standing.bell, share);
         Self { heads, count: 0, descriptors: 0, returns }
     }
 

@@ -1,4 +1,4 @@
-//! A mapping of a guest's memory, with its address: what every access to that memory goes through.
+//! A window: mapped memory of a guest, with its address, by which all access to that memory goes.
 //! The unsafe code of this device is here and in `ring`.
 
 use core::ptr::NonNull;
@@ -27,8 +27,8 @@ pub(super) enum MapError {
 pub(super) struct Window {
     region: Region,
     base: NonNull<u8>,
-    /// What it counts for; of memory of our own, nothing. Behind the region: fields are dropped in
-    /// order, and it counts until it is unmapped.
+    /// The share that it counts for; none for memory of this process. Behind the region: fields are
+    /// dropped in order, and it counts until the memory is unmapped.
     _share: Option<Arc<Share>>,
 }
 
@@ -39,11 +39,10 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish:
-    /// a file that can be cut short would kill the process that touches what was cut off. A front
-    /// end that forgot to seal its file has it sealed here, if the file lets itself be. Huge pages
-    /// are for front ends that are trusted not to punch holes into them. The descriptor is closed.
-    ///
+    /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish: a
+    /// file that can be truncated would kill the process that touches its end. An unsealed file is
+    /// sealed here, if that is possible. Huge pages are for front ends that are trusted not to
+    /// punch holes into them. The descriptor is closed.
     /// # Errors
     /// As [`Region::from_memfd`], above all [`MemError::NotSealed`] and [`MemError::HugePages`];
     /// more than is allowed.
@@ -52,7 +51,7 @@ impl Window {
         len: usize,
         allowance: &Arc<Allowance>,
     ) -> Result<Self, MapError> {
-        // Of a file that is sealed already, or cannot be, `from_memfd` finds out.
+        // For a file that is sealed already, or cannot be, `from_memfd` decides.
         let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
         let share = Arc::new(allowance.map(len)?);
         let region = match allowance.is_trusted() {
@@ -78,7 +77,7 @@ impl Window {
         self.region.len()
     }
 
-    /// Where it is mapped in this process: how a front end names it.
+    /// Its address in this process: a front end names it so.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn user(&self) -> u64 {
         self.base.as_ptr().addr() as u64
@@ -110,8 +109,8 @@ impl Window {
         self.region.copy_shared_in(offset, from)
     }
 
-    /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the mapping with it.
-    /// `None` if they do not lie in the window, or `keep` is another window's.
+    /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the window with it. `None`
+    /// if they do not lie in the window, or `keep` is another window's.
     pub(super) fn lend(&self, offset: usize, len: usize, keep: &Keep) -> Option<Frag> {
         let at = self.address(offset, len).filter(|_| keep.base == self.base.as_ptr().addr())?;
         // SAFETY: the range lies in the mapping (checked in `address`), which `keep` keeps: its
@@ -131,13 +130,13 @@ impl Window {
     ) -> usize {
         let Some(at) = self.address(offset, len) else { return 0 };
         // SAFETY: the range lies in the mapping, which is borrowed and may be written; it counts as
-        // shared, so that nobody forms references to it.
+        // shared, so that no code forms references to it.
         unsafe { frag.copy_to_raw(from, at, len, Access::Shared, ledger, CopyReason::DeviceTx) }
     }
 }
 
-/// What a fragment of a window's memory keeps: the mapping, and what is dropped before it. One for
-/// each mapping that a frame lies in.
+/// What a fragment of a window's memory keeps: the mapped memory, and a value that is dropped
+/// first. One for each window that a frame lies in.
 #[derive(Clone, Debug)]
 pub(super) struct Keep {
     /// Where the window begins.

@@ -1,57 +1,56 @@
-//! Byte path, step S7: who is told when memory that was sent by reference is let go.
+//! Byte path, step S7: the release of memory that was sent by reference, and its report.
 //!
 //! ```text
 //!   send_zc ---> Completion (one for each call; memory, ids lo..=hi, copied?)
 //!                   ^ held by every fragment and slice of the call, on any thread
-//!                   | last release: memory goes home, then
+//!                   | last release: memory is dropped, then
 //!                   v
 //!                CompletionQueue (one for each stack) --- drained once per turn ---> error queue
 //! ```
 //!
-//! Read [`Completion`] first. Pages held are charged to a [`PageBudget`], which many stacks share.
+//! Read [`Completion`] first. Held pages are charged to a [`PageBudget`], which many stacks share.
 
 use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::budget::{Charge, PageBudget};
-use crate::completions::{Completed, CompletionQueue};
 use crate::frag::{Frag, FragVec};
 use crate::region::Region;
 use crate::release::{Later, deferred, release};
+use crate::reports::{Completed, CompletionQueue};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
-/// What one call (or several that share) sent by reference: keeps the memory while anybody refers
-/// to it, and says so when nobody does any more.
+/// The memory of one call (or several that share), sent by reference: keeps it while there are
+/// references, and reports the last release.
 ///
 /// Every fragment that [`attach`](Self::attach) returns, and every slice of it, holds the
-/// `Completion`. The last release, on any thread, gives the memory back and queues a [`Completed`].
+/// `Completion`. The last release, on any thread, drops the memory and queues a [`Completed`].
 #[derive(Debug)]
 pub struct Completion {
     queue: Arc<CompletionQueue>,
     owner: u64,
     first: u32,
-    /// Ids that complete together; 0: nothing was sent, nobody is told.
+    /// Ids that complete together; 0: nothing was sent, no report.
     count: AtomicU32,
     copied: AtomicBool,
     lends: AtomicBool,
     sent: Mutex<Sent>,
 }
 
-/// What a completion gives back.
+/// The memory and charges that a completion releases.
 #[derive(Debug, Default)]
 struct Sent {
     memory: FragVec,
     /// Pieces attached so far.
     pieces: u16,
-    /// The last of them is the last of `memory`.
+    /// The last piece is the last of `memory`.
     ends_in_memory: bool,
     charges: SmallVec<[Charge; 1]>,
 }
 
 impl Sent {
-    /// The piece whose memory is the last, if that is the piece attached last. The numbers end, and
-    /// then none is that of one piece only.
+    /// The last piece, if its memory is the last of `memory`. After the last number there is none.
     fn last_piece(&self) -> Option<u16> {
         let numbered = self.ends_in_memory && self.pieces < u16::MAX;
         numbered.then(|| self.pieces.saturating_sub(1))
@@ -59,7 +58,7 @@ impl Sent {
 }
 
 impl Completion {
-    /// The hold of id `first` of `owner`, nothing attached.
+    /// A completion for id `first` of `owner`, nothing attached.
     pub fn new(queue: &Arc<CompletionQueue>, owner: u64, first: u32) -> Arc<Self> {
         Arc::new(Self {
             queue: Arc::clone(queue),
@@ -73,7 +72,7 @@ impl Completion {
     }
 
     /// Takes the memory of `frag` and returns a fragment of the same bytes, held by this
-    /// completion. What continues it in memory stays apart: a piece is a fragment.
+    /// completion. Each fragment is a piece of its own, also if it continues another.
     pub fn attach(self: &Arc<Self>, frag: Frag) -> Frag {
         if frag.is_empty() {
             return frag;
@@ -92,15 +91,15 @@ impl Completion {
         attached
     }
 
-    /// Whether `frag` continues the piece attached last: the next bytes of one allocation. Of lent
-    /// memory nobody knows that.
+    /// Whether `frag` continues the piece attached last: the next bytes of one allocation. Unknown
+    /// for lent memory.
     pub fn is_continued_by(&self, frag: &Frag) -> bool {
         let sent = self.sent();
         sent.last_piece().is_some() && sent.memory.last().is_some_and(|m| m.can_append(frag))
     }
 
-    /// As [`attach`](Self::attach), but what [continues](Self::is_continued_by) the last piece
-    /// becomes part of it: the two are joined wherever they meet.
+    /// As [`attach`](Self::attach), but a fragment that [continues](Self::is_continued_by) the last
+    /// piece becomes part of it: the two can be joined.
     pub fn attach_behind(self: &Arc<Self>, mut frag: Frag) -> Frag {
         let mut sent = self.sent();
         if let Some(piece) = sent.last_piece()
@@ -116,11 +115,11 @@ impl Completion {
         self.attach(frag)
     }
 
-    /// One more call, which sends `next`, completes together with the others, without an allocation
-    /// and without a reference: if `next` [continues](Self::is_continued_by) the last piece, which is
-    /// `piece`, and `budget`, which the calls before were charged to, has room for it. Takes the memory
-    /// and returns the id of the call; `None`, and everything is as before, if it has to be sent as any
-    /// other. Only the stack that made the completion calls this, between two turns of it.
+    /// Adds one more call, which sends `next`, without an allocation and without a reference: if
+    /// `next` [continues](Self::is_continued_by) the last piece, which is `piece`, and `budget`, to
+    /// which the earlier calls were charged, has room for it. Takes the memory and returns the id
+    /// of the call; `None`, and nothing has changed, otherwise. Only the stack that made the
+    /// completion calls this, between two turns of it.
     pub(crate) fn join_with(
         &self,
         piece: u16,
@@ -138,13 +137,13 @@ impl Completion {
             return None;
         }
         last.append(core::mem::take(next));
-        // No other thread writes it, so this need not be one step.
+        // No other thread writes it, so load and store may be separate.
         let count = self.count();
         self.count.store(count + 1, Ordering::Relaxed);
         Some(self.first.wrapping_add(count))
     }
 
-    /// Has the completion give `charge` back when it is over.
+    /// Adds a charge, which the last release drops.
     pub fn charge(&self, charge: Charge) {
         let mut sent = self.sent();
         let rest = match sent.charges.last_mut() {
@@ -154,40 +153,39 @@ impl Completion {
         sent.charges.extend(rest);
     }
 
-    /// Notes that the memory was copied on the way. Never taken back.
+    /// Notes that the memory was copied on the way, for good.
     pub fn mark_copied(&self) {
-        // Relaxed: whoever reads it in the last drop has acquired every earlier release.
+        // Relaxed: the last drop, which reads it, has acquired every earlier release.
         self.copied.store(true, Ordering::Relaxed);
     }
 
-    /// Whether some of the memory is the caller's, who frees it when this is over
-    /// ([`Frag::lent`]).
+    /// Whether some of the memory is lent: its owner frees it after the report ([`Frag::lent`]).
     pub fn lends(&self) -> bool {
         self.lends.load(Ordering::Relaxed)
     }
 
-    /// One more call completes together with the others; returns its id. Only the stack that made
-    /// the completion calls this, between two turns of it.
+    /// Adds one more call, which completes together with the others; returns its id. Only the stack
+    /// that made the completion calls this, between two turns of it.
     pub fn join(&self) -> u32 {
         self.first.wrapping_add(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The last call queued nothing after all and takes its id back.
+    /// Removes the last call, which queued nothing, with its id.
     pub fn leave(&self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Calls that complete together.
+    /// The number of calls that complete together.
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The id that would be the next to join.
+    /// The id of the next call that joins.
     pub fn next_id(&self) -> u32 {
         self.first.wrapping_add(self.count())
     }
 
-    /// The region that holds the byte at `addr`, if it is known.
+    /// The region that the byte at `addr` lies in, if it is known.
     pub(crate) fn region_of(&self, addr: usize) -> Option<Region> {
         let sent = self.sent();
         let inside = |frag: &&Frag| (frag.addr()..frag.addr() + frag.len()).contains(&addr);
@@ -201,7 +199,7 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        // First the memory, then the news of it: also where the memory is let go of later.
+        // First the memory, then its report: also where the memory is released later.
         let before = deferred();
         let sent = self.sent.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(core::mem::take(sent));

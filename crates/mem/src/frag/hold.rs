@@ -1,4 +1,4 @@
-//! What keeps a fragment's bytes.
+//! The hold of a fragment, which keeps its bytes alive.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use crate::pool::PoolShared;
 use crate::region::Region;
 use crate::release::{KeptBytes, KeptOwner};
 
-/// All variants hold one pointer: with its kind that is two words, and a fragment is 32 bytes, two to
-/// a cache line.
+/// Each variant holds one pointer: with its kind that is two words, and a fragment has 32 bytes,
+/// two to a cache line.
 #[derive(Clone)]
 pub(super) enum Hold {
     /// Nothing: the bytes are static or lent, or there are none.
     Nothing,
     /// A pool, and references to each page that the range touches.
     Pages(Arc<PoolShared>),
-    /// Bytes that came as [`Bytes`](bytes::Bytes).
+    /// Bytes of a [`Bytes`](bytes::Bytes).
     Bytes(Arc<KeptBytes>),
-    /// A mapping.
+    /// A region.
     Region(Region),
     /// A page that a [`Carver`](crate::Carver) filled, or the pages of one frame.
     Carved(Arc<Block>),
-    /// A call that sent the bytes, which keeps their memory.
+    /// The completion of a call that sent the bytes.
     Sent(Arc<Completion>),
-    /// A value of a type that this crate does not know.
+    /// A value of another crate's type.
     Owner(Owner),
 }
 
 impl Hold {
-    /// Whether both are one and the same, so that what lies side by side is one memory.
+    /// Whether both are the same, so that adjacent bytes are one memory.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         match (self, other) {
@@ -45,26 +45,26 @@ impl Hold {
     }
 }
 
-/// A value whose drop releases memory: what [`Frag::from_raw`](crate::Frag::from_raw) keeps. Its
-/// clones share the value; the last one drops it.
+/// A value whose drop releases memory, for [`Frag::from_raw`](crate::Frag::from_raw). Clones share
+/// the value; the last one drops it.
 #[derive(Clone)]
 pub struct Owner(Arc<Kept>);
 
 enum Kept {
-    /// An application's: dropped outside of the locks under which it could do harm.
+    /// The application's: dropped outside of a host's lock.
     Theirs(#[allow(dead_code, reason = "dropped, no more")] KeptOwner),
     Ours(#[allow(dead_code, reason = "dropped, no more")] Box<dyn Any + Send + Sync>),
 }
 
 impl Owner {
-    /// A value of an application's. Whoever drops the last reference under a host's lock leaves the
-    /// value's drop to the end of its [`Deferral`](crate::Deferral).
+    /// A value of the application. If its last reference is dropped under a host's lock, the value
+    /// is dropped at the end of the [`Deferral`](crate::Deferral).
     pub fn new(value: impl Any + Send + Sync) -> Self {
         Self(Arc::new(Kept::Theirs(KeptOwner(Some(Box::new(value))))))
     }
 
-    /// A value whose drop comes with the last reference, perhaps in the middle of a stack's work: it
-    /// calls no application, and nothing of a stack or a host.
+    /// A value that is dropped with its last reference, perhaps in the middle of a stack's work:
+    /// its drop calls no application, and nothing of a stack or a host.
     pub fn prompt(value: impl Any + Send + Sync) -> Self {
         Self(Arc::new(Kept::Ours(Box::new(value))))
     }

@@ -29,9 +29,9 @@ fn mappings_of(name: &str) -> usize {
 fn a_region_of_a_part_of_a_huge_page_is_unmapped_whole() {
     for len in [PAGE_SIZE, HUGE_PAGE_SIZE - PAGE_SIZE, HUGE_PAGE_SIZE + PAGE_SIZE] {
         let Some(fd) = huge_file("pagewire-huge-part") else { return };
-        let mapping = map(fd.as_fd(), len, ProtFlags::READ, WHOLE, 0).unwrap();
-        assert_eq!(mapping.1, len.next_multiple_of(HUGE_PAGE_SIZE));
-        let region = Region::mapped(mapping, len, Access::Shared, false, None);
+        let memory = map(fd.as_fd(), len, ProtFlags::READ, WHOLE, 0).unwrap();
+        assert_eq!(memory.1, len.next_multiple_of(HUGE_PAGE_SIZE));
+        let region = Region::mapped(memory, len, Access::Shared, false, None);
         assert_eq!((region.len(), mappings_of("pagewire-huge-part")), (len, 1));
         drop(region);
         assert_eq!(mappings_of("pagewire-huge-part"), 0, "{len}");

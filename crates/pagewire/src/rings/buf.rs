@@ -1,4 +1,4 @@
-//! Buffers that give themselves back.
+//! Buffers whose drop gives their memory back.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use pagewire_ring::Entry;
 
 use super::router::Router;
 
-/// Received bytes in memory that was registered, or lent, or copied. Given back when it is dropped,
-/// on any thread; it outlives its connection.
+/// Received bytes in registered, lent or copy memory. A drop, on any thread, gives the memory back; the
+/// buffer outlives its connection.
 pub struct RingBuf {
-    /// Before `home`: whoever is told that the buffer is back may use it at once.
+    /// Before `home`: the memory may be reused as soon as it is given back.
     frag: Frag,
     entry: Entry,
     home: Arc<Router>,
@@ -32,7 +32,7 @@ impl RingBuf {
         self.frag.is_empty()
     }
 
-    /// The bytes, unless somebody else may change them: a region that counts as shared.
+    /// The bytes, unless others may change them: in a region that counts as shared.
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.frag.as_slice()
     }
@@ -42,18 +42,17 @@ impl RingBuf {
         self.frag.copy_to(0, into, &mut CopyLedger::new(), CopyReason::AppRead)
     }
 
-    /// Shows the bytes to `f` in order: as they are where nobody can change them, else through
-    /// small snapshots.
+    /// Shows the bytes to `f` in order: in place where they cannot change, else as small snapshots.
     pub fn for_each_piece(&self, f: impl FnMut(&[u8])) {
         self.frag.for_each_piece(&mut CopyLedger::new(), f);
     }
 
-    /// Where the bytes are, as the ring told.
+    /// The ring's entry for the bytes.
     pub fn entry(&self) -> Entry {
         self.entry
     }
 
-    /// Whether they were copied on the way.
+    /// Whether the bytes were copied into the copy group.
     pub fn is_copied(&self) -> bool {
         self.entry.group == pagewire_ring::layout::COPY_GROUP
     }

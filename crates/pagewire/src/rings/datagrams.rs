@@ -9,7 +9,7 @@ use super::buf::RingBuf;
 use super::futures::{AsyncRings, result};
 use super::router::Brought;
 
-/// A datagram socket on rings. Closed when it is dropped.
+/// A datagram socket on rings. A drop closes it.
 ///
 /// ```
 /// use pagewire::device::{Queues, Rule};
@@ -43,28 +43,28 @@ pub struct RingSocket {
 /// A datagram.
 #[derive(Debug)]
 pub struct Datagram {
-    /// Whom it is from.
+    /// The sender.
     pub from: SocketAddr,
-    /// What was received of it, in order; nothing of an empty one.
+    /// The received bytes, in order; empty for an empty datagram.
     pub buffers: Vec<RingBuf>,
     /// Bytes in all of them.
     pub len: usize,
-    /// Bytes that it had: more than `len` if it was cut off.
+    /// The datagram's length: more than `len` if it was truncated.
     pub full_len: usize,
-    /// How many datagrams of the socket found no room in its queue so far, modulo 2^32.
+    /// Datagrams of the socket that its queue had no room for so far, modulo 2^32.
     pub dropped: u32,
 }
 
 impl Datagram {
-    /// Whether less was received than there was: the rest is lost.
+    /// Whether the datagram was truncated: the rest is lost.
     pub fn is_truncated(&self) -> bool {
         self.len < self.full_len
     }
 }
 
 impl AsyncRings {
-    /// A datagram socket on the first of the addresses that can be had. Port 0 stands for a free one,
-    /// an unspecified address for all of ours.
+    /// A datagram socket on the first usable address. Port 0 means a free one, an unspecified address all
+    /// of this host's.
     ///
     /// # Errors
     /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an
@@ -89,15 +89,15 @@ impl RingSocket {
         Self { rings: rings.clone(), handle: done.handle, local }
     }
 
-    /// The next datagram, up to `limit` bytes of it: the rest is lost. By reference where it lies in a
-    /// registered group and `group` names one.
+    /// The next datagram, truncated to `limit` bytes. By reference if it lies in a registered group and
+    /// `group` names one.
     ///
-    /// May be given up at any time (a timeout, a `select!`): the datagram that it had received is what
-    /// the next receive returns, whatever that one's limit.
+    /// The future may be dropped at any time (a timeout, a `select!`): the next receive returns the datagram
+    /// that it had received, whatever its limit.
     ///
     /// # Errors
-    /// `ResourceBusy` while another task receives; once, what an earlier datagram to the socket's peer
-    /// met: `ConnectionRefused`.
+    /// `ResourceBusy` while another task receives; once, the error of an earlier datagram to the socket's
+    /// peer: `ConnectionRefused`.
     pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Datagram> {
         let left = {
             let mut state = self.rings.0.state();
@@ -111,7 +111,7 @@ impl RingSocket {
         let brought = self.rings.run(submission).await;
         let failed = result(&brought.0).err();
         let newest = Some(brought).filter(|(done, _)| done.has(Completion::DATAGRAM));
-        // One that nobody waited for any more came before.
+        // A datagram of an abandoned receive is older.
         let oldest = self.rings.0.state().datagram_left(self.handle, newest);
         match (oldest, failed) {
             (Some(brought), _) => Ok(self.datagram(brought)),
@@ -131,8 +131,8 @@ impl RingSocket {
         }
     }
 
-    /// Sends `len` bytes from `offset` of a send group as a datagram to `to`; returns how many, once
-    /// the memory is the caller's again.
+    /// Sends `len` bytes from `offset` of a send group as a datagram to `to`; returns how many, once the
+    /// memory may be used again.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`](crate::UdpSocket::send_to).
@@ -147,7 +147,7 @@ impl RingSocket {
         result(&self.rings.run(submission).await.0)
     }
 
-    /// The same to the socket's peer.
+    /// Sends a datagram to the socket's peer; see [`send_to`](Self::send_to).
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to), and errno 89 (`EDESTADDRREQ`) without a peer.
@@ -155,7 +155,7 @@ impl RingSocket {
         result(&self.rings.run(Submission::send(self.handle, group, offset, len, 0)).await.0)
     }
 
-    /// Makes `to` the socket's peer: it receives from there only, and hears of errors about it.
+    /// Makes `to` the socket's peer: only its datagrams are received, and its errors are reported.
     ///
     /// # Errors
     /// `NetworkUnreachable`, `InvalidInput` for port 0.
@@ -164,7 +164,7 @@ impl RingSocket {
         result(&self.rings.run(submission).await.0).map(|_| ())
     }
 
-    /// The socket has no peer any more.
+    /// Removes the socket's peer.
     ///
     /// # Errors
     /// None that are known.
@@ -173,7 +173,7 @@ impl RingSocket {
         result(&self.rings.run(submission).await.0).map(|_| ())
     }
 
-    /// Where it is.
+    /// The socket's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }

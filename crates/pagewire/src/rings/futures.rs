@@ -1,7 +1,7 @@
-//! Futures over rings: completions are sorted to whoever waits for them.
+//! Futures over rings: each completion goes to the task that waits for it.
 //!
-//! Rings have one application's end, and tasks are many. Whoever is polled takes all completions that
-//! are there, keeps its own and wakes the owners of the others.
+//! Rings have one application end, but many tasks. A task that is polled takes all completions, keeps
+//! its own and wakes the owners of the others.
 
 use std::future::poll_fn;
 use std::io;
@@ -56,20 +56,20 @@ use super::router::{Brought, Locked, Router};
 #[derive(Clone)]
 pub struct AsyncRings(pub(super) Arc<Router>);
 
-/// A listener on rings. Closed when it is dropped.
+/// A listener on rings. A drop closes it.
 pub struct RingListener {
     rings: AsyncRings,
     handle: u64,
     local: SocketAddr,
 }
 
-/// A connection on rings. Closed when it is dropped.
+/// A connection on rings. A drop closes it.
 pub struct RingStream {
     rings: AsyncRings,
     handle: u64,
 }
 
-/// What one receive brought, in stream order. Empty: the end of the stream.
+/// The bytes of one receive, in stream order. Empty: the end of the stream.
 #[derive(Debug, Default)]
 pub struct Received {
     /// The pieces.
@@ -79,7 +79,7 @@ pub struct Received {
 }
 
 impl Rings {
-    /// The same for tasks.
+    /// Rings for tasks.
     pub fn into_async(self) -> AsyncRings {
         AsyncRings(Router::new(self))
     }
@@ -98,7 +98,7 @@ impl AsyncRings {
     ) -> Result<u16, RegisterError> {
         let mut state = self.0.state();
         let group = state.rings.register(queue, config, rules)?;
-        // Nobody may have looked at the notice of the group that had the number before.
+        // The notice of an earlier group with this number may not have been read.
         state.lent.remove(&group);
         if let Some(view) = state.rings.registered(group).and_then(|found| found.view.clone()) {
             state.views.insert(group, view);
@@ -142,7 +142,7 @@ impl AsyncRings {
         self.0.state().rings.unregister(group)
     }
 
-    /// A listener.
+    /// Listens on the first usable address.
     ///
     /// # Errors
     /// As [`Rings::listen`].
@@ -151,7 +151,7 @@ impl AsyncRings {
         Ok(RingListener { rings: self.clone(), handle, local })
     }
 
-    /// Opens a connection, to the first of the addresses that answers.
+    /// Opens a connection to the first address that answers.
     ///
     /// # Errors
     /// Those of the last address tried: `ConnectionRefused`, `TimedOut`, `NetworkUnreachable`,
@@ -199,7 +199,7 @@ impl AsyncRings {
 }
 
 impl AsyncRings {
-    /// Buffers of entries that were just taken out of the ring.
+    /// Makes buffers of entries that were just taken from the ring.
     pub(super) fn buffers(&self, mut state: Locked<'_>, entries: Vec<Entry>) -> Vec<RingBuf> {
         let mut buffers = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -212,7 +212,7 @@ impl AsyncRings {
     }
 }
 
-/// An operation under way; dropped before its end, it is cancelled.
+/// An operation under way; a drop before its end cancels it.
 struct Operation<'a> {
     rings: &'a AsyncRings,
     user_data: u64,
@@ -237,17 +237,17 @@ impl Drop for Operation<'_> {
 }
 
 impl RingListener {
-    /// The next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the listener or the connection met.
+    /// The error of the listener or the connection.
     pub async fn accept(&self) -> io::Result<RingStream> {
         let (done, _) = self.rings.run(Submission::new(Op::Accept, self.handle, 0)).await;
         result(&done)?;
         Ok(RingStream::new(&self.rings, done.handle))
     }
 
-    /// Where it listens.
+    /// The listener's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -259,14 +259,14 @@ impl RingStream {
         Self { rings: rings.clone(), handle }
     }
 
-    /// What has arrived, up to `limit` bytes, once something has; by reference where it lies in a
-    /// registered group and `group` names one.
+    /// The next bytes, up to `limit`, as soon as there are any; by reference if they lie in a registered
+    /// group and `group` names one.
     ///
-    /// May be given up at any time (a timeout, a `select!`): what it had received is what the next
-    /// receive returns, whatever that one's limit.
+    /// The future may be dropped at any time (a timeout, a `select!`): the next receive returns the bytes
+    /// that it had received, whatever its limit.
     ///
     /// # Errors
-    /// What the connection met. `ResourceBusy` while another task receives.
+    /// The error of the connection. `ResourceBusy` while another task receives.
     pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Received> {
         if let Some(received) = self.left_over() {
             return Ok(received);
@@ -281,11 +281,11 @@ impl RingStream {
             result(&done)?;
             return Ok(Received::default());
         }
-        // The end, or an error, is told again to who asks again.
+        // The next receive reports the end, or an error, again.
         Ok(self.received(state, all))
     }
 
-    /// What an earlier receive has brought, if nobody waited for it any more.
+    /// The bytes of an earlier receive whose future was dropped.
     fn left_over(&self) -> Option<Received> {
         let mut state = self.rings.0.state();
         state.sort();
@@ -298,11 +298,11 @@ impl RingStream {
         Received { len: buffers.iter().map(RingBuf::len).sum(), buffers }
     }
 
-    /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory is the
-    /// caller's again.
+    /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory may be used
+    /// again.
     ///
     /// # Errors
-    /// What the connection met.
+    /// The error of the connection.
     pub async fn send(&self, group: u16, offset: u32, len: u32) -> io::Result<usize> {
         let submission = Submission::send(self.handle, group, offset, len, 0);
         let (done, _) = self.rings.run(submission).await;
@@ -312,7 +312,7 @@ impl RingStream {
     /// Ends the sending direction.
     ///
     /// # Errors
-    /// What the connection met.
+    /// The error of the connection.
     pub async fn shutdown(&self) -> io::Result<()> {
         let (done, _) = self.rings.run(Submission::new(Op::Shutdown, self.handle, 0)).await;
         result(&done).map(|_| ())

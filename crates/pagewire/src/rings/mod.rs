@@ -1,11 +1,11 @@
 //! Rings on a host: receive by reference into memory of the application.
 //!
-//! [`Rings`] is an application's end of rings whose other side a host's driver serves; what lies in
-//! them, and what may be asked, is `pagewire_ring`'s. [`AsyncRings`] puts futures on top, and buffers
-//! that give themselves back.
+//! [`Rings`] is an application's end of rings whose other end a host's driver serves; `pagewire_ring`
+//! defines their layout and operations. [`AsyncRings`] adds futures, and buffers whose drop gives their
+//! memory back.
 //!
-//! Nobody takes a lock to submit, to receive or to give buffers back. The driver is woken only if it
-//! sleeps ([`Rings::flush`] looks).
+//! Submitting, receiving and giving buffers back take no lock. [`Rings::flush`] wakes the driver only if
+//! it sleeps.
 //!
 //! ```no_run
 //! use pagewire::device::Rule;
@@ -33,28 +33,28 @@
 //! }
 //! ```
 //!
-//! Datagrams come in the same way: [`AsyncRings::bind`], then [`RingSocket::receive`], with rules made
-//! by [`Rule::udp_port`](crate::device::Rule::udp_port).
+//! Datagrams work the same way: [`AsyncRings::bind`], then [`RingSocket::receive`], with rules made by
+//! [`Rule::udp_port`](crate::device::Rule::udp_port).
 //!
 //! # Which device
 //!
-//! | device | queues that can be given memory | who writes there |
+//! | device | queues that can be given memory | writer |
 //! |---|---|---|
 //! | `Tap` that was made here | 0, the default, and 1 to 15 | the kernel |
 //! | `Tap` that existed | 0 | the kernel |
 //! | any in `device::Queues` | as many as it was made with | `Queues`: one copy, counted as the device's |
-//! | `Pair` as it is | none; [`Rings::register_lent`] | nobody: it is the sender's memory |
+//! | `Pair` as it is | none; [`Rings::register_lent`] | none: it is the sender's memory |
 //!
-//! A tap's kernel brings a flow by the queue by which the last frame to it left: datagrams of a peer that
-//! was sent nothing for three seconds come by any queue, and are copied.
+//! A tap's kernel delivers a flow to the queue that sent the flow's last frame: after three seconds
+//! without a sent frame, datagrams of a peer may arrive at any queue, and are copied.
 //!
 //! # Which memory
 //!
-//! A `Region::memfd` is *private*: nobody else can write it, so that [`RingBuf::as_slice`] lends its
-//! bytes. A tap takes no other. A `Region::memfd_shared`, or adopted memory, is *shared*: its bytes are
-//! copied out, or shown in snapshots. With raw [`Rings`], whose user can say anything about what it
-//! holds, only bytes of shared memory can be had, from [`View::copy_out`]; those of private memory are
-//! for [`AsyncRings`].
+//! A `Region::memfd` is *private*: no other process can write it, so [`RingBuf::as_slice`] lends its
+//! bytes. A tap takes no other memory. A `Region::memfd_shared`, or adopted memory, is *shared*: its
+//! bytes are copied out, or shown as snapshots. The user of raw [`Rings`] can claim anything about the
+//! buffers it holds, so it reads only shared memory, by [`View::copy_out`]; private memory is for
+//! [`AsyncRings`].
 
 mod attach;
 mod buf;
@@ -82,28 +82,28 @@ pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
 use crate::handle::Handle;
-use crate::host::Host;
+use crate::host::{Host, try_each};
 use serve::RingWaker;
 
-/// An application's end of rings. One thread at a time; their drop closes the sockets made through
-/// them and takes the memory from the device.
+/// An application's end of rings, for one thread at a time. A drop closes the sockets made through it
+/// and takes the memory from the device.
 pub struct Rings {
     host: Arc<Handle>,
     id: u64,
     ends: Ends,
     groups: Vec<Registered>,
     waker: Arc<RingWaker>,
-    /// Buffers of regions that found no room in their fill rings yet, by group.
+    /// Buffers of regions that their fill rings had no room for yet, by group.
     unposted: Vec<(u16, Range<u32>)>,
-    /// Submissions or fill entries were put in and not shown yet.
+    /// There are submissions or fill entries that were not published yet.
     unshown: bool,
 }
 
 impl Host {
-    /// New rings, served by this host.
+    /// Makes new rings, served by this host.
     ///
     /// # Errors
-    /// [`RegisterError`] if a size or the copy group's memory makes no sense.
+    /// [`RegisterError`] if a size or the copy group's memory is invalid.
     pub fn rings(&self, config: EngineConfig) -> Result<Rings, RegisterError> {
         let (engine, ends) = Engine::new(config)?;
         let host = self.handle();
@@ -121,14 +121,14 @@ impl Host {
 }
 
 impl Rings {
-    /// Listens for connections; the handle is for accepts. Port 0 stands for a free one.
+    /// Listens for connections; the handle is for accepts. Port 0 means a free one.
     ///
     /// # Errors
     /// As [`Host::listen`].
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<(u64, SocketAddr)> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for local in on.to_socket_addrs()? {
-            let made = self.host.shared.with_rings(self.id, |engine, stack, now| {
+        let shared = &self.host.shared;
+        try_each(on, "no address to bind to", |local| {
+            let made = shared.with_rings(self.id, |engine, stack, now| {
                 let id = stack.listen(local, BACKLOG)?;
                 let local = stack.local_addr(id)?;
                 engine.adopt(stack, id).map(|handle| (handle, local)).ok_or_else(|| {
@@ -136,16 +136,12 @@ impl Rings {
                     pagewire_stack::Error::TooManySockets
                 })
             });
-            match made {
-                Ok(made) => return Ok(made),
-                Err(error) => last = self.host.shared.error(error),
-            }
-        }
-        Err(last)
+            made.map_err(|e| shared.error(e))
+        })
     }
 
-    /// Registers memory for a queue of the host's device, gives the queue all of its buffers, and
-    /// sends flows there. Returns the group's number.
+    /// Registers memory for a queue of the host's device, gives the queue all its buffers, and steers flows
+    /// there. Returns the group's number.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -184,8 +180,8 @@ impl Rings {
         Ok(group)
     }
 
-    /// Registers memory of a sender in this process: what arrives from there by reference is
-    /// delivered as it is. Returns the group's number.
+    /// Registers memory of a sender in this process: payload that arrives from there by reference is
+    /// delivered in place. Returns the group's number.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -208,8 +204,8 @@ impl Rings {
         inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.register_send(region)
     }
 
-    /// Ends the registration of memory to send from: nothing new is sent from there. What was
-    /// submitted is still sent, and its memory must not change until it completes.
+    /// Ends the registration of memory to send from: new sends from there are refused. Submitted sends go
+    /// on, and their memory must not change until they complete.
     ///
     /// # Errors
     /// [`RegisterError::NoGroup`].
@@ -218,8 +214,8 @@ impl Rings {
         inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.unregister_send(group)
     }
 
-    /// Ends a registration. What was delivered stays the application's until it gives it back; then
-    /// a notice comes ([`Completion::UNREGISTERED`]).
+    /// Ends a registration. Delivered buffers stay the application's until it gives them back; then a
+    /// notice follows ([`Completion::UNREGISTERED`]).
     ///
     /// # Errors
     /// [`RegisterError::NoGroup`].
@@ -233,20 +229,20 @@ impl Rings {
             drop(steering.unbind(queue));
         }
         drop(inner);
-        // A driver that sleeps would see only later that everything is home.
+        // A sleeping driver would notice only later that all buffers are back.
         self.host.shared.kick();
         Ok(())
     }
 
-    /// Puts a submission in; `false`: the ring is full, look at completions first. Shown to the
-    /// host by [`flush`](Self::flush).
+    /// Adds a submission; `false`: the ring is full, take completions first. [`flush`](Self::flush)
+    /// publishes it.
     pub fn submit(&mut self, submission: Submission) -> bool {
         self.unshown = true;
         self.ends.submissions.push(submission).is_ok()
     }
 
-    /// Gives a piece back; `false`: its fill ring is full, or there is none: later. Shown to the
-    /// host by [`flush`](Self::flush).
+    /// Gives a buffer back; `false`: its fill ring is full, or there is none. [`flush`](Self::flush)
+    /// publishes it.
     pub fn give_back(&mut self, entry: Entry) -> bool {
         self.unshown = true;
         match self.registered_mut(entry.group) {
@@ -255,7 +251,7 @@ impl Rings {
         }
     }
 
-    /// Shows the host what was submitted and given back, and wakes its driver if it sleeps.
+    /// Publishes submissions and fill entries, and wakes the host's driver if it sleeps.
     pub fn flush(&mut self) {
         self.post();
         if !std::mem::take(&mut self.unshown) {
@@ -271,8 +267,7 @@ impl Rings {
         }
     }
 
-    /// Gives buffers of new regions, as far as their fill rings have room: a large region has more than
-    /// a ring has entries.
+    /// Gives buffers of new regions, as far as their fill rings have room.
     fn post(&mut self) {
         for (group, buffers) in &mut self.unposted {
             let (group, mut newest) = (*group, self.groups.iter_mut().rev());
@@ -289,8 +284,7 @@ impl Rings {
         self.unposted.retain(|(_, buffers)| buffers.start < buffers.end);
     }
 
-    /// The next completion, without waiting. Its entries are the next of
-    /// [`next_entry`](Self::next_entry).
+    /// The next completion, without waiting. The next [entries](Self::next_entry) are its own.
     pub fn next_completion(&mut self) -> Option<Completion> {
         let completion = self.ends.completions.pop();
         match &completion {
@@ -299,7 +293,7 @@ impl Rings {
                 self.ends.entries.release();
             }
             Some(done) if done.user_data == NOTICE && done.has(Completion::UNREGISTERED) => {
-                // The oldest: the number may be another group's by now. Its memory goes with it.
+                // The oldest group: the number may have been given again. Its memory is dropped here.
                 let gone = |group: &Registered| u64::from(group.group) == done.handle;
                 if let Some(at) = self.groups.iter().position(gone) {
                     drop(self.groups.remove(at));
@@ -315,8 +309,8 @@ impl Rings {
         self.ends.entries.pop()
     }
 
-    /// Waits until there is a completion, at most `limit`; `false`: there is none. With
-    /// [`manual`](crate::Builder::manual) hosts this drives the host.
+    /// Waits for a completion, at most `limit`; `false`: there is none. Drives a
+    /// [`manual`](crate::Builder::manual) host.
     pub fn wait(&mut self, limit: Duration) -> bool {
         self.flush();
         self.ends.completions.release();
@@ -351,13 +345,13 @@ impl Rings {
         }
     }
 
-    /// The application's look at a group's memory, if that is shared; there is none of a lent group.
+    /// The application's view of a group's memory, if that is shared; a lent group has none.
     pub fn view(&self, group: u16) -> Option<&View> {
         self.registered(group)?.view.as_ref()
     }
 
-    /// What the application has of a group. Not for others: whoever reaches the rings' memory can
-    /// tell lies there, and `futures` relies on there being none.
+    /// The application's part of a group. Private: code that reaches the rings' memory can forge entries,
+    /// and `futures` relies on their truth.
     fn registered(&self, group: u16) -> Option<&Registered> {
         match group {
             COPY_GROUP => Some(&self.ends.copy),

@@ -1,4 +1,4 @@
-//! Which task a completion of rings is for.
+//! Routes the completions of rings to tasks.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use pagewire_ring::{Completion, Entry, Op, Submission};
 use super::Rings;
 use crate::handle::Handle;
 
-/// Sorts completions.
+/// Routes completions.
 pub(super) struct Router {
     state: Mutex<State>,
     host: Arc<Handle>,
@@ -20,29 +20,28 @@ pub(super) struct Router {
 
 pub(super) struct State {
     pub(super) rings: Rings,
-    /// Operations that somebody waits for, by `user_data`.
+    /// Operations that tasks wait for, by `user_data`.
     waits: HashMap<u64, Wait>,
     next: u64,
     pub(super) lent: HashMap<u16, Frag>,
     pub(super) views: HashMap<u16, View>,
-    /// Of each open stream and datagram socket, what receives brought that nobody waited for any
-    /// more, the oldest first.
+    /// The results of abandoned receives of each open stream and datagram socket, oldest first.
     pub(super) left: HashMap<u64, VecDeque<Brought>>,
-    /// Pieces that found no room in their fill ring.
+    /// Entries that their fill ring had no room for.
     pub(super) unfilled: VecDeque<Entry>,
-    /// Submissions that found no room.
+    /// Submissions that the ring had no room for.
     unsubmitted: VecDeque<Submission>,
     pub(super) notices: VecDeque<Completion>,
-    /// To be woken, and to be dropped, once nothing is locked.
+    /// Wakers to be called, and to be dropped, when the lock is released.
     woken: Vec<Waker>,
     replaced: Vec<Waker>,
 }
 
-/// What an operation has brought: its completion, and the entries of that.
+/// The result of an operation: its completion and entries.
 pub(super) type Brought = (Completion, Vec<Entry>);
 
-/// The state, locked. Wakers are other people's code: they are called, and dropped, after the lock is
-/// let go of, because a task may end in there, and give back what it had of these rings.
+/// The locked state. Wakers are the application's code: they are called, and dropped, after the lock is
+/// released, because a task that ends there may give back its buffers of these rings.
 pub(super) struct Locked<'a> {
     /// Before `later`: fields are dropped in this order.
     state: MutexGuard<'a, State>,
@@ -87,12 +86,12 @@ impl Drop for Later {
 struct Wait {
     done: Option<Brought>,
     waker: Option<Waker>,
-    /// Nobody waits any more: what comes goes back.
+    /// The task waits no more: the result goes back.
     abandoned: bool,
     what: What,
 }
 
-/// What an operation brings, for whoever still wants it when nobody waits any more.
+/// What an operation returns, so that it is kept if its task waits no more.
 #[derive(Clone, Copy, Default)]
 enum What {
     #[default]
@@ -123,14 +122,14 @@ impl Router {
         Arc::new(Self { state: Mutex::new(state), host })
     }
 
-    /// The lock. Some take the host's lock while they have it, so whoever has that takes this one
+    /// Takes the lock. Its holder may take the host's lock, so a thread with the host's lock takes this one
     /// [outside](Self::outside).
     pub(super) fn state(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { state, later: Later::default() }
     }
 
-    /// For drops, which may come in code that the host calls under its lock; see [`Handle::outside`].
+    /// For drops in code that the host calls under its lock; see [`Handle::outside`].
     fn outside(self: &Arc<Self>, act: impl FnOnce(&mut State) + Send + Sync + 'static) {
         let router = Arc::clone(self);
         self.host.outside(move |_| act(&mut router.state()));
@@ -143,7 +142,7 @@ impl Router {
         });
     }
 
-    /// What is received on a new socket may be left over.
+    /// Keeps results of abandoned receives of a new socket.
     pub(super) fn open(&self, handle: u64) {
         self.state().left.insert(handle, VecDeque::new());
     }
@@ -156,7 +155,7 @@ impl Router {
         });
     }
 
-    /// Nobody waits for an operation on `target` any more.
+    /// The task of an operation on `target` waits no more.
     pub(super) fn abandon(self: &Arc<Self>, user_data: u64, target: u64) {
         self.outside(move |state| match state.waits.remove(&user_data) {
             Some(Wait { done: Some((done, entries)), what, .. }) => {
@@ -174,7 +173,7 @@ impl Router {
 }
 
 impl State {
-    /// Submits under a new number; of closes and cancels nobody awaits the answer.
+    /// Submits under a new number; the answers to closes and cancels are ignored.
     pub(super) fn begin(&mut self, submission: Submission) -> u64 {
         let user_data = self.next;
         self.next += 1;
@@ -196,7 +195,7 @@ impl State {
         user_data
     }
 
-    /// Puts in what had no room.
+    /// Retries what the rings had no room for.
     pub(super) fn move_on(&mut self) {
         while let Some(submission) = self.unsubmitted.pop_front() {
             if !self.rings.submit(submission) {
@@ -217,7 +216,7 @@ impl State {
         }
     }
 
-    /// The answer to `user_data`, if it is there.
+    /// The result for `user_data`, if it is there.
     pub(super) fn poll(
         &mut self,
         user_data: u64,
@@ -239,13 +238,13 @@ impl State {
         }
     }
 
-    /// What is left of a stream's bytes.
+    /// Bytes of a stream's abandoned receives.
     pub(super) fn bytes_left(&mut self, handle: u64) -> Vec<Entry> {
         let left = self.left.get_mut(&handle).map(std::mem::take).unwrap_or_default();
         left.into_iter().flat_map(|(_, entries)| entries).collect()
     }
 
-    /// The oldest datagram that is left; behind it, `newest`.
+    /// Adds `newest` to the datagrams of abandoned receives, and removes the oldest.
     pub(super) fn datagram_left(
         &mut self,
         handle: u64,
@@ -291,12 +290,12 @@ impl State {
         self.move_on();
     }
 
-    /// What came for somebody who waits no longer: bytes are for the socket's next receive, a new
+    /// Handles the result of an abandoned operation: bytes are kept for the socket's next receive, a new
     /// socket is closed.
     fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
         match what {
             What::Bytes(handle) if let Some(left) = self.left.get_mut(&handle) => {
-                // An empty datagram is one, too; an end or an error is told again to who asks again.
+                // An empty datagram counts; an end or an error is reported again to the next receive.
                 if done.has(Completion::DATAGRAM) || !entries.is_empty() {
                     left.push_back((done, entries));
                 }
@@ -311,13 +310,13 @@ impl State {
         self.move_on();
     }
 
-    /// Has the task woken by the next completion; `false`: there is one already.
+    /// Registers the task for the next completion; `false`: there is one already.
     pub(super) fn sleep(&mut self, cx: &Context<'_>) -> bool {
         self.rings.waker.register(cx.waker());
         self.rings.ends.completions.arm()
     }
 
-    /// The bytes of an entry that was just taken out of the ring.
+    /// The bytes of an entry that was just taken from the ring.
     pub(super) fn bytes_of(&self, entry: Entry) -> Option<Frag> {
         let (offset, len) = (entry.offset as usize, entry.len as usize);
         match self.lent.get(&entry.group) {
@@ -325,7 +324,7 @@ impl State {
             None => {
                 let view = self.views.get(&entry.group)?;
                 // SAFETY: the entry is as the engine wrote it: the rings are this value's alone,
-                // made with it, and their memory is reached by nobody else. What it names was handed
+                // made with it, and no other code reaches their memory. What it names was handed
                 // out for it, and it is given back only when the buffer made of it is dropped.
                 #[allow(unsafe_code)]
                 unsafe {
@@ -336,5 +335,5 @@ impl State {
     }
 }
 
-/// Notices that nobody has asked for are forgotten beyond so many, the oldest first.
+/// Unread notices that are kept; the oldest are forgotten first.
 const MAX_NOTICES: usize = 1024;

@@ -1,4 +1,4 @@
-//! The driver's side: engines are served in every turn of the host.
+//! The driver's side: each turn of the host serves the engines.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
@@ -8,7 +8,7 @@ use pagewire_mem::Instant;
 use pagewire_ring::Engine;
 use pagewire_stack::{Event, Stack};
 
-/// How long an engine that found no room in a ring waits until it looks again.
+/// When an engine that found no room in a ring tries again.
 pub(crate) const STUCK_RETRY: Duration = Duration::from_millis(1);
 
 /// The engines of a host.
@@ -16,7 +16,7 @@ pub(crate) const STUCK_RETRY: Duration = Duration::from_millis(1);
 pub(crate) struct Attachments {
     engines: Vec<Attached>,
     next: u64,
-    /// Bells are set: nobody takes turns.
+    /// The bells are armed: no thread takes turns.
     armed: bool,
 }
 
@@ -26,12 +26,12 @@ struct Attached {
     waker: Arc<RingWaker>,
 }
 
-/// Whom to wake when completions were posted to somebody who sleeps.
+/// Wakers of tasks and threads that sleep until completions are posted.
 #[derive(Default)]
 pub(crate) struct RingWaker(Mutex<Vec<Waker>>);
 
 impl RingWaker {
-    /// Has `waker` called once, when there is a completion. To be called before the ring is armed.
+    /// Calls `waker` once, when there is a completion. To be called before the ring is armed.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !wakers.iter().any(|known| known.will_wake(waker)) {
@@ -50,7 +50,7 @@ impl Attachments {
         self.engines.iter_mut().find(|a| a.id == id).map(|a| &mut a.engine)
     }
 
-    /// One more engine: its handle, and who is to be woken.
+    /// Adds an engine; returns its handle and wakers.
     pub(super) fn add(&mut self, engine: Engine) -> (u64, Arc<RingWaker>) {
         let (id, waker) = (self.next, Arc::<RingWaker>::default());
         self.next += 1;
@@ -67,19 +67,19 @@ impl Attachments {
         self.engines.is_empty()
     }
 
-    /// Something happened to a socket.
+    /// Passes an event of a socket on.
     pub(crate) fn handle_event(&mut self, event: Event) {
         for attached in &mut self.engines {
             attached.engine.handle_event(event);
         }
     }
 
-    /// Every socket is gone: whoever waits on one is to be told.
+    /// Every socket is gone: all waits on them are to be answered.
     pub(crate) fn look_at_all(&mut self) {
         self.engines.iter_mut().for_each(|attached| attached.engine.look_at_all());
     }
 
-    /// A turn of every engine; `true`: something was done. Who is to be woken goes to `ready`.
+    /// Takes a turn of every engine; `true`: there was work. Adds wakers to `ready`.
     pub(crate) fn serve(
         &mut self,
         now: Instant,
@@ -97,7 +97,7 @@ impl Attachments {
         worked
     }
 
-    /// Nobody takes turns until a bell rings. `false`: there is something to do.
+    /// Arms the bells before a sleep. `false`: there is work.
     pub(crate) fn arm(&mut self) -> bool {
         self.armed = true;
         let quiet = self.engines.iter_mut().all(|attached| attached.engine.arm());

@@ -1,16 +1,17 @@
-//! The end of a host: what a kernel does with the sockets that a process leaves behind.
+//! The end of a host: what a kernel does with the sockets that a process leaves.
 //!
 //! ```text
 //!   asked --> every socket is closed --> what is queued is delivered --> what is left is reset --> over
 //!              (unread data: reset)        until `limit`                   until `RESET_TIME`
 //! ```
 //!
-//! Whose peer has acknowledged everything is not reset: it may not have read it yet. Over is a host when
-//! its devices are dropped, so that another one can open them; only then is the report given.
+//! A connection whose peer has acknowledged everything is not reset: the peer may not have read it
+//! yet. The end is over when the devices are dropped, so that another host can open them; only then is
+//! the report given.
 //!
-//! Whoever drives the host takes the steps ([`Inner::leave`]): its driver thread, or who calls
-//! [`Host::shutdown`](crate::Host::shutdown) of a host without one. Who asks only sets a word and
-//! waits: also a thread at the very end of the process (`exit.rs`), where nobody knows what is locked.
+//! The thread that drives the host takes the steps ([`Inner::leave`]): its driver, or the caller of
+//! [`Host::shutdown`](crate::Host::shutdown) of a host without one. A request only sets flags and waits,
+//! because a thread at the end of the process (`exit.rs`) may hold any lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -24,45 +25,41 @@ use super::{Inner, Shared};
 use crate::driver::{self, LEAVE_LOOK};
 use crate::inside;
 
-/// How long the last handle's drop, and the end of the process, let a host deliver what is queued,
-/// unless [`Builder::shutdown_limit`](crate::Builder::shutdown_limit) says otherwise. Enough for
-/// some losses at a round trip of 100 ms; as much as a person waits without asking.
+/// Default time to deliver queued data when the last handle is dropped or the process ends
+/// ([`Builder::shutdown_limit`](crate::Builder::shutdown_limit)). Enough for some losses at a round trip
+/// of 100 ms, and about as long as a person waits.
 pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long resets may wait for a device that takes nothing, or for a neighbour's answer, beyond
-/// that.
+/// How long after that resets may wait for a device without room, or for a neighbour's answer.
 pub(crate) const RESET_TIME: Duration = Duration::from_millis(100);
 
-/// How long connections wait for their peers to close too, once all data was delivered. A peer that
-/// goes on sending is told by a reset that nobody is there; one that only closes later finds nobody.
+/// How long connections wait for their peers to close, too, once all data was delivered. A peer that
+/// goes on sending gets a reset.
 const HALF_CLOSED_TIME: Duration = Duration::from_millis(100);
 
-/// How long whoever waits for the end waits beyond its limits: for a driver thread that is late.
+/// How long a wait for the end exceeds the limits, for a driver thread that is late.
 const LATE: Duration = Duration::from_millis(200);
 
-/// What became of a host's connections when it was shut down; see
+/// The result of a shutdown for the host's connections; see
 /// [`Host::shutdown`](crate::Host::shutdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
-    /// Connections that there were, those included that were dropped before and still had
-    /// something to deliver.
+    /// All connections, including dropped ones that still had data to deliver.
     pub connections: usize,
-    /// Connections whose peer was sent a reset: received data was unread, more of it came, or time was
-    /// up.
+    /// Connections that were reset: received data was unread, more arrived, or time was up.
     pub reset: usize,
-    /// Connections that the other side reset meanwhile.
+    /// Connections that the peer reset meanwhile.
     pub broken: usize,
-    /// Connections that ended before all was delivered because the other side did not answer, or the
-    /// device was gone.
+    /// Connections that ended before all was delivered, because the peer did not answer or the device was
+    /// lost.
     pub lost: usize,
-    /// Whether the last packet has left: `false` if the device took nothing, or a neighbour did not
-    /// answer.
+    /// Whether the last packet was sent: `false` if the device had no room, or a neighbour did not answer.
     pub sent: bool,
 }
 
 impl ShutdownReport {
-    /// Connections whose other side has acknowledged all that it was sent, the end included.
+    /// Connections whose peer has acknowledged everything, including the end of the stream.
     pub fn delivered(&self) -> usize {
         self.connections.saturating_sub(self.reset + self.broken + self.lost)
     }
@@ -73,14 +70,13 @@ impl ShutdownReport {
     }
 }
 
-/// The end, as far as those see it who have not the lock.
+/// The part of a host's end that needs no lock.
 #[derive(Default)]
 pub(crate) struct Departure {
     asked: AtomicBool,
-    /// What is granted for delivery, in nanoseconds.
+    /// The time limit for delivery, in nanoseconds.
     limit: AtomicU64,
-    /// The driver goes on taking turns when it is over: another host of this process may still talk
-    /// to this one.
+    /// The driver goes on after the end: another host of this process may still need this one's turns.
     stays: AtomicBool,
     report: Mutex<Option<ShutdownReport>>,
     over: Condvar,
@@ -103,13 +99,13 @@ impl Departure {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells whoever waits that it is over. The first report counts.
+    /// Wakes the waits for the end. The first report counts.
     pub(crate) fn set_report(&self, report: ShutdownReport) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(report);
         self.over.notify_all();
     }
 
-    /// Waits for the end; `None`: it did not come.
+    /// Waits for the end; `None`: it did not come in time.
     pub(crate) fn wait(&self, until: WallClock) -> Option<ShutdownReport> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         while report.is_none() {
@@ -124,26 +120,26 @@ impl Departure {
     }
 }
 
-/// How far it is.
+/// The progress of the end.
 pub(crate) struct Leaving {
     began: Instant,
-    /// Nothing has been left to deliver since.
+    /// Since when nothing is left to deliver.
     delivered_at: Option<Instant>,
-    /// When what was left was reset.
+    /// When the remaining connections were reset.
     reset_at: Option<Instant>,
     report: ShutdownReport,
-    /// What had ended before.
+    /// Counts of ended connections at the beginning.
     before: Ends,
     over: bool,
 }
 
-/// Connections that have ended, by how.
+/// Ended connections, by cause.
 #[derive(Clone, Copy)]
 struct Ends {
-    /// By a reset of the other side's.
+    /// By a reset of the peer.
     broken: u64,
     lost: u64,
-    /// By data that came after we had closed, which is answered by a reset.
+    /// By data that arrived after a close, which is answered by a reset.
     answered: u64,
 }
 
@@ -158,7 +154,7 @@ impl Ends {
 }
 
 impl Shared {
-    /// Has the host leave: it may deliver for `limit`, or what is left of an earlier one. `stays`: its
+    /// Requests the host's end: delivery may take `limit`, or the rest of an earlier limit. `stays`: the
     /// driver goes on. Takes no lock.
     pub(crate) fn ask_to_leave(&self, limit: Duration, stays: bool) {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
@@ -173,15 +169,15 @@ impl Shared {
         self.kick();
     }
 
-    /// Until when it must have left that was asked to within `limit` just now.
+    /// When an end that is requested now with `limit` is over at the latest.
     pub(crate) fn latest_end(limit: Duration) -> WallClock {
-        // Longer than a year is as good as for ever.
+        // A bound, so that the sum does not overflow.
         const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
         WallClock::now() + limit.min(YEAR) + RESET_TIME + LATE
     }
 
-    /// The end of a host that nobody drives any more: what is queued leaves as far as the device takes
-    /// it, and every connection is reset. Waits for nothing, not even for the lock.
+    /// Ends a host that has no driver: sends queued output as far as the device takes it, and resets every
+    /// connection. Never waits, not even for the lock.
     pub(crate) fn reset_all(&self) {
         self.ask_to_leave(Duration::ZERO, false);
         let Some(mut inner) = self.try_lock() else { return };
@@ -191,20 +187,20 @@ impl Shared {
         report.into_iter().for_each(|report| self.departure.set_report(report));
     }
 
-    /// The next step; what became of it when it is over. Whoever takes the last one sets the report once
-    /// the lock is let go of: with that go the devices, and others may open them.
+    /// Takes the next step; returns the report when the end is over. The caller sets the report after it
+    /// has released the lock: the release drops the devices, so that others may open them.
     pub(crate) fn leave(&self, inner: &mut Inner, now: Instant) -> Option<ShutdownReport> {
         let report = inner.leave(now, self.departure.limit())?;
         if !self.departure.stays() {
-            // Whoever is at the other side sees that nobody is here any more.
+            // The peer of a pair link sees its other end dropped.
             let devices = inner.devices.close();
             inner.discarded.extend(devices.into_iter().map(|device| Box::new(device) as _));
         }
         Some(report)
     }
 
-    /// Takes all steps on this thread, where no other one does: that of a host without a driver, or the
-    /// driver's own. `None`: the lock is not to be had, or it takes longer than until then.
+    /// Takes all steps on this thread: that of a host without a driver, or the driver's own. `None`: the
+    /// lock is not available, or `until` has passed.
     pub(crate) fn leave_here(&self, until: WallClock) -> Option<ShutdownReport> {
         loop {
             if inside::is_called_by(self.id) {
@@ -225,14 +221,13 @@ impl Shared {
         }
     }
 
-    /// Waits until it has left that was asked to; `None`: it did not in time, or cannot while this thread
-    /// waits.
+    /// Waits for the requested end; `None`: it did not come in time, or this thread must not wait.
     pub(crate) fn wait_until_left(&self, until: WallClock) -> Option<ShutdownReport> {
         if self.manual || inside::drives(self.id) {
             return self.leave_here(until);
         }
         if inside::is_called_by(self.id) || inside::drives_any() {
-            // The driver waits for the lock that this thread has, or for what it is to send.
+            // The driver waits for the lock that this thread holds, or for its output.
             return self.departure.report();
         }
         self.departure.wait(until)
@@ -240,7 +235,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// The next step; the report when it is over.
+    /// Takes the next step; returns the report when the end is over.
     fn leave(&mut self, now: Instant, limit: Duration) -> Option<ShutdownReport> {
         if self.failed {
             return Some(ShutdownReport::default());
@@ -258,7 +253,7 @@ impl Inner {
         if leaving.reset_at.is_none() && leaving.is_time(now, limit, left, waits) {
             leaving.reset_at = Some(now);
             leaving.report.reset += self.stack.abort_all(now);
-            // What that made has not left yet.
+            // Sends the resets.
             self.flush(now);
             return self.leave(now, limit);
         }
@@ -278,12 +273,12 @@ impl Inner {
 
     fn begin_to_leave(&mut self, now: Instant) -> Leaving {
         self.cause.get_or_insert_with(|| "the host was shut down".to_owned());
-        // Before their sockets are: they find none any more.
+        // Services are dropped before their sockets are closed.
         let services = std::mem::take(&mut self.services);
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);
-        self.forget_all();
+        self.waiters.forget_all();
         self.rings.look_at_all();
         self.flush(now);
         let report = ShutdownReport { connections, reset, ..ShutdownReport::default() };
@@ -293,7 +288,7 @@ impl Inner {
 }
 
 impl Leaving {
-    /// Whether what is left is to be reset now.
+    /// Whether the remaining connections are to be reset now.
     fn is_time(&mut self, now: Instant, limit: Duration, left: Leftovers, waits: bool) -> bool {
         if now.saturating_since(self.began) >= limit {
             return true;

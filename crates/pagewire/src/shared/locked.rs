@@ -1,8 +1,8 @@
-//! Holding a host's lock, and letting go of it: what others made is called and dropped only then.
+//! The lock of a host: wakers are called, and values of the application dropped, only after its release.
 //!
-//! Wakers, services and the owners of sent memory are other people's code. A task that is woken or
-//! dropped may drop its sockets, and an owner may hold one: each would take the lock again. And what
-//! panics in there is contained, counted, and no business of the thread that happened to be here.
+//! Wakers, services and the owners of sent memory are the application's code. A task that is woken or
+//! dropped may drop its sockets, and an owner may hold one: each would take the lock again. Their panics
+//! are contained and counted, and do not reach the thread that released the lock.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,21 +13,21 @@ use pagewire_mem::{Deferral, Panicked};
 use super::{Inner, Shared};
 use crate::inside;
 
-/// The lock, held. Every call of an application makes one: it stays as small as this.
+/// The held lock. Every call of an application makes one, so it stays small.
 pub(crate) struct Locked<'a> {
     /// Before `after`: fields are dropped in this order.
     inner: MutexGuard<'a, Inner>,
     _after: After<'a>,
 }
 
-/// What follows when the lock has been let go of.
+/// Runs when the lock has been released.
 struct After<'a> {
     shared: &'a Shared,
     deferral: Option<Deferral>,
 }
 
 impl Shared {
-    /// The lock.
+    /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
@@ -38,8 +38,8 @@ impl Shared {
     }
 
     /// # Panics
-    /// In code of an application that this host calls under its lock: it would wait for itself. The panic
-    /// is contained and counted, as any in there.
+    /// In code of an application that this host called under its lock: it would wait for itself. The panic
+    /// is contained and counted.
     #[cold]
     #[inline(never)]
     #[allow(clippy::panic, reason = "the application's mistake, contained")]
@@ -61,7 +61,7 @@ impl Shared {
         self.locked_broken(poisoned.into_inner(), after)
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock, if it is free.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let after = After::new(self);
         match self.inner.try_lock() {
@@ -73,8 +73,8 @@ impl Shared {
         }
     }
 
-    /// Whoever had the lock before panicked in the middle of something. What is the application's is
-    /// caught before it comes to that: it was our own.
+    /// A thread panicked while it held the lock. Panics of the application are caught before that, so this
+    /// crate's own code panicked.
     #[cold]
     fn locked_broken<'a>(
         &'a self,
@@ -88,7 +88,7 @@ impl Shared {
 }
 
 impl<'a> After<'a> {
-    /// To be made before the lock is taken: the deferral ends after that is let go of.
+    /// Made before the lock is taken: the deferral ends after the release.
     #[inline]
     fn new(shared: &'a Shared) -> Self {
         Self { shared, deferral: Some(Deferral::begin()) }
@@ -114,7 +114,7 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.inner.ready.is_empty() || !self.inner.discarded.is_empty() {
+        if !self.inner.waiters.ready.is_empty() || !self.inner.discarded.is_empty() {
             self.inner.call_later();
         }
     }
@@ -128,27 +128,27 @@ impl Drop for After<'_> {
             self.shared.panics.note(panicked);
         }
         if std::thread::panicking() {
-            // Maybe in the middle of our own work: then others are told by whoever takes the lock next.
+            // Perhaps in the middle of a turn: the next thread that takes the lock reports the failure.
             self.shared.kick();
         }
     }
 }
 
 impl Inner {
-    /// Has others' code called, and dropped what is theirs, once the lock is let go of.
+    /// Calls wakers, and drops values of the application, when the lock is released.
     #[cold]
     #[inline(never)]
     fn call_later(&mut self) {
-        self.ready.drain(..).for_each(Deferral::wake);
+        self.waiters.ready.drain(..).for_each(Deferral::wake);
         self.discarded.drain(..).for_each(Deferral::later);
     }
 
-    /// A thread panicked in the middle of our own work: nothing in here can be relied on. All sockets
-    /// fail, whoever waits is woken, and nothing is sent or received any more.
+    /// Fails the host after a panic of this crate's own code: its state is unknown. All sockets fail, all
+    /// waits are woken, and nothing is sent or received any more.
     #[cold]
     pub(crate) fn give_up(&mut self) {
         if self.failed {
-            // Not even that can be told of.
+            // Even the report panicked.
             self.silent = true;
             return;
         }
@@ -157,13 +157,13 @@ impl Inner {
             "the stack panicked, which is a bug of its own; the message is on standard error";
         tracing::error!("{text}");
         self.cause = Some(text.to_owned());
-        // Each step may meet what is broken. What cannot be failed in order is forgotten.
+        // The broken state may panic again; sockets that cannot be failed in order are forgotten.
         let stack = &mut self.stack;
         if catch_unwind(AssertUnwindSafe(|| stack.handle_network_down())).is_err() {
             stack.forget_all();
         }
         let services = std::mem::take(&mut self.services);
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
-        self.forget_all();
+        self.waiters.forget_all();
     }
 }

@@ -12,7 +12,7 @@ use crate::layout::Completion;
 use crate::limits::MAX_CONNECTS;
 
 impl Engine {
-    /// Begins to open a connection. Its handle is told when it is open, and not before.
+    /// Begins to open a connection. Its handle is reported when it is open.
     pub(super) fn connect(
         &mut self,
         now: Instant,
@@ -46,7 +46,7 @@ impl Engine {
         self.close(now, stack, handle)
     }
 
-    /// Looks whether a connection is open now, or will never be.
+    /// Checks whether a connection is open now, or has failed.
     pub(super) fn serve_connect(
         &mut self,
         now: Instant,

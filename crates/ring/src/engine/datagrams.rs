@@ -1,10 +1,10 @@
-//! Datagram sockets (RFC 768): what they have that connections have not.
+//! Datagram sockets (RFC 768), where they differ from connections.
 //!
-//! A datagram is delivered whole and in one completion, so nothing is begun before its entries and
-//! its copies all have room (`Delivery::room_for`); until then it waits, and who came later does not
-//! overtake it (`park`). Meanwhile the next ones wait in the socket's queue, which the stack bounds in
-//! bytes and in datagrams. UDP has no window to close: what finds no room there is dropped and
-//! counted, and each completion tells how many were ([`Completion::dropped`]).
+//! A datagram is delivered whole and in one completion: it waits until there is room for all its
+//! entries and copies (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile
+//! the next ones wait in the socket's queue, which the stack bounds in bytes and in datagrams. UDP
+//! has no window to close: datagrams without room in the queue are dropped and counted, and each
+//! completion has the count ([`Completion::dropped`]).
 
 use std::net::SocketAddr;
 
@@ -16,17 +16,17 @@ use super::{EISCONN, Endpoint, Engine, Kind, Socket};
 use crate::counters::Counters;
 use crate::layout::{Address, Completion};
 
-/// What a datagram socket has beside the rest of an [`Endpoint`].
+/// The part of an [`Endpoint`] that only a datagram socket has.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    /// The one that was taken out of the receive queue: whom it is from, and how many bytes it has.
+    /// The datagram that was taken from the receive queue: its sender and length.
     pub(super) pending: Option<(SocketAddr, u32)>,
-    /// Those that were dropped and are counted.
+    /// Drops that are counted already.
     dropped: u32,
 }
 
 impl Datagrams {
-    /// Notes how many were dropped.
+    /// Counts new drops.
     pub(super) fn count_dropped(
         &mut self,
         stack: &mut Stack,
@@ -38,7 +38,7 @@ impl Datagrams {
         self.dropped = dropped;
     }
 
-    /// Tells of the one that is pending, of which so many bytes were delivered. `false`: none is.
+    /// Reports the pending datagram, of which so many bytes were delivered. `false`: there is none.
     pub(super) fn tell(
         &mut self,
         stack: &mut Stack,
@@ -91,7 +91,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Gives a datagram socket a peer, or takes it away.
+    /// Sets the peer of a datagram socket, or removes it.
     pub(super) fn set_peer(
         &mut self,
         stack: &mut Stack,

@@ -1,13 +1,12 @@
 //! The stack's side of the rings.
 //!
-//! [`Engine::turn`] is everything: take what the application gave back, do what it submitted, deliver
-//! what has arrived, tell it. It is called once per turn of whoever drives the stack, before the
-//! stack is asked what it has to send; [`Engine::handle_event`] tells it which sockets to look at.
-//! What finds no room in a ring waits here and is tried again in the next turn.
+//! [`Engine::turn`] does everything: it takes returned buffers, runs submissions, delivers received
+//! bytes and reports. The driver of the stack calls it once per turn, before it asks the stack for
+//! output; [`Engine::handle_event`] names the sockets to serve. Results that a ring has no room for
+//! wait here until the next turn.
 //!
-//! Connections and datagram sockets are the same here (`Endpoint`) but for two things: how data is
-//! taken from the stack and given to it, and that a datagram is delivered whole, in one completion,
-//! or not yet (`datagrams`).
+//! Connections and datagram sockets differ in two ways only (`Endpoint`): how data passes to and
+//! from the stack, and that a datagram is delivered whole, in one completion (`datagrams`).
 
 mod connect;
 mod datagrams;
@@ -44,41 +43,41 @@ pub struct Engine {
     send_groups: Vec<Option<Region>>,
     sockets: Handles<Socket>,
     handle_of: HashMap<SocketId, u64>,
-    /// Sockets to look at, each once; handles may be stale.
+    /// Sockets to serve, each once; handles may be stale.
     ready: VecDeque<u64>,
     /// Sockets that wait for room.
     parked: Parked,
-    /// It is their turn.
+    /// Parked sockets are being served.
     unparking: bool,
     /// Submissions wait until completions are read.
     full: bool,
     sends: Handles<Send>,
     /// Handles of connections that are being opened.
     connecting: Vec<u64>,
-    /// Where memory that was sent is reported when it is let go.
+    /// Reports sent memory that was released.
     let_go: Arc<CompletionQueue>,
     drained: Vec<Completed>,
-    /// Completions that found no room: of sends that are over. While there are any, nothing new is
-    /// taken, so no more come than were under way.
+    /// Completions of finished sends that found no room. While there are any, no new submissions
+    /// are taken, which bounds them.
     waiting: VecDeque<Completion>,
-    /// Groups that are gone and whose owner is still to be told.
+    /// Groups that are gone, to be reported.
     gone: VecDeque<u16>,
     limit: usize,
     counters: Counters,
-    /// Jumps that are counted already, of each ring.
+    /// Jumps of each ring that are counted already.
     jumps: [u64; 3],
     /// Fragments on their way from a receive queue.
     scratch: Vec<Frag>,
     stuck: bool,
 }
 
-/// What a handle stands for.
+/// The socket of a handle.
 struct Socket {
     id: SocketId,
     kind: Kind,
-    /// On the list of those to look at.
+    /// In the list of sockets to serve.
     ready: bool,
-    /// On these lists of those that wait for room, one bit each.
+    /// In these lists of parked sockets, one bit each.
     parked: u8,
 }
 
@@ -100,16 +99,16 @@ struct Accept {
     multishot: bool,
 }
 
-/// What data comes from and goes to: a connection, or a datagram socket.
+/// A connection or a datagram socket.
 #[derive(Default)]
 struct Endpoint {
-    /// What a datagram socket has beside the rest; of a connection nothing.
+    /// The part that only a datagram socket has.
     datagrams: Option<Box<Datagrams>>,
     receive: Option<Receive>,
-    /// Taken out of the receive queue, not delivered yet: less than a take, or one datagram.
+    /// Taken from the receive queue, not delivered yet: less than a take, or one datagram.
     pending: VecDeque<Frag>,
     sends: VecDeque<u64>,
-    /// How the stream ended, or what the socket met, to be told once nothing is pending.
+    /// The end of the stream, or the socket's error, to be reported when nothing is pending.
     end: Option<Result<(), Error>>,
     shutdown: bool,
     /// The group that bounds its window.
@@ -122,7 +121,7 @@ struct Receive {
     multishot: bool,
     /// By reference where possible, in this queue's memory or another's.
     group: u16,
-    /// Bytes left of the limit; of datagrams, how many each may have.
+    /// Bytes left of the limit; for datagrams, the limit of each.
     left: Option<u64>,
 }
 
@@ -130,27 +129,27 @@ struct Receive {
 struct Send {
     user_data: u64,
     frags: FragVec,
-    /// Of a datagram: where to, if not to the socket's peer.
+    /// A datagram's destination, if it is not the socket's peer.
     to: Option<SocketAddr>,
-    /// Keeps the report back until everything is queued.
+    /// Delays the report until everything is queued.
     hold: Option<Arc<pagewire_mem::Completion>>,
     sent: u32,
     error: Option<Error>,
 }
 
-/// What finds no room waits.
+/// The result of serving a socket.
 enum Outcome {
     /// Done for now.
     Idle,
-    /// Again next turn.
+    /// Again in the next turn.
     Again,
-    /// When there is room.
+    /// Again when there is room.
     Stuck(Need),
 }
 
-/// Linux's number for an operation that was cancelled.
+/// Linux's number for a cancelled operation.
 pub(super) const ECANCELED: i32 = 125;
-/// Linux's numbers for what a submission can have wrong.
+/// Linux's numbers for invalid submissions.
 pub(super) const EINVAL: i32 = 22;
 pub(super) const EBADF: i32 = 9;
 pub(super) const ENOENT: i32 = 2;
@@ -161,19 +160,19 @@ pub(super) const EFAULT: i32 = 14;
 pub(super) const EOPNOTSUPP: i32 = 95;
 
 impl Engine {
-    /// Something happened to a socket of the stack. Sockets that are not ours are ignored.
+    /// Handles an event of the stack. Other sockets are ignored.
     pub fn handle_event(&mut self, event: Event) {
         if let Some(&handle) = self.handle_of.get(&event.socket) {
             self.look_at(handle);
         }
     }
 
-    /// Does what there is to do; `true`: something was done, sending may be due.
+    /// Does all work that is due; `true`: there was some, sending may be due.
     pub fn turn(&mut self, now: Instant, stack: &mut Stack) -> bool {
         let before = self.counters.work();
         self.refill();
         self.report_sends();
-        // What is over comes before what is new, or the one would keep the other out.
+        // Finished sends come first, so that new submissions cannot keep them out.
         self.tell_waiting();
         self.submit(now, stack);
         self.stuck = false;
@@ -190,17 +189,16 @@ impl Engine {
         self.counters.work() != before
     }
 
-    /// Shows the application what was completed; `true`: it sleeps, and must be woken.
+    /// Publishes completions; `true`: the application sleeps, and must be woken.
     pub fn publish(&mut self) -> bool {
-        // Entries first: who sees a completion sees the entries it speaks of.
+        // Entries first: a completion's entries are visible with it.
         self.entries.publish();
         self.completions.publish()
     }
 
-    /// Declares that nobody takes turns until the rings' bells ring. `false`: there is something to
-    /// do already.
+    /// Arms the rings' bells before a sleep of the driver. `false`: there is work.
     pub fn arm(&mut self) -> bool {
-        // Submissions that cannot be answered are nothing to do.
+        // Submissions that cannot be answered are no work.
         let mut quiet = (self.submissions.arm() || self.full) && !self.let_go.is_pending();
         for group in self.groups.iter_mut().flatten() {
             quiet &= group.arm();
@@ -211,7 +209,7 @@ impl Engine {
         quiet
     }
 
-    /// Turns are taken again.
+    /// Ends [`arm`](Self::arm): turns are taken again.
     pub fn disarm(&mut self) {
         self.submissions.disarm();
         self.groups.iter_mut().flatten().for_each(Group::disarm);
@@ -222,7 +220,7 @@ impl Engine {
         self.counters
     }
 
-    /// Whether something waits for the application to make room.
+    /// Whether a result waits for room in a ring.
     pub fn is_stuck(&self) -> bool {
         self.stuck || self.full || !self.waiting.is_empty() || !self.parked.is_empty()
     }
@@ -232,14 +230,13 @@ impl Engine {
         self.group(group).map_or(0, Group::delivered)
     }
 
-    /// Where memory that was sent is reported when it is let go: whoever sleeps may want to be
-    /// woken by it.
+    /// The queue that reports released memory of sends; a driver that sleeps is woken by it.
     pub fn let_go(&self) -> &Arc<CompletionQueue> {
         &self.let_go
     }
 
-    /// Takes in a socket of the stack, a listener, a connection or a datagram socket, whose owner the
-    /// engine then is; returns its handle. `None`: no more fit, or it is none of these.
+    /// Takes ownership of a socket of the stack; returns its handle. `None`: the table is full, or
+    /// the socket is of another kind.
     pub fn adopt(&mut self, stack: &mut Stack, id: impl Into<SocketId>) -> Option<u64> {
         let id = id.into();
         let kind = match stack.remote_addr(id) {
@@ -256,8 +253,8 @@ impl Engine {
         Some(handle)
     }
 
-    /// Closes every socket, as an application that is gone does. Memory that it holds comes home
-    /// with the engine's drop.
+    /// Closes every socket when the application is gone. The engine's drop releases the memory that
+    /// it held.
     pub fn close_all(&mut self, now: Instant, stack: &mut Stack) {
         for socket in self.sockets.values_mut() {
             stack.close(now, socket.id);
@@ -269,8 +266,8 @@ impl Engine {
         self.parked = Parked::default();
     }
 
-    /// Looks at every socket in the next turn: something happened to all of them, such as the end of
-    /// the stack.
+    /// Serves every socket in the next turn, after an event of all of them, such as the end of the
+    /// stack.
     pub fn look_at_all(&mut self) {
         let all: Vec<u64> = self.handle_of.values().copied().collect();
         all.into_iter().for_each(|handle| self.look_at(handle));
@@ -284,7 +281,7 @@ impl Engine {
         }
     }
 
-    /// One socket that something happened to.
+    /// Serves one socket.
     fn serve(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
         socket.ready = false;
@@ -318,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Looks how buffers stand: closes and opens windows, buries groups that are home.
+    /// Checks the buffers: closes and opens windows, removes groups that have all buffers back.
     fn watch(&mut self, now: Instant, stack: &mut Stack) {
         for id in 0..self.groups.len() {
             let Some(Some(group)) = self.groups.get_mut(id) else { continue };
@@ -348,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Gives each of a queue's flows its part of the window, or closes all of them.
+    /// Divides the window of a queue among its flows, or closes all of them.
     ///
     /// RFC 9293 section 3.8.6: the window that was announced stays open; nothing is added to it.
     fn share_windows(&mut self, now: Instant, stack: &mut Stack, id: u16) {
@@ -364,7 +361,7 @@ impl Engine {
         }
     }
 
-    /// A group is no longer received into: its flows are bounded by nothing.
+    /// Removes the limits of a group's flows that no longer receive into it.
     fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16, flows: BTreeSet<u64>) {
         for flow in flows {
             let Some(socket) = self.sockets.get_mut(flow) else { continue };
@@ -377,8 +374,7 @@ impl Engine {
         }
     }
 
-    /// The connection receives into `group` from now on: its window follows that one's memory. A
-    /// datagram socket has no window.
+    /// Notes that a connection receives into `group` from now on, whose memory limits its window.
     fn bound(&mut self, now: Instant, stack: &mut Stack, handle: u64, group: Option<u16>) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
         let (socket, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
@@ -390,7 +386,7 @@ impl Engine {
         let mut changed = |id: Option<u16>, joins: bool| {
             let group = self.groups.get_mut(usize::from(id?))?.as_mut()?;
             let _ = if joins { group.flows.insert(handle) } else { group.flows.remove(&handle) };
-            // The others' parts follow when the number has doubled, or halved.
+            // The other flows are updated when the number has doubled, or halved.
             let (n, shared) = (group.flows.len(), group.shared_by);
             Some((group.clamp(), n >= 2 * shared || 2 * n <= shared))
         };
@@ -404,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// Tells the application what nobody submitted anything for.
+    /// Posts notices.
     fn notify(&mut self) {
         self.tell_waiting();
         while self.completions.free() > 0
@@ -436,7 +432,7 @@ impl Engine {
         }
     }
 
-    /// Posts the completions that found no room, as far as there is some now.
+    /// Posts completions that found no room before, as far as there is room now.
     fn tell_waiting(&mut self) {
         while self.completions.free() > 0
             && let Some(completion) = self.waiting.pop_front()
@@ -445,7 +441,7 @@ impl Engine {
         }
     }
 
-    /// There is room: looked at before.
+    /// Posts a completion; the caller has checked that there is room.
     fn post(&mut self, completion: Completion) {
         let posted = self.completions.push(completion);
         debug_assert!(posted.is_ok(), "a completion without room");

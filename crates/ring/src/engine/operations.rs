@@ -1,4 +1,4 @@
-//! What the application submits: checked here, field by field, and refused where it makes no sense.
+//! Submissions: checked field by field, and refused if they are invalid.
 
 use std::net::{Shutdown, SocketAddr};
 
@@ -13,10 +13,10 @@ use super::{
 use crate::layout::{COPY_GROUP, Completion, Op, Submission};
 use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
 
-/// The answer to a submission: nothing yet, or a result.
+/// The answer to a submission: none yet, or a result.
 pub(super) type Answer = Result<Option<i32>, i32>;
 
-/// Refuses what an operation does not take; returns whether it is multishot, and its address.
+/// Checks the fields of a submission; returns whether it is multishot, and its address.
 fn check(op: Op, submission: &Submission) -> Result<(bool, Option<SocketAddr>), i32> {
     let Submission { flags, group, reserved, address, reserved_word, .. } = *submission;
     let multishot = flags & Submission::MULTISHOT != 0;
@@ -60,8 +60,8 @@ impl Engine {
 
     /// Whether there is room to answer a submission.
     pub(super) fn can_answer(&mut self) -> bool {
-        // One for the answer, and those that a close or a cancel ends. What is over and has found no
-        // room comes first: else it would pile up.
+        // One for the answer, and those that a close or a cancel ends. Waiting completions come
+        // first, or they would pile up.
         self.completions.free() >= 4 && self.waiting.is_empty()
     }
 
@@ -155,7 +155,7 @@ impl Engine {
         if len > MAX_SEND_BYTES {
             return Err(EINVAL);
         }
-        // Of a stream that is nothing; a datagram may be empty.
+        // For a stream nothing to do; a datagram may be empty.
         if len == 0 && !datagram {
             return Ok(Some(0));
         }
@@ -212,7 +212,7 @@ impl Engine {
             Kind::Open(endpoint) => {
                 endpoint.receive.take_if(|receive| receive.user_data == what).is_some()
             }
-            // Its handle is nobody's yet.
+            // The application does not have the handle yet.
             Kind::Connecting { .. } => return Err(EBADF),
         };
         if !found {
@@ -223,7 +223,7 @@ impl Engine {
         Ok(Some(0))
     }
 
-    /// Hands out connections that wait.
+    /// Accepts queued connections.
     pub(super) fn serve_listener(
         &mut self,
         now: Instant,
@@ -283,7 +283,7 @@ impl Engine {
         }
     }
 
-    /// Queues what waits to be sent, then ends the direction if that was asked for.
+    /// Queues the outstanding sends, then ends the direction if that was requested.
     pub(super) fn serve_sends(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
         loop {
             let Some(socket) = self.sockets.get_mut(handle) else { return };
@@ -329,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Nothing more of a send is queued: it is reported when its memory is let go.
+    /// Ends the queueing of a send: it is reported when its memory is released.
     fn end_send(&mut self, owner: u64, error: Option<Error>) {
         if let Some(send) = self.sends.get_mut(owner) {
             send.error = error;
@@ -338,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// Reports sends whose memory was let go.
+    /// Reports sends whose memory was released.
     pub(super) fn report_sends(&mut self) {
         if self.let_go.is_pending() {
             self.let_go.drain(&mut self.drained);

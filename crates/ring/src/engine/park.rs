@@ -1,7 +1,7 @@
-//! Sockets that wait for room: looked at when there is some, and not before.
+//! Sockets that wait for room in a ring, served when there is some.
 //!
-//! An application that reads nothing has all its connections here. Each costs one look, and the next
-//! when something happens to it or room is made, so that its host has its time for others.
+//! All connections of an application that reads nothing are parked. Each costs one check, and the
+//! next one when it has an event or room is made, so that the host has its time for others.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ use super::{Engine, Kind};
 use crate::group::Group;
 use crate::layout::COPY_GROUP;
 
-/// What a socket waits for, and how much of it it must find at once: who has a stream goes on with the
-/// least there is, a datagram is delivered whole.
+/// What a socket waits for, and how much of it: a stream continues with the least amount, a
+/// datagram is delivered whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
     pub(super) what: Scarce,
@@ -21,13 +21,13 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// The least there can be.
+    /// The least amount.
     pub(super) const fn some(what: Scarce) -> Self {
         Self { what, least: 1 }
     }
 }
 
-/// What there can be too little of.
+/// The kinds of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
     /// Places in the ring of completions.
@@ -40,7 +40,7 @@ pub(super) enum Scarce {
 
 const ALL: [Scarce; 3] = [Scarce::Completions, Scarce::Entries, Scarce::Copies];
 
-/// Handles by what they wait for and how much, the longest first; they may be stale.
+/// Handles by what they wait for and how much, the longest wait first; they may be stale.
 #[derive(Default)]
 pub(super) struct Parked([VecDeque<(u64, usize)>; ALL.len()]);
 
@@ -54,11 +54,11 @@ impl Parked {
     }
 }
 
-/// Stale handles that a list may have beside as many as there are sockets.
+/// Stale handles that a list may have in addition to the number of sockets.
 const STALE: usize = 64;
 
 impl Engine {
-    /// The socket is looked at again when there is what it needs.
+    /// Serves the socket again when there is what it needs.
     pub(super) fn park(&mut self, handle: u64, need: Need) {
         let (sockets, bit) = (&mut self.sockets, 1 << need.what as u8);
         let Some(socket) = sockets.get_mut(handle).filter(|socket| socket.parked & bit == 0) else {
@@ -72,7 +72,7 @@ impl Engine {
         list.push_back((handle, need.least));
     }
 
-    /// Looks at those that wait, one after the other while there is room.
+    /// Serves parked sockets, in order, while there is room.
     pub(super) fn unpark(&mut self, now: Instant, stack: &mut Stack) {
         self.unparking = true;
         for what in ALL {
@@ -81,7 +81,7 @@ impl Engine {
                 else {
                     break;
                 };
-                // Nobody overtakes who needs more than there is: it would never be its turn.
+                // No overtaking: a large need would never be met.
                 if self.waits(handle) && self.left_of(what) < least {
                     break;
                 }
@@ -95,7 +95,7 @@ impl Engine {
         self.unparking = false;
     }
 
-    /// Whether it still wants what it waited for.
+    /// Whether the socket still waits.
     fn waits(&mut self, handle: u64) -> bool {
         self.sockets.get_mut(handle).is_some_and(|socket| match &socket.kind {
             Kind::Open(endpoint) => endpoint.receive.is_some(),
@@ -103,7 +103,7 @@ impl Engine {
         })
     }
 
-    /// Whether others wait for that, and come first.
+    /// Whether other sockets wait for this, and come first.
     pub(super) fn others_wait(&self, what: Scarce) -> bool {
         !self.unparking && self.parked.0.get(what as usize).is_some_and(|list| !list.is_empty())
     }

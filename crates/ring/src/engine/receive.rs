@@ -1,4 +1,4 @@
-//! Byte path, step R7 through rings: what has arrived is delivered where it lies, or copied.
+//! Variant of step R7, through rings: received bytes are delivered in place, or copied.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::limits::{DATAGRAMS_PER_TURN, RUNS_PER_TURN, TAKE_BYTES};
 use crate::ring::Producer;
 
 impl Engine {
-    /// Delivers what has arrived on a socket, as far as it was asked for and there is room.
+    /// Delivers the received bytes of a socket, as far as they are wanted and there is room.
     pub(super) fn serve_receive(
         &mut self,
         now: Instant,
@@ -34,7 +34,7 @@ impl Engine {
         Outcome::Again
     }
 
-    /// Delivers what one completion tells of; what ends this socket's turn, if something does.
+    /// Delivers the bytes of one completion; returns how this socket's turn ends, if it does.
     fn receive_some(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Option<Outcome> {
         let others = [Scarce::Entries, Scarce::Copies].map(|what| self.others_wait(what));
         let idle = Some(Outcome::Idle);
@@ -80,9 +80,9 @@ impl Engine {
         let (blocked, over) = match &mut endpoint.datagrams {
             Some(datagrams) => {
                 let over = !datagrams.tell(stack, id, &mut completion, &mut self.counters);
-                // What is left of it was not wanted.
+                // The rest of a datagram was not wanted.
                 endpoint.pending.clear();
-                // An error is told once, and the socket goes on.
+                // An error is reported once, and the socket goes on.
                 let met = endpoint.end.take().filter(|_| over);
                 completion.result = error_of(met).unwrap_or(completion.result);
                 (None, over)
@@ -92,7 +92,7 @@ impl Engine {
                 if bytes == 0 && end.is_none() {
                     return Some(blocked.map_or(Outcome::Idle, Outcome::Stuck));
                 }
-                // The end is told by itself, behind all data; of an error, once.
+                // The end is reported alone, after all data; an error once.
                 let over = bytes == 0;
                 if over {
                     completion.result = error_of(end).unwrap_or(completion.result);
@@ -109,7 +109,7 @@ impl Engine {
         blocked.map(Outcome::Stuck)
     }
 
-    /// Notes what a socket that is closed has dropped.
+    /// Counts the datagrams that a closed socket has dropped.
     pub(super) fn count_dropped(
         &mut self,
         stack: &mut Stack,
@@ -127,8 +127,7 @@ fn error_of(end: Option<Result<(), Error>>) -> Option<i32> {
 }
 
 impl Endpoint {
-    /// Takes what has arrived out of the receive queue, unless something is pending; `false`:
-    /// nothing has.
+    /// Takes the next bytes from the receive queue, unless some are pending; `false`: there are none.
     fn take(
         &mut self,
         now: Instant,
@@ -173,7 +172,7 @@ impl Endpoint {
         true
     }
 
-    /// Tells of `bytes` bytes of a stream; `true`: those were the last that were asked for.
+    /// Reports `bytes` bytes of a stream; `true`: the receive is complete.
     fn tell(&mut self, stack: &mut Stack, id: SocketId, bytes: u64, told: &mut Completion) -> bool {
         if bytes == 0 {
             return false;
@@ -191,7 +190,7 @@ impl Endpoint {
     }
 }
 
-/// What is needed to deliver, and what became of it.
+/// A delivery: what it needs, and its result.
 struct Delivery<'a> {
     groups: &'a mut [Option<Group>],
     entries: &'a mut Producer<Entry>,
@@ -206,8 +205,8 @@ struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Delivers what is pending, as far as it is wanted; returns what the rest needs, if there is no
-    /// room for it.
+    /// Delivers pending bytes, as far as they are wanted; returns what the rest needs, if there is
+    /// no room for it.
     fn run(&mut self, stack: &mut Stack, pending: &mut VecDeque<Frag>, group: u16) -> Option<Need> {
         while let Some(frag) = pending.front_mut() {
             let wanted = usize::try_from(self.left - self.bytes).unwrap_or(usize::MAX);
@@ -250,7 +249,7 @@ impl Delivery<'_> {
         None
     }
 
-    /// What there is too little of to deliver a datagram whole.
+    /// What is missing to deliver a datagram whole.
     fn room_for(&mut self, pending: &VecDeque<Frag>, group: u16) -> Option<Need> {
         let wanted = usize::try_from(self.left).unwrap_or(usize::MAX);
         let (mut bytes, mut entries, mut copies) = (0, 0, 0);
@@ -261,7 +260,7 @@ impl Delivery<'_> {
             entries += if n > 0 { n / PAGE_SIZE + 2 } else { 0 };
             copies += if self.owner(frag, group).is_some() { 0 } else { n };
         }
-        // What finds no room in a ring that is empty never does: then it is cut off.
+        // A datagram that does not fit an empty ring is truncated.
         let entries = entries.min(self.entries.capacity());
         if self.room() < entries {
             return Some(self.wait(Scarce::Entries, entries));
@@ -295,7 +294,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// The group in whose memory it lies and is wanted.
+    /// The group whose memory a fragment lies in, if it is wanted there.
     fn owner(&self, frag: &Frag, group: u16) -> Option<usize> {
         // A receive that names no group wants everything by copy.
         if group == COPY_GROUP {
@@ -306,7 +305,7 @@ impl Delivery<'_> {
         })
     }
 
-    /// Copies the front of `frag` into the copy group, as far as it has buffers; returns how much.
+    /// Copies the front of `frag` into the copy group, as far as it has buffers; returns the length.
     fn copy(&mut self, stack: &mut Stack, frag: &Frag, room: usize) -> usize {
         let [_, others_wait] = self.others_wait;
         if others_wait {
@@ -338,7 +337,7 @@ impl Delivery<'_> {
     }
 }
 
-/// As much of the front as `room` entries can tell of.
+/// Takes as much of the front as `room` entries can name.
 fn take_front(frag: &mut Frag, group: &Group, room: usize) -> Frag {
     if group.entries_for(frag) <= room {
         return core::mem::take(frag);

@@ -1,4 +1,4 @@
-//! Memory and rings: what is registered, and what is refused.
+//! Registration of memory and rings.
 
 use core::ops::Range;
 
@@ -26,17 +26,16 @@ pub struct EngineConfig {
     pub submissions: u32,
     /// Entries of the ring of completions, a power of two.
     pub completions: u32,
-    /// Entries of the ring of entries, a power of two: how many pieces may be delivered that the
-    /// application has not looked at.
+    /// Entries of the ring of entries, a power of two: the most pieces that may be unread.
     pub entries: u32,
     /// Memory of the copy group.
     pub copy: QueueConfig,
-    /// Bytes of memory that may be registered, all groups together.
+    /// Bytes of memory that all groups may register together.
     pub region_bytes: usize,
 }
 
 impl EngineConfig {
-    /// Rings of 1,024 entries (of entries 4,096) and a copy group of these.
+    /// Rings of 1,024 entries (of entries 4,096) and the copy group `copy`.
     pub fn new(copy: QueueConfig) -> Self {
         let (submissions, completions, entries) = (1024, 1024, 4096);
         let region_bytes = DEFAULT_REGION_BYTES;
@@ -44,23 +43,23 @@ impl EngineConfig {
     }
 }
 
-/// Memory to receive into, and the ring through which its buffers come.
+/// Memory to receive into, and the size of the ring that returns its buffers.
 #[derive(Debug)]
 pub struct QueueConfig {
-    /// The memory: page-aligned, a multiple of 256 KiB, the stack's to write.
+    /// The memory: page-aligned, a multiple of 256 KiB, writable.
     pub region: Region,
     /// Entries of the fill ring, a power of two.
     pub fill_entries: u32,
-    /// With fewer buffers than this left, the application is told and the windows of the queue's
-    /// flows are closed. At most half of the region's.
+    /// With fewer buffers than this left, the application gets a notice and the windows of the
+    /// queue's flows close. At most half of the region's.
     pub threshold: usize,
-    /// The application is told whenever so many fill entries were taken; 0: never.
+    /// A notice follows after so many fill entries; 0: never.
     pub notify_every: u32,
 }
 
 impl QueueConfig {
-    /// `region` with a fill ring that has an entry for each of its pages, a threshold of an eighth
-    /// of it, and no notices of drained entries.
+    /// `region` with a fill entry for each of its pages, a threshold of an eighth of them, and no
+    /// notices of drained entries.
     pub fn new(region: Region) -> Self {
         let pages = region.len() / PAGE_SIZE;
         let fill_entries = u32::try_from(pages).unwrap_or(MAX_RING_ENTRIES);
@@ -69,29 +68,29 @@ impl QueueConfig {
     }
 }
 
-/// What the application has of its rings.
+/// The application's ends of its rings.
 #[derive(Debug)]
 pub struct Ends {
-    /// What it wants.
+    /// The operations to submit.
     pub submissions: Producer<Submission>,
-    /// What became of it.
+    /// Their results.
     pub completions: Consumer<Completion>,
-    /// Where received bytes are.
+    /// The places of received bytes.
     pub entries: Consumer<Entry>,
-    /// The copy group: all its buffers are the stack's from the start.
+    /// The copy group: the stack has all its buffers from the start.
     pub copy: Registered,
 }
 
-/// What the application has of a group.
+/// The application's part of a group.
 #[derive(Debug)]
 pub struct Registered {
     /// The group's number.
     pub group: u16,
-    /// Where buffers are given.
+    /// The ring that returns buffers.
     pub fill: Producer<Fill>,
-    /// The memory; of a lent group there is none to see, only what was sent.
+    /// The memory; none for a lent group.
     pub view: Option<View>,
-    /// Buffers, numbered from 0.
+    /// The number of buffers.
     pub buffers: u32,
 }
 
@@ -99,10 +98,10 @@ impl Engine {
     /// An engine, and the application's ends of its rings.
     ///
     /// # Errors
-    /// [`RegisterError`], if a number or the copy group's memory makes no sense.
+    /// [`RegisterError`], if a number or the copy group's memory is invalid.
     pub fn new(config: EngineConfig) -> Result<(Self, Ends), RegisterError> {
         let EngineConfig { submissions, completions, entries, copy, region_bytes } = config;
-        // 4: a close answers for itself and for what it ends.
+        // 4: a close posts its own answer and those of the operations that it ends.
         if completions < 4 {
             return Err(RegisterError::Entries(completions));
         }
@@ -144,9 +143,9 @@ impl Engine {
         Ok((engine, Ends { submissions: submit, completions: complete, entries: entry, copy }))
     }
 
-    /// Registers memory for a device's queue to receive into. The memory that is returned goes to
-    /// the device ([`Steering::bind`](pagewire_device::Steering::bind)); all its buffers are the
-    /// application's, until it gives them. If the device refuses it, [`discard`](Self::discard).
+    /// Registers memory for a device's queue to receive into. The returned memory goes to the
+    /// device ([`Steering::bind`](pagewire_device::Steering::bind)); the application has all its
+    /// buffers until it gives them. If the device refuses it, [`discard`](Self::discard).
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -179,8 +178,8 @@ impl Engine {
         Ok((Registered { group: id, fill, view, buffers }, device))
     }
 
-    /// Registers memory of a sender on this machine: what arrives by reference and lies in it is
-    /// delivered as it is. Its buffers are made as pieces are delivered; there are none to give.
+    /// Registers memory of a sender on this machine: bytes that arrive by reference and lie in it
+    /// are delivered in place. Its buffers are made as pieces are delivered.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -200,7 +199,7 @@ impl Engine {
     }
 
     /// Registers memory that the application sends from; returns the send group's number. It counts
-    /// as shared: the application may write it at any time, though not what it has submitted.
+    /// as shared: the application may write it at any time, except what it has submitted.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -215,7 +214,7 @@ impl Engine {
         if id >= MAX_GROUPS {
             return Err(RegisterError::TooManyGroups);
         }
-        // Claims the region, so that no pool is made of it.
+        // Claims the region, so that it cannot become a pool.
         region.frag(0, 0).map_err(RegisterError::InUse)?;
         match self.send_groups.get_mut(id) {
             Some(place) => *place = Some(region),
@@ -224,8 +223,8 @@ impl Engine {
         Ok(id as u16)
     }
 
-    /// Ends the registration of memory to send from: nothing new is sent from there. What was
-    /// submitted is still sent, and its memory must not change until it completes.
+    /// Ends the registration of memory to send from: new sends from there are refused. Submitted
+    /// sends go on, and their memory must not change until they complete.
     ///
     /// # Errors
     /// [`RegisterError::NoGroup`].
@@ -234,9 +233,9 @@ impl Engine {
         found.map(drop).ok_or(RegisterError::NoGroup(group))
     }
 
-    /// Ends a registration. The caller has taken the memory from the device; flows fall back to
-    /// copying at once. The group stays until the last of its buffers is home: then the application
-    /// is told ([`Completion::UNREGISTERED`]).
+    /// Ends a registration. The caller has taken the memory from the device; flows are copied from
+    /// now on. When the last buffer is back, the group is removed and the application gets a notice
+    /// ([`Completion::UNREGISTERED`]).
     ///
     /// # Errors
     /// [`RegisterError::NoGroup`]; the copy group cannot be unregistered.
@@ -250,12 +249,12 @@ impl Engine {
         }
     }
 
-    /// Undoes a registration of which the application knows nothing yet, because the device has
-    /// refused the memory, which the caller has dropped: nothing of it stays, and no notice comes.
-    /// That would be taken for one of the group that has the number next.
+    /// Undoes a registration that the application does not know of, because the device has refused
+    /// the memory, which the caller has dropped. No notice follows: it would be taken for one of
+    /// the next group with the number.
     ///
     /// # Errors
-    /// [`RegisterError::NoGroup`], also of a group whose memory is in use.
+    /// [`RegisterError::NoGroup`], also for a group whose memory is in use.
     pub fn discard(&mut self, group: u16) -> Result<(), RegisterError> {
         match self.groups.get_mut(usize::from(group)) {
             Some(place) if group != COPY_GROUP && place.as_ref().is_some_and(Group::is_home) => {
@@ -284,7 +283,7 @@ impl Engine {
         }
     }
 
-    /// Everything about a region that can be judged before anything is made of it.
+    /// Checks a region before anything is made of it.
     fn check(&self, region: &Region) -> Result<(), RegisterError> {
         let (span, len) = (region.span(), region.len());
         if !span.start.is_multiple_of(PAGE_SIZE) {
@@ -300,7 +299,7 @@ impl Engine {
         self.check_memory(len)
     }
 
-    /// No two registrations share a byte.
+    /// Refuses memory that overlaps a registered group.
     fn check_span(&self, span: Range<usize>) -> Result<(), RegisterError> {
         let groups = self.groups.iter().enumerate();
         let ours = groups.filter_map(|(id, group)| Some((id, group.as_ref()?.span())));

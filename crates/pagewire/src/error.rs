@@ -1,8 +1,23 @@
-//! Why a host does not start, or a link is not added.
+//! Errors: why a host does not start, and the stack's errors as `std::io`'s.
 
 use std::io;
 
-use pagewire_stack::MAX_PAYLOAD_PAGES;
+use pagewire_stack::{Error, MAX_PAYLOAD_PAGES};
+
+/// Nothing can be sent or received any more, and why: carried by errors of kind
+/// [`NetworkDown`](std::io::ErrorKind::NetworkDown).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("network is down: {cause}")]
+pub struct NetworkDown {
+    /// What happened: the device's error, or that the host was shut down.
+    pub cause: String,
+}
+
+/// The stack's errors as `std::io`'s, errno included. Where the network may be down,
+/// `Shared::error` says why.
+pub(crate) fn io_error(error: Error) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}
 
 /// Why a host did not start; the text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -11,25 +26,25 @@ pub enum StartError {
     /// No device was given.
     #[error("a host needs a device: call `.device(..)` before `.start()`")]
     NoDevice,
-    /// An address or a gateway that cannot be read.
+    /// An address or a gateway that cannot be parsed.
     #[error("address {text:?}: {why}")]
     Address {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong with it.
         why: String,
     },
-    /// Segments of so many pages do not fit the link.
+    /// Segments of that many pages do not fit the link.
     #[error(
         "payload of {pages} pages needs an MTU of {needs} bytes, and the link has {has}: choose 1 to \
          {MAX_PAYLOAD_PAGES} pages, and a larger MTU"
     )]
     PayloadPages {
-        /// What was asked for.
+        /// The pages that were requested.
         pages: u8,
         /// The link's MTU, in bytes.
         has: usize,
-        /// The MTU for as many pages, or for the most that are possible.
+        /// The MTU that this many pages need, or the largest possible number.
         needs: usize,
     },
     /// The stack refused the settings.

@@ -1,5 +1,5 @@
-//! Descriptors that fragments hold: they come back from any thread, in any order, over one lock-free
-//! list that the device empties (as pages come back to a pool).
+//! Descriptors that fragments hold: they come back from any thread, in any order, over one
+//! lock-free list that the device empties (as pages come back to a pool).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ const NIL: u32 = u32::MAX;
 
 /// Heads that came back to one ring and are not in its used ring yet.
 #[derive(Debug)]
-pub(super) struct Returns {
+pub(super) struct ReturnedHeads {
     top: AtomicU32,
-    /// `next[head]` is what came back before `head`.
+    /// `next[head]` is the head pushed before `head`.
     next: Box<[AtomicU32]>,
     bell: Arc<Bell>,
-    /// The device sleeps, and wants to be told.
+    /// The device sleeps, and is to be woken.
     awaited: AtomicBool,
-    /// What a ring that may be held counts for, until nothing of it is.
+    /// The share of a ring whose descriptors may be held, until none is.
     share: Option<RingShare>,
 }
 
-impl Returns {
-    /// None, for a ring of `size`.
+impl ReturnedHeads {
+    /// An empty list, for a ring of `size`.
     pub(super) fn new(size: u16, bell: &Arc<Bell>, share: Option<RingShare>) -> Arc<Self> {
         Arc::new(Self {
             top: AtomicU32::new(NIL),
@@ -35,18 +35,18 @@ impl Returns {
         })
     }
 
-    /// Whether descriptors may be held: not too many former rings of the port are.
+    /// Whether descriptors may be held: too many former rings of the port are not held.
     pub(super) fn may_hold(&self) -> bool {
         self.share.is_some()
     }
 
-    /// Takes everything that came back and shows each head to `take`.
+    /// Takes all heads that came back and shows each to `take`.
     pub(super) fn drain(&self, mut take: impl FnMut(u16)) {
         if self.top.load(Ordering::Relaxed) == NIL {
             return;
         }
-        // Acquire pairs with the release in `push`: whatever was read from the buffers by then was
-        // read before the guest gets them back. The whole list at once leaves no ABA.
+        // Acquire pairs with the release in `push`: the buffers are read before the guest gets them
+        // back. Taking the whole list at once leaves no ABA.
         let mut head = self.top.swap(NIL, Ordering::Acquire);
         while let Some(next) = self.next.get(head as usize) {
             // Read before `take`: once that has put the head into the used ring, it may come again.
@@ -56,9 +56,9 @@ impl Returns {
         }
     }
 
-    /// Has the bell rung by the next head that comes back. `true`: one has already.
+    /// Rings the bell when the next head comes back. `true`: there is one already.
     pub(super) fn await_one(&self) -> bool {
-        // SeqCst, as the list's push is: either we see the head, or its thread sees this.
+        // SeqCst, as the list's push is: either this sees the head, or its thread sees the mark.
         self.awaited.store(true, Ordering::SeqCst);
         self.top.load(Ordering::SeqCst) != NIL
     }
@@ -80,16 +80,16 @@ impl Returns {
     }
 }
 
-/// A descriptor that a frame lies in: the guest gets it back when this is dropped.
+/// A descriptor of a frame: its drop returns it to the guest.
 #[derive(Debug)]
 pub(super) struct Descriptor {
-    returns: Arc<Returns>,
+    returns: Arc<ReturnedHeads>,
     head: u16,
 }
 
 impl Descriptor {
-    /// Of `returns`' ring.
-    pub(super) fn new(returns: &Arc<Returns>, head: u16) -> Self {
+    /// A descriptor of the ring of `returns`.
+    pub(super) fn new(returns: &Arc<ReturnedHeads>, head: u16) -> Self {
         Self { returns: Arc::clone(returns), head }
     }
 }

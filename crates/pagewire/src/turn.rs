@@ -1,0 +1,236 @@
+//! The turn: devices -> stack -> flush -> wake. Every byte that enters or leaves a host passes here.
+//!
+//! The driver thread takes turns (`driver.rs`), and a thread that waits (`wait.rs`); both hold the
+//! lock. [`Inner::turn`] receives a burst from each device, hands it to the stack and flushes.
+//! [`Inner::flush`] fires timers, sends output, and reports events to waits, services and rings.
+//! Their wakers are called when the lock is released.
+
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_stack::LinkId;
+
+use crate::contain::contain;
+use crate::devices::{LinkDevice, RECEIVE_BURST, RECEIVING, SENDING};
+use crate::inside::Call;
+use crate::rings::serve::STUCK_RETRY;
+use crate::service::Attached;
+use crate::shared::Inner;
+
+/// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
+const ROUNDS_PER_TURN: usize = 4;
+
+/// Rounds of output in one flush: with 64 frames a round, more than any window holds. What is left
+/// then is due at once, after other threads had the lock.
+const ROUNDS_PER_FLUSH: usize = 256;
+
+/// Turns of services and rings in one flush, before other threads get the lock: each turn answers what
+/// the output of the last one has changed.
+const SERVICE_TURNS: usize = 16;
+
+/// How long frames wait at most for a device that had no room and does not say when it has.
+pub(crate) const BLOCKED_RETRY: Duration = Duration::from_millis(1);
+
+/// How often a device without a descriptor is polled while all threads sleep.
+const POLLED_DEVICE: Duration = Duration::from_millis(1);
+
+impl Inner {
+    /// Receives, lets the stack work, sends. Returns whether anything came in.
+    pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        if self.failed {
+            self.flush(now);
+            return false;
+        }
+        let mut worked = false;
+        for _ in 0..ROUNDS_PER_TURN {
+            let received = self.receive(now);
+            worked |= received > 0;
+            self.flush(now);
+            if received < RECEIVE_BURST {
+                break;
+            }
+        }
+        self.stack.end_turn();
+        worked | std::mem::take(&mut self.rings_worked)
+    }
+
+    /// Receives a burst from each device into the stack; returns the length of the longest.
+    fn receive(&mut self, now: Instant) -> usize {
+        let (devices, stack) = (&mut self.devices, &mut self.stack);
+        let (mut longest, mut lost) = (0, None);
+        let (begin, end) = devices.all.split_at_mut(devices.first);
+        for link in end.iter_mut().chain(begin).filter(|link| !link.lost) {
+            match link.device.receive(now, &mut devices.rx, RECEIVE_BURST, stack.ledger_mut()) {
+                Ok(n) => {
+                    longest = longest.max(n);
+                    link.failures[RECEIVING] = 0;
+                }
+                Err(error) => lost = link.note_error(RECEIVING, &error).or(lost),
+            }
+            stack.handle_frames_on(now, link.id, &mut devices.rx);
+        }
+        devices.first = if devices.first + 1 < devices.all.len() { devices.first + 1 } else { 0 };
+        if let Some(link) = lost {
+            self.lose(now, link);
+        }
+        longest
+    }
+
+    /// Fires timers, sends output, reports events, and sends what services make of these.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        if self.failed {
+            if !self.silent {
+                self.report(now);
+                self.serve_rings(now);
+            }
+            return;
+        }
+        if self.stack.poll_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+        self.send(now);
+        for _ in 0..SERVICE_TURNS {
+            let served = self.report(now);
+            if !self.serve_rings(now) && !served {
+                return;
+            }
+            self.send(now);
+        }
+        // The rest is due at once.
+        self.unfinished = true;
+    }
+
+    /// Sends output, as far as the devices take it.
+    fn send(&mut self, now: Instant) {
+        for _ in 0..ROUNDS_PER_FLUSH {
+            self.unfinished = self.transmit(now);
+            if !self.unfinished || self.devices.are_all_blocked() {
+                break;
+            }
+        }
+    }
+
+    /// One round of output: frames that a device had no room for go first, and until they have gone, no
+    /// more are made for it. Returns whether there is more, for a device that may have room.
+    fn transmit(&mut self, now: Instant) -> bool {
+        let (devices, stack) = (&mut self.devices, &mut self.stack);
+        // If no device has room, the first that gets some is to be asked again.
+        let stuck = !devices.all.is_empty() && devices.all.iter().all(LinkDevice::is_blocked);
+        let (mut more, mut freed, mut lost) = (stuck, false, None);
+        for link in &mut devices.all {
+            let blocked = link.is_blocked();
+            if !blocked {
+                more |= stack.poll_transmit_on(now, link.id, &mut link.tx);
+            }
+            if link.lost {
+                link.tx.clear();
+                continue;
+            }
+            // Output that loops back to this host, or waits for its neighbour's address, leaves no
+            // frame.
+            if link.tx.is_empty() && link.device.poll_timeout().is_none_or(|at| at > now) {
+                continue;
+            }
+            match link.device.transmit(now, &mut link.tx, stack.ledger_mut()) {
+                Ok(_) => link.failures[SENDING] = 0,
+                Err(error) => {
+                    lost = link.note_error(SENDING, &error).or(lost);
+                    link.tx.clear();
+                }
+            }
+            link.device.take_refused(&mut devices.refused);
+            if !devices.refused.is_empty() {
+                stack.handle_refused_on(now, link.id, &mut devices.refused);
+                // The refused connection sets a timer.
+                more = true;
+            }
+            freed |= blocked && !link.is_blocked();
+        }
+        if let Some(link) = lost {
+            self.lose(now, link);
+            // Connections fail with the link, which is to be reported.
+            more = true;
+        }
+        let (links, stack) = (&self.devices.all, &self.stack);
+        more || freed || links.iter().any(|link| !link.is_blocked() && stack.has_frames(link.id))
+    }
+
+    /// The device of a link failed for good.
+    #[cold]
+    #[inline(never)]
+    fn lose(&mut self, now: Instant, link: LinkId) {
+        // Others may have failed in the same round.
+        let gone = self.devices.all.iter().filter(|l| l.lost && l.id != link).map(|l| l.id);
+        for link in gone.chain([link]) {
+            self.stack.handle_link_lost(now, link);
+        }
+        self.devices.gather_fds();
+    }
+
+    /// Reports events to the observer, rings, waits and services. Returns whether a service had a turn.
+    fn report(&mut self, now: Instant) -> bool {
+        while let Some(event) = self.stack.poll_event() {
+            if let Some(observer) = &mut self.observer {
+                let _call = Call::of(self.id);
+                contain(&self.panics.observers, "an observer", || observer(event));
+            }
+            self.rings.handle_event(event);
+            self.waiters.handle_event(event.socket, event.gained);
+            if !self.services.is_empty() {
+                self.events.push(event);
+            }
+        }
+        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
+        let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
+        if self.events.is_empty() && !self.services.iter().any(is_due) {
+            return false;
+        }
+        let (stack, events, panics) = (&mut self.stack, &self.events, &self.panics);
+        // A service that panicked is not called again: its state is unknown.
+        let over = self.services.extract_if(.., |s| !s.turn(now, stack, events, panics));
+        self.discarded.extend(over.map(|s| Box::new(s.service) as _));
+        self.events.clear();
+        true
+    }
+
+    /// Serves the applications' rings. Returns whether there was anything to do.
+    #[inline]
+    fn serve_rings(&mut self, now: Instant) -> bool {
+        let Self { stack, rings, waiters, .. } = self;
+        let worked = !rings.is_empty() && rings.serve(now, stack, &mut waiters.ready);
+        self.rings_worked |= worked;
+        worked
+    }
+
+    /// Whether a flush would move anything, timers that are due left out.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.failed && (self.unfinished || self.devices.is_blocked() || !self.stack.is_at_rest())
+    }
+
+    /// When a turn is due although nothing comes in.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.failed {
+            return None;
+        }
+        let due = self.unfinished && !self.devices.are_all_blocked();
+        let unfinished = due.then_some(Instant::ZERO);
+        let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
+        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
+        let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));
+        moments.into_iter().chain(services).flatten().min()
+    }
+
+    /// How long a thread may sleep, at most `limit`, if no descriptor wakes it.
+    pub(crate) fn longest_sleep(&self, now: Instant, limit: Duration) -> Duration {
+        let deadline = self.deadline().map(|at| at.saturating_since(now));
+        let polled = self.devices.are_polled().then_some(POLLED_DEVICE);
+        [deadline, polled, self.retry()].into_iter().flatten().fold(limit, Duration::min)
+    }
+
+    /// When to try again what found no room, where nothing tells that there is room.
+    pub(crate) fn retry(&self) -> Option<Duration> {
+        let blocked = self.devices.is_blocked().then_some(BLOCKED_RETRY);
+        let stuck = self.rings.is_stuck().then_some(STUCK_RETRY);
+        blocked.into_iter().chain(stuck).min()
+    }
+}

@@ -1,0 +1,103 @@
+//! The tasks and threads that wait for a socket.
+
+use std::collections::HashMap;
+use std::task::Waker;
+
+use pagewire_stack::{Readiness, SocketId};
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// Data, a connection to accept, the end of the stream, an error.
+    Read,
+    /// Room to send, the end of the handshake, an error.
+    Write,
+    /// The completion of a zero-copy send.
+    Completion,
+}
+
+/// The wakers of all waits.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    sockets: HashMap<SocketId, Lists>,
+    /// Wakers to be called when the lock is released: one wake per waiter and batch.
+    pub(crate) ready: Vec<Waker>,
+    /// Wakers called because a socket became ready.
+    pub(crate) wakeups: u64,
+}
+
+#[derive(Default)]
+struct Lists {
+    read: Vec<Waker>,
+    write: Vec<Waker>,
+    completion: Vec<Waker>,
+}
+
+impl Lists {
+    fn list(&mut self, interest: Interest) -> &mut Vec<Waker> {
+        match interest {
+            Interest::Read => &mut self.read,
+            Interest::Write => &mut self.write,
+            Interest::Completion => &mut self.completion,
+        }
+    }
+
+    fn all(&mut self) -> [&mut Vec<Waker>; 3] {
+        [&mut self.read, &mut self.write, &mut self.completion]
+    }
+}
+
+impl Waiters {
+    /// Calls `waker` once when `socket` becomes ready.
+    pub(crate) fn register(&mut self, socket: SocketId, interest: Interest, waker: &Waker) {
+        let list = self.sockets.entry(socket).or_default().list(interest);
+        if !list.iter().any(|w| w.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    /// Ends a wait whose waker was not called; returns the wakers, to be dropped without the lock.
+    pub(crate) fn unregister(&mut self, socket: SocketId, waker: &Waker) -> Vec<Waker> {
+        let mut gone = Vec::new();
+        let Some(lists) = self.sockets.get_mut(&socket) else { return gone };
+        for list in lists.all() {
+            gone.extend(list.extract_if(.., |w| w.will_wake(waker)));
+        }
+        if lists.all().iter().all(|list| list.is_empty()) {
+            self.sockets.remove(&socket);
+        }
+        gone
+    }
+
+    /// Wakes the waits that a change of readiness ends.
+    pub(crate) fn handle_event(&mut self, socket: SocketId, gained: Readiness) {
+        let Some(lists) = self.sockets.get_mut(&socket) else { return };
+        let before = self.ready.len();
+        let closed = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
+        // After a close, no completion may follow.
+        if gained.intersects(Readiness::ERROR_QUEUE | closed) {
+            self.ready.append(&mut lists.completion);
+        }
+        if gained.intersects(Readiness::FOR_READ) {
+            self.ready.append(&mut lists.read);
+        }
+        if gained.intersects(Readiness::FOR_WRITE) {
+            self.ready.append(&mut lists.write);
+        }
+        self.wakeups += (self.ready.len() - before) as u64;
+    }
+
+    /// Wakes all waits for a socket that is closed.
+    pub(crate) fn forget(&mut self, socket: SocketId) {
+        if let Some(mut lists) = self.sockets.remove(&socket) {
+            lists.all().into_iter().for_each(|list| self.ready.append(list));
+        }
+    }
+
+    /// Wakes all waits.
+    pub(crate) fn forget_all(&mut self) {
+        for mut lists in std::mem::take(&mut self.sockets).into_values() {
+            lists.all().into_iter().for_each(|list| self.ready.append(list));
+        }
+    }
+}
