@@ -23,8 +23,8 @@ impl Block {
 
 /// An account that memory is charged to.
 pub trait Lender: Send + Sync {
-    /// Releases bytes of the account. Called on any thread, perhaps under a host's lock: an implementation
-    /// calls no code of the application, a stack or a host.
+    /// Releases bytes of the account. Called on any thread, perhaps under a host's lock: whatever an
+    /// implementation calls must not wait for that lock.
     fn give_back(&self, bytes: usize);
 }
 

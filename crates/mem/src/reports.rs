@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// Ids of sends whose memory was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,26 +79,25 @@ impl<T> Reports<T> {
         }
     }
 
-    fn drain_into(&self, out: &mut Vec<T>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The queue, which its holder empties.
+    fn drained(&self) -> MutexGuard<'_, Vec<T>> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::SeqCst);
-        out.append(&mut queue);
+        queue
     }
 }
 
 impl CompletionQueue {
     /// Appends all queued completions to `out`.
     pub fn drain(&self, out: &mut Vec<Completed>) {
-        self.drain_into(out);
+        out.append(&mut self.drained());
     }
 }
 
 impl Returns {
     /// Takes all reports.
     pub fn drain(&self) -> Vec<Returned> {
-        let mut all = Vec::new();
-        self.drain_into(&mut all);
-        all
+        core::mem::take(&mut *self.drained())
     }
 }
 

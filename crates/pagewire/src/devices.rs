@@ -65,9 +65,15 @@ impl Devices {
         }
     }
 
-    /// Adds the device of a link.
-    pub(crate) fn add(&mut self, link: LinkId, device: Box<dyn Device>) -> std::io::Result<()> {
-        let fd = device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+    /// Adds the device of a link. Takes `device` unless it fails, so that the caller can drop it without the lock.
+    pub(crate) fn add(
+        &mut self,
+        link: LinkId,
+        device: &mut Option<Box<dyn Device>>,
+    ) -> std::io::Result<()> {
+        let fd = device.as_ref().and_then(|device| device.wait_fd());
+        let fd = fd.map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+        let Some(device) = device.take() else { return Ok(()) };
         let (polled, tx) = (fd.is_none(), VecDeque::with_capacity(RECEIVE_BURST));
         self.all.push(LinkDevice {
             id: link,

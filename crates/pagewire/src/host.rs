@@ -224,9 +224,11 @@ impl Host {
     /// As [`Builder::start`]; nothing has changed then.
     pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
+        // A device that is refused is dropped without the lock: its drop may call the host.
+        let mut device = Some(link.device);
         let id = shared.work(|inner, now| {
             let id = inner.stack.add_link(now, &config)?;
-            if let Err(error) = inner.devices.add(id, link.device) {
+            if let Err(error) = inner.devices.add(id, &mut device) {
                 inner.stack.remove_link(id);
                 return Err(StartError::from(error));
             }
@@ -587,7 +589,7 @@ impl Builder {
         let mut devices = Devices::new();
         let all = std::iter::once(device).chain(self.links.into_iter().map(|link| link.device));
         for (link, device) in stack.links().zip(all) {
-            devices.add(link, device)?;
+            devices.add(link, &mut Some(device))?;
         }
         let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
         shared.shutdown_limit = self.shutdown_limit;

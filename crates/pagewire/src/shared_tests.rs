@@ -69,7 +69,7 @@ fn without_driver(device: impl Device + 'static) -> Arc<Shared> {
     let stack = Stack::new(Instant::ZERO, config).expect("stack");
     let mut devices = Devices::new();
     let link = stack.links().next().expect("a link");
-    devices.add(link, Box::new(device)).expect("a descriptor");
+    devices.add(link, &mut Some(Box::new(device))).expect("a descriptor");
     let spin = Duration::from_secs(60);
     let shared = Shared::new(stack, devices, WallClock::now(), spin, false);
     Arc::new(shared.expect("a descriptor"))

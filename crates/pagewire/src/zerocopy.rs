@@ -232,7 +232,7 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
 
 impl From<Notification> for Completion {
     fn from(done: Notification) -> Self {
-        // No range wraps around the end of the numbers.
+        // Only Linux's coalescing merges notifications where the numbers wrap.
         Self { ids: done.lo..=done.hi, copied: done.copied }
     }
 }

@@ -193,10 +193,12 @@ impl<B: Backend> SocketCall<'_, B> {
                 if received > 0 && has_ended(stack, id) {
                     return Ok(());
                 }
-                let mut tcp = stack.tcp(id).map_err(errno)?;
-                let n = if peek {
+                if peek {
                     // What was seen before is seen again.
                     received = 0;
+                }
+                let mut tcp = stack.tcp(id).map_err(errno)?;
+                let n = if peek {
                     let mut frags = Vec::new();
                     let all = Chunks { max: wanted, into: &mut frags };
                     let peeked = tcp.recv(now, all, RecvFlags::PEEK);

@@ -112,7 +112,9 @@ pub(super) fn send_reassembly_timeout(net: &mut Net, mem: &mut Mem, now: Instant
             break;
         }
     }
-    let received = Received { header_len: headers.len() as u16, ..received };
+    // The link that the fragment came by may be gone.
+    let link = net.link_to(now, Some(received.dst), received.src);
+    let received = Received { header_len: headers.len() as u16, link, ..received };
     let error = IcmpError::reassembly_timeout(received.dst.is_ipv4());
     send(net, mem, now, &received, packet, error);
 }

@@ -9,8 +9,8 @@ use crate::config::Coalescing;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 
 /// One call that sends by reference, over all its tries: a call that waits for room keeps this, so
-/// that all of its data has one id. Until all of it is queued, it does not complete before this is
-/// dropped.
+/// that all of its data has one id. It holds the call's completion, so no id is reported between two
+/// tries.
 ///
 /// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id
 /// comes through [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not
@@ -89,11 +89,13 @@ impl Sends {
         core::ptr::eq(self.last.as_ptr(), completion)
     }
 
-    /// Whether a call of `bytes` bytes may complete together with the last one.
+    /// Whether a call of `bytes` bytes may complete together with the last one. The ids of one completion
+    /// do not wrap: they are a range.
     pub(super) fn may_share(&self, last: &Completion, bytes: usize) -> bool {
         self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
             && last.count() < MAX_SHARED_SENDS
             && last.next_id() == self.next_id
+            && self.next_id != 0
     }
 
     /// Something was queued: takes the id.

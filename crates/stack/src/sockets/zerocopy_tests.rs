@@ -125,6 +125,18 @@ fn send(errors: &mut ErrorQueue, bytes: usize, call: &mut ZeroCopyCall) -> bool 
 }
 
 #[test]
+fn sends_share_no_completion_where_the_ids_wrap() {
+    let (mut errors, mut call) = (ErrorQueue::default(), ZeroCopyCall::new());
+    errors.sends.next_id = u32::MAX - 1;
+    assert!(!send(&mut errors, 1, &mut call), "there is none to share yet");
+    assert!(send(&mut errors, 1, &mut call));
+    assert_eq!(call.id(), Some(u32::MAX));
+    assert!(!send(&mut errors, 1, &mut call), "its id is 0");
+    assert!(send(&mut errors, 1, &mut call));
+    assert_eq!(call.id(), Some(1));
+}
+
+#[test]
 fn a_completion_is_shared_by_so_many_sends_and_by_so_many_bytes_and_no_more() {
     let (mut errors, mut call) = (ErrorQueue::default(), ZeroCopyCall::new());
     assert!(!send(&mut errors, 1, &mut call), "there is none to share yet");
