@@ -183,8 +183,8 @@ impl Shared {
         (inner, self.now())
     }
 
-    /// Releases the lock after a turn, a flush or a change of the poller: adjusts the driver's timer,
-    /// then wakes the waits that are over.
+    /// Adjusts the driver's timer after a turn, a flush or a change of the poller, and releases the lock.
+    /// The drop of [`Locked`] wakes the waits that are over.
     pub(crate) fn unlock_and_wake(&self, mut inner: Locked<'_>) {
         self.rearm_timer(&mut inner);
         drop(inner);

@@ -11,14 +11,13 @@ use pagewire_stack::{Error, Listener, ListenerId, SocketId, Stack, Tcp, TcpId, U
 
 use crate::error::io_error;
 use crate::handle::Handle;
-use crate::wait::{Clock, Patience};
 use crate::waiters::Interest;
 
 /// A socket of the stack, closed on drop, and how long its calls wait.
 pub(crate) struct Socket<Id: Copy + Into<SocketId>> {
     pub(crate) host: Arc<Handle>,
     pub(crate) id: Id,
-    nonblocking: AtomicBool,
+    pub(crate) nonblocking: AtomicBool,
     /// The id has another owner.
     released: AtomicBool,
     /// In nanoseconds; 0: none.
@@ -61,16 +60,6 @@ impl Verbs for ListenerId {
 }
 
 impl<Id: Verbs> Socket<Id> {
-    /// Repeats `verb` until it has an answer, waiting for `interest` in between.
-    #[inline]
-    pub(crate) fn wait<T>(
-        &self,
-        interest: Interest,
-        mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.wait_on(interest, |stack, now| verb(self.id.of(stack)?, now))
-    }
-
     /// Runs one verb that may leave output to send.
     pub(crate) fn act<T>(
         &self,
@@ -96,36 +85,7 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         Arc::new(Self { host, id, nonblocking, released, read_timeout, write_timeout })
     }
 
-    /// Repeats an operation on the stack until it has an answer, waiting for `interest` in between.
-    #[inline]
-    pub(crate) fn wait_on<T>(
-        &self,
-        interest: Interest,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.wait_clock(interest, |stack, clock| op(stack, clock.now()))
-    }
-
-    /// As [`wait_on`](Self::wait_on), for an operation that seldom needs the time; see
-    /// [`Shared::wait`](crate::shared::Shared::wait).
-    #[inline]
-    pub(crate) fn wait_clock<T>(
-        &self,
-        interest: Interest,
-        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.host.shared.wait(self.id, interest, self.patience(interest), op)
-    }
-
-    fn patience(&self, interest: Interest) -> Patience {
-        if self.nonblocking.load(Ordering::Relaxed) {
-            return Patience::None;
-        }
-        let nanos = self.timeout(interest).load(Ordering::Relaxed);
-        Patience::For((nanos > 0).then(|| Duration::from_nanos(nanos)))
-    }
-
-    fn timeout(&self, interest: Interest) -> &AtomicU64 {
+    pub(crate) fn timeout(&self, interest: Interest) -> &AtomicU64 {
         match interest {
             Interest::Read | Interest::Completion => &self.read_timeout,
             Interest::Write => &self.write_timeout,

@@ -1,4 +1,5 @@
-//! The turn: devices -> stack -> flush -> wake. Every byte that enters or leaves a host passes here.
+//! The turn: devices -> stack -> flush -> wake. Between R1 and R2, and between S5 and S6, every byte that
+//! enters or leaves a host passes here.
 //!
 //! The driver thread takes turns (`driver.rs`), and a thread that waits (`wait.rs`); both hold the
 //! lock. [`Inner::turn`] receives a burst from each device, hands it to the stack and flushes.

@@ -16,6 +16,7 @@ use crate::driver;
 use crate::error::io_error;
 use crate::inside;
 use crate::shared::{Inner, Poller, Shared};
+use crate::socket::{Socket, Verbs};
 use crate::waiters::Interest;
 
 /// How long and whether to wait.
@@ -64,6 +65,49 @@ impl Wake for Unpark {
     }
 }
 
+impl<Id: Verbs> Socket<Id> {
+    /// Repeats `verb` until it has an answer, waiting for `interest` in between.
+    #[inline]
+    pub(crate) fn wait<T>(
+        &self,
+        interest: Interest,
+        mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        self.wait_on(interest, |stack, now| verb(self.id.of(stack)?, now))
+    }
+}
+
+impl<Id: Copy + Into<SocketId>> Socket<Id> {
+    /// Repeats an operation on the stack until it has an answer, waiting for `interest` in between.
+    #[inline]
+    pub(crate) fn wait_on<T>(
+        &self,
+        interest: Interest,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        self.wait_clock(interest, |stack, clock| op(stack, clock.now()))
+    }
+
+    /// As [`wait_on`](Self::wait_on), for an operation that seldom needs the time; see
+    /// [`Shared::wait`](crate::shared::Shared::wait).
+    #[inline]
+    pub(crate) fn wait_clock<T>(
+        &self,
+        interest: Interest,
+        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        self.host.shared.wait(self.id, interest, self.patience(interest), op)
+    }
+
+    fn patience(&self, interest: Interest) -> Patience {
+        if self.nonblocking.load(Ordering::Relaxed) {
+            return Patience::None;
+        }
+        let nanos = self.timeout(interest).load(Ordering::Relaxed);
+        Patience::For((nanos > 0).then(|| Duration::from_nanos(nanos)))
+    }
+}
+
 impl Shared {
     /// Runs one operation under the lock and sends its output.
     pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
@@ -82,8 +126,8 @@ impl Shared {
         result
     }
 
-    /// Repeats `op` until it has an answer, waiting for `interest` in between. One that does not ask
-    /// for the time leaves no output.
+    /// Repeats `op` until it has an answer, waiting for `interest` in between. If `op` never asks for the
+    /// time, it has queued nothing to send, and nothing is flushed.
     #[inline]
     pub(crate) fn wait<T>(
         &self,
@@ -93,7 +137,7 @@ impl Shared {
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         match self.once(&mut op) {
-            Err(Error::WouldBlock) => self.wait_on(socket.into(), interest, patience, op),
+            Err(Error::WouldBlock) => self.wait_after_try(socket.into(), interest, patience, op),
             done => done.map_err(|e| self.error(e)),
         }
     }
@@ -119,7 +163,7 @@ impl Shared {
     }
 
     /// Waits after a first try that found no answer.
-    fn wait_on<T>(
+    fn wait_after_try<T>(
         &self,
         socket: SocketId,
         interest: Interest,

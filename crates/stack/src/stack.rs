@@ -1,5 +1,6 @@
-//! The stack: links and sockets, driven by one thread at a time. Read [`Stack`] first; the verbs of
-//! sockets are in `sockets/`.
+//! The stack: links and sockets, driven by one thread at a time. A frame enters before R2
+//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]). Read [`Stack`] first; the
+//! verbs of sockets are in `sockets/`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -199,28 +200,6 @@ impl Core {
 
 /// Outputs.
 impl Stack {
-    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
-    /// again once the device has taken these.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
-        let more = self.core.make_output(now);
-        self.core.net.poll_transmit(0, out);
-        self.core.sockets.resume(0) || more
-    }
-
-    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
-    /// for all links; those of other links wait for their calls.
-    pub fn poll_transmit_on(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        out: &mut VecDeque<PacketBuf>,
-    ) -> bool {
-        let more = self.core.make_output(now);
-        let Some(index) = self.core.net.find_link(link) else { return more };
-        self.core.net.poll_transmit(index, out);
-        self.core.sockets.resume(index) || more
-    }
-
     /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
     pub fn has_frames(&self, link: LinkId) -> bool {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
@@ -276,16 +255,9 @@ impl Stack {
 }
 
 impl Core {
-    /// Makes a bounded number of frames; whether there are more to make.
-    fn make_output(&mut self, now: Instant) -> bool {
-        let more_inbound = self.take_inbound(now);
-        self.drain_returns(now);
-        self.transmit_dirty(now) || more_inbound
-    }
-
     /// Processes a bounded number of packets and notices that came by no device: loopback, and
     /// reports of the network layer. Whether there may be more.
-    fn take_inbound(&mut self, now: Instant) -> bool {
+    pub(crate) fn take_inbound(&mut self, now: Instant) -> bool {
         if !self.net.has_inbound() {
             return false;
         }

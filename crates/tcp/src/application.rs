@@ -1,4 +1,4 @@
-//! Variant of steps S1 and R7, without a stack: the application's calls (RFC 9293 section 3.10).
+//! The calls of an application on a connection (RFC 9293 section 3.10): the stack's verbs end here.
 
 use core::time::Duration;
 

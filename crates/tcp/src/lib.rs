@@ -66,8 +66,8 @@ pub use error::{DropReason, TcpError};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
 };
-pub use inbound::assembler::Parts;
 pub use inbound::mapping::{Available, MapRefusal, check_map_len};
+pub use inbound::receive_queue::Parts;
 pub use info::{Info, Readiness};
 pub use io_flags::{RecvFlags, SendFlags};
 pub use isn::IsnGenerator;

@@ -137,8 +137,8 @@ impl Receiver {
         lane.bulk.reserve(&mut self.pool, bytes)
     }
 
-    /// The queue of the interface that a frame's flow belongs to; its payload is in another flow's
-    /// memory only if that is the default queue's.
+    /// Finds the queue that a frame's flow belongs to. On return the payload lies in that queue's memory,
+    /// or in the default queue's; otherwise it was copied out.
     fn judge(
         &mut self,
         mut packet: PacketBuf,

@@ -5,8 +5,12 @@
 //!                   ^ held by every fragment and slice of the call, on any thread
 //!                   | last release: memory is dropped, then
 //!                   v
-//!                CompletionQueue (one for each stack) --- drained once per turn ---> error queue
+//!                CompletionQueue (one for each stack) --- drained by every call that looks ---> error queue
 //! ```
+//!
+//! Memory of a region is reported at once. If the owner is the application's code (`Bytes`, a boxed
+//! owner), its drop, and the report after it, wait until the host's lock is free
+//! ([`Deferral`](crate::Deferral)). The first report after a drain wakes a driver that sleeps.
 //!
 //! Read [`Completion`] first. Held pages are charged to a [`PageBudget`], which many stacks share.
 

@@ -58,7 +58,7 @@ pub(super) fn walk(
         Ok(None) => {
             packet.pull(at);
             received.header_len = if gone == 0 { at as u16 } else { 0 };
-            transport::handle(net, mem, now, packet, received)
+            transport::verify_and_hand_up(net, mem, now, packet, received)
         }
         Ok(Some(part)) => {
             let quote = if gone == 0 { at } else { 0 };
@@ -252,5 +252,5 @@ pub(super) fn handle_fragment(
         return walk(net, mem, now, packet, received, true);
     }
     packet.pull(header_len);
-    transport::handle(net, mem, now, packet, received)
+    transport::verify_and_hand_up(net, mem, now, packet, received)
 }

@@ -32,8 +32,8 @@ use crate::limits::MAX_IP_PACKET;
 
 impl Net {
     /// Byte path, steps R2 and R3: handles a frame of the device. Answers what concerns the network
-    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. After it, and
-    /// after anything that sends, [`poll_inbound`](Self::poll_inbound) may return something.
+    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. Packets to
+    /// ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
     pub(crate) fn handle_frame(
         &mut self,
         mem: &mut Mem,
@@ -145,7 +145,7 @@ fn handle_ipv4(
         return extensions::handle_fragment(net, mem, now, packet, received, part, headers);
     }
     packet.pull(header_len);
-    transport::handle(net, mem, now, packet, received)
+    transport::verify_and_hand_up(net, mem, now, packet, received)
 }
 
 fn handle_ipv6(
@@ -171,7 +171,7 @@ fn handle_ipv6(
     match header.next_header {
         protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
             packet.pull(ipv6::LEN);
-            transport::handle(net, mem, now, packet, received)
+            transport::verify_and_hand_up(net, mem, now, packet, received)
         }
         _ => extensions::walk(net, mem, now, packet, received, false),
     }

@@ -13,7 +13,7 @@ use crate::counters::DropReason;
 
 /// Handles a transport packet, its head at the transport header: TCP and UDP go up with their checksum
 /// verified; the rest is answered here.
-pub(super) fn handle(
+pub(super) fn verify_and_hand_up(
     net: &mut Net,
     mem: &mut Mem,
     now: Instant,

@@ -226,6 +226,7 @@ impl Core {
         }
         self.note_unsent(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        // Data that arrives while the socket is readable is a new event if each arrival is one.
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let lent = self.sockets.lent.concerns(&payload);
         let disposition = socket.work(&mut self.mem, now, |conn, env| {
@@ -250,7 +251,7 @@ impl Core {
             }
         }
         let opens = socket.conn.fast_open().is_opening();
-        let rare = socket.extra.is_some();
+        let has_extra = socket.extra.is_some();
         if lent {
             self.watch_lent(now, index);
         }
@@ -260,7 +261,7 @@ impl Core {
         if opens {
             self.learn_fast_open(now, index);
         }
-        if rare {
+        if has_extra {
             self.uncount_fast_open(now, index, header.flags);
         }
         self.sockets.touch_by_segment(index);

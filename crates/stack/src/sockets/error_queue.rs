@@ -112,7 +112,8 @@ impl ErrorQueue {
 }
 
 impl ErrorQueue {
-    /// Begins a call of `bytes` bytes. With `shared`, it may complete together with the last one.
+    /// Begins a call of `bytes` bytes: charges the budgets, takes an id, and makes the call's
+    /// [`Completion`](pagewire_mem::Completion), or with `shared` perhaps joins the last one.
     pub(super) fn begin_send(
         &mut self,
         config: &ZeroCopyConfig,

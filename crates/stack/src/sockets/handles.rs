@@ -1,10 +1,8 @@
 //! Views: each borrows one socket and what its verbs work with.
 
 use pagewire_mem::Instant;
-use pagewire_tcp::{Connection, Env, TcpError};
 
 use super::Sockets;
-use super::errors::error_from;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
 use super::table::Socket;
 use super::tcp::TcpSocket;
@@ -145,58 +143,6 @@ impl Tcp<'_> {
         let index = self.id.index();
         self.work.queue_send(index, self.socket);
         self.work.queue_report(index, &mut self.socket.unchecked);
-    }
-
-    /// Runs one verb and marks the socket. Notes the readiness that the verb used up, so that
-    /// [`poll_event`](Stack::poll_event) reports it when it comes back.
-    pub(super) fn with<T>(
-        &mut self,
-        now: Instant,
-        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
-    ) -> Result<T, Error> {
-        let done = self.socket.work(self.mem, now, verb);
-        self.note_used_up();
-        if done.as_ref().err() != Some(&TcpError::WouldBlock) {
-            self.touch();
-        }
-        done.map_err(error_from)
-    }
-
-    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no
-    /// output.
-    pub(super) fn with_sender<T>(
-        &mut self,
-        now: Instant,
-        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
-    ) -> Result<T, Error> {
-        match self.socket.work(self.mem, now, verb) {
-            Ok(done) => {
-                self.after_queueing();
-                Ok(done)
-            }
-            Err(error) => {
-                self.note_used_up();
-                if error != TcpError::WouldBlock {
-                    self.touch();
-                }
-                Err(error_from(error))
-            }
-        }
-    }
-
-    /// Marks the socket after something was queued, unless that waits to be coalesced.
-    pub(super) fn after_queueing(&mut self) {
-        if !self.socket.conn.is_coalescing() {
-            if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
-            {
-                self.socket.reported &= !Readiness::WRITABLE;
-            }
-            self.touch();
-        }
-    }
-
-    fn note_used_up(&mut self) {
-        self.socket.reported &= self.socket.readiness();
     }
 
     /// There was room, but no free page for a copy: the connection waits for pages.

@@ -175,7 +175,7 @@ impl Sockets {
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
-        // What is left to report shows when its data has been passed on.
+        // What `pass_on` leaves is reported after it.
         flow.due = true;
         if !core::mem::replace(&mut socket.dirty, true) {
             self.work.dirty.push_back(index);
@@ -224,8 +224,8 @@ impl Sockets {
         self.work.queue_report(id.index(), unchecked);
     }
 
-    /// Reports a new entry in the error queue of the socket at `index`, even if one was reported
-    /// before.
+    /// Has [`poll_event`](Self::poll_event) report a new entry in the error queue of the socket at
+    /// `index`, even if one was reported before: a wait for a completion ends.
     pub(crate) fn report_news(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if !socket.errors().is_some_and(ErrorQueue::has_news) {

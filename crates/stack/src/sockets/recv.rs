@@ -1,8 +1,9 @@
 //! Byte path, step R7: received bytes go to the application.
 
 use pagewire_mem::{Frag, Instant};
-use pagewire_tcp::RecvFlags;
+use pagewire_tcp::{Connection, Env, RecvFlags, TcpError};
 
+use super::errors::error_from;
 use super::handles::Tcp;
 use crate::error::Error;
 
@@ -57,6 +58,25 @@ impl Tcp<'_> {
         flags: RecvFlags,
     ) -> Result<T::Taken, T::Error> {
         taker.take(self, now, flags)
+    }
+
+    /// Runs one verb and marks the socket. Notes the readiness that the verb used up, so that
+    /// [`poll_event`](Stack::poll_event) reports it when it comes back.
+    pub(super) fn with<T>(
+        &mut self,
+        now: Instant,
+        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
+    ) -> Result<T, Error> {
+        let done = self.socket.work(self.mem, now, verb);
+        self.note_used_up();
+        if done.as_ref().err() != Some(&TcpError::WouldBlock) {
+            self.touch();
+        }
+        done.map_err(error_from)
+    }
+
+    pub(super) fn note_used_up(&mut self) {
+        self.socket.reported &= self.socket.readiness();
     }
 }
 

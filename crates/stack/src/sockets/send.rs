@@ -1,11 +1,13 @@
 //! Byte path, step S1: the application's bytes go to the send queue.
 
 use pagewire_mem::{FragVec, Instant};
-use pagewire_tcp::SendFlags;
+use pagewire_tcp::{Connection, Env, SendFlags, TcpError};
 
+use super::errors::error_from;
 use super::handles::Tcp;
 use super::sends::ZeroCopyCall;
 use crate::error::Error;
+use crate::event::Readiness;
 use crate::net::Mem;
 
 /// The time: an [`Instant`], or a closure that is called at most once.
@@ -93,6 +95,39 @@ impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
 }
 
 impl Tcp<'_> {
+    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no
+    /// output.
+    pub(super) fn with_sender<T>(
+        &mut self,
+        now: Instant,
+        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
+    ) -> Result<T, Error> {
+        match self.socket.work(self.mem, now, verb) {
+            Ok(done) => {
+                self.after_queueing();
+                Ok(done)
+            }
+            Err(error) => {
+                self.note_used_up();
+                if error != TcpError::WouldBlock {
+                    self.touch();
+                }
+                Err(error_from(error))
+            }
+        }
+    }
+
+    /// Marks the socket after something was queued, unless that waits to be coalesced.
+    pub(super) fn after_queueing(&mut self) {
+        if !self.socket.conn.is_coalescing() {
+            if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
+            {
+                self.socket.reported &= !Readiness::WRITABLE;
+            }
+            self.touch();
+        }
+    }
+
     fn send_copy(&mut self, now: Instant, data: &[u8], flags: SendFlags) -> Result<usize, Error> {
         match self.with_sender(now, |conn, env| conn.write(env, data, flags)) {
             Err(Error::NoBuffers) => {

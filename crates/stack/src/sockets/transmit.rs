@@ -1,4 +1,5 @@
-//! Asks connections for segments and makes packets of them; timers and ends of connections.
+//! Variant of step S3, between the connection and step S4: asks connections for segments and makes
+//! packets of them. Also timers and ends of connections.
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,40 @@ use crate::event::ErrorOrigin;
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Net, Outgoing, Quoted, TooLong, protocol};
 use crate::stack::{Core, Stack};
+
+/// Outputs.
+impl Stack {
+    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
+    /// again once the device has taken these.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        let more = self.core.make_output(now);
+        self.core.net.poll_transmit(0, out);
+        self.core.sockets.resume(0) || more
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
+    /// for all links; those of other links wait for their calls.
+    pub fn poll_transmit_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let more = self.core.make_output(now);
+        let Some(index) = self.core.net.find_link(link) else { return more };
+        self.core.net.poll_transmit(index, out);
+        self.core.sockets.resume(index) || more
+    }
+}
+
+impl Core {
+    /// Makes a bounded number of frames; whether there are more to make.
+    fn make_output(&mut self, now: Instant) -> bool {
+        let more_inbound = self.take_inbound(now);
+        self.drain_returns(now);
+        self.transmit_dirty(now) || more_inbound
+    }
+}
 
 /// Inputs.
 impl Core {

@@ -1,5 +1,5 @@
-//! Variant of step S1, for memory sent by reference with a notification: the contract of Linux's
-//! MSG_ZEROCOPY.
+//! Variant of step S1 for memory sent by reference with a notification, and the end of step S7, where
+//! the notification reaches the socket: the contract of Linux's MSG_ZEROCOPY.
 //!
 //! ```text
 //!   send --> ErrorQueue::begin_send: budgets, Completion --> send queue, frames, devices, receivers
@@ -124,7 +124,7 @@ impl Tcp<'_> {
             // Super-segments with completions of their own do not merge.
             _ => Merge::Adjacent,
         };
-        // The first piece may continue the send before, or the last try of this one.
+        // The first fragment may continue the memory of the call before, or of the last try of this call.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
         // As Linux: data on a SYN is copied, because the memory would be held until the peer
         // answers or the attempt times out.

@@ -7,7 +7,7 @@ use pagewire_mem::{FragVec, PAGE_SIZE};
 
 use crate::connection::Connection;
 use crate::inbound::InFlags;
-use crate::inbound::assembler::Parts;
+use crate::inbound::receive_queue::Parts;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
 use crate::shared::Env;

@@ -1,8 +1,8 @@
 //! The receiving side: the receive queue, the window, and acknowledgements.
 
-pub(crate) mod assembler;
 mod forward;
 pub(crate) mod mapping;
+pub(crate) mod receive_queue;
 mod sequence;
 pub(crate) mod tuning;
 pub(crate) mod urgent;
@@ -14,7 +14,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
 use crate::header::TcpHeader;
-use crate::inbound::assembler::ReceiveQueue;
+use crate::inbound::receive_queue::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
 use crate::info::Info;

@@ -4,7 +4,6 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::error::DropReason;
 use crate::header::Flags;
-use crate::inbound::assembler::Inserted;
 use crate::inbound::{InFlags, Inbound};
 use crate::life::state::State;
 use crate::outbound::rtt::RttEstimator;
@@ -14,23 +13,6 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Inbound {
-    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
-    #[inline]
-    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
-        seq == self.queue.next()
-            && !self.queue.has_gaps()
-            && self.fin.is_none()
-            && !self.flags.contains(InFlags::URGENT_IN)
-            && len <= self.edge.saturating_since(seq)
-    }
-
-    #[inline]
-    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
-        let inserted = self.queue.insert(env, seq, payload);
-        self.bytes_received += u64::from(inserted.advanced);
-        inserted
-    }
-
     /// Cuts off payload outside the window. Returns whether there was any.
     pub(crate) fn trim(
         &mut self,

@@ -31,8 +31,9 @@ enum AckRange {
 
 impl Outbound {
     /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks
-    /// before. `len` is how many sequence numbers the segment itself takes up. Returns whether it
-    /// acknowledged everything in flight. The caller answers a refused one.
+    /// before, and releases what is acknowledged (`SendQueue::ack_to`, step S7). `len` is how many
+    /// sequence numbers the segment itself takes up. Returns whether it emptied the flight. The caller
+    /// answers a refused one.
     pub(crate) fn take_ack(
         &mut self,
         path: &Path,

@@ -43,7 +43,8 @@ impl Outbound {
         Some(Outgoing { start, end, flags, payload, len: taken, mss })
     }
 
-    /// Up to `len` bytes that were never sent, and the FIN if it follows.
+    /// Slices of the send queue, up to `len` bytes that were never sent, and the FIN if it follows. The
+    /// queue keeps the bytes.
     pub(crate) fn cut_new(&mut self, path: &Path, len: u32, mss: u32) -> Option<Outgoing> {
         let start = self.transfer.snd.nxt;
         let data_end = self.queue.end();

@@ -71,7 +71,7 @@ impl SendQueue {
     }
 
     /// The charge for pinned memory, see
-    /// [`ReceiveQueue::charge`](crate::inbound::assembler::ReceiveQueue::charge).
+    /// [`ReceiveQueue::charge`](crate::inbound::receive_queue::ReceiveQueue::charge).
     #[inline]
     pub(crate) fn charge(&self) -> usize {
         self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)

@@ -26,6 +26,7 @@ use run::{Run, split_front};
 pub use pages::Parts;
 
 use crate::error::DropReason;
+use crate::inbound::{InFlags, Inbound};
 use crate::limits::{
     COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
     SMALL_SEGMENT,
@@ -75,6 +76,26 @@ impl Inserted {
             Some((_, end)) if *end == left => *end = right,
             Some(_) => {}
         }
+    }
+}
+
+impl Inbound {
+    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
+    #[inline]
+    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
+        seq == self.queue.next()
+            && !self.queue.has_gaps()
+            && self.fin.is_none()
+            && !self.flags.contains(InFlags::URGENT_IN)
+            && len <= self.edge.saturating_since(seq)
+    }
+
+    /// Queues the payload of a segment that was cut to the window, and counts it.
+    #[inline]
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
+        let inserted = self.queue.insert(env, seq, payload);
+        self.bytes_received += u64::from(inserted.advanced);
+        inserted
     }
 }
 

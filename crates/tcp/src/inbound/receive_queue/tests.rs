@@ -12,7 +12,7 @@ use pagewire_mem::{
 
 use super::*;
 use crate::error::DropReason;
-use crate::inbound::assembler::Inserted;
+use crate::inbound::receive_queue::Inserted;
 use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
 use crate::options::SackBlocks;
 use crate::seq::Seq;
