@@ -108,7 +108,7 @@
 //!
 //! Path MTU discovery uses ICMP reports by default ([`stack::MtuDiscover`], for datagrams
 //! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none. TCP Fast
-//! Open on the accepting side is off unless the host ([`stack::Stack::set_fast_open`], through
+//! Open on the accepting side is off unless the host ([`stack::Stack::fast_open`], through
 //! [`Host::with_stack`]) and the listener ([`TcpOption::FastOpen`]) turn it on, or the host alone for all
 //! its listeners; [`stack::Stack::connect`], or the descriptors of `pagewire-posix`, open a connection
 //! with data in its SYN.
