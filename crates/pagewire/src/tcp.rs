@@ -39,6 +39,7 @@ impl TcpStream {
     pub(crate) fn wait_connected(&self, patience: Patience) -> io::Result<()> {
         let id = self.0.id;
         self.0.host.shared.wait(id, Interest::Write, patience, |stack, clock| {
+            // Has the SYN, and what else waits, flushed.
             clock.now();
             let readiness = stack.readiness(id)?;
             if let Some(error) = stack.take_error(id) {

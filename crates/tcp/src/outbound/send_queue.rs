@@ -111,7 +111,7 @@ impl SendQueue {
     }
 
     /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result.
-    /// Bytes beyond `longest` become the next fragment.
+    /// If that makes it longer than `longest`, the bytes just added become the next fragment.
     pub(crate) fn grow_last<T>(
         &mut self,
         longest: usize,
