@@ -1,4 +1,4 @@
-//! Streams and listeners: the verbs `send` and `recv_chunks` of a program, where a byte's path begins
+//! Streams and listeners: the verbs `write`, `send` and `recv_chunks` of a program, where a byte's path begins
 //! and ends.
 
 use std::io::{self, IoSlice, Read, Write};
