@@ -1,5 +1,5 @@
-//! Streams and listeners: the verbs `write`, `send` and `recv_chunks` of a program, where a byte's path begins
-//! and ends.
+//! Streams and listeners: the verbs `write`, `send` and `recv_chunks` of a program, where a byte's path
+//! begins and ends.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};

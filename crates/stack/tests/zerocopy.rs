@@ -11,8 +11,8 @@ use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, plain};
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
-    BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness, RecvFlags,
-    SendFlags, StackConfig, TcpId, ZeroCopyCall,
+    BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness,
+    RecvFlags, SendFlags, StackConfig, TcpId, ZeroCopyCall,
 };
 
 fn bytes(len: usize) -> Frag {
@@ -105,7 +105,10 @@ fn a_release_after_the_last_look_of_a_turn_stays_pending() {
     // Another thread drops it between the last report of a driver's turn and the turn's end.
     drop(held);
     p.a.end_turn();
-    assert!(p.a.completions().is_pending(), "a driver that looks before it sleeps would not see it");
+    assert!(
+        p.a.completions().is_pending(),
+        "a driver that looks before it sleeps would not see it"
+    );
     assert!(p.a.poll_event().is_some());
     assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }
