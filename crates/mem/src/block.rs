@@ -53,7 +53,6 @@ impl core::fmt::Debug for Loan {
     }
 }
 
-/// Adjacent pages.
 pub(crate) struct Pages {
     pool: Arc<PoolShared>,
     /// Bytes `start..start + len` of the pool's region.
@@ -62,8 +61,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Takes up to `want` adjacent pages, with at least `need` bytes; `None` if there are none, or
-    /// if the pool's memory is not private.
+    /// Takes up to `want` adjacent pages, with at least `need` bytes, of a private pool.
     pub(crate) fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
         if pool.access() != Access::Private {
             return None;

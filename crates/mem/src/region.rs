@@ -149,9 +149,8 @@ impl Region {
         Ok(region)
     }
 
-    /// The first `len` bytes of an existing memfd, a positive multiple of [`PAGE_SIZE`], mapped for
-    /// reading and writing. The bytes count as shared. The descriptor is closed: the region has no
-    /// [`fd`](Self::fd).
+    /// Maps the first `len` bytes of a memfd, a positive multiple of [`PAGE_SIZE`], for reading and
+    /// writing. The bytes count as shared. Closes the descriptor: there is no [`fd`](Self::fd).
     ///
     /// A page that vanishes would kill the process that touches it. So the file must be sealed
     /// against shrinking (`F_SEAL_SHRINK`), and not be of huge pages: no seal that leaves it
@@ -165,8 +164,7 @@ impl Region {
         Self::from_trusted_memfd(fd, len)
     }
 
-    /// As [`from_memfd`](Self::from_memfd), also of huge pages: for callers that trust the file's
-    /// other holders not to punch holes into it.
+    /// As [`from_memfd`](Self::from_memfd), also of huge pages, if others punch no holes into it.
     pub fn from_trusted_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
         check_len(len)?;
         let seals = fcntl_get_seals(&fd);
@@ -328,8 +326,7 @@ impl Region {
         self.0.base
     }
 
-    /// The region's range of addresses: to check whether two regions overlap, and where in a region
-    /// an address lies.
+    /// The region's range of addresses.
     pub fn span(&self) -> core::ops::Range<usize> {
         let start = self.0.base.as_ptr().addr();
         start..start + self.0.len
@@ -353,9 +350,8 @@ impl Region {
         n
     }
 
-    /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only if the
-    /// bytes count as shared and may be written: for an application that fills memory that it has
-    /// registered to send from.
+    /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only to
+    /// shared, writable bytes: for an application that fills memory registered to send from.
     pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> usize {
         let n = from.len().min(self.0.len.saturating_sub(offset));
         if n == 0 || self.0.access == Access::Private || !self.0.writable {
@@ -380,8 +376,7 @@ impl Region {
         let Some(fd) = self.sealed_fd() else {
             return Ok((*self.0.alias.get_or_init(|| None), 0));
         };
-        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable,
-        // however the file was opened.
+        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable.
         let (base, mapped) = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
         let made = *self.0.alias.get_or_init(|| Some(base));
         if made == Some(base) {

@@ -68,9 +68,8 @@ impl PageWriter {
     /// Makes sure that some bytes are spare: takes a new run of up to `pages` (at most a group) when
     /// nothing is left, the one right behind the last if that is free. `false`: the pool is empty.
     ///
-    /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
-    /// whole pool. [`abandon`](Self::abandon) first, to get pages that were freed last and are in
-    /// cache.
+    /// Adjacent memory lets long ranges be lent as one slice, but a stream walks through the whole
+    /// pool. [`abandon`](Self::abandon) first, to get the pages freed last, which are in cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -100,12 +99,10 @@ impl PageWriter {
         true
     }
 
-    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows. `false`: the
-    /// pool has too few pages, or they are too scattered for one packet's fragments; the pages
-    /// taken stay reserved.
+    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows. `false`: too few
+    /// pages, or too scattered for one packet; the pages taken stay reserved.
     ///
-    /// A stream whose pages come back soon reuses [`HOT_PAGES`], which stay in the cache; otherwise
-    /// it moves on to others.
+    /// Reuses [`HOT_PAGES`], which stay in the cache, while their pages come back soon.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
@@ -210,8 +207,7 @@ impl PageWriter {
         }
         let start = run.pos;
         run.pos += n;
-        // Every filled page passes its reference to the fragment. The last one, if it still has
-        // room, is shared from now on.
+        // Every filled page passes its reference to the fragment; one with room is shared now.
         if !run.pos.is_multiple_of(PAGE_SIZE) {
             run.pool.acquire(run.pos - 1, 1);
         }
