@@ -165,8 +165,7 @@ fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_again(conn, now, start, len, mss)
 }
 
-/// A new segment or the last one again, regardless of the congestion window, to get an
-/// acknowledgement (RFC 8985 section 7.3).
+/// A segment beyond the congestion window, to get an acknowledgement (RFC 8985 section 7.3).
 fn poll_tail_probe(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let mss = mss_now(conn, now);
     let allowed = conn.out.transfer.send_edge().saturating_since(conn.out.transfer.snd().nxt);
@@ -335,9 +334,8 @@ fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
-/// A segment with an old sequence number and no data: it is not acceptable, so the peer
-/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the
-/// window.
+/// A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293 section
+/// 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }

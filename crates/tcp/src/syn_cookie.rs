@@ -122,8 +122,7 @@ impl CookieJar {
         syn.seq + ((minute as u32) << 24 | low)
     }
 
-    /// The cookie that `header` acknowledges, if it is a valid one. `header` is a segment to a
-    /// listener with ACK and without SYN.
+    /// The valid cookie that `header` acknowledges, of a segment with ACK and without SYN.
     pub fn check(
         &self,
         now: Instant,

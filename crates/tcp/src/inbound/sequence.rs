@@ -76,8 +76,7 @@ impl Inbound {
         }
     }
 
-    /// Processes the FIN of a segment, if it has one. `open`: the peer may still send. Returns
-    /// whether the peer's stream ends now.
+    /// Processes a segment's FIN; `open`: the peer may still send. Returns whether the stream ends.
     pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
         if let Some(fin) = fin {
             if self.has_fin() {
@@ -168,7 +167,6 @@ impl Inbound {
     }
 }
 
-/// Cuts `frags` down to their first `len` bytes.
 fn truncate(frags: &mut FragVec, len: usize) {
     let mut left = len;
     frags.retain(|frag| {

@@ -98,8 +98,7 @@ impl Inbound {
         limit.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if that is
-    /// more than for full segments in their pages.
+    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if more.
     #[inline]
     pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.queue.buffered().max(self.queue.pinned() / 2);
@@ -107,8 +106,7 @@ impl Inbound {
     }
 
     /// The window that memory allows: the host's free memory, and the largest receive buffer less
-    /// the memory that the application keeps. As Linux under pressure, a connection that holds
-    /// nothing gets a few segments.
+    /// kept memory. As Linux under pressure, a connection that holds nothing gets a few segments.
     pub(crate) fn allowed(&self, path: &Path, mss: u32) -> u32 {
         let charged = self.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
@@ -145,8 +143,7 @@ impl Inbound {
         let mss = u32::from(self.mss).min(capacity).max(1);
         let small = free < mss || free < capacity >> 4;
         let free = free.min(self.ssthresh);
-        // If less than a full segment may be announced, all of it is one step; otherwise the window
-        // would never open again.
+        // If less than a segment may be announced, all of it is one step: the window must open.
         let step = mss.min(self.ssthresh).max(1);
         let worth = if small {
             0
@@ -211,8 +208,7 @@ impl Inbound {
         }
     }
 
-    /// Data leaves. If it answers data that has just arrived, acknowledgements leave with answers
-    /// from now on.
+    /// Data leaves. If it answers data just received, acknowledgements leave with answers.
     #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
         let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
@@ -351,8 +347,7 @@ impl AckState {
         self.delayed_ack.stop();
     }
 
-    /// A challenge ACK leaves (`answers`), or the limit forbids it. A delayed acknowledgement
-    /// leaves with it, or keeps its timer.
+    /// A challenge ACK leaves (`answers`), and a delayed one with it, or the limit forbids it.
     pub(crate) fn settle_challenge(&mut self, answers: bool) {
         self.due = match answers {
             true => AckDue::Now,

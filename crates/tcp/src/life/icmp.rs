@@ -48,8 +48,7 @@ impl Connection {
     }
 }
 
-/// RFC 1191 section 6.3 and RFC 8201 section 5.4: data in too large segments is sent again in
-/// smaller ones. The congestion window stays.
+/// RFC 1191 section 6.3, RFC 8201 section 5.4: data is sent again in smaller segments.
 fn on_path_mss(conn: &mut Connection, mss: u16) {
     let (mss, mut link) = (mss.max(MIN_PATH_MSS), conn.path.link());
     if mss >= link.mss {
@@ -66,9 +65,8 @@ fn on_path_mss(conn: &mut Connection, mss: u16) {
     } else if conn.path.state() == State::SynSent
         && conn.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
     {
-        // A SYN with data was too big. As in Linux it leaves again at once without data, which
-        // follows the handshake, and announces the path's MSS, because the reverse path may have
-        // the same limit.
+        // A SYN with data was too big. As in Linux it leaves again at once without data, and
+        // announces the path's MSS, because the reverse path may have the same limit.
         conn.path.set_link(LinkLimits { recv_mss: mss, ..link });
         conn.life.flags.insert(LifeFlags::SYN_RESENT);
         conn.out.transfer.resend_syn();

@@ -75,18 +75,15 @@ impl Life {
         self.flags
     }
 
-    /// Whether the connection was ever established.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.flags.contains(LifeFlags::CONNECTED)
     }
 
-    /// Whether all data of a SYN was accepted, ours by the peer or the peer's by us.
     pub(crate) fn is_syn_data_acked(&self) -> bool {
         self.flags.contains(LifeFlags::SYN_DATA_ACKED)
     }
 
-    /// The error that the application has not been told yet.
     #[inline]
     pub(crate) fn error(&self) -> Option<TcpError> {
         self.error
@@ -104,7 +101,6 @@ impl Life {
         self.give_up_fast_open(event);
     }
 
-    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.keepalive_probes = 0;

@@ -1,5 +1,4 @@
-//! Variant of step S1: sends that only add to a segment held back by Nagle's algorithm or by
-//! autocorking.
+//! Variant of step S1: sends that only add to a segment held back by Nagle or autocorking.
 //!
 //! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness
 //! stays. So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
@@ -54,8 +53,7 @@ impl Connection {
     }
 
     /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is
-    /// room for all of them. `grow` adds them to the fragment, or returns `None`. On `None`,
-    /// [send](Self::send) them.
+    /// room for all. `grow` adds them, or returns `None`. On `None`, [send](Self::send) them.
     pub fn extend_last<T>(
         &mut self,
         now: Instant,
@@ -127,8 +125,7 @@ impl Outbound {
             && path.config().mtu_probing.is_none()
     }
 
-    /// Whether all unsent data, and `more` bytes, wait to become a full segment. `blocks`: SACK
-    /// blocks are due.
+    /// Whether all unsent data, and `more` bytes, wait for more. `blocks`: SACK blocks are due.
     pub(crate) fn coalesces(
         &self,
         path: &Path,
@@ -165,8 +162,7 @@ impl Outbound {
             && self.left_of_super_segment(waiting, super_len) == waiting
     }
 
-    /// Autocorking: whether `unsent` bytes wait to become a full super-frame, as Linux's
-    /// `tcp_autocorking` waits for the device.
+    /// Whether `unsent` bytes wait to become a full super-frame, as by Linux's `tcp_autocorking`.
     ///
     /// In memory, a frame of its own arrives no earlier, and each frame costs both sides. So data
     /// waits while more is in flight than the peer delays an acknowledgement for: the peer

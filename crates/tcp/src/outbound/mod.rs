@@ -87,7 +87,6 @@ pub(crate) struct Transfer {
 }
 
 bitflags::bitflags! {
-    /// The state of the sending side.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct OutFlags: u16 {
         /// A FIN follows the queued data.
@@ -202,7 +201,6 @@ impl Outbound {
         }
     }
 
-    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.flags.insert(OutFlags::ACKED);
@@ -230,12 +228,10 @@ impl Outbound {
         !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
     }
 
-    /// A send did not find enough room.
     pub(crate) fn wait_for_room(&mut self) {
         self.flags.insert(OutFlags::WAITS_FOR_ROOM);
     }
 
-    /// Whether nothing leaves because the device refused a segment.
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.flags.contains(OutFlags::REFUSED)
@@ -246,7 +242,6 @@ impl Outbound {
         self.flags.insert(OutFlags::PROBE_DUE);
     }
 
-    /// Whether a probe is due, once.
     #[inline]
     pub(crate) fn take_probe(&mut self) -> bool {
         let due = self.flags.contains(OutFlags::PROBE_DUE);
@@ -299,7 +294,6 @@ impl Outbound {
         self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
     }
 
-    /// Queued bytes that were never sent.
     #[inline]
     pub(crate) fn unsent(&self, path: &Path) -> u32 {
         self.queue.end().saturating_since(self.transfer.next_data(path))
@@ -375,7 +369,6 @@ impl Transfer {
         self.sent_at
     }
 
-    /// Whether loss recovery has state.
     #[inline]
     pub(crate) fn is_repairing(&self) -> bool {
         self.recovery.is_some()

@@ -12,8 +12,7 @@ use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Bytes of a super-frame beyond those that leave in a millisecond; halved for each half
-/// millisecond of the shortest round trip.
+/// Bytes of a super-frame beyond a millisecond's worth; halved per half millisecond of round trip.
 const LONGEST_SUPER: u64 = 65_536;
 
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
@@ -43,8 +42,7 @@ impl Outbound {
         Some(Outgoing { start, end, flags, payload, len: taken, mss })
     }
 
-    /// Slices of the send queue, up to `len` bytes that were never sent, and the FIN if it follows. The
-    /// queue keeps the bytes.
+    /// Slices of the send queue, up to `len` bytes never sent, and the FIN if it follows.
     pub(crate) fn cut_new(&mut self, path: &Path, len: u32, mss: u32) -> Option<Outgoing> {
         let start = self.transfer.snd.nxt;
         let data_end = self.queue.end();
@@ -186,9 +184,8 @@ impl Outbound {
     }
 
     /// Whether more than a segment waits for the next acknowledgement, to become a longer
-    /// super-frame. As in Linux: if the acknowledgement is expected within half a round trip and a
-    /// millisecond, data was sent in the last millisecond, and the windows allow less than a third
-    /// of their size.
+    /// super-frame. As in Linux: if that is due within half a round trip and a millisecond, data
+    /// was sent in the last millisecond, and the windows allow less than a third.
     fn waits_for_more(
         &self,
         path: &Path,
@@ -285,8 +282,7 @@ impl Transfer {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
     }
 
-    /// Bytes of one super-frame that the congestion window allows. As Linux: at most half of the
-    /// window, so that two are in flight.
+    /// Bytes of one super-frame that the congestion window allows: as Linux, at most half of it.
     #[inline]
     pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
@@ -338,8 +334,7 @@ fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
 fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
     let mss =
         u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
-    // As Linux: at most half of the largest window that the peer ever offered, so that full
-    // segments can fill it.
+    // As Linux: at most half of the largest window ever offered, so that full segments fill it.
     let window = transfer.snd.max_window;
     let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
     let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };

@@ -20,8 +20,7 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// How many of `wanted` bytes may be queued now. The caller queues them: notes where the last
-    /// super-segment begins.
+    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
     pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
         if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
             return 0;
@@ -60,8 +59,7 @@ impl Connection {
 }
 
 impl Outbound {
-    /// How many of the `unsent` bytes belong to the super-segment that is sent next: a super-frame
-    /// does not go beyond it, as in Linux.
+    /// How many of the `unsent` bytes belong to the super-segment, and so to the frame, sent next.
     #[inline]
     pub(crate) fn left_of_super_segment(&self, unsent: u32, super_len: u32) -> u32 {
         let next = self.transfer.snd.nxt;
@@ -162,8 +160,7 @@ impl Outbound {
         self.note_busy(now);
     }
 
-    /// Writable again: a third of the buffer is free, and the unsent bytes are below half of their
-    /// limit.
+    /// Writable again: a third of the buffer is free, and less than half of the limit is unsent.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let queued = self.queue.len();
         let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));
@@ -205,8 +202,7 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// Payload of a full super-segment: whole segments of `mss` ([`send_mss`](Self::send_mss)), at
-    /// most half of the peer's largest window.
+    /// Payload of a full super-segment: whole segments of `mss`, at most half of the peer's window.
     #[inline]
     pub(crate) fn super_segment_len(&self, path: &Path, mss: u32) -> u32 {
         let window = self.snd.max_window;

@@ -6,9 +6,8 @@
 //!                        ^ una                  ^ cursor: where the last slice ended
 //! ```
 //!
-//! The queue knows fragments by the sequence number of their first byte; `flight/` knows which
-//! bytes were sent. A fragment is released when its last byte is acknowledged; slices of it that a
-//! device still holds keep the memory alive.
+//! The queue knows fragments by the sequence number of their first byte, and releases each when its
+//! last byte is acknowledged. Slices that a device still holds keep the memory alive.
 
 use std::collections::VecDeque;
 
@@ -244,8 +243,7 @@ impl SendQueue {
         self.entries.partition_point(|e| e.end().le(seq))
     }
 
-    /// Drops everything: first the bytes never sent (from `unsent` on), then the rest. Completions
-    /// follow this order, as in Linux.
+    /// Drops everything, as Linux first the bytes from `unsent` on: completions follow this order.
     pub(crate) fn clear(&mut self, unsent: Seq) {
         let first = self.entries.partition_point(|e| e.start.lt(unsent));
         drop(self.entries.split_off(first));
@@ -255,7 +253,6 @@ impl SendQueue {
         self.cursor = 0;
     }
 
-    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.entries.is_empty() && self.entries.capacity() > 0 {
             self.entries = VecDeque::new();

@@ -1,6 +1,5 @@
-//! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second, so that the
-//! cube of a time in seconds is a shift. Section numbers are the RFC's; intervals and rounding that
-//! it leaves open are Linux's.
+//! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second. Section
+//! numbers are the RFC's; intervals and rounding that it leaves open are Linux's.
 
 use pagewire_mem::Instant;
 
@@ -10,8 +9,7 @@ const C: u64 = 410;
 const BETA: u64 = 717;
 /// Ticks in a second, as a power of two.
 const TICK_BITS: u32 = 10;
-/// Times are cut here, in ticks: 1024 seconds, so that a cube fits 64 bits. The window has long
-/// reached its limit by then.
+/// Times are cut here, in ticks: 1024 seconds, so that a cube fits 64 bits.
 const MAX_TICKS: u64 = 1 << 20;
 /// Eighths of a window that Reno's estimate takes to grow by one: 1 / alpha_cubic, where
 /// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (section 4.3).
@@ -22,8 +20,7 @@ const REFRESH_MS: u32 = 31;
 /// State of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
-    /// When the current stage of congestion avoidance began (t_epoch), milliseconds, put off by the
-    /// times in which nothing was in flight.
+    /// When the present stage of congestion avoidance began (t_epoch), milliseconds, less pauses.
     epoch_ms: u32,
     /// When the step was computed last, milliseconds, and for which window.
     last_ms: u32,

@@ -30,8 +30,7 @@ pub enum SlowStartExit {
 pub(super) struct HyStart {
     /// The shortest ever; 0: none yet.
     delay_min: u32,
-    /// The shortest in this round, in the last one, and in the round that began the conservative
-    /// part of slow start.
+    /// The shortest in this round, in the last, and in the first round of conservative slow start.
     current: u32,
     last: u32,
     baseline: u32,
@@ -67,7 +66,6 @@ impl HyStart {
         }
     }
 
-    /// The shortest round trip, microseconds.
     pub(super) const fn delay_min(&self) -> u32 {
         self.delay_min
     }

@@ -94,7 +94,6 @@ impl Congestion {
         }
     }
 
-    /// The congestion window.
     pub(crate) fn cwnd(&self) -> u32 {
         self.cwnd
     }
@@ -104,17 +103,14 @@ impl Congestion {
         self.ssthresh
     }
 
-    /// Whether the threshold was ever set.
     pub(crate) fn has_ssthresh(&self) -> bool {
         self.ssthresh < INFINITE
     }
 
-    /// Whether the window still grows exponentially.
     pub(crate) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Which algorithm this is.
     pub(crate) fn kind(&self) -> CongestionKind {
         match self.algorithm {
             Algorithm::Cubic(_) => CongestionKind::Cubic,
@@ -129,8 +125,7 @@ impl Congestion {
         }
     }
 
-    /// A round trip was measured, before the window grows: slow start may end. `una` and `nxt` tell
-    /// where round trips end.
+    /// A round trip was measured, before the window grows: slow start may end.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
         // As Linux: a sample right after a loss measures a full queue that drains.
         if let Algorithm::Cubic(cubic) = &self.algorithm
@@ -227,8 +222,7 @@ impl Congestion {
         }
     }
 
-    /// Undoes the last cut, which was spurious (RFC 5682, RFC 9438 section 4.9). Returns whether
-    /// the threshold was restored.
+    /// Undoes the last cut (RFC 5682, RFC 9438 section 4.9); whether the threshold was restored.
     ///
     /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
     /// > variables as follows if the current cwnd is lower than cwnd_prior.

@@ -180,14 +180,12 @@ fn flags_of(code: u32) -> Flags {
     flags
 }
 
-/// The ACE field.
 fn code_of(flags: Flags) -> u32 {
     let bit = |flag, value| if flags.contains(flag) { value } else { 0 };
     bit(Flags::AE, 4) | bit(Flags::CWR, 2) | bit(Flags::ECE, 1)
 }
 
-/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
-/// section 3.2.2.1, table 3).
+/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768, tables 2 and 3).
 fn handshake_code(bits: u8) -> u32 {
     match bits {
         ECT1 => 0b011,
@@ -198,8 +196,7 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection. The
-    /// default is 0.
+    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
             accurate.syn = bits;

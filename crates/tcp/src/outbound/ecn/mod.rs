@@ -4,8 +4,7 @@
 //!   sender  --ECT(0)-->  router  --CE-->  receiver  --feedback-->  sender: window reduced
 //! ```
 //!
-//! Two kinds of feedback, of which a connection uses one, or none. The handshake decides
-//! (`ecn_of_syn`, `negotiate_ecn`):
+//! Two kinds of feedback, which the handshake chooses (`ecn_of_syn`, `negotiate_ecn`):
 //!
 //! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
 //! - accurate (RFC 9768, `accurate.rs`): every segment has the receiver's count.
@@ -83,8 +82,7 @@ impl Transfer {
         }
     }
 
-    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits`
-    /// are the ECN bits of its IP header.
+    /// Reads the ECN support from a SYN or SYN,ACK with the ECN `bits` (RFC 9768, table 2).
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
         let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;

@@ -191,17 +191,14 @@ impl Flight {
         self.packets
     }
 
-    /// Wire segments marked as selectively acknowledged.
     pub(crate) const fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Wire segments marked as lost.
     pub(crate) const fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Wire segments retransmitted and in flight.
     pub(crate) const fn retransmitted(&self) -> u32 {
         self.retransmitted
     }
@@ -221,12 +218,10 @@ impl Flight {
         self.lost > self.retransmitted
     }
 
-    /// The oldest record.
     pub(crate) fn first(&self) -> Option<&Sent> {
         self.records.front()
     }
 
-    /// The newest record.
     pub(crate) fn last(&self) -> Option<&Sent> {
         self.records.back()
     }
@@ -291,8 +286,7 @@ impl Flight {
         self.lose(0)
     }
 
-    /// Marks as lost, and not retransmitted, every record with wire segments longer than `mss` that
-    /// is not sacked.
+    /// Marks as lost, and not retransmitted, every unsacked record with segments longer than `mss`.
     pub(crate) fn mark_long_lost(&mut self, mss: u32) {
         for index in 0..self.records.len() {
             if self.records.get(index).is_some_and(|r| r.len().min(u32::from(r.mss)) > mss) {
@@ -313,8 +307,7 @@ impl Flight {
         }
     }
 
-    /// Marks the record at `index` as lost, and not retransmitted, unless it is sacked. Returns how
-    /// many wire segments are newly lost.
+    /// Marks the record as lost, not retransmitted, unless sacked; returns the newly lost segments.
     fn lose(&mut self, index: usize) -> u32 {
         let Some(record) = self.records.get_mut(index) else { return 0 };
         let packets = record.packets();
@@ -356,7 +349,6 @@ impl Flight {
         }
     }
 
-    /// One past the highest sacked byte.
     pub(crate) fn high_sacked(&self) -> Option<Seq> {
         (self.sacked > 0).then_some(self.high_sacked)
     }
@@ -378,8 +370,7 @@ impl Flight {
         }
     }
 
-    /// The lost record that starts at `start` was retransmitted up to `end`, in wire segments of
-    /// `mss` payload bytes. Returns how many.
+    /// The lost record at `start` was retransmitted up to `end`. Returns how many wire segments.
     pub(crate) fn on_retransmit(&mut self, start: Seq, end: Seq, at: Instant, mss: u32) -> u32 {
         let Some(index) = self.cut_out(start, end) else { return 0 };
         let Some(record) = self.records.get_mut(index) else { return 0 };
@@ -395,8 +386,7 @@ impl Flight {
         packets
     }
 
-    /// Removes the end of the last record from `start` on, which has not left. `false` if it was
-    /// sent before.
+    /// Removes the unsent end of the last record from `start` on. `false` if it was sent before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
         let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
@@ -451,8 +441,7 @@ impl Flight {
         Some(index)
     }
 
-    /// Cuts the record at `index` after `bytes` bytes. If that is no multiple of the MSS, the parts
-    /// have one more wire segment than the whole.
+    /// Cuts the record at `index` after `bytes` bytes, which may make one more wire segment.
     fn split(&mut self, index: usize, bytes: u32) {
         let Some(front) = self.records.get_mut(index) else { return };
         let (mut back, whole) = (*front, front.packets());
@@ -496,7 +485,6 @@ impl Flight {
         *self = Self::default();
     }
 
-    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.records.is_empty() {
             self.records = VecDeque::new();

@@ -116,8 +116,7 @@ impl Flight {
     /// The peer received `left..right` twice: how many wire segments of it were retransmitted and
     /// end after `marker`. Looks at a limited number of records.
     ///
-    /// The acknowledgement or another block must cover the range too; otherwise the report is a lie
-    /// and has no effect.
+    /// The acknowledgement or another block must cover the range too, or the report is a lie.
     pub(crate) fn dsack(
         &mut self,
         left: Seq,

@@ -359,8 +359,7 @@ impl Transfer {
         }
     }
 
-    /// Every segment in flight longer than `mss` was dropped for its length: sends it again in
-    /// shorter ones, without a congestion response.
+    /// Every segment longer than `mss` was dropped for its length: sends it again in shorter ones.
     pub(crate) fn on_too_big(&mut self, mss: u32) {
         self.flight.mark_long_lost(mss);
         self.resend_without_blame();

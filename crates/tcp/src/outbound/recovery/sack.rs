@@ -50,8 +50,7 @@ pub(crate) fn take_sacks(
     }
 }
 
-/// A segment arrived late: the path reorders from `late` to the highest number that had arrived,
-/// `high`.
+/// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
 pub(crate) fn note_reordering(
     transfer: &mut Transfer,
     path: &Path,
@@ -138,8 +137,7 @@ fn take_dsack(
     if !duplicate {
         return false;
     }
-    // As Linux: a block longer than any window, or more duplicates than retransmissions, comes from
-    // the network, or is a lie.
+    // As Linux: a block longer than any window, or more duplicates than sent, is no report.
     let len = right.since(left);
     if !left.lt(right) || len > transfer.snd.max_window {
         return true;
