@@ -156,8 +156,7 @@ pub enum ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// `ee_errno` of Linux's `struct sock_extended_err`: 0 for a notification, `ENOMSG` for a
-    /// timestamp.
+    /// `ee_errno` of Linux's `struct sock_extended_err`; `ENOMSG` for a timestamp.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::Network(queued) => queued.error.errno(),
@@ -176,8 +175,7 @@ impl ErrorEntry {
     }
 }
 
-/// Zero-copy sends whose memory has no more references: not "sent" or "acknowledged", but free to
-/// use again.
+/// Zero-copy sends whose memory is free to use again: it has no more references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
     /// The first send's id (`ee_info`).

@@ -1,5 +1,4 @@
-//! Rate limits of answers to strangers: a bucket for all and one for each, which reveal nothing to
-//! one stranger about another.
+//! Rate limits of answers to strangers, which reveal nothing to one stranger about another.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -20,8 +19,7 @@ use crate::random::Random;
 /// costs zero, one or two, at random, and one on average.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// In nanoseconds: the credit (negative if the last permit cost more than there was), the
-    /// average cost of a permit, and the most credit.
+    /// In nanoseconds: the credit, perhaps negative; the average cost of a permit; the most credit.
     credit: i64,
     cost: i64,
     full: i64,

@@ -1,6 +1,5 @@
-//! The stack: links and sockets, driven by one thread at a time. A frame enters before R2
-//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]). Read [`Stack`] first; the
-//! verbs of sockets are in `sockets/`.
+//! The stack: links and sockets, driven by one thread at a time. Frames enter before R2
+//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -132,8 +131,7 @@ impl Stack {
         }
     }
 
-    /// Runs what is due at `now`; see [`poll_timeout`](Self::poll_timeout). Harmless at any other
-    /// time.
+    /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.net.handle_timeout(&mut self.core.mem, now);
         // While no device asks for output, no other call processes these.
@@ -157,8 +155,7 @@ impl Stack {
         self.core.sockets.work.starved_until = now + STARVED_CHECK;
     }
 
-    /// Ends a turn: collects pages and completions that other threads released. Debug builds check
-    /// that no page is lost.
+    /// Ends a turn: collects what other threads released. Debug builds check that no page is lost.
     pub fn end_turn(&mut self) {
         self.core.drain_completions();
         self.core.mem.pool.drain();
@@ -205,8 +202,7 @@ impl Stack {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
-    /// Whether there is nothing to transmit and nothing to report until a frame arrives, a timer is
-    /// due or a verb is called.
+    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
     pub fn is_at_rest(&self) -> bool {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
@@ -319,8 +315,7 @@ impl Stack {
         if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
     }
 
-    /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is
-    /// removed.
+    /// Our addresses on a link, the added link-local one included; none once it is removed.
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
         self.core.net.link_addresses(link)
     }
@@ -428,8 +423,7 @@ impl Stack {
         &mut self.core.mem.ledger
     }
 
-    /// Copies `data` to pages of the stack, as far as there are pages; also returns the number of
-    /// bytes.
+    /// Copies `data` to pages, as far as there are some; also returns the number of bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
         let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
@@ -450,9 +444,8 @@ impl Stack {
         self.core.sockets.table.len()
     }
 
-    /// Whether no connection has unsent or unacknowledged data: the program may end. A repeated
-    /// call looks at the connection that was busy last, and at all of them only once that one is
-    /// done.
+    /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
+    /// connection that was busy last first.
     pub fn is_quiet(&self) -> bool {
         self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
     }
@@ -464,9 +457,8 @@ impl core::fmt::Debug for Stack {
     }
 }
 
-/// Law: pages are conserved. Other threads may release pages during the count, and such a page is
-/// nowhere for a moment: it may be missing, but not in every turn, and no page may be counted
-/// twice.
+/// Law: pages are conserved. A page that another thread releases during the count may be missing,
+/// but not in every turn, and no page may be counted twice.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Audit {

@@ -1,5 +1,4 @@
-//! Stateless answers to TCP segments, each in the packet of the segment: a flood of SYNs must cost
-//! connections little.
+//! Stateless answers to TCP segments, each in the segment's packet: floods of SYNs cost little.
 
 use std::net::IpAddr;
 

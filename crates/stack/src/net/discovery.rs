@@ -1,5 +1,4 @@
-//! Messages of ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861), in and out. The table of
-//! neighbours is in `neighbor.rs`.
+//! Messages of ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861), in and out.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -344,8 +343,7 @@ fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<
     }
 }
 
-/// Tells the sockets that the neighbour did not answer for a packet of theirs, its head at the IP
-/// header; `false`: the packet was forwarded.
+/// Tells the sockets that the neighbour did not answer; `false`: the packet was forwarded.
 fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
     let head = packet.head();
     let about = match head.first().map(|b| b >> 4) {

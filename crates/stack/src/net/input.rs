@@ -253,8 +253,7 @@ impl Routes {
     }
 }
 
-/// The longest packet that a header allows whose length field counts from `from` on: only a super-frame
-/// is longer than the field can say.
+/// The longest packet whose length field counts from `from` on, unless it is a super-frame.
 fn longest(packet: &PacketBuf, from: usize) -> usize {
     match packet.gso {
         Some(_) => packet.len(),

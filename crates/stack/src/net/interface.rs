@@ -1,7 +1,6 @@
 //! The links of a stack, with the state of each.
 //!
-//! The first link has a place of its own: a stack with one device looks nothing up. A new link takes
-//! the place of a removed one.
+//! The first link has a place of its own. A new link takes the place of a removed one.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -62,7 +61,6 @@ impl Link {
     }
 }
 
-/// A link and its state.
 pub(super) struct Interface {
     pub(super) link: Link,
     pub(super) neighbors: Neighbors,
@@ -146,7 +144,6 @@ impl Interface {
     }
 }
 
-/// All links of a stack.
 pub(super) struct Links {
     first: Interface,
     others: Vec<Interface>,
@@ -166,7 +163,6 @@ impl Links {
         }
     }
 
-    /// See [`at`](Self::at).
     #[inline(always)]
     pub(super) fn at_mut(&mut self, index: LinkIndex) -> &mut Interface {
         match usize::from(index).checked_sub(1) {
@@ -179,7 +175,6 @@ impl Links {
         core::iter::once(&self.first).chain(&self.others)
     }
 
-    /// All places.
     pub(super) fn indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
         0..=self.others.len() as LinkIndex
     }

@@ -104,8 +104,7 @@ pub(crate) enum TooLong {
     CutToLink,
     /// Beyond the known path MTU it is refused.
     RefusedByPath,
-    /// Beyond the MTU of our link it is refused: a sender that probes the path learns a smaller MTU
-    /// from ICMP.
+    /// Beyond the MTU of our link it is refused: a probe learns a smaller MTU from ICMP.
     RefusedByLink,
 }
 
@@ -114,7 +113,6 @@ pub(crate) enum TooLong {
 pub(crate) struct Outgoing {
     /// An address of ours: see [`Net::source_for`].
     pub src: IpAddr,
-    /// The destination.
     pub dst: IpAddr,
     /// See [`protocol`].
     pub protocol: u8,
@@ -242,8 +240,7 @@ impl Net {
         true
     }
 
-    /// The device of a link is gone for good: waiting packets are lost, and nothing more is sent there.
-    /// Returns whether no link is left that can send.
+    /// The device of a link is gone: waiting packets are lost. Whether no link is left to send.
     pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
         let lost = self.links.at_mut(link).lose(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkLost, lost as u64);
@@ -262,8 +259,7 @@ impl Net {
             && self.way_of(now, (src, dst), by).is_some_and(|link| self.links.at(link).lost)
     }
 
-    /// The link that packets from `src` (ours) to `dst` leave by, `by` if that is given; `None`: they
-    /// stay on this host.
+    /// The link, `by` if given, that packets from `src` to `dst` leave by; `None`: they stay here.
     pub(crate) fn way_of(
         &self,
         now: Instant,
@@ -282,8 +278,7 @@ impl Net {
         self.links.find(id).map(Some).ok_or(Error::NetworkDown)
     }
 
-    /// The link that a packet came by; `None` for a packet of this host, except to a group: that comes
-    /// by the link that it left by.
+    /// The link that a packet came by; `None` for a packet of this host, except to a group.
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
         (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
@@ -308,17 +303,14 @@ impl Net {
         self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
     }
 
-    /// The place of a link that was not removed.
     pub(crate) fn find_link(&self, id: LinkId) -> Option<LinkIndex> {
         self.links.find(id)
     }
 
-    /// The link at a place.
     pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
         self.links.id_at(index)
     }
 
-    /// The name of a link.
     pub(crate) fn link_name(&self, id: LinkId) -> Option<String> {
         let interface = self.links.at(self.links.find(id)?);
         let given = interface.name.as_deref().map(str::to_owned);
@@ -332,12 +324,10 @@ impl Net {
         true
     }
 
-    /// Our addresses on a link.
     pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
         self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
     }
 
-    /// The places of all links.
     pub(crate) fn link_indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
         self.links.indices()
     }
@@ -390,9 +380,8 @@ impl Net {
         }
     }
 
-    /// The longest IP packet that gets from `src` (ours) to `dst` in one piece, and the longest
-    /// super-frame (as an IP packet, all headers included) that [`send`](Self::send) takes for it.
-    /// Where the device cannot cut, software does.
+    /// The longest IP packet that gets from `src` to `dst` in one piece, and the longest
+    /// super-frame (as an IP packet) that [`send`](Self::send) takes for it.
     pub(crate) fn link_limits(
         &self,
         src: IpAddr,
@@ -411,9 +400,8 @@ impl Net {
         link.map_or(MAX_IP_PACKET, |link| self.links.at(link).link.mtu)
     }
 
-    /// The longest IP packet that may come from `dst` to `src` (ours): the link's MTU, whatever was
-    /// reported about the path. An MTU that the application set for the path holds for both ways, as
-    /// the MTU of a route in Linux.
+    /// The longest IP packet that may come from `dst` to `src`: the link's MTU, unless the
+    /// application set one for the path, as the MTU of a route in Linux.
     pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
         let link = self.link_mtu(src, dst, by);
         self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
@@ -424,7 +412,6 @@ impl Net {
         self.routes.is_local(addr)
     }
 
-    /// Whether the address means all hosts of a network of ours.
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         self.routes.is_broadcast(addr)
     }
@@ -542,7 +529,6 @@ impl Net {
         is_full(self.links.at(link)).then_some(link)
     }
 
-    /// Whether there are frames for the device of a link.
     pub(crate) fn has_frames(&self, link: LinkIndex) -> bool {
         !self.links.at(link).out.is_empty()
     }
@@ -566,8 +552,7 @@ impl Net {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_inbound`](Self::poll_inbound) is
-    /// next to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) or `poll_inbound` is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.has_inbound() {
             return Some(self.now);

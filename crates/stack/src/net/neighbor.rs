@@ -73,7 +73,6 @@ impl Keyed {
     }
 }
 
-/// The neighbours of one link.
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, Keyed>,
     /// Which entry is evicted next, of each kind.
@@ -195,7 +194,6 @@ impl Neighbors {
         self.table.len()
     }
 
-    /// Packets that wait.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }
@@ -265,8 +263,7 @@ impl Neighbors {
         fresh
     }
 
-    /// Whether a forwarded packet may wait for the station of `addr`: half of the room is for packets
-    /// of our own.
+    /// Whether a forwarded packet may wait for `addr`: half of the room is for our own packets.
     pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
         let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
         match self.table.get(&addr) {
@@ -343,7 +340,6 @@ impl Neighbors {
         VecDeque::new()
     }
 
-    /// Whether there is an entry.
     pub(crate) fn knows(&self, addr: IpAddr) -> bool {
         self.table.contains_key(&addr)
     }

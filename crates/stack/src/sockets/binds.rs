@@ -15,9 +15,8 @@ use crate::net::LinkId;
 /// `IPV6_V6ONLY` is set). The most specific socket gets the packet.
 ///
 /// Several may share an address ([`Sharing`]). Of sockets that share the port, a keyed hash chooses
-/// one for each flow: strangers cannot choose which one they load, and a flow keeps its socket
-/// while none is added or removed. Of sockets that share the address only, the last one bound gets
-/// everything, as on Linux.
+/// one for each flow: strangers cannot choose, and a flow keeps its socket while none is added or
+/// removed. Of sockets that share the address only, the last one bound gets everything.
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
@@ -28,7 +27,6 @@ struct PortBinds {
     bound: SmallVec<[Bound; 1]>,
 }
 
-/// A socket and its address.
 struct Bound {
     at: Wanted,
     index: u32,

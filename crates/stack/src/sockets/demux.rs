@@ -1,11 +1,9 @@
-//! Byte path, step R4: finds the socket of a segment. Begin at `Core::tcp_input`; that of a
-//! datagram is `Core::udp_input` in `udp.rs`.
+//! Byte path, step R4: finds the socket of a segment (`tcp_input`) or datagram (`udp.rs`).
 //!
 //! The key of a connection is a keyed hash of addresses and ports, so that strangers cannot choose
-//! packets that collide. The hash table has socket indices only (five bytes each, with its control
-//! byte) and compares the sockets themselves. The two connections found last are tried first:
-//! packets come in bursts of one flow, or of two. Listeners and datagram sockets are found by port
-//! (`binds.rs`).
+//! packets that collide. The hash table has socket indices only (five bytes each) and compares the
+//! sockets themselves. The two connections found last are tried first: packets come in bursts of
+//! one flow, or of two. Listeners and datagram sockets are found by port (`binds.rs`).
 
 use core::net::IpAddr;
 
@@ -72,7 +70,6 @@ impl Demux {
         }
     }
 
-    /// Removes the connection at `index`.
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
         let Some(&tuple) = sockets.tuple(index) else { return };
         if let Some(socket) = sockets.tcp_mut(index) {
@@ -121,8 +118,7 @@ impl Demux {
     }
 }
 
-/// Connections that have a local address and port; an unspecified address stands for all of its
-/// version.
+/// Connections that have a local address and port; an unspecified address is all of its version.
 struct Local {
     addr: IpAddr,
     port: u16,
@@ -148,7 +144,6 @@ fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
     Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
 }
 
-/// Inputs.
 impl Core {
     /// Finds the socket of a TCP segment, whose checksum is verified.
     pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {

@@ -43,7 +43,6 @@ impl ErrorQueue {
         self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
     }
 
-    /// Adds an error.
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -105,7 +104,6 @@ impl ErrorQueue {
         self.entries.is_empty()
     }
 
-    /// Unread notifications.
     pub(super) fn unread(&self) -> usize {
         self.notifications
     }
@@ -142,12 +140,10 @@ impl ErrorQueue {
         Ok(Begun { completion, charge, id, joined: false })
     }
 
-    /// Whether lent memory was sent.
     pub(super) fn lends(&self) -> bool {
         self.sends.lends
     }
 
-    /// Which notifications are merged.
     pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
         self.sends.coalescing.unwrap_or(config.coalescing)
     }

@@ -21,7 +21,6 @@ use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
 use crate::stack::{Core, Stack};
 
-/// Fast Open of one stack.
 pub(crate) struct FastOpenHost {
     pub(super) mode: FastOpenMode,
     keys: FastOpenKeys,
@@ -53,8 +52,7 @@ impl FastOpenHost {
     }
 }
 
-/// Whether Fast Open is suspended, because a path swallowed it (Linux's
-/// `tcp_fastopen_blackhole_timeout_sec`).
+/// Whether Fast Open is suspended (Linux's `tcp_fastopen_blackhole_timeout_sec`).
 #[derive(Default)]
 struct BlackHole {
     /// The first rest; each further one is twice as long. Zero: never.
@@ -80,7 +78,6 @@ pub(crate) enum FastOpenSyn {
     Open(Option<FastOpenCookie>),
 }
 
-/// Settings.
 impl Listener<'_> {
     /// The limit on connections whose handshakes are not complete.
     ///
@@ -124,7 +121,6 @@ impl FastOpen<'_> {
     }
 }
 
-/// Connecting.
 impl Core {
     /// How a connection opens with Fast Open.
     pub(crate) fn fast_open_to(
@@ -163,8 +159,7 @@ impl Core {
         }
     }
 
-    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none
-    /// does.
+    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or does not.
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
@@ -195,8 +190,7 @@ impl Tcp<'_> {
         self.touch();
     }
 
-    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of
-    /// the SYN,ACK waits for that data.
+    /// `true`: the application has more data, for which the SYN,ACK's acknowledgement waits.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
@@ -282,8 +276,7 @@ impl Core {
         self.sockets.check_later(listener);
     }
 
-    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is
-    /// over.
+    /// Ends the count of a connection for its listener's limit, once its handshake is over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.

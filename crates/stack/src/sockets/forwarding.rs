@@ -33,8 +33,7 @@ impl Core {
         Ok(())
     }
 
-    /// From now on the stack forwards between client `a` and upstream `b`, as long as only data
-    /// comes and there is room and memory for it.
+    /// The stack forwards between client `a` and upstream `b` as long as there is only data.
     pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
@@ -55,8 +54,7 @@ impl Core {
         }
     }
 
-    /// Forwards what a burst has brought the connection at `index`, before output; and if the burst
-    /// made room, what the other connection received.
+    /// Forwards what a burst has brought the connection, or the other one if it made room.
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
@@ -104,8 +102,7 @@ impl Core {
         }
     }
 
-    /// The peer of the connection at `index` may have acknowledged data: updates the connection
-    /// that received it.
+    /// The peer may have acknowledged data: updates the connection that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
@@ -198,8 +195,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     Some(moved)
 }
 
-/// Updates how much of what `from` received `to` still has to send. If that has decreased, a closed
-/// window opens.
+/// Updates how much of `from`'s data `to` still has to send. If less, a closed window opens.
 fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
     set_unsent(now, mem, from, to.conn.send_charge());
 }

@@ -38,7 +38,6 @@ pub struct Listener<'a> {
     pub(super) core: &'a mut Core,
 }
 
-/// Sockets by kind.
 impl Stack {
     /// The connection that `id` names.
     ///

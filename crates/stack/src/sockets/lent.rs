@@ -50,8 +50,7 @@ impl LentMemory {
     }
 }
 
-/// Whether there is room to copy `pinned` bytes: half of the pool stays free, and the receive
-/// memory stays within its budget.
+/// Whether there is room to copy `pinned` bytes: half of the pool stays free.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
     let pool = mem.pool.stats();
     let receive = &mem.shared.receive;

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! The limits are Linux's: a backlog of N admits N + 1. When the queue of accepted connections is
-//! full, a segment that would add to it is dropped and counted, and the peer retransmits; nothing
-//! is refused. When the queue of half-open connections is full, SYNs are answered with cookies
-//! (`cookie.rs`).
+//! full, a segment that would add to it is dropped, and the peer retransmits. When the queue of
+//! half-open connections is full, SYNs are answered with cookies (`cookie.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -263,8 +262,7 @@ impl Core {
         self.net.counters.tcp_passive_opens += 1;
     }
 
-    /// Takes the connection at `index`, in TIME-WAIT, out of the demux, for a new one between the
-    /// same ends.
+    /// Takes the connection at `index`, in TIME-WAIT, out of the demux for a new one.
     fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.

@@ -11,7 +11,6 @@ use crate::TcpConfig;
 use crate::event::Readiness;
 use crate::net::LinkId;
 
-/// A socket that listens.
 pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
     /// Settings of its connections.

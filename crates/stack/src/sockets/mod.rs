@@ -76,8 +76,7 @@ pub(crate) use work::Work;
 ///
 /// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
 /// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
-/// compared its readiness. So a burst of segments costs one acknowledgement, one timer and one
-/// event for each connection.
+/// compared its readiness. So a burst costs one acknowledgement, one timer and one event.
 pub(crate) struct Sockets {
     pub(crate) table: Table,
     pub(crate) demux: Demux,
@@ -185,13 +184,11 @@ impl Sockets {
         }
     }
 
-    /// Marks the connection at `index`: it may send.
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         self.work.queue_send(index, socket);
     }
 
-    /// Marks the connection at `index`: its readiness may have grown.
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         self.work.queue_report(index, &mut socket.unchecked);
@@ -215,8 +212,7 @@ impl Sockets {
         self.work.queue_report(index, unchecked);
     }
 
-    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was
-    /// reported before.
+    /// Reports that the socket `id` is ready for `what`, even if that was reported before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let Some((unchecked, reported)) = socket.report_state() else { return };
@@ -274,7 +270,6 @@ impl Sockets {
     }
 }
 
-/// A key for one purpose.
 pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
     use core::hash::Hasher;
     let (mut key, mut out) = ([0u8; 16], [0u8; 16]);

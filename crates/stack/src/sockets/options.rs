@@ -29,8 +29,7 @@ pub enum TcpOption {
     Cork(bool),
     /// Probes of an idle connection; `None`: none.
     KeepAlive(Option<KeepAlive>),
-    /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: until the last
-    /// retransmission.
+    /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: all retries.
     UserTimeout(Option<Duration>),
     /// Upper bound of the MSS; `None`: the link's.
     MaxSeg(Option<u16>),
@@ -38,15 +37,13 @@ pub enum TcpOption {
     SynCount(u8),
     /// Of a listener: how long a connection waits for data before it can be accepted without,
     /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: it does not wait.
-    /// Of a connection that is being opened: unless it is zero, the acknowledgement that completes
-    /// the handshake waits a little for data.
+    /// Of a new connection: unless zero, its last acknowledgement waits a little for data.
     DeferAccept(Duration),
     /// How long a closed connection waits for the peer's FIN.
     Linger2(Duration),
     /// `Some` zero: closing resets the peer. To wait for other times is up to the caller.
     Linger(Option<Duration>),
-    /// Limit on unsent bytes; below half of it the connection is writable again. `u32::MAX`: no
-    /// limit.
+    /// Limit on unsent bytes; below half of it the connection is writable. `u32::MAX`: none.
     NotSentLowat(u32),
     /// Bytes that make the connection readable.
     RcvLowat(u32),
@@ -68,8 +65,7 @@ pub enum TcpOption {
     QueueErrors(bool),
     /// Whether routers may fragment its packets, and whether to heed reports about the path.
     MtuDiscover(MtuDiscover),
-    /// Of a listener: how many connections may be open with incomplete handshakes (TCP Fast Open,
-    /// RFC 7413); 0: none.
+    /// Of a listener: connections with incomplete handshakes (Fast Open, RFC 7413); 0: none.
     FastOpen(u32),
     /// Of a listener: its keys for Fast Open cookies; `None`: the stack's.
     FastOpenKeys(Option<FastOpenKeys>),
@@ -78,8 +74,7 @@ pub enum TcpOption {
 }
 
 impl TcpOption {
-    /// Changes settings of later connections: of a listener, or of one to be opened. `false`: they
-    /// do not have this one.
+    /// Changes settings of later connections. `false`: they do not have this one.
     pub fn apply(self, config: &mut TcpConfig) -> bool {
         match self {
             Self::NoDelay(on) => config.nagle = !on,
@@ -195,18 +190,15 @@ impl Listener<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketOption {
-    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives only what comes by
-    /// that link, and sends only by it, whatever the routes say. A listener's connections inherit
-    /// it. When the link is removed, nothing comes or leaves any more. Packets of this host to
-    /// itself come by no link.
+    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
+    /// that link, whatever the routes say. A listener's connections inherit it. When the link is
+    /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
     Link(Option<LinkId>),
     /// What its packets carry in their IP headers; not of a listener.
     Marks(PacketMarks),
-    /// Every arrival is an [`Event`](crate::Event), not only the first since the socket was last
-    /// used up: for owners that need edges.
+    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
     EveryArrival(bool),
-    /// Which notifications of zero-copy sends become one, whatever the stack's settings say; not of
-    /// a listener.
+    /// Which notifications of zero-copy sends become one; not of a listener.
     Coalescing(Coalescing),
 }
 
@@ -214,8 +206,7 @@ impl Stack {
     /// Changes a setting of a socket of any kind.
     ///
     /// # Errors
-    /// `InvalidInput` for a link that was removed, `NotSupported` for a setting that a listener
-    /// does not have.
+    /// `InvalidInput` for a link that was removed, `NotSupported` for what a listener lacks.
     pub fn set_option(
         &mut self,
         id: impl Into<SocketId>,

@@ -15,8 +15,7 @@ const COUNTERS: usize = 4096;
 
 const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
 
-/// Chooses ports: for connections by the double-hash algorithm, for sockets without a peer at
-/// random.
+/// Chooses ports: by the double-hash algorithm, or for sockets without a peer at random.
 ///
 /// Towards one peer the ports of connections are consecutive. Only that peer sees it, and each port
 /// is used again as late as possible, after its TIME-WAIT at the peer.

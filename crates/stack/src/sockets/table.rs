@@ -35,7 +35,6 @@ impl Socket {
         }
     }
 
-    /// Whether it has no unsent or unacknowledged data.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.is_quiet(),
@@ -52,7 +51,6 @@ impl Socket {
         }
     }
 
-    /// The error queue, if there is one.
     pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
         match self {
             Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
@@ -143,12 +141,10 @@ impl Table {
         }
     }
 
-    /// Sockets in the table.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The id of the socket at `index`.
     pub(crate) fn id_of(&self, index: u32) -> Option<SocketId> {
         let slot = self.slots.get(index as usize)?;
         slot.socket.as_ref()?;
@@ -161,7 +157,6 @@ impl Table {
         slot.and_then(|s| s.socket.as_ref()).ok_or(Error::NoSuchSocket)
     }
 
-    /// The socket that `id` names.
     pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket, Error> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_mut()).ok_or(Error::NoSuchSocket)

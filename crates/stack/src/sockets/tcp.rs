@@ -38,8 +38,7 @@ pub(crate) struct TcpSocket {
     pub(super) has_lent: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
-    /// The other connection of a forwarded pair: what one sends, the other received. It is charged
-    /// until it is acknowledged.
+    /// The other connection of a forwarded pair, which received what this one sends.
     pub(super) forwards: Option<SocketId>,
     /// Present while the stack forwards by itself.
     pub(super) flow: Option<Box<Flow>>,
@@ -121,7 +120,6 @@ impl TcpSocket {
         readiness
     }
 
-    /// The link that it is bound to.
     pub(super) fn bound(&self) -> Option<LinkId> {
         self.extra.as_ref()?.link
     }
@@ -133,13 +131,11 @@ impl TcpSocket {
         info.unsent == 0 && info.unacked == 0 && !closing
     }
 
-    /// Bytes of receive memory that are charged for it.
     pub(super) fn charged(&self) -> usize {
         self.charged as usize
     }
 
-    /// Releases the charges of its queues. Memory that the application keeps stays charged until it
-    /// is released.
+    /// Releases the charges of its queues, but not of memory that the application keeps.
     pub(super) fn leave(&mut self, mem: &mut Mem) {
         let holdings = self.holdings.take();
         let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
@@ -201,8 +197,7 @@ impl TcpSocket {
 }
 
 impl TcpSocket {
-    /// Traffic class and hop limit of a segment whose two bits of congestion notification are
-    /// `ecn`.
+    /// Traffic class and hop limit of a segment with the ECN bits `ecn`.
     pub(super) fn marked(&self, ecn: u8) -> (u8, Option<u8>) {
         let marks = self.extra.as_ref().map_or(PacketMarks::default(), |extra| extra.marks);
         (ecn | (marks.traffic_class & !ECN), marks.hop_limit)

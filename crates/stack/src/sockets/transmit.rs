@@ -20,7 +20,6 @@ use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGM
 use crate::net::{IcmpKind, LinkId, LinkIndex, Net, Outgoing, Quoted, TooLong, protocol};
 use crate::stack::{Core, Stack};
 
-/// Outputs.
 impl Stack {
     /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
     /// again once the device has taken these.
@@ -54,7 +53,6 @@ impl Core {
     }
 }
 
-/// Inputs.
 impl Core {
     /// An ICMP error about a segment that we sent.
     pub(crate) fn tcp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
@@ -121,7 +119,6 @@ impl Core {
     }
 }
 
-/// Outputs.
 impl Core {
     /// Asks the dirty connections for segments, in turns. Returns whether some may still send.
     pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
@@ -171,8 +168,7 @@ impl Core {
         !self.sockets.work.dirty.is_empty()
     }
 
-    /// Whether the connection at `index` has to wait for its link's device, while others need not.
-    /// Its timer runs meanwhile.
+    /// Whether the connection has to wait for its link's device; its timer runs meanwhile.
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
         let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
@@ -240,8 +236,7 @@ impl Core {
         let _ = self.net.send(&mut self.mem, now, out);
     }
 
-    /// The connection at `index` has nothing more to send: sets its timer, or removes it if it is
-    /// over.
+    /// The connection has nothing more to send: sets its timer, or removes it if it is over.
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);

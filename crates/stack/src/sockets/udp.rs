@@ -23,7 +23,6 @@ use crate::net::wire::udp;
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received};
 use crate::stack::Core;
 
-/// A datagram socket.
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
@@ -81,7 +80,6 @@ pub(super) struct Datagram {
 const _: () = assert!(size_of::<Datagram>() <= 128);
 
 impl Datagram {
-    /// Who sent it.
     #[inline]
     pub(super) fn from(&self) -> SocketAddr {
         match self.sender {
@@ -90,21 +88,18 @@ impl Datagram {
         }
     }
 
-    /// What it is charged.
     #[inline]
     pub(super) fn charge(&self) -> usize {
         self.charge as usize
     }
 
-    /// Bytes of payload.
     pub(super) fn len(&self) -> usize {
         self.payload.iter().map(|frag| frag.len()).sum()
     }
 }
 
 impl UdpSocket {
-    /// Why a datagram that keeps `charge` bytes is not taken; as in Linux, one is, however small the
-    /// buffer.
+    /// Why a datagram that keeps `charge` bytes is not taken; an empty queue takes one.
     fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
         let room = self.receive_bytes.saturating_sub(self.queued_bytes);
         if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
@@ -148,8 +143,7 @@ impl UdpSocket {
         error
     }
 
-    /// Replaces memory of senders that has waited for `limit` by private copies, as far as there are
-    /// pages. Returns whether some is left.
+    /// Copies senders' memory that waited for `limit`, as far as possible; whether some is left.
     pub(super) fn give_back(&mut self, mem: &mut Mem, now: Instant, limit: Duration) -> bool {
         let mut left = false;
         for datagram in &mut self.queue {
@@ -173,7 +167,6 @@ impl UdpSocket {
     }
 }
 
-/// Inputs.
 impl Core {
     /// Byte path, step R4 for datagrams, checksum verified.
     pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
@@ -221,8 +214,7 @@ impl Core {
         self.refuse(now, received, packet);
     }
 
-    /// Puts a datagram into the socket's queue, if there is room; then its payload is taken out of the
-    /// packet.
+    /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
     #[inline(always)]
     pub(super) fn udp_queue(
         &mut self,

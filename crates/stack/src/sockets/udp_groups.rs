@@ -1,9 +1,7 @@
-//! Variant of step R4, for datagrams to a group; joining and leaving groups. Reports to routers are
-//! in `net/multicast/`.
+//! Variant of step R4, for datagrams to a group. Reports to routers are in `net/multicast/`.
 //!
-//! As on Linux by default (`IP_MULTICAST_ALL`), a socket that is bound to the port, and to the
-//! group or to no address, receives from every group that any socket of the host has joined on the
-//! link.
+//! As on Linux (`IP_MULTICAST_ALL`), a socket bound to the port, and to the group or to no address,
+//! receives from every group that any socket of the host has joined on the link.
 
 use std::net::IpAddr;
 
@@ -89,8 +87,7 @@ impl Stack {
 }
 
 impl Udp<'_> {
-    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers and
-    /// switches.
+    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers.
     ///
     /// # Errors
     /// As [`Stack::group_link`] and [`Memberships::join`](crate::Memberships::join); `NoBuffers`

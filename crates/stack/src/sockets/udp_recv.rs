@@ -70,8 +70,7 @@ pub trait DatagramTaker {
 pub struct Datagram;
 
 /// Takes the oldest datagram as [`UdpMessage`]. If the socket [joins](Udp::set_join) datagrams,
-/// also those behind it from the same sender to the same address and of the same length (the last
-/// may be shorter), up to so many bytes.
+/// also those behind it between the same ends and of one length, up to so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Message(pub usize);
 

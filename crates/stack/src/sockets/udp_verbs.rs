@@ -18,7 +18,6 @@ use crate::limits::{MAX_SOCKETS, UDP_RECEIVE_BYTES};
 use crate::net::is_link_local;
 use crate::stack::{Core, Stack};
 
-/// Verbs of the application.
 impl Stack {
     /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified
     /// address for all of ours, `::` for those of both IP versions. The options may allow an

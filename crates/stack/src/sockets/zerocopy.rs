@@ -27,10 +27,8 @@ use crate::stack::{Core, Stack};
 /// Adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 
-/// Verbs of the application.
 impl Stack {
-    /// Opts a socket in to zero-copy sends, or out again; earlier sends still complete. A
-    /// listener's connections inherit its setting.
+    /// Opts a socket, or a listener's later connections, in to zero-copy sends, or out again.
     pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
         match self.core.sockets.table.get_mut(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy = on,
@@ -66,8 +64,7 @@ impl Stack {
         Ok(self.core.sockets.table.get(id.into())?.errors().map_or(0, |errors| errors.sends.live))
     }
 
-    /// The queue of completions. It wakes the driver when another thread drops memory
-    /// ([`CompletionQueue::set_waker`]).
+    /// The queue of completions; [`CompletionQueue::set_waker`] lets it wake the driver.
     pub fn completions(&self) -> &Arc<CompletionQueue> {
         &self.core.sockets.work.completions
     }
@@ -126,8 +123,7 @@ impl Tcp<'_> {
         };
         // The first fragment may continue the memory of the call before, or of the last try of this call.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
-        // As Linux: data on a SYN is copied, because the memory would be held until the peer
-        // answers or the attempt times out.
+        // As Linux: data on a SYN is copied, because its memory would be held for long.
         let with_syn = socket.conn.fast_open().is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
@@ -188,8 +184,7 @@ impl Tcp<'_> {
         self.join_last_send(frags, call, behind)
     }
 
-    /// Makes a call of one fragment complete together with the last call, whose memory it
-    /// continues, if `send` can queue it behind that.
+    /// Makes a call of one fragment, which continues the last call's memory, complete with it.
     fn join_last_send(
         &mut self,
         frags: &mut FragVec,

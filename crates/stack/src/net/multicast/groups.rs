@@ -58,12 +58,10 @@ impl Groups {
         }
     }
 
-    /// Whether we are in the group.
     pub(crate) fn contains(&self, group: IpAddr) -> bool {
         self.joined().any(|joined| joined == group)
     }
 
-    /// The groups that we are in.
     pub(crate) fn joined(&self) -> impl Iterator<Item = IpAddr> {
         self.members.iter().filter(|m| m.sockets > 0).map(|m| m.group)
     }

@@ -1,9 +1,7 @@
-//! Multicast membership: the groups of each link, reported by IGMP (RFC 3376) and MLD (RFC 3810). A
-//! host's part only: nothing is routed.
+//! Multicast membership of each link, reported by IGMP (RFC 3376) and MLD (RFC 3810).
 //!
-//! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one link;
-//! `messages.rs` has the formats. This file joins both with the network layer. `sockets/udp_groups.rs`
-//! knows which socket has joined which group.
+//! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one
+//! link. This file joins it and the formats of `messages.rs` with the network layer.
 //!
 //! The solicited-node groups of our addresses are never left.
 

@@ -60,7 +60,6 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// An Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) dst: Mac,

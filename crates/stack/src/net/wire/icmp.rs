@@ -10,7 +10,6 @@ use crate::net::Quoted;
 /// Bytes of an ICMP header: type, code, checksum and one word.
 pub(crate) const LEN: usize = 8;
 
-/// Where the checksum is.
 pub(crate) const CHECKSUM_OFFSET: u16 = 2;
 
 /// Types of RFC 792.
