@@ -7,8 +7,7 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::pool::{PagePool, PoolShared};
 
-/// A page that a [`Carver`](crate::Carver) fills, or the pages of one frame. Its drop returns them to the
-/// pool, then gives back their charge: fields are dropped in this order.
+/// The page of a [`Carver`](crate::Carver), or those of one frame; the charge is given back last.
 pub(crate) struct Block {
     pub(crate) pages: Pages,
     #[allow(dead_code, reason = "held until it is dropped")]

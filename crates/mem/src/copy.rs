@@ -199,10 +199,9 @@ unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Whether the destination lies a few bytes behind the source, pages left aside. Some processors (Zen 3)
-/// then take every store of the string instruction, which the C library's `memcpy` uses too, for one
-/// into what is still to be read, and copy byte by byte: eight times as slow. Buffers from an allocator
-/// begin 16 bytes behind a page, and what is copied is mostly pages.
+/// Whether the destination lies a few bytes behind the source, pages left aside. Some processors
+/// (Zen 3) then take every store of the string instruction, as in the C library's `memcpy`, for one
+/// into what is still to be read, and copy byte by byte: eight times as slow.
 #[cfg(target_arch = "x86_64")]
 fn trails(dst: *const u8, src: *const u8) -> bool {
     let behind = dst.addr().wrapping_sub(src.addr()) % PAGE_SIZE;

@@ -271,6 +271,18 @@ impl Frag {
         Ok(())
     }
 
+    /// Appends the fragment to `out`, as part of the last one there if it continues that.
+    #[inline]
+    pub fn append_to(self, out: &mut FragVec) {
+        let rest = match out.last_mut() {
+            Some(last) => last.try_append(self),
+            None => Err(self),
+        };
+        if let Err(frag) = rest {
+            out.push(frag);
+        }
+    }
+
     /// Appends a fragment for which [`can_append`](Self::can_append) is true.
     pub(crate) fn append(&mut self, next: Self) {
         debug_assert!(self.can_append(&next), "asked before");

@@ -171,8 +171,7 @@ impl View {
 }
 
 impl Mapping {
-    /// A mapping of adjacent fragments in one memory, whatever their alignment. `None`: they are
-    /// not, or there is no memory for the region's alias.
+    /// A mapping of adjacent fragments in one memory, if there is memory for the region's alias.
     fn adjacent(frags: FragVec) -> Option<Self> {
         let (mut calls, mut start, mut len) = (0, None, 0);
         let mut last: Option<View> = None;
@@ -415,9 +414,7 @@ impl Window {
         self.calls += 1;
         Ok(())
     }
-}
 
-impl Window {
     /// Unmaps all addresses, for good; `false`: the system refuses, and the pages stay visible.
     pub(crate) fn unmap(&mut self) -> bool {
         self.given_up = true;

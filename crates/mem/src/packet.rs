@@ -202,22 +202,18 @@ impl PacketBuf {
         if self.frag_len.checked_add(len).is_none() {
             return Err(frag);
         }
-        let frag = match self.frags.last_mut() {
-            Some(last) => match last.try_append(frag) {
-                Ok(()) => {
-                    self.frag_len += len;
-                    return Ok(());
-                }
-                Err(frag) => frag,
-            },
-            None if frag.is_empty() => return Ok(()),
-            None => frag,
+        let rest = match self.frags.last_mut() {
+            Some(last) => last.try_append(frag),
+            None if frag.is_empty() => Ok(()),
+            None => Err(frag),
         };
-        if self.frags.len() >= MAX_FRAGS {
-            return Err(frag);
+        if let Err(frag) = rest {
+            if self.frags.len() >= MAX_FRAGS {
+                return Err(frag);
+            }
+            self.frags.push(frag);
         }
         self.frag_len += len;
-        self.frags.push(frag);
         Ok(())
     }
 

@@ -378,8 +378,7 @@ fn runs(word: u64, len: usize) -> u64 {
     starts
 }
 
-/// Start and length of the first run of at least `want` set bits, capped, or of the longest, if
-/// that is longer than `than`, which is less than `want`.
+/// Start and length of the first run of `want` set bits, or of the longest above `than`.
 fn longest_run(word: u64, want: usize, than: usize) -> Option<(usize, usize)> {
     let first = |starts: u64| starts.trailing_zeros() as usize;
     match runs(word, want) {

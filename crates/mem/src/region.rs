@@ -82,8 +82,7 @@ pub(crate) struct Inner {
     /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
-    /// The same memory mapped for reading only; made when first needed. `None`: there is no file
-    /// that it could be made of, or none that is safe to use.
+    /// The same memory mapped for reading only, when first needed; `None`: it has no safe file.
     alias: OnceLock<Option<NonNull<u8>>>,
 }
 
@@ -366,9 +365,8 @@ impl Region {
         n
     }
 
-    /// The address at which the bytes can be read and never be written, not even after `mprotect`:
-    /// the region's file, mapped a second time by the first call; also returns the number of system
-    /// calls. `None`: the region has no file, or others can write it.
+    /// The address at which the bytes can never be written: the region's file, mapped a second time
+    /// by the first call; also the number of system calls. `None`: no file, or others can write it.
     pub(crate) fn alias(&self) -> Result<(Option<NonNull<u8>>, u32), MemError> {
         if let Some(&alias) = self.0.alias.get() {
             return Ok((alias, 0));
@@ -403,8 +401,7 @@ impl Drop for Inner {
     }
 }
 
-/// Unmaps `len` bytes at `base`: a whole memory map of this file's, without references. (No
-/// `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
+/// Unmaps a whole memory map of this file's, of which no `Region`, `Frag` or view is left.
 fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the callers, all in this file, pass memory that they mapped, without references.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
@@ -468,8 +465,7 @@ fn page_of(fd: BorrowedFd<'_>) -> Result<usize, MemError> {
     Ok(if huge { (about.f_bsize as usize).max(PAGE_SIZE) } else { PAGE_SIZE })
 }
 
-/// Whether memory is unmapped, or cannot be for a reason outside of this code: unmapping a part of
-/// what the kernel had joined splits it, and a process may have so many maps (`vm.max_map_count`).
+/// Whether memory is unmapped: a process may have too many maps to split one.
 pub(crate) fn is_unmapped(result: rustix::io::Result<()>) -> bool {
     matches!(result, Ok(()) | Err(rustix::io::Errno::NOMEM))
 }

@@ -78,8 +78,7 @@ impl PageWriter {
         self.take_run(pool, pages, after)
     }
 
-    /// Like [`refill`](Self::refill), for a copy of `left` bytes: at the end of a group it prefers
-    /// memory that is still in the cache to the next address: copying there takes a third of the time.
+    /// Like [`refill`](Self::refill), but at the end of a group it prefers memory in the cache.
     fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -237,7 +236,7 @@ impl PageWriter {
             // unless the region is shared; `now` is a live slice of `n` bytes, and slices do not
             // reach into private regions' spare pages.
             unsafe { copy_payload(at, now.as_ptr(), n, self.access(), ledger, reason) };
-            push_merged(&mut out, self.commit(n));
+            self.commit(n).append_to(&mut out);
             copied += n;
             src = later;
         }
@@ -270,7 +269,7 @@ impl PageWriter {
             // region is shared; the source range `copied..copied+n` lies within the fragment,
             // which we hold, so it is no spare memory of this writer.
             unsafe { copy_payload(at, from, n, access, ledger, reason) };
-            push_merged(&mut out, self.commit(n));
+            self.commit(n).append_to(&mut out);
             copied += n;
         }
         (out, copied)
@@ -280,18 +279,6 @@ impl PageWriter {
     fn access(&self) -> Access {
         self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
     }
-}
-
-/// Appends `frag`, or merges it with the last fragment.
-fn push_merged(out: &mut FragVec, frag: Frag) {
-    let frag = match out.last_mut() {
-        Some(last) => match last.try_append(frag) {
-            Ok(()) => return,
-            Err(frag) => frag,
-        },
-        None => frag,
-    };
-    out.push(frag);
 }
 
 impl core::fmt::Debug for PageWriter {

@@ -81,13 +81,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
         && conn.inbound.ack.due() == AckDue::Now
         && conn.path.may_acknowledge()
     {
-        return Some(build_segment(
-            conn,
-            now,
-            conn.out.transfer.snd().nxt,
-            Flags::ACK,
-            FragVec::new(),
-        ));
+        return Some(build_ack(conn, now));
     }
     if conn.path.state().may_transmit() && !conn.out.is_refused() {
         if probe::take_probe_due(&mut conn.out.transfer)
@@ -124,13 +118,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
         conn.inbound.ack.settle_challenge(env.shared.challenges.take(now));
     }
     if conn.inbound.ack.due() == AckDue::Now && conn.path.may_acknowledge() {
-        return Some(build_segment(
-            conn,
-            now,
-            conn.out.transfer.snd().nxt,
-            Flags::ACK,
-            FragVec::new(),
-        ));
+        return Some(build_ack(conn, now));
     }
     None
 }
@@ -313,7 +301,7 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
         options.sack_permitted = conn.path.has_sack();
         options.window_scale = conn.path.offers_scale().then_some(conn.inbound.scale());
     } else if conn.inbound.tells_blocks(&conn.path) {
-        let mut blocks = SackBlocks::new();
+        let mut blocks = SackBlocks::default();
         // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
         if let Some((left, right)) = conn.inbound.twice() {
             blocks.push(left, right);
@@ -334,6 +322,10 @@ fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
+fn build_ack(conn: &mut Connection, now: Instant) -> SegmentOut {
+    build_segment(conn, now, conn.out.transfer.snd().nxt, Flags::ACK, FragVec::new())
+}
+
 /// A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293 section
 /// 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
@@ -345,7 +337,7 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
     let mut options = TcpOptions::default();
     if reset.ack {
         options = options_of(conn, now, Flags::ACK, false);
-        options.sack = SackBlocks::new();
+        options.sack = SackBlocks::default();
         options.accurate_ecn = None;
     }
     let header = TcpHeader {

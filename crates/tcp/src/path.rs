@@ -263,7 +263,6 @@ impl Path {
         value.wrapping_sub(since) <= self.timestamps.value(now).wrapping_sub(since)
     }
 
-    /// The MSS that we announce.
     #[inline]
     pub(crate) fn announced_mss(&self) -> u16 {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
@@ -294,7 +293,6 @@ impl Path {
         Arc::make_mut(&mut self.config)
     }
 
-    /// Bytes of options in every segment.
     #[inline]
     pub(crate) fn option_bytes(&self) -> u16 {
         if self.has_timestamps() { TIMESTAMPS_LEN } else { 0 }
@@ -308,8 +306,7 @@ impl Path {
         if self.is_orphan() { self.config.orphan_retries } else { self.config.data_retries }
     }
 
-    /// The time that `retries` retransmissions take, the last wait included, when the timeout
-    /// doubles from its least value up to its greatest.
+    /// The time that `retries` retransmissions take with a doubling timeout, and the last wait.
     pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
         let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
         let mut sum = Duration::ZERO;

@@ -39,8 +39,7 @@ const MINUTES: u64 = 2;
 /// Seconds for which a cookie may be valid.
 pub(crate) const VALID_SECONDS: u64 = MINUTE * MINUTES;
 
-/// The MSS values of cookies: Ethernet's with and without tunnels, jumbo frames', and that of a
-/// link of super-frames. A cookie has the largest that is not above the peer's.
+/// The MSS values of cookies, for common links. A cookie has the largest up to the peer's.
 const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61_440];
 
 /// Low bits of a timestamp that carry options.

@@ -25,7 +25,7 @@ use crate::shared::Env;
 use crate::timer::Timer;
 
 /// The part of a connection that receives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Inbound {
     flags: InFlags,
     irs: Seq,
@@ -201,24 +201,13 @@ impl Inbound {
     /// Before the peer's SYN.
     pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
         Self {
-            flags: InFlags::empty(),
-            irs: Seq(0),
             queue: ReceiveQueue::new(Seq(0)),
-            edge: Seq(0),
-            acked: Seq(0),
-            fin: None,
             allowance: u32::MAX,
-            buffer: 0,
             ssthresh: window::initial(config),
-            tuning: None,
             data_at: now,
             mss: DEFAULT_MSS.min(link.recv_mss),
             scale: if config.window_scaling { window::scale_for(config) } else { 0 },
-            ack: AckState::default(),
-            bytes_received: 0,
-            segments_in: 0,
-            data_segments_in: 0,
-            rare: None,
+            ..Self::default()
         }
     }
 

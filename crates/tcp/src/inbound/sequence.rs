@@ -97,8 +97,7 @@ impl Inbound {
         ends
     }
 
-    /// Whether the peer repeats its SYN, because it did not get our SYN,ACK. As in Linux this comes
-    /// before the other checks: a SYN with data may begin before the acknowledged bytes.
+    /// Whether the peer repeats its SYN. As in Linux this comes before the other checks.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
         path.state() == State::SynReceived
             && segment.has(Flags::SYN)
@@ -152,8 +151,7 @@ impl Inbound {
         drop_for(DropReason::OutsideWindow)
     }
 
-    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate:
-    /// the others cannot start an endless exchange of acknowledgements.
+    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate.
     fn answer_unacceptable(&mut self, path: &Path, now: Instant, segment: &Segment<'_>) {
         if segment.len > 0 && !segment.has(Flags::SYN) {
             let (seq, nxt) = (segment.seq, self.rcv_nxt());

@@ -160,8 +160,7 @@ impl Inbound {
         worth.max(open)
     }
 
-    /// The window field of a SYN. A SYN sent again may announce another size; the largest counts.
-    /// `first` is the peer's first number, 0 before it is known.
+    /// The window field of a SYN, also sent again. `first`: the peer's first number, or 0.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
         let window = initial(path.config());
         self.edge = self.edge.max(first + window);
@@ -386,8 +385,7 @@ impl AckState {
         }
     }
 
-    /// The delay of an acknowledgement: about the time between two segments, so that one
-    /// acknowledges both; not longer than a round trip.
+    /// The delay of an acknowledgement: about the time between two segments, at most a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
         let least = path.config().delayed_ack;
         let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
@@ -397,8 +395,7 @@ impl AckState {
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
     }
 
-    /// The timer of a delayed acknowledgement has fired. In an exchange of requests and answers no
-    /// answer came, so it is over; otherwise the peer is slower than estimated.
+    /// The timer of a delayed acknowledgement has fired: no answer came, or the peer is slower.
     pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
         let least = path.least_ack_timeout();
         self.timeout_ms = if self.interactive {

@@ -80,8 +80,7 @@ pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
     }
 }
 
-/// Reads the peer's first number, window and options from its SYN. An option counts if both sides
-/// offer it. `ecn` are the ECN bits of its IP header.
+/// Reads the peer's SYN; an option counts if both offer it. `ecn`: the bits of its IP header.
 pub(crate) fn take_syn(conn: &mut Connection, now: Instant, syn: &TcpHeader, ecn: u8) {
     conn.path.take_syn(now, syn);
     conn.out.transfer.take_syn(&conn.path, syn, ecn);

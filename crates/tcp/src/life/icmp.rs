@@ -26,8 +26,7 @@ impl Connection {
         match notice.kind {
             IcmpKind::PacketTooBig { mss } => on_path_mss(self, mss),
             IcmpKind::Unreachable { error, .. } => match self.path.state() {
-                // As Linux: before the handshake is complete the application is told at once,
-                // unless it has already accepted the connection (Fast Open).
+                // As Linux: the application is told at once, unless it has already accepted.
                 State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
                     self.life.soft_error = Some(error);
                 }

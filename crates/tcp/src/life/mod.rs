@@ -26,7 +26,6 @@ pub(crate) struct Life {
     error: Option<TcpError>,
     /// The last ICMP error: the reason if the connection times out.
     soft_error: Option<TcpError>,
-    /// A reset to send.
     reset: Option<Reset>,
     /// Present during a handshake with Fast Open.
     fast_open: Option<Box<FastOpenState>>,

@@ -26,7 +26,6 @@ pub struct TimeWait {
     rcv_nxt: Seq,
     timestamps: Option<Timestamps>,
     ports: Ports,
-    /// The window field.
     window: u16,
     /// The count of congestion marks in its segments (RFC 9768).
     ecn: Flags,

@@ -354,11 +354,6 @@ impl SackBlocks {
     /// Blocks in one segment: 40 bytes of options hold 4 (3 beside timestamps).
     pub const MAX: usize = 4;
 
-    /// No blocks.
-    pub const fn new() -> Self {
-        Self { blocks: [(Seq(0), Seq(0)); Self::MAX], len: 0 }
-    }
-
     /// Appends a block; `false` when there is no room.
     pub fn push(&mut self, left: Seq, right: Seq) -> bool {
         match self.blocks.get_mut(usize::from(self.len)) {
@@ -408,7 +403,7 @@ impl core::fmt::Debug for SackBlocks {
 
 impl FromIterator<(Seq, Seq)> for SackBlocks {
     fn from_iter<I: IntoIterator<Item = (Seq, Seq)>>(blocks: I) -> Self {
-        let mut out = Self::new();
+        let mut out = Self::default();
         for (left, right) in blocks {
             out.push(left, right);
         }

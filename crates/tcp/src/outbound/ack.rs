@@ -172,8 +172,7 @@ fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delive
     }
 }
 
-/// Removes cumulatively acknowledged segments from the flight and measures the round trip.
-/// `prior_una` and `prior_high` are what was acknowledged before, cumulatively and selectively.
+/// Removes acknowledged segments from the flight, measures the round trip; `prior_*`: state before.
 fn take_cumulative(
     transfer: &mut Transfer,
     path: &Path,

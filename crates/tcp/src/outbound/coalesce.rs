@@ -184,8 +184,7 @@ impl Outbound {
             && self.left_of_super_segment(unsent.saturating_add(1), super_len) > unsent
     }
 
-    /// Where the super-segment begins that `len` more bytes fill further, if they only join a
-    /// segment that is held back. There is always room to fill a super-segment (see `room.rs`).
+    /// Where the super-segment begins that `len` more bytes fill further, if that is held back.
     pub(crate) fn begun_super_segment(
         &self,
         path: &Path,
@@ -210,8 +209,7 @@ impl Outbound {
     }
 }
 
-/// Payload of the longest super-frame that can leave now. Waiting for more than the congestion
-/// window allows would keep the window unused, and an unused window does not grow.
+/// Payload of the longest super-frame that can leave now: an unused window does not grow.
 fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
     let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
     let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));

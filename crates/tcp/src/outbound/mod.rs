@@ -48,8 +48,7 @@ pub(crate) struct Outbound {
     pub(crate) transfer: Transfer,
     pub(crate) queue: SendQueue,
     limit: Limit,
-    /// Data is queued, none is in flight, and none can leave: for zero-window probes (RFC 9293
-    /// section 3.8.6.1), and to flush a segment that is held back.
+    /// For zero-window probes (RFC 9293 section 3.8.6.1), and to flush a segment that is held back.
     persist: Timer,
     /// Doublings of the time between zero-window probes.
     persist_backoff: u8,
@@ -99,8 +98,7 @@ bitflags::bitflags! {
         const PROBE_DUE = 1 << 3;
         /// Data that is held back, or does not fit the window as a whole, is to be sent now.
         const FLUSH_DUE = 1 << 4;
-        /// The device refused a segment: nothing leaves until a segment arrives or a timer fires
-        /// (`refused.rs`).
+        /// The device refused a segment: all waits for a segment or a timer (`refused.rs`).
         const REFUSED = 1 << 5;
         /// The last send had `SendFlags::MORE`, and no segment has arrived since.
         const MORE = 1 << 6;
@@ -114,7 +112,7 @@ bitflags::bitflags! {
 }
 
 /// The send sequence variables (RFC 9293 section 3.3.1) and the peer's options.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub(crate) iss: Seq,
     /// Oldest number not acknowledged.
@@ -127,7 +125,6 @@ pub(crate) struct Sender {
     /// The peer's window in bytes, and its largest value so far.
     pub(crate) window: u32,
     pub(crate) max_window: u32,
-    /// The peer's MSS option.
     pub(crate) peer_mss: u16,
     /// Shift of the windows that the peer announces.
     pub(crate) scale: u8,
@@ -313,17 +310,7 @@ impl Outbound {
 impl Transfer {
     fn new(now: Instant, config: &Config, iss: Seq) -> Self {
         Self {
-            snd: Sender {
-                iss,
-                una: iss,
-                nxt: iss,
-                wl1: Seq(0),
-                wl2: Seq(0),
-                window: 0,
-                max_window: 0,
-                peer_mss: DEFAULT_MSS,
-                scale: 0,
-            },
+            snd: Sender { iss, una: iss, nxt: iss, peer_mss: DEFAULT_MSS, ..Sender::default() },
             flight: Flight::default(),
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(

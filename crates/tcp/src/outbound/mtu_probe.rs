@@ -19,7 +19,6 @@ use crate::outbound::{Outbound, Outgoing, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// The search for the path's MTU.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
     /// Known to pass, or small enough.
@@ -33,7 +32,6 @@ pub(crate) struct MtuSearch {
     since: Instant,
 }
 
-/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: Seq,

@@ -145,8 +145,7 @@ impl Outbound {
         Some(len)
     }
 
-    /// Whether a segment that is not full leaves with the full ones before it. In memory all are
-    /// one frame, so Nagle's algorithm would save nothing and cause one more frame later.
+    /// Whether a segment that is not full leaves with full ones: in memory all are one frame.
     fn small_rides_along(&self, path: &Path) -> bool {
         path.link().stays_in_memory()
             && self.transfer.rtt.is_near()
@@ -154,8 +153,7 @@ impl Outbound {
             && !self.sends_urgent()
     }
 
-    /// Nagle's algorithm in Minshall's variant, as in Linux: whether a segment that is not full
-    /// waits. It waits for the acknowledgement of small segments only.
+    /// Nagle's algorithm in Minshall's variant, as in Linux: waits for small segments only.
     #[inline]
     pub(crate) fn holds_back_small(&self) -> bool {
         // Equality, because the end never lies before `flush_to`, and 2 GiB later no order holds.
@@ -172,8 +170,7 @@ impl Outbound {
             && small.le(self.transfer.snd.nxt)
     }
 
-    /// Whether a segment of `taken` bytes that ends at `end` has PSH set: it ends a write, or is a
-    /// super-frame. Linux pushes those so that receivers reassemble them at once.
+    /// Whether PSH is set on a segment: it ends a write, or is a super-frame, as in Linux.
     #[inline]
     fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
         let syn_data_end = self.transfer.rare.as_ref().and_then(|r| r.syn_data_end);
@@ -220,8 +217,7 @@ impl Outbound {
                 || self.queue.begins_segment(self.queue.end()))
     }
 
-    /// Payload of a super-frame: about a millisecond's worth, and more on short paths, so that slow
-    /// paths get no bursts (Linux's `tcp_tso_autosize`).
+    /// Payload of a super-frame: about a millisecond's, more on short paths (`tcp_tso_autosize`).
     fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
         let longest = self.transfer.super_payload(path, mss);
         if self.sends_urgent() {

@@ -175,8 +175,7 @@ impl Outbound {
             && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
     }
 
-    /// Lets the send buffer follow the congestion window: room for two windows, one in flight and
-    /// one to follow, at the size of Linux's frames in memory.
+    /// Lets the send buffer follow the congestion window: room for two, at Linux's frame sizes.
     pub(crate) fn grow_send_buffer(&mut self, path: &Path) {
         let mss = self.transfer.snd.peer_mss.min(path.path_mss());
         let frame =
@@ -185,8 +184,7 @@ impl Outbound {
         self.buffer = self.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
     }
 
-    /// Nothing more can leave after an acknowledgement: grows the buffer unless the congestion
-    /// window is full, and ends the application's wait for room.
+    /// Nothing more can leave: grows the buffer unless the window is full; ends the wait for room.
     pub(crate) fn check_room(&mut self, path: &Path) {
         if !self.flags.contains(OutFlags::ACKED | OutFlags::WAITS_FOR_ROOM) {
             return;

@@ -17,7 +17,7 @@ use crate::limits::{COMPACT_FACTOR, MAX_SEND_FRAGS, SMALL_SEGMENT};
 use crate::seq::Seq;
 
 /// Fragments by sequence range.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     /// First byte not acknowledged.
@@ -48,15 +48,8 @@ impl Entry {
 
 impl SendQueue {
     /// An empty queue whose first byte will be `start`.
-    pub(crate) const fn new(start: Seq) -> Self {
-        Self {
-            entries: VecDeque::new(),
-            una: start,
-            end: start,
-            pinned: 0,
-            cursor: 0,
-            record_ended: false,
-        }
+    pub(crate) fn new(start: Seq) -> Self {
+        Self { una: start, end: start, ..Self::default() }
     }
 
     /// Bytes queued and not acknowledged.
@@ -109,8 +102,7 @@ impl SendQueue {
         self.push_entry(frag, false);
     }
 
-    /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result.
-    /// Bytes beyond `longest` become the next fragment.
+    /// Lets `grow` add bytes to the last fragment of an open record, or begin another at `longest`.
     pub(crate) fn grow_last<T>(
         &mut self,
         longest: usize,
@@ -149,7 +141,6 @@ impl SendQueue {
         self.end += len;
     }
 
-    /// Whether a segment begins at `seq`.
     pub(crate) fn begins_segment(&self, seq: Seq) -> bool {
         if seq == self.end {
             return self.record_ended;
@@ -175,8 +166,7 @@ impl SendQueue {
         acked
     }
 
-    /// Slices up to `len` bytes from `start` on: at most [`MAX_FRAGS`] fragments, up to the next
-    /// that begins a segment. Returns the slices and their bytes.
+    /// Slices up to `len` bytes from `start` on, of one segment and [`MAX_FRAGS`] fragments.
     pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
         let mut out = FragVec::new();
         let mut taken = 0;

@@ -35,7 +35,7 @@ use crate::options::SackBlocks;
 use crate::seq::Seq;
 use crate::shared::Env;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     in_order: Run,
     out_of_order: Option<Box<OutOfOrder>>,
@@ -99,16 +99,8 @@ impl Inbound {
 
 impl ReceiveQueue {
     /// An empty queue that waits for the byte numbered `next`. No heap.
-    pub(crate) const fn new(next: Seq) -> Self {
-        Self {
-            in_order: Run::new(),
-            out_of_order: None,
-            compact_at: COMPACT_MIN_PINNED as u32,
-            next,
-            starved: false,
-            read_from: false,
-            held: 0,
-        }
+    pub(crate) fn new(next: Seq) -> Self {
+        Self { compact_at: COMPACT_MIN_PINNED as u32, next, ..Self::default() }
     }
 
     /// The number of the first byte that is missing.
@@ -346,7 +338,7 @@ impl ReceiveQueue {
 
     pub(crate) fn shrink(&mut self) {
         if self.in_order.is_empty() {
-            self.in_order = Run::new();
+            self.in_order = Run::default();
         }
         if !self.has_gaps() {
             self.out_of_order = None;

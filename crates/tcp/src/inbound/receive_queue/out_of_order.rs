@@ -83,8 +83,7 @@ impl OutOfOrder {
         self.touch(first);
     }
 
-    /// Inserts `len` bytes before range `i`, in a gap of at least that size, and joins them with
-    /// ranges that they touch. `false`: there are too many ranges.
+    /// Inserts `len` bytes in the gap before range `i`, and joins ranges; `false`: too many ranges.
     fn fill_gap(
         &mut self,
         env: &mut Env<'_>,
@@ -117,7 +116,7 @@ impl OutOfOrder {
                 if self.ranges.len() >= MAX_OUT_OF_ORDER_RANGES {
                     return false;
                 }
-                let mut run = Run::new();
+                let mut run = Run::default();
                 run.push_segment(env, frags, len);
                 self.pinned += run.pinned();
                 self.len += len;

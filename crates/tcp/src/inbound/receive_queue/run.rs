@@ -36,10 +36,6 @@ fn shared(a: &Frag, b: &Frag) -> usize {
 }
 
 impl Run {
-    pub(super) const fn new() -> Self {
-        Self { frags: VecDeque::new(), len: 0, pinned: 0 }
-    }
-
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -74,7 +70,6 @@ impl Run {
         }
     }
 
-    /// Puts the `len` bytes of a segment in front.
     pub(super) fn push_segment_front(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
         for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
             if len < SMALL_SEGMENT {
@@ -163,8 +158,7 @@ impl Run {
         max - left
     }
 
-    /// Copies every fragment shorter than a page, to merge neighbours. Longer ones pin less than
-    /// four times their length. `false`: out of pages, the rest stays.
+    /// Copies every fragment shorter than a page, to merge neighbours. `false`: out of pages.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
     }

@@ -45,7 +45,6 @@ pub(crate) struct FastOpenState {
     pub(crate) sent: Option<FastOpenCookie>,
     pub(crate) cached_mss: Option<u16>,
     pub(crate) deferred: bool,
-    /// Bytes of data in the SYN.
     pub(crate) syn_data: u32,
     /// The outcome of the handshake, until the stack takes it.
     pub(crate) outcome: Option<FastOpenOutcome>,

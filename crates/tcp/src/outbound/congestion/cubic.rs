@@ -18,7 +18,7 @@ const RENO_EIGHTHS: u64 = 15;
 const REFRESH_MS: u32 = 31;
 
 /// State of congestion avoidance.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cubic {
     /// When the present stage of congestion avoidance began (t_epoch), milliseconds, less pauses.
     epoch_ms: u32,
@@ -43,29 +43,12 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
-    pub(super) const fn new() -> Self {
-        Self {
-            epoch_ms: 0,
-            last_ms: 0,
-            last_cwnd: 0,
-            per_step: 0,
-            acked: 0,
-            w_est: 0,
-            w_max: 0,
-            undo_w_max: 0,
-            origin: 0,
-            k: 0,
-            begun: false,
-        }
-    }
-
     /// Whether the stage began less than a second ago.
     pub(super) fn began_lately(&self, now: Instant) -> bool {
         self.begun && millis(now).wrapping_sub(self.epoch_ms) < 1000
     }
 
-    /// How many segments are to be acknowledged for each step of the window, now that `acked` more
-    /// were. `delay_min` is the least round trip in microseconds.
+    /// Segments to acknowledge for each step of the window. `delay_min` is in microseconds.
     pub(super) fn acks_per_step(
         &mut self,
         cwnd: u32,
@@ -166,7 +149,7 @@ impl Cubic {
     /// > W_max is set to the congestion window size at the beginning of the current congestion
     /// > avoidance stage.
     pub(super) fn on_timeout(&mut self) {
-        *self = Self { undo_w_max: self.undo_w_max, ..Self::new() };
+        *self = Self { undo_w_max: self.undo_w_max, ..Self::default() };
     }
 
     /// Takes back the last [`decrease`](Self::decrease); the next stage begins at that window.

@@ -66,9 +66,9 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    const fn new(kind: CongestionKind) -> Self {
+    fn new(kind: CongestionKind) -> Self {
         match kind {
-            CongestionKind::Cubic => Self::Cubic(Cubic::new()),
+            CongestionKind::Cubic => Self::Cubic(Cubic::default()),
             CongestionKind::NewReno => Self::NewReno(NewReno),
         }
     }
@@ -193,8 +193,7 @@ impl Congestion {
         self.set_cwnd(cwnd);
     }
 
-    /// A congestion event: sets the threshold (the window follows by rate reduction). `flight` are
-    /// the segments sent and not cumulatively acknowledged (RFC 5681's FlightSize).
+    /// A congestion event: sets the threshold. `flight` is RFC 5681's FlightSize, in segments.
     pub(crate) fn cut(&mut self, flight: u32) {
         self.untouched = false;
         self.credit = 0;
@@ -212,7 +211,7 @@ impl Congestion {
         self.hystart.restart();
     }
 
-    /// The SYN or its acknowledgement was retransmitted.
+    /// The SYN or its acknowledgement was retransmitted, or marked (RFC 3168).
     ///
     /// > RFC 5681 section 3.1: if the SYN or SYN/ACK is lost, the initial window used by a sender
     /// > after a correctly transmitted SYN MUST be one segment consisting of at most SMSS bytes.

@@ -88,8 +88,7 @@ impl Transfer {
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
-            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC
-            // 3168 section 6.1.1; "Broken" in RFC 9768's table).
+            // A host that reflects unknown bits (RFC 3168 section 6.1.1) echoes all flags.
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 accurate::begin(self, bits);
@@ -114,8 +113,7 @@ impl Transfer {
         }
     }
 
-    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was
-    /// never sent; `pure`: it is nothing but an acknowledgement.
+    /// The flags and the ECN bits of a segment. `fresh`: has new data, `pure`: only acknowledges.
     pub(crate) fn ecn_of_segment(
         &mut self,
         fresh: bool,

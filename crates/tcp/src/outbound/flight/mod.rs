@@ -26,7 +26,6 @@ pub(crate) use age::{Aged, Resent};
 use crate::seq::Seq;
 
 bitflags::bitflags! {
-    /// Marks of a record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Mark: u8 {
         /// Acknowledged selectively.
@@ -99,7 +98,7 @@ pub(crate) struct Flight {
 }
 
 /// What an acknowledgement delivered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) now: Instant,
     /// The least round trip of the path.
@@ -115,8 +114,7 @@ pub(crate) struct Delivered {
     pub(crate) packets: u32,
     /// Bytes acknowledged for the first time, cumulatively or selectively.
     pub(crate) bytes: u32,
-    /// When the first and the last of the records were sent that are newly acknowledged
-    /// cumulatively and were sent once.
+    /// When the first and the last record newly acknowledged cumulatively was sent, if sent once.
     pub(crate) acked_at: Option<(Instant, Instant)>,
     /// When the first and the last of those were sent that are newly acknowledged selectively.
     pub(crate) sacked_at: Option<(Instant, Instant)>,
@@ -137,25 +135,8 @@ pub(crate) struct Delivered {
 }
 
 impl Delivered {
-    pub(crate) const fn new(now: Instant, min_rtt: Duration, high: Seq) -> Self {
-        Self {
-            now,
-            min_rtt,
-            echo_ms: None,
-            high,
-            acked: 0,
-            packets: 0,
-            bytes: 0,
-            acked_at: None,
-            sacked_at: None,
-            ambiguous: false,
-            original: false,
-            sacked: false,
-            late: None,
-            newest: None,
-            rack_rtt: None,
-            ignored: 0,
-        }
+    pub(crate) fn new(now: Instant, min_rtt: Duration, high: Seq) -> Self {
+        Self { now, min_rtt, high, ..Self::default() }
     }
 
     fn note_late(&mut self, start: Seq) {
@@ -208,7 +189,6 @@ impl Flight {
         self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()
     }
 
-    /// Whether everything is acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -402,8 +382,7 @@ impl Flight {
         true
     }
 
-    /// The device refused the retransmission of `start..end`: it is lost as before. Returns how
-    /// many wire segments; `None` if it was not retransmitted.
+    /// The device refused a retransmission, which is lost as before; returns its wire segments.
     pub(crate) fn on_refused(&mut self, start: Seq, end: Seq) -> Option<u32> {
         let index = self.cut_out(start, end)?;
         let record = self.records.get_mut(index)?;

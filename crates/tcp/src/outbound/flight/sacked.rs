@@ -113,8 +113,7 @@ impl Flight {
         self.sacked += packets;
     }
 
-    /// The peer received `left..right` twice: how many wire segments of it were retransmitted and
-    /// end after `marker`. Looks at a limited number of records.
+    /// The peer received `left..right` twice: how many retransmissions in it end after `marker`.
     ///
     /// The acknowledgement or another block must cover the range too, or the report is a lie.
     pub(crate) fn dsack(
