@@ -50,18 +50,15 @@ pub(crate) struct Core {
     pub(crate) sockets: Sockets,
 }
 
-/// Inputs.
 impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
         let (secret, zerocopy) = (config.secret, config.zerocopy);
         let defence =
             Defence { syn_cookies: config.syn_cookies, time_wait_reuse: config.time_wait_reuse };
+        let StackConfig { capabilities, addresses, gateways, routes, .. } = config;
         let net_config = NetConfig {
-            capabilities: config.capabilities,
-            addresses: config.addresses,
-            gateways: config.gateways,
-            routes: config.routes,
+            first_link: LinkConfig { capabilities, addresses, gateways, routes },
             secret,
             loopback_by_reference: config.loopback_by_reference,
             announce: config.announce,
@@ -195,7 +192,6 @@ impl Core {
     }
 }
 
-/// Outputs.
 impl Stack {
     /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
     pub fn has_frames(&self, link: LinkId) -> bool {
@@ -251,8 +247,7 @@ impl Stack {
 }
 
 impl Core {
-    /// Processes a bounded number of packets and notices that came by no device: loopback, and
-    /// reports of the network layer. Whether there may be more.
+    /// Processes some looped-back packets and notices; whether there may be more.
     pub(crate) fn take_inbound(&mut self, now: Instant) -> bool {
         if !self.net.has_inbound() {
             return false;
@@ -269,7 +264,6 @@ impl Core {
     }
 }
 
-/// Links.
 impl Stack {
     /// Adds a link: a device with addresses of its own. On an error nothing has changed.
     pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
@@ -319,10 +313,7 @@ impl Stack {
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
         self.core.net.link_addresses(link)
     }
-}
 
-/// Verbs for every socket.
-impl Stack {
     /// Closes a socket: `id` is stale from here on. A connection still delivers what is queued; if
     /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section
     /// 2.17). A listener resets the connections that were not accepted.
@@ -399,10 +390,7 @@ impl Stack {
         self.core.sockets.after_error_read(id);
         entry
     }
-}
 
-/// Getters.
-impl Stack {
     /// Counts.
     pub fn counters(&self) -> &Counters {
         &self.core.net.counters

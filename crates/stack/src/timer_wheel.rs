@@ -30,7 +30,6 @@ const NIL: u32 = u32::MAX;
 /// In place of a slot's number: the timer is not set.
 const UNSET: u16 = u16::MAX;
 
-/// The timers of all sockets.
 pub(crate) struct TimerWheel {
     /// Every set timer's tick is at or after this one.
     elapsed: u64,

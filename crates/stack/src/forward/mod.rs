@@ -219,9 +219,7 @@ impl Forwarder {
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.pop_front()
     }
-}
 
-impl Forwarder {
     /// Forwards the connections of `listener`, which the forwarder owns from now on, to `upstream`.
     pub fn listen(
         &mut self,
@@ -293,9 +291,7 @@ impl Forwarder {
         counters.bytes_down += self.passed.down();
         counters
     }
-}
 
-impl Forwarder {
     fn accept(&mut self, now: Instant, stack: &mut Stack, listener: Listening) {
         loop {
             if self.pairs.len() >= self.config.connections {

@@ -47,8 +47,7 @@ pub(super) fn handle_arp(
         handle_conflict(net, mem, now, link, packet.sender);
         return Err(DropReason::ArpConflict);
     }
-    // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
-    // of links that share a medium would be found at random.
+    // Only for addresses of this link, as Linux with `arp_ignore`: links may share a medium.
     let for_us = net.routes.is_ours_on(link, target);
     if packet.sender.is_unspecified() {
         // RFC 5227 section 2.1.1: a probe asks whether the target is in use.

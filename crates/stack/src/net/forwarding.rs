@@ -364,8 +364,7 @@ fn may_be_forwarded(addr: IpAddr) -> bool {
     }
 }
 
-/// Finds the transport header, or the first header that is not known, as far as the head holds it, and
-/// notes it in `received`; returns which part of a datagram the packet is.
+/// Finds the transport header in the head, or the first unknown one, and notes it in `received`.
 fn find_transport(head: &[u8], received: &mut Received) -> Part {
     if received.dst.is_ipv4() {
         let flags = u16::from_be_bytes([byte(head, 6), byte(head, 7)]);

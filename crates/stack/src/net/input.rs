@@ -31,9 +31,8 @@ use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
 impl Net {
-    /// Byte path, steps R2 and R3: handles a frame of the device. Answers what concerns the network
-    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. Packets to
-    /// ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
+    /// Byte path, steps R2 and R3: handles a frame, and answers ARP, neighbour discovery and echo.
+    /// Packets to ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
     pub(crate) fn handle_frame(
         &mut self,
         mem: &mut Mem,

@@ -24,8 +24,7 @@ pub(super) struct Link {
     pub(super) mac: Mac,
     /// Longest IP packet on the wire.
     pub(super) mtu: usize,
-    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
-    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    /// Longest IP packet of a super-frame, by family, which software cuts if the device does not.
     pub(super) max_super_v4: usize,
     pub(super) max_super_v6: usize,
     pub(super) tx_checksum: bool,
@@ -67,7 +66,6 @@ pub(super) struct Interface {
     pub(super) groups: LinkGroups,
     pub(super) speaks_v4: bool,
     pub(super) speaks_v6: bool,
-    /// Frames for the device.
     pub(super) out: VecDeque<PacketBuf>,
     /// Limit of ICMP errors about packets that came in here.
     pub(super) icmp_limit: IcmpLimit,
@@ -77,7 +75,6 @@ pub(super) struct Interface {
     /// Before this moment no address is defended.
     pub(super) defend_after: Instant,
     turn: u32,
-    /// The name that the application gave.
     pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
@@ -191,7 +188,6 @@ impl Links {
         (known && interface.up && interface.turn == id.turn).then_some(id.index)
     }
 
-    /// The id of the link at a place.
     pub(super) fn id_at(&self, index: LinkIndex) -> LinkId {
         LinkId { index, turn: self.at(index).turn }
     }

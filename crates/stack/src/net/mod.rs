@@ -13,7 +13,6 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
@@ -69,18 +68,9 @@ pub(crate) struct Mem {
     pub shared: Shared,
 }
 
-/// Settings of a [`Net`].
 #[derive(Clone, Debug)]
 pub(crate) struct NetConfig {
-    /// Of the first link's device.
-    pub capabilities: Capabilities,
-    /// Our addresses on it. The link-local IPv6 address is added where the medium is Ethernet and any other
-    /// IPv6 address is given.
-    pub addresses: Vec<Cidr>,
-    /// Default gateways, in order of preference; each must be in one of the link's networks.
-    pub gateways: Vec<IpAddr>,
-    /// Further routes: network, and the gateway that leads there.
-    pub routes: Vec<(Cidr, IpAddr)>,
+    pub first_link: LinkConfig,
     /// Keys the tables that peers fill, and the identification fields.
     pub secret: [u8; 32],
     /// Whether payload that loops back to ourselves passes by reference; otherwise it is copied
@@ -152,7 +142,6 @@ pub(crate) struct Net {
     looped_copy: bool,
     reverse_path_check: bool,
     announce: bool,
-    /// While IP forwarding is on.
     forwarding: Option<Box<Forwarding>>,
     /// Packets to this host, heads at the IP header; with packets to a group, the link that is in it.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
@@ -173,16 +162,10 @@ impl Net {
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
         let table_key = Keyed(table_key);
-        let first = LinkConfig {
-            capabilities: config.capabilities.clone(),
-            addresses: config.addresses.clone(),
-            gateways: config.gateways.clone(),
-            routes: config.routes.clone(),
-        };
         let mut routes = Routes::default();
-        routes.add_link(0, &first)?;
-        let mut interface =
-            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, (0, 0));
+        routes.add_link(0, &config.first_link)?;
+        let (caps, hash) = (&config.first_link.capabilities, table_key.clone());
+        let mut interface = Interface::new(now, caps, hash, config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
         let mut net = Self {
@@ -339,8 +322,7 @@ impl Net {
 
     // Getters.
 
-    /// The address that packets to `dst` are sent from. `scope` is the link that a link-local
-    /// destination is on, as [`LinkId::scope_id`] names it; 0: the first that fits.
+    /// The address that packets to `dst`, if link-local on link `scope`, are sent from.
     pub(crate) fn source_for(&self, dst: IpAddr, scope: u32) -> Result<IpAddr, Error> {
         let scope = match dst {
             _ if scope == 0 || !self.links.are_several() => None,
@@ -474,8 +456,7 @@ impl Net {
         self.path_generation
     }
 
-    /// A transport has proof that packets from `src` (ours) reach `dst` (RFC 4861 section 7.3.1): spares
-    /// the neighbour a probe. Once per turn and connection is enough.
+    /// Notes proof that packets from `src` reach `dst` (RFC 4861 section 7.3.1): spares a probe.
     pub(crate) fn handle_reachable(&mut self, now: Instant, (src, dst): (IpAddr, IpAddr)) {
         if let Ok((link, Hop::Neighbor(next))) = self.routes.hop(now, src, dst) {
             self.links.at_mut(link).neighbors.confirm(now, next);
@@ -484,9 +465,8 @@ impl Net {
 
     // Out. (`send`: `output.rs`.)
 
-    /// Returns packets that looped back, each put in place of `packet`, and errors about neighbours
-    /// that did not answer, one at a time until `None`. The caller bounds how many it takes in one turn;
-    /// while some are left, [`poll_timeout`](Self::poll_timeout) is already due.
+    /// Returns packets that looped back, in place of `packet`, and errors about silent neighbours,
+    /// until `None`. While some are left, [`poll_timeout`](Self::poll_timeout) is already due.
     pub(crate) fn poll_inbound(
         &mut self,
         mem: &mut Mem,

@@ -333,8 +333,7 @@ impl Net {
         if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
-    /// Queues a packet to this host, or to a group that a link is in. Payload is copied, unless the
-    /// configuration says otherwise: a receiver that never reads must not keep a sender's buffer.
+    /// Queues a packet to this host. Payload is copied by default: a receiver may never read it.
     pub(super) fn loop_back(
         &mut self,
         mem: &mut Mem,

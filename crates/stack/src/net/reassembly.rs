@@ -45,7 +45,6 @@ pub(crate) struct Fragment {
     pub(crate) payload: FragVec,
 }
 
-/// A complete datagram.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) protocol: u8,
@@ -67,7 +66,6 @@ pub(crate) struct Expired {
 /// Datagrams that wait for missing fragments.
 pub(crate) struct Reassembly {
     table: HashMap<Key, Datagram, Keyed>,
-    /// Bytes of memory pinned.
     pinned: usize,
     /// No deadline lies before this moment.
     next: Instant,

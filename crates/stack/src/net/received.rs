@@ -49,7 +49,6 @@ impl Origin {
 /// What IP said of a received packet. Made once, and passed up to the sockets as it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// The sender.
     pub(crate) src: IpAddr,
     /// The address or group of ours that it is to.
     pub(crate) dst: IpAddr,

@@ -161,7 +161,6 @@ impl Routes {
         &self.addresses
     }
 
-    /// Our addresses, each with its link.
     fn owned(&self) -> impl Iterator<Item = (Cidr, LinkIndex)> {
         self.addresses.iter().copied().zip(self.owners.iter().copied())
     }
@@ -170,7 +169,6 @@ impl Routes {
         self.owned().filter(move |&(_, owner)| owner == link).map(|(cidr, _)| cidr)
     }
 
-    /// The link that an address of ours is on.
     pub(crate) fn owner(&self, addr: IpAddr) -> Option<LinkIndex> {
         self.owned().find(|(cidr, _)| cidr.addr() == addr).map(|(_, owner)| owner)
     }

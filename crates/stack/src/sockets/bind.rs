@@ -55,7 +55,6 @@ impl BindOptions {
     }
 }
 
-/// All port reservations, by port.
 #[derive(Default)]
 pub(crate) struct Reservations {
     /// A tree: peers do not choose what is in it, and a hash would need a random key.
@@ -240,7 +239,6 @@ impl Core {
     }
 }
 
-/// The protocol of a port.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Tcp,

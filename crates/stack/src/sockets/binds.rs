@@ -110,9 +110,8 @@ impl Binds {
         self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
     }
 
-    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a socket bound to that
-    /// link takes the packet; those bound to a link come first. `fits`: whether the socket takes
-    /// packets from the peer; `Some(true)`: from no other.
+    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a link is the packet's.
+    /// `fits`: whether the socket takes packets from the peer; `Some(true)`: from no other.
     #[inline]
     pub(crate) fn find_by(
         &self,
@@ -201,7 +200,6 @@ impl Binds {
         self.entry(port).is_some_and(|p| p.bound.iter().any(is_taken))
     }
 
-    /// Whether a socket is bound to the port.
     pub(crate) fn uses(&self, port: u16) -> bool {
         self.entry(port).is_some()
     }

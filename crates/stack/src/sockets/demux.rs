@@ -40,7 +40,6 @@ impl Demux {
         Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: [u32::MAX; 2] }
     }
 
-    /// The connection with this tuple.
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
         let is_it = |index: u32| sockets.tuple(index) == Some(tuple);
         let [last, before] = self.last;
@@ -214,21 +213,20 @@ impl Core {
             && header.flags.contains(Flags::ACK)
             && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
         {
-            // As Linux, ignores the acknowledgement that would complete the handshake: the SYN,ACK
-            // is sent again, and the application has time to accept.
+            // As Linux, ignores the last acknowledgement: the SYN,ACK is sent again.
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
         self.note_unsent(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         // Data that arrives while the socket is readable is a new event if each arrival is one.
-        let before = socket.every_arrival.then(|| socket.conn.queued_receive());
+        let before = socket.reporting.every_arrival.then(|| socket.conn.queued_receive());
         let lent = self.sockets.lent.concerns(&payload);
         let disposition = socket.work(&mut self.mem, now, |conn, env| {
             conn.handle_segment(env, header, payload, arrival)
         });
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
-            socket.reported &= !Readiness::READABLE;
+            socket.reporting.reported &= !Readiness::READABLE;
         }
         match disposition {
             Disposition::Accepted => {

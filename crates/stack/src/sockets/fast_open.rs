@@ -11,17 +11,17 @@ use pagewire_tcp::{
 
 use super::cookie_cache::{CookieCache, Refusals};
 use super::derive;
-use super::handles::{Listener, Tcp};
+use super::handles::Tcp;
 use super::listener::ListenerFastOpen;
 use super::table::Socket;
 use super::tcp::Owner;
 use super::tuple::Tuple;
 use crate::config::FastOpenConfig;
-use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
 use crate::stack::{Core, Stack};
 
-pub(crate) struct FastOpenHost {
+/// Fast Open of this host: [`Stack::fast_open`].
+pub struct FastOpen {
     pub(super) mode: FastOpenMode,
     keys: FastOpenKeys,
     /// Keys derived from the stack's secret.
@@ -31,7 +31,7 @@ pub(crate) struct FastOpenHost {
     black_hole: BlackHole,
 }
 
-impl FastOpenHost {
+impl FastOpen {
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let own = FastOpenKeys::new(derive(secret, b"fast open"), None);
         Self {
@@ -44,11 +44,27 @@ impl FastOpenHost {
         }
     }
 
+    /// On which sides this host does it.
+    pub fn mode(&self) -> FastOpenMode {
+        self.mode
+    }
+
+    /// The keys with which listeners without their own make cookies.
+    pub fn keys(&self) -> FastOpenKeys {
+        self.keys
+    }
+
     /// Changes the settings, from the next connection on. Existing listeners keep their limits.
-    pub(crate) fn configure(&mut self, config: FastOpenConfig) {
+    pub fn configure(&mut self, config: FastOpenConfig) {
         self.mode = config.mode;
         self.keys = config.keys.unwrap_or(self.own);
         self.black_hole.rest = config.rest;
+    }
+
+    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
+    pub fn forget_cookies(&mut self) {
+        self.cache.clear();
+        self.refusals.clear();
     }
 }
 
@@ -68,7 +84,6 @@ impl BlackHole {
     }
 }
 
-/// How a listener answers a SYN.
 pub(crate) enum FastOpenSyn {
     /// Without Fast Open.
     Plain,
@@ -78,46 +93,10 @@ pub(crate) enum FastOpenSyn {
     Open(Option<FastOpenCookie>),
 }
 
-impl Listener<'_> {
-    /// The limit on connections whose handshakes are not complete.
-    ///
-    /// # Errors
-    /// `NoSuchSocket`.
-    pub fn fast_open_limit(&self) -> Result<u32, Error> {
-        Ok(self.socket()?.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit))
-    }
-}
-
-/// Fast Open of this host: [`Stack::fast_open`].
-pub struct FastOpen<'a>(&'a mut FastOpenHost);
-
 impl Stack {
     /// Fast Open of this host.
-    pub fn fast_open(&mut self) -> FastOpen<'_> {
-        FastOpen(&mut self.core.sockets.fast_open)
-    }
-}
-
-impl FastOpen<'_> {
-    /// On which sides this host does it.
-    pub fn mode(&self) -> FastOpenMode {
-        self.0.mode
-    }
-
-    /// The keys with which listeners without their own make cookies.
-    pub fn keys(&self) -> FastOpenKeys {
-        self.0.keys
-    }
-
-    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
-    pub fn configure(&mut self, config: FastOpenConfig) {
-        self.0.configure(config);
-    }
-
-    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
-    pub fn forget_cookies(&mut self) {
-        self.0.cache.clear();
-        self.0.refusals.clear();
+    pub fn fast_open(&mut self) -> &mut FastOpen {
+        &mut self.core.sockets.fast_open
     }
 }
 
@@ -195,9 +174,6 @@ impl Tcp<'_> {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
 }
-
-/// Listening.
-impl Listener<'_> {}
 
 impl Core {
     /// A new listener's limit: its backlog, if all listeners do Fast Open.

@@ -21,11 +21,10 @@ use crate::net::Mem;
 use crate::stack::Core;
 
 impl Core {
-    /// From now on, what either of two connections sends is memory that the other received. It is
-    /// charged to the budget of receive memory
-    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
-    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for
-    /// the connection that it came by, whose window opens only as far as its share.
+    /// From now on, what either connection sends is memory that the other received. It is charged
+    /// to [`StackConfig::receive_memory`](crate::StackConfig::receive_memory) until it is
+    /// acknowledged; and it counts as unread for the other one, whose window opens only as far as
+    /// its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
         self.tcp(b.into())?;
         self.tcp(a.into())?.socket.forwards = Some(b.into());
@@ -49,7 +48,7 @@ impl Core {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
                 && socket.flow.take().is_some_and(|flow| flow.due)
             {
-                work.queue_report(id.index(), &mut socket.unchecked);
+                work.queue_report(id.index(), &mut socket.reporting);
             }
         }
     }
@@ -159,8 +158,7 @@ impl Tcp<'_> {
 }
 
 impl TcpSocket {
-    /// Whether the stack may forward from it and to it. Not while an earlier application keeps
-    /// memory that it received: reading counts that.
+    /// Whether the stack may forward from and to it: not while an application keeps its memory.
     fn may_flow(&self) -> bool {
         self.flow.is_some() && self.holdings.is_none()
     }
@@ -171,8 +169,7 @@ impl TcpSocket {
     }
 }
 
-/// Moves data from one receive queue to the other send queue, as far as there is room and memory;
-/// returns the number of bytes. `None`: the owner has to act.
+/// Moves data between two connections as far as possible; `None`: the owner has to act.
 fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -> Option<usize> {
     if from.conn.queued_receive() == 0 || !from.conn.gives() || !to.conn.takes() {
         return None;
@@ -187,7 +184,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     from.charge(shared);
     to.charge(shared);
     // As after a read: later data is reported.
-    from.reported &= !Readiness::READABLE;
+    from.reporting.reported &= !Readiness::READABLE;
     if let Some(flow) = from.flow.as_mut().filter(|_| moved > 0) {
         flow.passed.count(flow.way, moved);
         flow.at = now;
@@ -213,8 +210,7 @@ fn is_short(mem: &Mem, reserves: usize) -> bool {
     receive.used() > receive.limit().saturating_sub(reserves * reserve)
 }
 
-/// How many more bytes of the other connection this one may queue: its share of the free receive
-/// memory, less what it has queued. An empty queue may always get some.
+/// How many more bytes this one may queue: its share of the free memory, less what is queued.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
     let queued = to.conn.send_charge();
     let share = mem.shared.receive.allowance();

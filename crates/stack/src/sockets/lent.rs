@@ -38,7 +38,6 @@ impl LentMemory {
         Self { limit, waiting: VecDeque::new() }
     }
 
-    /// When the next deadline is.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.waiting.front().map(|lent| lent.until)
     }

@@ -229,7 +229,7 @@ impl Tcp<'_> {
     /// Prepares a wait for `len` bytes: grows the receive buffer, and reports every arrival.
     pub fn expect(&mut self, len: usize) {
         let socket = &mut *self.socket;
-        socket.every_arrival = true;
+        socket.reporting.every_arrival = true;
         socket.conn.settings().make_room(u32::try_from(len).unwrap_or(u32::MAX));
         self.touch();
     }

@@ -11,6 +11,7 @@ use pagewire_tcp::{
 use super::Sockets;
 use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
+use super::listener::ListenerSocket;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
 use crate::config::Coalescing;
@@ -164,23 +165,15 @@ impl Listener<'_> {
     /// # Errors
     /// `NotSupported` if connections cannot inherit it.
     pub fn set_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        if let TcpOption::FastOpen(_)
-        | TcpOption::FastOpenKeys(_)
-        | TcpOption::FastOpenNoCookie(_) = option
-        {
-            return self.set_fast_open_option(option);
-        }
-        let set = option.apply(Arc::make_mut(&mut self.socket_mut()?.config));
-        if set { Ok(()) } else { Err(Error::NotSupported) }
-    }
-
-    pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
+        let ListenerSocket { config, fast_open, .. } = self.socket_mut()?;
         match option {
-            TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
-            TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
-            TcpOption::FastOpenNoCookie(on) => fast_open.no_cookie = on,
-            _ => return Err(Error::InvalidInput),
+            TcpOption::FastOpen(limit) => {
+                fast_open.get_or_insert_default().limit = limit.min(MAX_FAST_OPEN_QUEUE);
+            }
+            TcpOption::FastOpenKeys(keys) => fast_open.get_or_insert_default().keys = keys,
+            TcpOption::FastOpenNoCookie(on) => fast_open.get_or_insert_default().no_cookie = on,
+            _ if option.apply(Arc::make_mut(config)) => {}
+            _ => return Err(Error::NotSupported),
         }
         Ok(())
     }
@@ -227,7 +220,7 @@ impl Stack {
                     socket.path_generation = socket.path_generation.wrapping_sub(1);
                 }
                 SocketOption::Marks(marks) => socket.extra.get_or_insert_default().marks = marks,
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Coalescing(which) => {
                     let extra = socket.extra.get_or_insert_default();
                     extra.errors.get_or_insert_default().sends.coalescing = Some(which);
@@ -239,7 +232,7 @@ impl Stack {
                     udp_binds.set_link(socket.local.port(), id.index(), link);
                 }
                 SocketOption::Marks(marks) => socket.marks = marks,
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Coalescing(which) => {
                     socket.errors.get_or_insert_default().sends.coalescing = Some(which);
                 }
@@ -249,7 +242,7 @@ impl Stack {
                     socket.link = link;
                     tcp_binds.set_link(socket.local.port(), id.index(), link);
                 }
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Marks(_) | SocketOption::Coalescing(_) => {
                     return Err(Error::NotSupported);
                 }

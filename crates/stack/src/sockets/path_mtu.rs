@@ -28,7 +28,6 @@ impl TcpSocket {
         self.mtu_discover().dont_fragment()
     }
 
-    /// Whether it heeds reports about the path.
     pub(super) fn heeds_path(&self) -> bool {
         match self.mtu_discover() {
             MtuDiscover::Dont => self.tuple.remote.is_ipv6(),

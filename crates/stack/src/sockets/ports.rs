@@ -40,8 +40,7 @@ impl EphemeralPorts {
         Self { key, counters: Box::new([0; COUNTERS]), random }
     }
 
-    /// A port for `local` towards `remote` (none for a socket without a peer) that `is_free`
-    /// allows; `None` when it allows no ephemeral port at all.
+    /// A port for `local` towards `remote`, if any, that `is_free` allows; `None` if there is none.
     pub(crate) fn choose(
         &mut self,
         local: IpAddr,

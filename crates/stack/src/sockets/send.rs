@@ -118,9 +118,9 @@ impl Tcp<'_> {
     /// Marks the socket after something was queued, unless that waits to be coalesced.
     pub(super) fn after_queueing(&mut self) {
         if !self.socket.conn.is_coalescing() {
-            if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
-            {
-                self.socket.reported &= !Readiness::WRITABLE;
+            let reported = &mut self.socket.reporting.reported;
+            if reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable() {
+                *reported &= !Readiness::WRITABLE;
             }
             self.touch();
         }

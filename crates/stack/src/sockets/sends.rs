@@ -80,7 +80,6 @@ impl Sends {
         last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
     }
 
-    /// Whether this is the completion of the last send.
     pub(super) fn is_last(&self, completion: &Completion) -> bool {
         // It lives, so no other has its address.
         core::ptr::eq(self.last.as_ptr(), completion)

@@ -9,7 +9,7 @@ use super::tcp::TcpSocket;
 use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {
@@ -42,7 +42,6 @@ impl Socket {
         }
     }
 
-    /// The error queue, if there is one.
     pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
         match self {
             Self::Tcp(socket) => socket.errors(),
@@ -59,19 +58,17 @@ impl Socket {
         }
     }
 
-    /// Whether it is on the list `unchecked`, and the readiness that its owner knows.
-    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
+    pub(crate) fn reporting(&mut self) -> Option<&mut Reporting> {
         match self {
-            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Tcp(socket) => Some(&mut socket.reporting),
+            Self::Listener(socket) => Some(&mut socket.reporting),
+            Self::Udp(socket) => Some(&mut socket.reporting),
             Self::TimeWait(_) => None,
         }
     }
 }
 
-/// A slab with generations. Sockets are boxed, so a slot costs 24 bytes and a closed connection
-/// gives its memory back at once; inside the stack a socket goes by its index alone.
+/// A slab with generations. Sockets are boxed: a slot costs 24 bytes. The stack uses indices alone.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
@@ -151,7 +148,6 @@ impl Table {
         Some(SocketId { index, generation: slot.generation })
     }
 
-    /// The socket that `id` names.
     pub(crate) fn get(&self, id: SocketId) -> Result<&Socket, Error> {
         let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_ref()).ok_or(Error::NoSuchSocket)

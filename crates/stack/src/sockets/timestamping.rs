@@ -22,7 +22,6 @@ bitflags::bitflags! {
     }
 }
 
-/// Requests for timestamps of one connection.
 pub(crate) struct Timestamps {
     pub(super) kinds: TxTimestamping,
     /// Byte 0: the first byte that was not acknowledged at the first request.

@@ -25,7 +25,6 @@ impl UdpSocket {
         if v6 { v6_settings } else { v4_settings }
     }
 
-    /// Whether it receives from the group by a link.
     fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
         // As Linux, which compares the link in IPv4 only.
         let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);

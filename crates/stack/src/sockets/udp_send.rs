@@ -265,8 +265,7 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// Splits the payload, by reference, and sends the datagrams. If the first cannot be sent, none
-    /// is; later ones that are dropped are counted, and lost to the caller as in the network.
+    /// Sends the payload as datagrams: none if the first cannot be sent; later drops are counted.
     pub(super) fn output_segments(
         &mut self,
         now: Instant,

@@ -30,11 +30,8 @@ type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 impl Stack {
     /// Opts a socket, or a listener's later connections, in to zero-copy sends, or out again.
     pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
-        match self.core.sockets.table.get_mut(id.into())? {
-            Socket::Tcp(socket) => socket.zerocopy = on,
-            Socket::Listener(socket) => socket.zerocopy = on,
-            Socket::Udp(socket) => socket.zerocopy = on,
-            Socket::TimeWait(_) => {}
+        if let Some(reporting) = self.core.sockets.table.get_mut(id.into())?.reporting() {
+            reporting.zerocopy = on;
         }
         Ok(())
     }
@@ -42,9 +39,9 @@ impl Stack {
     /// Whether a socket has opted in to zero-copy sends.
     pub fn zerocopy(&self, id: impl Into<SocketId>) -> Result<bool, Error> {
         Ok(match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => socket.zerocopy,
-            Socket::Listener(socket) => socket.zerocopy,
-            Socket::Udp(socket) => socket.zerocopy,
+            Socket::Tcp(socket) => socket.reporting.zerocopy,
+            Socket::Listener(socket) => socket.reporting.zerocopy,
+            Socket::Udp(socket) => socket.reporting.zerocopy,
             Socket::TimeWait(_) => false,
         })
     }
@@ -93,7 +90,7 @@ impl Tcp<'_> {
             let mut nothing = FragVec::new();
             return self.with(now, |conn, env| conn.send(env, &mut nothing, SendFlags::empty()));
         }
-        if !socket.zerocopy && call.completion.is_none() {
+        if !socket.reporting.zerocopy && call.completion.is_none() {
             return self.send_copied(now, frags, flags);
         }
         let config = &self.work.zerocopy;
@@ -172,8 +169,7 @@ impl Tcp<'_> {
         }
     }
 
-    /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues
-    /// the last call in memory: no clock is needed. `None`: it has to be sent as any other.
+    /// Queues one fragment that only adds to coalescing data and continues the last call in memory.
     #[inline]
     pub(super) fn coalesce_lent(
         &mut self,
@@ -194,7 +190,7 @@ impl Tcp<'_> {
         let [frag] = frags.as_mut_slice() else { return None };
         let config = &self.work.zerocopy;
         let socket = &mut *self.socket;
-        let plain = socket.zerocopy && socket.forwards.is_none() && call.id.is_none();
+        let plain = socket.reporting.zerocopy && socket.forwards.is_none() && call.id.is_none();
         let errors = socket.extra.as_mut()?.errors.as_mut()?;
         if !plain || errors.coalescing(config) == Coalescing::Linux {
             return None;
@@ -251,7 +247,7 @@ impl Udp<'_> {
     ) -> Result<usize, Error> {
         let len = total(&data);
         let ends = self.ends(to, len)?;
-        if len == 0 || !self.socket.zerocopy {
+        if len == 0 || !self.socket.reporting.zerocopy {
             let data = joined(self.mem, &data, len, CopyReason::AppWrite)?;
             return self.put(now, (ends, to.more), data, len);
         }
@@ -310,8 +306,8 @@ impl Sockets {
             self.report_again(id, Readiness::ERROR_QUEUE);
         } else {
             let readiness = socket.readiness();
-            if let Some((_, reported)) = socket.report_state() {
-                *reported &= readiness;
+            if let Some(reporting) = socket.reporting() {
+                reporting.reported &= readiness;
             }
         }
     }

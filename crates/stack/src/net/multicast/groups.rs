@@ -127,7 +127,6 @@ impl Groups {
 
     // In.
 
-    /// A router's query.
     pub(crate) fn handle_query(&mut self, now: Instant, query: &Query) {
         let before = self.version(now);
         // RFC 3376 section 8.12: the time for which an older router is remembered is the robustness

@@ -138,8 +138,7 @@ pub(super) fn handle_igmp(
     packet: &PacketBuf,
     received: &Received,
 ) -> Result<(), DropReason> {
-    // RFC 3376 section 4: messages are sent with a time to live of 1. A message with another value
-    // came through a router, or was meant to.
+    // RFC 3376 section 4: messages have a time to live of 1; others came through a router.
     if received.hop_limit != HOP_LIMIT || received.loopback {
         return Err(DropReason::GroupMessage);
     }
@@ -198,7 +197,6 @@ pub(super) fn handle_mld(
     Ok(())
 }
 
-/// Sends the reports that are due.
 pub(super) fn send_reports(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
     for v6 in [false, true] {
         let src = report_source(net, link, v6);
