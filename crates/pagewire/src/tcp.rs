@@ -1,4 +1,4 @@
-//! Streams and listeners: the verbs `send` and `recv_chunks` of a program, where a byte's path begins
+//! Streams and listeners: the verbs `write`, `send` and `recv_chunks` of a program, where a byte's path begins
 //! and ends.
 
 use std::io::{self, IoSlice, Read, Write};
@@ -39,6 +39,7 @@ impl TcpStream {
     pub(crate) fn wait_connected(&self, patience: Patience) -> io::Result<()> {
         let id = self.0.id;
         self.0.host.shared.wait(id, Interest::Write, patience, |stack, clock| {
+            // Has the SYN, and what else waits, flushed.
             clock.now();
             let readiness = stack.readiness(id)?;
             if let Some(error) = stack.take_error(id) {

@@ -152,9 +152,9 @@ impl Stack {
         self.core.sockets.work.starved_until = now + STARVED_CHECK;
     }
 
-    /// Ends a turn: collects what other threads released. Debug builds check that no page is lost.
+    /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
+    /// are the work of another turn. Debug builds check that no page is lost.
     pub fn end_turn(&mut self) {
-        self.core.drain_completions();
         self.core.mem.pool.drain();
         #[cfg(debug_assertions)]
         self.audit.check(&self.core.mem.pool);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, plain};
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
-    BindOptions, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness, RecvFlags,
+    BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness, RecvFlags,
     SendFlags, StackConfig, TcpId, ZeroCopyCall,
 };
 
@@ -89,6 +89,25 @@ fn a_send_completes_under_its_id_once_the_peer_has_the_data_and_nobody_holds_it(
     assert_eq!(p.a.poll_error_queue(client), None);
     let entry = done(0, 0).unwrap();
     assert_eq!((entry.errno(), entry.origin()), (0, ErrorOrigin::ZeroCopy));
+}
+
+#[test]
+fn a_release_after_the_last_look_of_a_turn_stays_pending() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    send(&mut p, client, [bytes(4000)]);
+    p.run(Duration::from_millis(100));
+    let mut held = Vec::new();
+    let all = Chunks { max: 4000, into: &mut held };
+    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, all, RecvFlags::empty()), Ok(4000));
+    p.run(Duration::from_millis(100));
+    while p.a.poll_event().is_some() {}
+    // Another thread drops it between the last report of a driver's turn and the turn's end.
+    drop(held);
+    p.a.end_turn();
+    assert!(p.a.completions().is_pending(), "a driver that looks before it sleeps would not see it");
+    assert!(p.a.poll_event().is_some());
+    assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }
 
 #[test]

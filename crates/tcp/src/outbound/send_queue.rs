@@ -102,7 +102,8 @@ impl SendQueue {
         self.push_entry(frag, false);
     }
 
-    /// Lets `grow` add bytes to the last fragment of an open record, or begin another at `longest`.
+    /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result.
+    /// If that makes it longer than `longest`, the bytes just added become the next fragment.
     pub(crate) fn grow_last<T>(
         &mut self,
         longest: usize,
