@@ -5,7 +5,6 @@
 pub enum Access {
     /// Nothing may: a `&[u8]` may be formed.
     Private,
-    /// Another process, a guest or a thread may: the bytes are only copied or snapshotted, never
-    /// borrowed.
+    /// Another process, a guest or a thread may: the bytes are only copied, never borrowed.
     Shared,
 }

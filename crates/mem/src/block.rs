@@ -7,8 +7,7 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::pool::{PagePool, PoolShared};
 
-/// A page that a [`Carver`](crate::Carver) fills, or the pages of one frame. Its drop returns them to the
-/// pool, then gives back their charge: fields are dropped in this order.
+/// The page of a [`Carver`](crate::Carver), or those of one frame; the charge is given back last.
 pub(crate) struct Block {
     pub(crate) pages: Pages,
     #[allow(dead_code, reason = "held until it is dropped")]
@@ -53,7 +52,6 @@ impl core::fmt::Debug for Loan {
     }
 }
 
-/// Adjacent pages.
 pub(crate) struct Pages {
     pool: Arc<PoolShared>,
     /// Bytes `start..start + len` of the pool's region.
@@ -62,8 +60,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Takes up to `want` adjacent pages, with at least `need` bytes; `None` if there are none, or
-    /// if the pool's memory is not private.
+    /// Takes up to `want` adjacent pages, with at least `need` bytes, of a private pool.
     pub(crate) fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
         if pool.access() != Access::Private {
             return None;

@@ -66,7 +66,6 @@ impl Charge {
         self.pages
     }
 
-    /// Whether it is charged to `budget`.
     pub(crate) fn is_of(&self, budget: &Arc<PageBudget>) -> bool {
         Arc::ptr_eq(&self.budget, budget)
     }

@@ -50,8 +50,7 @@ impl Carver {
         }
     }
 
-    /// Room for `len` bytes, at most a page, aligned to a cache line; `None` if the pool has no
-    /// free page, or is not private.
+    /// Room for `len` bytes, at most a page, on a cache line; `None` without a free, private page.
     #[inline(always)]
     pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
         let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
@@ -65,8 +64,7 @@ impl Carver {
         Some(Room { carver: self, len, whole })
     }
 
-    /// Starts a page: the block's next, else the oldest full one if it has no other holder, else
-    /// the first of a new block.
+    /// Starts a page: the block's next, else the oldest full one that is free, else a new one.
     #[cold]
     fn renew(&mut self, pool: &mut PagePool) -> Option<()> {
         self.full.extend(self.page.take());
@@ -155,8 +153,7 @@ impl Room<'_> {
     }
 }
 
-/// Adjacent pages for one frame alone, and the [`Loan`] that is charged for them: dropped right after
-/// them.
+/// Adjacent pages for one frame alone, and the [`Loan`] charged for them, which is dropped last.
 pub struct Lone {
     pages: Pages,
     loan: Loan,
@@ -164,8 +161,7 @@ pub struct Lone {
 }
 
 impl Lone {
-    /// Pages for `len` bytes, at most a group of them; `None` if the pool has no such run free, or is not
-    /// private.
+    /// Pages for `len` bytes, at most a group; `None` without a free run, or if others may write.
     pub fn new(pool: &mut PagePool, len: usize, loan: Loan) -> Option<Self> {
         let want = len.max(1).div_ceil(PAGE_SIZE);
         let pages = if want > GROUP_PAGES { None } else { Pages::take(pool, want, len) };
@@ -181,8 +177,7 @@ impl Lone {
         unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
     }
 
-    /// Turns `range` of the bytes into a fragment; a range beyond the end is truncated. An empty
-    /// range keeps nothing.
+    /// Turns `range` of the bytes into a fragment, cut at their end. An empty range keeps nothing.
     pub fn commit(self, range: Range<usize>) -> Frag {
         let end = range.end.min(self.len);
         let start = range.start.min(end);

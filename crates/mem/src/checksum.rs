@@ -18,8 +18,7 @@ impl Checksum {
 
     /// Adds the bytes of a slice.
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        // Native-endian words: RFC 1071 section 2(B), the sum is the same except for a byte swap,
-        // undone in `fold`.
+        // Native-endian words (RFC 1071 section 2(B)): the sum is byte-swapped, undone in `fold`.
         let mut sum: u64 = 0;
         let mut chunks = bytes.chunks_exact(4);
         for c in &mut chunks {

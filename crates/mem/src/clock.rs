@@ -5,8 +5,7 @@ use core::time::Duration;
 
 /// A moment in nanoseconds since a zero that the caller chose.
 ///
-/// Only differences have a meaning. A driver reads it from a monotonic clock once per turn; tests
-/// count it up.
+/// Only differences have a meaning. A driver reads it from a monotonic clock once per turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 

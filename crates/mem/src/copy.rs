@@ -33,8 +33,7 @@ pub enum CopyReason {
     Snapshot,
     /// A fault wrapper damaged a private copy.
     Fault,
-    /// A queue that fills registered memory was given a frame of somebody else's, which was moved out
-    /// of there.
+    /// A frame of another owner was moved out of the registered memory of a queue.
     Misplaced,
     /// At the device's boundary, sending: the kernel copies out of our pages.
     DeviceTx,
@@ -169,8 +168,7 @@ pub(crate) unsafe fn copy_payload(
     }
 }
 
-/// A copy whose source may change under it: the bytes are whatever they were when read, and the
-/// compiler may assume nothing about them.
+/// A copy whose source may change under it: the compiler may assume nothing about the bytes.
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes and `src` for reads.
@@ -201,10 +199,9 @@ unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Whether the destination lies a few bytes behind the source, pages left aside. Some processors (Zen 3)
-/// then take every store of the string instruction, which the C library's `memcpy` uses too, for one
-/// into what is still to be read, and copy byte by byte: eight times as slow. Buffers from an allocator
-/// begin 16 bytes behind a page, and what is copied is mostly pages.
+/// Whether the destination lies a few bytes behind the source, pages left aside. Some processors
+/// (Zen 3) then take every store of the string instruction, as in the C library's `memcpy`, for one
+/// into what is still to be read, and copy byte by byte: eight times as slow.
 #[cfg(target_arch = "x86_64")]
 fn trails(dst: *const u8, src: *const u8) -> bool {
     let behind = dst.addr().wrapping_sub(src.addr()) % PAGE_SIZE;
@@ -255,8 +252,7 @@ unsafe fn copy_lines(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// `copy_shared` of 16 bytes to 64, by sixteen. The last sixteen may cover some of those before:
-/// what they were read as first, nobody has seen.
+/// `copy_shared` of 16 bytes to 64, by sixteen. The last sixteen may cover some of those before.
 ///
 /// # Safety
 /// As [`copy_shared`], and `len` is at least 16.

@@ -28,19 +28,16 @@ pub use hold::Owner;
 /// Fragments in order; two without an allocation, which most packets need.
 pub type FragVec = SmallVec<[Frag; 2]>;
 
-/// A range of bytes that does not move and, unless [`Access::Shared`], is not written while any
-/// clone of it lives.
+/// Bytes that do not move and, unless [`Access::Shared`], are not written while any clone lives.
 ///
-/// A clone takes a reference, a drop releases it; the last drop returns the memory to its owner:
-/// the page pool, the sender's buffer, a region.
+/// The drop of the last clone returns the memory to the pool, the sender's buffer or the region.
 pub struct Frag {
     ptr: NonNull<u8>,
     len: u32,
     /// The number of its piece in a completion: only fragments of one piece are joined, because two
     /// pieces may be two allocations that are adjacent by chance. 0 elsewhere.
     piece: u16,
-    /// Whole pages that any part of it keeps, where pages are not counted one by one (in a block);
-    /// 0: as many as it touches.
+    /// Whole pages that any part of it keeps, if it lies in a block; 0: as many as it touches.
     pages: u8,
     access: Access,
     hold: Hold,
@@ -173,8 +170,7 @@ impl Frag {
         }
     }
 
-    /// Bytes of memory that this fragment keeps from reuse: whole pages of a pool, otherwise its
-    /// length.
+    /// Bytes of memory that it keeps from reuse: whole pages of a pool, otherwise its length.
     pub fn pinned(&self) -> usize {
         match &self.hold {
             Hold::Pages(_) if self.len > 0 => {
@@ -193,8 +189,7 @@ impl Frag {
         self.pages == 1
     }
 
-    /// The part of [`pinned`](Self::pinned) that belongs to a pool, which can run out. 0 for memory
-    /// of its sender.
+    /// The part of [`pinned`](Self::pinned) that belongs to a pool, which can run out.
     pub fn pinned_pages(&self) -> usize {
         match &self.hold {
             Hold::Pages(_) => self.pinned(),
@@ -260,8 +255,7 @@ impl Frag {
         }
     }
 
-    /// Appends `next` if it continues this fragment in the same memory under the same hold;
-    /// otherwise returns it.
+    /// Appends `next` if it continues this fragment in memory under the same hold; else returns it.
     pub fn try_append(&mut self, next: Self) -> Result<(), Self> {
         if next.is_empty() {
             return Ok(());
@@ -275,6 +269,18 @@ impl Frag {
         }
         self.append(next);
         Ok(())
+    }
+
+    /// Appends the fragment to `out`, as part of the last one there if it continues that.
+    #[inline]
+    pub fn append_to(self, out: &mut FragVec) {
+        let rest = match out.last_mut() {
+            Some(last) => last.try_append(self),
+            None => Err(self),
+        };
+        if let Err(frag) = rest {
+            out.push(frag);
+        }
     }
 
     /// Appends a fragment for which [`can_append`](Self::can_append) is true.
@@ -291,8 +297,7 @@ impl Frag {
         next.forget_pages();
     }
 
-    /// Whether `next`, which is not empty, continues this fragment in the same memory under the
-    /// same hold.
+    /// Whether `next`, which is not empty, continues this fragment in memory under the same hold.
     pub(crate) fn can_append(&self, next: &Self) -> bool {
         let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
         let one_piece = self.piece == next.piece && self.piece != LAST_PIECE;
@@ -305,8 +310,7 @@ impl Frag {
         self.addr() + self.len() == next.addr() && self.access == next.access
     }
 
-    /// Copies `dst.len()` bytes from `offset` on into `dst`, fewer at the end of the fragment;
-    /// returns how many.
+    /// Copies up to `dst.len()` bytes from `offset` on into `dst`; returns how many.
     pub fn copy_to(
         &self,
         offset: usize,
@@ -373,8 +377,7 @@ impl Frag {
         }
     }
 
-    /// The bytes as [`Bytes`] that keep the memory, without a copy; returns the fragment if others
-    /// may change them.
+    /// The bytes as [`Bytes`], without a copy; returns the fragment if others may change them.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
         self.into_bytes_with(Held::default())
     }

@@ -6,10 +6,9 @@
 //!      \---- return list <---- last reference <---- take_back(id) <---------/
 //! ```
 //!
-//! The application names a page by a [`BufferId`]: the page's number and generation, which counts
-//! how many times the page was handed out. The holds are counted here, in private memory: an id
-//! that was never handed out, is out of range, was returned before or has an earlier generation is
-//! refused, and changes nothing.
+//! The application names a page by a [`BufferId`]: its number and generation, which counts how many
+//! times it was handed out. The holds are counted here, in private memory: any other id, or one
+//! that was returned before, is refused and changes nothing.
 
 use std::sync::{Arc, Weak};
 
@@ -95,8 +94,7 @@ impl Lease {
     /// The pool is new, nothing was allocated from it.
     ///
     /// # Errors
-    /// [`MemError::Claimed`] if pages of the pool are in use; [`MemError::Length`] if it has more
-    /// than ids can name.
+    /// [`MemError::Claimed`] if pages are in use; [`MemError::Length`] if ids cannot name them all.
     pub fn all(pool: &mut PagePool) -> Result<Self, MemError> {
         let mut lease = Self::none(pool)?;
         if pool.stats().free != pool.stats().total {
@@ -124,8 +122,7 @@ impl Lease {
         Ok(Self { pool: Arc::clone(pool.shared()), pages, references: 0, unposted: 0 })
     }
 
-    /// Hands out the bytes of a fragment, page by page and in order, each shown to `each`; returns
-    /// a fragment of another pool.
+    /// Hands out the bytes of a fragment page by page to `each`; returns one of another pool.
     pub fn hand_out(&mut self, frag: Frag, mut each: impl FnMut(Handed)) -> Result<(), Frag> {
         let Some(start) = frag.offset_in(&self.pool).filter(|_| !frag.is_empty()) else {
             return Err(frag);
@@ -184,8 +181,7 @@ impl Lease {
         self.references
     }
 
-    /// Whether nothing else refers to the pool: no device, no receive queue, and the application
-    /// holds nothing that was handed out.
+    /// Whether nothing else refers to the pool, and nothing that was handed out is held.
     pub fn is_home(&self) -> bool {
         self.references == 0 && Arc::strong_count(&self.pool) == 1
     }
@@ -226,8 +222,7 @@ impl View {
         self.region.copy_shared_out(offset, into)
     }
 
-    /// The bytes as a fragment, with a reference of its own to their pages; `None` if the pool is
-    /// gone or the range is not in it.
+    /// The bytes as a fragment of its own; `None` if the pool is gone or the range is not in it.
     ///
     /// # Safety
     /// This view's lease handed the range out ([`Handed`]), and its id was not given back yet.

@@ -75,11 +75,9 @@ pub const MAX_PAGE_REFS: u32 = 1 << 31;
 /// cost of a string copy.
 pub const SNAPSHOT_LEN: usize = 2048;
 
-/// Deferred owners that a thread keeps room for once it needed so much: 40 KiB, what the
-/// acknowledgement of one full window releases.
+/// Deferred owners that a thread keeps room for: 40 KiB, for the release of one full window.
 pub const LATER_KEPT: usize = 1024;
 
-// Lengths up to `MAX_FRAG_LEN` must be valid lengths of slices, and byte offsets of pages of the
-// largest pool must fit `usize`.
+// Lengths up to `MAX_FRAG_LEN` must be valid for slices, and byte offsets must fit `usize`.
 const _: () = assert!(usize::BITS == 64, "Pagewire needs a 64-bit machine");
 const _: () = assert!(GROUP_PAGES <= 64, "a group is one word of the free map");

@@ -76,8 +76,7 @@ enum Found {
 impl Place {
     /// Finds a place for the given lengths of fragments: whole pages, in stream order.
     ///
-    /// Adjacent pages take one system call in a region's life; others one for each run of adjacent
-    /// pages, and one more.
+    /// Adjacent pages take one system call in a region's life; others one per run, and one more.
     pub fn find<'a, I>(parts: I) -> Result<Self, MapFault>
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
@@ -85,8 +84,7 @@ impl Place {
         Self::find_in(parts, false)
     }
 
-    /// As [`find`](Self::find), but only in memory that can never be made writable: for callers
-    /// that hand out addresses.
+    /// As [`find`](Self::find), but only in memory that can never be made writable.
     pub fn find_sealed<'a, I>(parts: I) -> Result<Self, MapFault>
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
@@ -118,8 +116,7 @@ impl Place {
         }
     }
 
-    /// Makes the mapping of the very fragments that the place was found for, cut to the requested
-    /// lengths. `None`: they are others.
+    /// Makes the mapping of the fragments, cut to the requested lengths. `None`: they are others.
     pub fn fill(self, frags: FragVec) -> Option<Mapping> {
         match self.0 {
             Found::Window(mapping) => Some(mapping),
@@ -163,8 +160,7 @@ impl View {
         Self { len, ..self }
     }
 
-    /// Whether `next` begins where this ends, in the same memory: adjacent bytes of two allocations
-    /// are no slice.
+    /// Whether `next` begins where this ends, in one allocation: otherwise they are no slice.
     fn is_followed_by(&self, next: &Self) -> bool {
         let same = match (&self.region, &next.region) {
             (Some(a), Some(b)) => a.is(b),
@@ -175,8 +171,7 @@ impl View {
 }
 
 impl Mapping {
-    /// A mapping of adjacent fragments in one memory, whatever their alignment. `None`: they are
-    /// not, or there is no memory for the region's alias.
+    /// A mapping of adjacent fragments in one memory, if there is memory for the region's alias.
     fn adjacent(frags: FragVec) -> Option<Self> {
         let (mut calls, mut start, mut len) = (0, None, 0);
         let mut last: Option<View> = None;
@@ -333,8 +328,7 @@ pub(crate) struct Window {
     start: NonNull<u8>,
     len: usize,
     calls: u32,
-    /// Mapped where no pages are, if addresses are given away: an empty file, so that an access is
-    /// `SIGBUS`.
+    /// An empty file, mapped where no pages are if addresses are given away: an access is `SIGBUS`.
     nothing: Option<OwnedFd>,
     /// It was unmapped, or cannot be.
     given_up: bool,
@@ -420,11 +414,8 @@ impl Window {
         self.calls += 1;
         Ok(())
     }
-}
 
-impl Window {
-    /// Unmaps all addresses, for good; `false`: the system refuses, so that the pages stay visible
-    /// there.
+    /// Unmaps all addresses, for good; `false`: the system refuses, and the pages stay visible.
     pub(crate) fn unmap(&mut self) -> bool {
         self.given_up = true;
         #[cfg(test)]

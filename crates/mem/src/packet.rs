@@ -100,9 +100,8 @@ impl PacketBuf {
         }
     }
 
-    /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx): an
-    /// answer is sent in the memory of the question. The head's old bytes stay until they are
-    /// overwritten.
+    /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx), to
+    /// answer in it. Old bytes stay until they are overwritten.
     pub fn clear_for_tx(&mut self) {
         (self.start, self.end) = (HEAD_CAPACITY as u16, HEAD_CAPACITY as u16);
         self.frags.clear();
@@ -153,8 +152,7 @@ impl PacketBuf {
         self.head.get_mut(start..start + n)
     }
 
-    /// Removes `n` bytes from the front of the head; `false`, and nothing is removed, if the head
-    /// has fewer.
+    /// Removes `n` bytes from the front of the head; `false`, and no change, if it has fewer.
     pub fn pull(&mut self, n: usize) -> bool {
         if n > self.head().len() {
             return false;
@@ -163,8 +161,7 @@ impl PacketBuf {
         true
     }
 
-    /// Makes room for `n` bytes behind the head and returns it; `None` if there is too little. For
-    /// headers only: payload goes into fragments.
+    /// Makes room for `n` header bytes behind the head; `None` if there is too little.
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
@@ -205,22 +202,18 @@ impl PacketBuf {
         if self.frag_len.checked_add(len).is_none() {
             return Err(frag);
         }
-        let frag = match self.frags.last_mut() {
-            Some(last) => match last.try_append(frag) {
-                Ok(()) => {
-                    self.frag_len += len;
-                    return Ok(());
-                }
-                Err(frag) => frag,
-            },
-            None if frag.is_empty() => return Ok(()),
-            None => frag,
+        let rest = match self.frags.last_mut() {
+            Some(last) => last.try_append(frag),
+            None if frag.is_empty() => Ok(()),
+            None => Err(frag),
         };
-        if self.frags.len() >= MAX_FRAGS {
-            return Err(frag);
+        if let Err(frag) = rest {
+            if self.frags.len() >= MAX_FRAGS {
+                return Err(frag);
+            }
+            self.frags.push(frag);
         }
         self.frag_len += len;
-        self.frags.push(frag);
         Ok(())
     }
 

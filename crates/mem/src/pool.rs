@@ -25,8 +25,7 @@ const NIL: u32 = u32::MAX;
 /// The free map's word of a group that is wholly free.
 const WHOLE: u64 = u64::MAX >> (64 - GROUP_PAGES);
 
-/// Aligned to a pair of cache lines, which processors fetch together: threads that return pages do
-/// not slow down those that count references.
+/// Aligned to a pair of cache lines, so that returns of pages do not slow down counting.
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
@@ -164,12 +163,10 @@ impl PagePool {
     /// [`PoolAudit::is_conserved`] holds after every call on the pool, its writers and its fragments. A
     /// page is out once, however many fragments share it, and a writer's spare pages are out.
     pub fn audit(&self) -> PoolAudit {
-        // The list before the counts: a page on it stays there with a count of 0, while one that is
-        // out now may be on it soon.
+        // The list before the counts: a page on it stays there, and one that is out may join it.
         let mut returned = vec![false; self.shared.refs.len()];
         let mut page = self.shared.returned.0.load(Ordering::Acquire);
-        // Only the owner takes pages off the list, and is borrowed: the list behind this head is
-        // stable.
+        // Only the owner takes pages off the list: behind this head it is stable.
         while let (Some(seen), Some(next)) =
             (returned.get_mut(page as usize), self.shared.next.get(page as usize))
         {
@@ -210,9 +207,8 @@ impl PagePool {
     /// A run of up to `want` adjacent pages (at most one group), as `(first, count)`, each with one
     /// reference that the caller owns; `None` if no page is free.
     ///
-    /// Prefers, in this order: the pages that follow page `after - 1`; for less than a group, the
-    /// first run in a partly used group that is long enough; the most recently freed whole group;
-    /// the longest run in a partly used group.
+    /// Prefers the pages that follow page `after - 1`; then, for less than a group, a run in a
+    /// partly used group; then the most recently freed whole group; then the longest run.
     pub(crate) fn alloc_run(
         &mut self,
         want: usize,
@@ -278,8 +274,7 @@ impl PagePool {
         }
     }
 
-    /// Among the next [`SCAN_GROUPS`] partly free groups, the first run of `want` pages, or the
-    /// longest shorter one: group, start and length.
+    /// Among the next [`SCAN_GROUPS`] partly free groups, a run of `want` pages, or the longest.
     fn scan(&mut self, want: usize) -> Option<(usize, usize, usize)> {
         let mut best: Option<(usize, usize, usize)> = None;
         let (mut from, mut wrapped) = (self.hint, false);
@@ -383,8 +378,7 @@ fn runs(word: u64, len: usize) -> u64 {
     starts
 }
 
-/// Start and length of the first run of at least `want` set bits, capped, or of the longest, if
-/// that is longer than `than`, which is less than `want`.
+/// Start and length of the first run of `want` set bits, or of the longest above `than`.
 fn longest_run(word: u64, want: usize, than: usize) -> Option<(usize, usize)> {
     let first = |starts: u64| starts.trailing_zeros() as usize;
     match runs(word, want) {
@@ -413,8 +407,7 @@ impl PoolShared {
         offset / PAGE_SIZE..=(offset + len - 1) / PAGE_SIZE
     }
 
-    /// Adds a reference to every page that `offset..offset+len` touches. The caller already holds
-    /// one, so no count is 0.
+    /// Adds a reference to every page that `offset..offset+len` touches; the caller has one.
     pub(crate) fn acquire(&self, offset: usize, len: usize) {
         if len == 0 {
             return;
@@ -429,8 +422,7 @@ impl PoolShared {
         }
     }
 
-    /// Drops one reference to every page that `offset..offset+len` touches; pages without any are
-    /// returned, in one push.
+    /// Drops one reference to every page that the range touches; returns free pages in one push.
     pub(crate) fn release(&self, offset: usize, len: usize) {
         if len == 0 {
             return;

@@ -1,7 +1,6 @@
 //! The list of reasons for which a crate drops packets.
 
-/// Declares an enum of drop reasons: its name and meaning, then variant, stable name and meaning of
-/// each.
+/// Declares an enum of drop reasons: name and meaning, then the same and a stable name of each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! drop_reasons {

@@ -82,8 +82,7 @@ pub(crate) struct Inner {
     /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
-    /// The same memory mapped for reading only; made when first needed. `None`: there is no file
-    /// that it could be made of, or none that is safe to use.
+    /// The same memory mapped for reading only, when first needed; `None`: it has no safe file.
     alias: OnceLock<Option<NonNull<u8>>>,
 }
 
@@ -149,9 +148,8 @@ impl Region {
         Ok(region)
     }
 
-    /// The first `len` bytes of an existing memfd, a positive multiple of [`PAGE_SIZE`], mapped for
-    /// reading and writing. The bytes count as shared. The descriptor is closed: the region has no
-    /// [`fd`](Self::fd).
+    /// Maps the first `len` bytes of a memfd, a positive multiple of [`PAGE_SIZE`], for reading and
+    /// writing. The bytes count as shared. Closes the descriptor: there is no [`fd`](Self::fd).
     ///
     /// A page that vanishes would kill the process that touches it. So the file must be sealed
     /// against shrinking (`F_SEAL_SHRINK`), and not be of huge pages: no seal that leaves it
@@ -165,8 +163,7 @@ impl Region {
         Self::from_trusted_memfd(fd, len)
     }
 
-    /// As [`from_memfd`](Self::from_memfd), also of huge pages: for callers that trust the file's
-    /// other holders not to punch holes into it.
+    /// As [`from_memfd`](Self::from_memfd), also of huge pages, if others punch no holes into it.
     pub fn from_trusted_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
         check_len(len)?;
         let seals = fcntl_get_seals(&fd);
@@ -328,8 +325,7 @@ impl Region {
         self.0.base
     }
 
-    /// The region's range of addresses: to check whether two regions overlap, and where in a region
-    /// an address lies.
+    /// The region's range of addresses.
     pub fn span(&self) -> core::ops::Range<usize> {
         let start = self.0.base.as_ptr().addr();
         start..start + self.0.len
@@ -353,9 +349,8 @@ impl Region {
         n
     }
 
-    /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only if the
-    /// bytes count as shared and may be written: for an application that fills memory that it has
-    /// registered to send from.
+    /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only to
+    /// shared, writable bytes: for an application that fills memory registered to send from.
     pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> usize {
         let n = from.len().min(self.0.len.saturating_sub(offset));
         if n == 0 || self.0.access == Access::Private || !self.0.writable {
@@ -370,9 +365,8 @@ impl Region {
         n
     }
 
-    /// The address at which the bytes can be read and never be written, not even after `mprotect`:
-    /// the region's file, mapped a second time by the first call; also returns the number of system
-    /// calls. `None`: the region has no file, or others can write it.
+    /// The address at which the bytes can never be written: the region's file, mapped a second time
+    /// by the first call; also the number of system calls. `None`: no file, or others can write it.
     pub(crate) fn alias(&self) -> Result<(Option<NonNull<u8>>, u32), MemError> {
         if let Some(&alias) = self.0.alias.get() {
             return Ok((alias, 0));
@@ -380,8 +374,7 @@ impl Region {
         let Some(fd) = self.sealed_fd() else {
             return Ok((*self.0.alias.get_or_init(|| None), 0));
         };
-        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable,
-        // however the file was opened.
+        // With `F_SEAL_FUTURE_WRITE` the kernel never lets a shared memory map become writable.
         let (base, mapped) = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
         let made = *self.0.alias.get_or_init(|| Some(base));
         if made == Some(base) {
@@ -408,8 +401,7 @@ impl Drop for Inner {
     }
 }
 
-/// Unmaps `len` bytes at `base`: a whole memory map of this file's, without references. (No
-/// `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
+/// Unmaps a whole memory map of this file's, of which no `Region`, `Frag` or view is left.
 fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the callers, all in this file, pass memory that they mapped, without references.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
@@ -473,8 +465,7 @@ fn page_of(fd: BorrowedFd<'_>) -> Result<usize, MemError> {
     Ok(if huge { (about.f_bsize as usize).max(PAGE_SIZE) } else { PAGE_SIZE })
 }
 
-/// Whether memory is unmapped, or cannot be for a reason outside of this code: unmapping a part of
-/// what the kernel had joined splits it, and a process may have so many maps (`vm.max_map_count`).
+/// Whether memory is unmapped: a process may have too many maps to split one.
 pub(crate) fn is_unmapped(result: rustix::io::Result<()>) -> bool {
     matches!(result, Ok(()) | Err(rustix::io::Errno::NOMEM))
 }

@@ -1,10 +1,9 @@
 //! Releasing memory whose owner is the application's code, and waking the application's tasks.
 //!
 //! The last reference to sent memory is dropped in the middle of a stack's work, under its lock,
-//! and its owner with it: a type of the application, whose drop may do anything, even call the host
-//! whose lock this is, or panic. The same holds for the waker of a task. So code that works under
-//! such a lock begins a [`Deferral`] before it takes the lock and ends it after the release; only
-//! then are owners dropped and tasks woken.
+//! and its owner with it: a type of the application, whose drop may do anything, even call the same
+//! host, or panic. So may the waker of a task. Code that works under such a lock begins a
+//! [`Deferral`] before it and ends it after: only then are owners dropped and tasks woken.
 
 use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
@@ -61,8 +60,7 @@ impl Deferral {
         Self(PhantomData)
     }
 
-    /// Drops and wakes what was deferred; returns the panics. The value's drop does the same,
-    /// without a report.
+    /// Drops and wakes what was deferred; returns the panics. A drop does so without a report.
     #[inline]
     pub fn end(self) -> Panicked {
         core::mem::forget(self);

@@ -19,8 +19,7 @@ mod tests;
 #[derive(Debug)]
 pub struct Reserved {
     window: Window,
-    /// Every page that is visible in the window, by the byte at which it begins. A page that was
-    /// released while visible would show another connection's bytes.
+    /// Every visible page, by the byte at which it begins: released, it would show foreign bytes.
     pieces: BTreeMap<usize, Piece>,
 }
 

@@ -7,8 +7,7 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::region::{MemError, Region};
 
-/// A shared memory map as atomic words of 64 bits. Each process that maps the same file reads and
-/// writes whole words.
+/// A shared memory map as atomic words of 64 bits, which each process reads and writes whole.
 #[derive(Clone, Debug)]
 pub struct SharedWords(Region);
 

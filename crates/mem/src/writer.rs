@@ -68,9 +68,8 @@ impl PageWriter {
     /// Makes sure that some bytes are spare: takes a new run of up to `pages` (at most a group) when
     /// nothing is left, the one right behind the last if that is free. `false`: the pool is empty.
     ///
-    /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
-    /// whole pool. [`abandon`](Self::abandon) first, to get pages that were freed last and are in
-    /// cache.
+    /// Adjacent memory lets long ranges be lent as one slice, but a stream walks through the whole
+    /// pool. [`abandon`](Self::abandon) first, to get the pages freed last, which are in cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -79,8 +78,7 @@ impl PageWriter {
         self.take_run(pool, pages, after)
     }
 
-    /// Like [`refill`](Self::refill), for a copy of `left` bytes: at the end of a group it prefers
-    /// memory that is still in the cache to the next address: copying there takes a third of the time.
+    /// Like [`refill`](Self::refill), but at the end of a group it prefers memory in the cache.
     fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
         if self.spare() > 0 {
             return true;
@@ -100,12 +98,10 @@ impl PageWriter {
         true
     }
 
-    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows. `false`: the
-    /// pool has too few pages, or they are too scattered for one packet's fragments; the pages
-    /// taken stay reserved.
+    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows. `false`: too few
+    /// pages, or too scattered for one packet; the pages taken stay reserved.
     ///
-    /// A stream whose pages come back soon reuses [`HOT_PAGES`], which stay in the cache; otherwise
-    /// it moves on to others.
+    /// Reuses [`HOT_PAGES`], which stay in the cache, while their pages come back soon.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
@@ -210,8 +206,7 @@ impl PageWriter {
         }
         let start = run.pos;
         run.pos += n;
-        // Every filled page passes its reference to the fragment. The last one, if it still has
-        // room, is shared from now on.
+        // Every filled page passes its reference to the fragment; one with room is shared now.
         if !run.pos.is_multiple_of(PAGE_SIZE) {
             run.pool.acquire(run.pos - 1, 1);
         }
@@ -241,7 +236,7 @@ impl PageWriter {
             // unless the region is shared; `now` is a live slice of `n` bytes, and slices do not
             // reach into private regions' spare pages.
             unsafe { copy_payload(at, now.as_ptr(), n, self.access(), ledger, reason) };
-            push_merged(&mut out, self.commit(n));
+            self.commit(n).append_to(&mut out);
             copied += n;
             src = later;
         }
@@ -274,7 +269,7 @@ impl PageWriter {
             // region is shared; the source range `copied..copied+n` lies within the fragment,
             // which we hold, so it is no spare memory of this writer.
             unsafe { copy_payload(at, from, n, access, ledger, reason) };
-            push_merged(&mut out, self.commit(n));
+            self.commit(n).append_to(&mut out);
             copied += n;
         }
         (out, copied)
@@ -284,18 +279,6 @@ impl PageWriter {
     fn access(&self) -> Access {
         self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
     }
-}
-
-/// Appends `frag`, or merges it with the last fragment.
-fn push_merged(out: &mut FragVec, frag: Frag) {
-    let frag = match out.last_mut() {
-        Some(last) => match last.try_append(frag) {
-            Ok(()) => return,
-            Err(frag) => frag,
-        },
-        None => frag,
-    };
-    out.push(frag);
 }
 
 impl core::fmt::Debug for PageWriter {

@@ -78,8 +78,7 @@ impl Cidr {
         }
     }
 
-    /// The network's directed broadcast address; none in IPv6 and in networks of one or two
-    /// addresses (RFC 3021).
+    /// The directed broadcast address; none in IPv6 and networks of up to two addresses (RFC 3021).
     pub fn broadcast(&self) -> Option<Ipv4Addr> {
         match self.addr {
             IpAddr::V4(a) if self.prefix < 31 => {

@@ -20,8 +20,7 @@ pub struct StackConfig {
     pub capabilities: Capabilities,
     /// Our addresses on the first link.
     pub addresses: Vec<Cidr>,
-    /// Default gateways, in order of preference. On a medium without stations any address serves,
-    /// one of ours for instance.
+    /// Default gateways, in order of preference. On a medium without stations any address serves.
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
@@ -64,8 +63,7 @@ pub struct StackConfig {
 /// Default size of the pool: a window's worth for some hundred connections.
 const DEFAULT_POOL_BYTES: usize = 64 << 20;
 
-/// Default receive memory: three quarters of a tap's memory for received frames, so that a quarter
-/// is left for the next segments of all.
+/// Default receive memory: three quarters of a tap's memory, to leave a quarter for new frames.
 const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
 
 impl StackConfig {
@@ -122,8 +120,7 @@ pub enum SynCookies {
     Always,
 }
 
-/// When a new connection may replace one in TIME-WAIT between the same ports, if both have
-/// timestamps (Linux's `tcp_tw_reuse`).
+/// When one in TIME-WAIT may be replaced, if both have timestamps (Linux's `tcp_tw_reuse`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeWaitReuse {
     /// Never.
@@ -150,9 +147,8 @@ pub struct FastOpenConfig {
 /// Which notifications are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coalescing {
-    /// Consecutive ones with the same copied flag. Each send completes by itself; but sends that
-    /// are contiguous in memory complete together while the earlier one has unsent bytes, up to 512
-    /// KiB.
+    /// Consecutive ones with the same copied flag. Sends complete one by one, but together if they
+    /// are contiguous in memory and the earlier one has unsent bytes, up to 512 KiB.
     #[default]
     SameKind,
     /// As on Linux: all consecutive ones; the oldest one's copied flag counts. Consecutive sends

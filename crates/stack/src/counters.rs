@@ -151,8 +151,7 @@ pagewire_mem::drop_reasons! {
     IcmpRedirect = "icmp_redirect",
 
     // Groups (RFC 3376, RFC 3810).
-    /// IGMP or MLD: of an unknown length or type, through a router, without a router alert, or for
-    /// routers only.
+    /// IGMP or MLD: unknown, through a router, without a router alert, or for routers only.
     GroupMessage = "group_message",
 
     // NDP (RFC 4861).
@@ -416,8 +415,7 @@ counters! {
     tcp_fast_open_cookie_requests,
     /// SYNs whose data was ignored because too many Fast Open connections were pending.
     tcp_fast_open_overflows,
-    /// Connections we opened, with data in the SYN that the peer did not take, or without an
-    /// answer.
+    /// Connections we opened whose SYN's data the peer did not take, or did not answer.
     tcp_fast_open_refused,
     /// How often a path seemed to swallow Fast Open connections.
     tcp_fast_open_black_holes,

@@ -2,117 +2,56 @@
 
 use core::fmt;
 use core::net::SocketAddr;
-use core::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
 use pagewire_mem::Instant;
 
 use crate::{Error, SocketId};
 
-/// What a socket is ready for: a level, not an edge.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Readiness(u8);
+bitflags::bitflags! {
+    /// What a socket is ready for: a level, not an edge.
+    #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+    pub struct Readiness: u8 {
+        /// There is data, a datagram, a connection to accept or the end of the stream.
+        const READABLE = 1 << 0;
+        /// There is room to send.
+        const WRITABLE = 1 << 1;
+        /// No more data will arrive.
+        const READ_CLOSED = 1 << 2;
+        /// Nothing more can be sent.
+        const WRITE_CLOSED = 1 << 3;
+        /// There is an error: [`Stack::take_error`](crate::Stack::take_error).
+        const ERROR = 1 << 4;
+        /// The handshake is complete (and stays so).
+        const CONNECTED = 1 << 5;
+        /// The error queue has entries: [`Stack::poll_error_queue`](crate::Stack::poll_error_queue).
+        /// Each entry is an [`Event`] of its own, also a merged one.
+        const ERROR_QUEUE = 1 << 6;
+        /// There is an urgent byte: [`Tcp::read_urgent`](crate::Tcp::read_urgent).
+        const URGENT = 1 << 7;
+    }
+}
 
 impl Readiness {
-    /// From a connection's, which has the same bits.
-    pub(crate) fn from_tcp(readiness: pagewire_tcp::Readiness) -> Self {
-        Self(readiness.bits())
-    }
-
     /// Ready for nothing.
-    pub const NONE: Self = Self(0);
-    /// There is data, a datagram, a connection to accept or the end of the stream.
-    pub const READABLE: Self = Self(1 << 0);
-    /// There is room to send.
-    pub const WRITABLE: Self = Self(1 << 1);
-    /// No more data will arrive.
-    pub const READ_CLOSED: Self = Self(1 << 2);
-    /// Nothing more can be sent.
-    pub const WRITE_CLOSED: Self = Self(1 << 3);
-    /// There is an error: [`Stack::take_error`](crate::Stack::take_error).
-    pub const ERROR: Self = Self(1 << 4);
-    /// The handshake is complete (and stays so).
-    pub const CONNECTED: Self = Self(1 << 5);
-    /// The error queue is not empty: [`Stack::poll_error_queue`](crate::Stack::poll_error_queue).
-    /// Each entry is an [`Event`] of its own, also a merged one.
-    pub const ERROR_QUEUE: Self = Self(1 << 6);
-
-    /// There is an urgent byte: [`Tcp::read_urgent`](crate::Tcp::read_urgent).
-    pub const URGENT: Self = Self(1 << 7);
-
+    pub const NONE: Self = Self::empty();
     /// Ends a wait to read or accept.
-    pub const FOR_READ: Self = Self(Self::READABLE.0 | Self::READ_CLOSED.0 | Self::ERROR.0);
+    pub const FOR_READ: Self = Self::READABLE.union(Self::READ_CLOSED).union(Self::ERROR);
     /// Ends a wait to send or connect.
     pub const FOR_WRITE: Self =
-        Self(Self::WRITABLE.0 | Self::WRITE_CLOSED.0 | Self::ERROR.0 | Self::CONNECTED.0);
+        Self::WRITABLE.union(Self::WRITE_CLOSED).union(Self::ERROR).union(Self::CONNECTED);
 
-    const NAMES: [(Self, &'static str); 8] = [
-        (Self::READABLE, "READABLE"),
-        (Self::WRITABLE, "WRITABLE"),
-        (Self::READ_CLOSED, "READ_CLOSED"),
-        (Self::WRITE_CLOSED, "WRITE_CLOSED"),
-        (Self::ERROR, "ERROR"),
-        (Self::CONNECTED, "CONNECTED"),
-        (Self::ERROR_QUEUE, "ERROR_QUEUE"),
-        (Self::URGENT, "URGENT"),
-    ];
-
-    /// Whether it has all of `other`.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Whether it has any of `other`.
-    pub const fn intersects(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Whether it is ready for nothing.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl BitOr for Readiness {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitOrAssign for Readiness {
-    fn bitor_assign(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-}
-
-impl BitAnd for Readiness {
-    type Output = Self;
-    fn bitand(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-}
-
-impl BitAndAssign for Readiness {
-    fn bitand_assign(&mut self, other: Self) {
-        self.0 &= other.0;
-    }
-}
-
-impl Not for Readiness {
-    type Output = Self;
-    fn not(self) -> Self {
-        Self(!self.0)
+    /// From a connection's, which has the same bits.
+    pub(crate) fn from_tcp(readiness: pagewire_tcp::Readiness) -> Self {
+        Self::from_bits_retain(readiness.bits())
     }
 }
 
 impl fmt::Debug for Readiness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (bit, name) in Self::NAMES {
-            if self.contains(bit) {
-                write!(f, "{separator}{name}")?;
-                separator = "|";
-            }
+        for (name, _) in self.iter_names() {
+            write!(f, "{separator}{name}")?;
+            separator = "|";
         }
         if self.is_empty() { f.write_str("NONE") } else { Ok(()) }
     }
@@ -127,6 +66,19 @@ pub struct Event {
     pub gained: Readiness,
     /// All that it is ready for now.
     pub readiness: Readiness,
+}
+
+/// What the owner of a socket is told of it.
+#[derive(Default)]
+pub(crate) struct Reporting {
+    /// On the list of sockets whose readiness may have grown.
+    pub(crate) unchecked: bool,
+    /// Every arrival is an event, see [`SocketOption::EveryArrival`](crate::SocketOption).
+    pub(crate) every_arrival: bool,
+    /// Opted in to zero-copy sends, whose completions are reported.
+    pub(crate) zerocopy: bool,
+    /// The readiness that the owner knows.
+    pub(crate) reported: Readiness,
 }
 
 /// The origin of an entry in the error queue.
@@ -156,8 +108,7 @@ pub enum ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// `ee_errno` of Linux's `struct sock_extended_err`: 0 for a notification, `ENOMSG` for a
-    /// timestamp.
+    /// `ee_errno` of Linux's `struct sock_extended_err`; `ENOMSG` for a timestamp.
     pub const fn errno(&self) -> i32 {
         match self {
             Self::Network(queued) => queued.error.errno(),
@@ -176,8 +127,7 @@ impl ErrorEntry {
     }
 }
 
-/// Zero-copy sends whose memory has no more references: not "sent" or "acknowledged", but free to
-/// use again.
+/// Zero-copy sends whose memory is free to use again: it has no more references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
     /// The first send's id (`ee_info`).
@@ -245,7 +195,7 @@ mod tests {
             assert_eq!(ours, Readiness::from_tcp(theirs));
         }
         // The error queue is the stack's.
-        assert_eq!(Tcp::all().iter().count() + 1, Readiness::NAMES.len());
+        assert_eq!(Tcp::all().iter().count() + 1, Readiness::all().iter().count());
     }
 
     #[test]

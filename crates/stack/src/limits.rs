@@ -4,8 +4,7 @@ use core::time::Duration;
 
 // Configuration.
 
-/// Links of one stack: one thread polls all their devices, and their addresses and routes lengthen
-/// every lookup behind the caches.
+/// Links of one stack: their addresses and routes lengthen every lookup behind the caches.
 pub const MAX_LINKS: usize = 32;
 
 /// Addresses of one link: the receive path compares each.
@@ -23,8 +22,7 @@ pub const MIN_MTU_V6: usize = 1280;
 /// Hop limit and time to live of what we send (RFC 1700, Linux).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Longest IP packet, in bytes, as a length field of 16 bits counts it: with its header in IPv4,
-/// without it in IPv6.
+/// Longest IP packet, in bytes, as its field counts: with the header in IPv4, without it in IPv6.
 pub const MAX_IP_PACKET: usize = 65_535;
 
 /// Longest super-frame, as an IP packet, in bytes. The length fields are 0 in packets longer than
@@ -51,16 +49,13 @@ pub const LOOPBACK_PACKETS: usize = 256;
 
 // Neighbours.
 
-/// Neighbours known at once: a large link's worth (Linux's `gc_thresh3`). 1,024 entries of about
-/// 150 bytes are 150 KiB.
+/// Neighbours known at once: a large link's worth (Linux's `gc_thresh3`), 150 bytes each.
 pub const NEIGHBORS: usize = 1024;
 
-/// Unanswered neighbours at once: a flood of packets from forged addresses fills these, and never
-/// evicts a neighbour that answered.
+/// Unanswered neighbours at once: a flood from forged addresses fills these, and evicts no other.
 pub const NEIGHBORS_INCOMPLETE: usize = 256;
 
-/// Neighbours that asked for us and are not in use: a flood of requests fills these. An evicted one
-/// is resolved when needed.
+/// Neighbours that asked for us and are not in use, which a flood of requests fills.
 pub const NEIGHBORS_HEARD: usize = 256;
 
 /// Evicted neighbours in one turn whose waiting packets (at most [`NEIGHBOR_QUEUE_PACKETS`] each)
@@ -82,15 +77,13 @@ pub const NEIGHBOR_QUEUE_TOTAL: usize = 512;
 /// asks for at most one a second).
 pub const NEIGHBOR_RETRANSMIT: Duration = Duration::from_secs(1);
 
-/// Requests before a neighbour is given up (RFC 4861 MAX_MULTICAST_SOLICIT and
-/// MAX_UNICAST_SOLICIT).
+/// Requests before a neighbour is given up (RFC 4861: MAX_MULTICAST_SOLICIT, MAX_UNICAST_SOLICIT).
 pub const NEIGHBOR_REQUESTS: u8 = 3;
 
 /// How long an answer proves reachability (RFC 4861 REACHABLE_TIME).
 pub const NEIGHBOR_REACHABLE: Duration = Duration::from_secs(30);
 
-/// How long higher layers may take to confirm a stale neighbour before it is probed (RFC 4861
-/// DELAY_FIRST_PROBE_TIME).
+/// How long a stale neighbour waits for proof before a probe (RFC 4861 DELAY_FIRST_PROBE_TIME).
 pub const NEIGHBOR_DELAY: Duration = Duration::from_secs(5);
 
 /// Lifetime of an unused entry (RFC 1122 section 2.3.2.1: of the order of a minute; longer here,
@@ -120,8 +113,7 @@ pub const PATH_MTUS: usize = 256;
 /// Lifetime of a path MTU (RFC 1191 section 6.3, RFC 8201 section 4: 10 minutes).
 pub const PATH_MTU_AGE: Duration = Duration::from_secs(600);
 
-/// Smallest IPv4 path MTU believed, in bytes (Linux's `min_pmtu`): with less, a forged message
-/// could make us send almost only headers.
+/// Smallest IPv4 path MTU believed, in bytes (Linux's `min_pmtu`), against forged messages.
 pub const MIN_PATH_MTU_V4: usize = 552;
 
 /// Slots of the destination cache: a power of two; sized for a server's busiest peers.
@@ -157,8 +149,7 @@ pub const EXTENSION_OPTIONS: usize = 8;
 
 // ICMP.
 
-/// ICMP errors per second of one link, on average and once the burst is spent (Linux's
-/// `icmp_msgs_per_sec`).
+/// ICMP errors per second of one link, on average after the burst (Linux's `icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u32 = 1000;
 
 /// ICMP errors in one burst, on average (Linux's `icmp_msgs_burst`).
@@ -197,8 +188,7 @@ pub const EPHEMERAL_DRAWS: u32 = 8;
 /// Largest backlog of a listener, in connections (Linux's `somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
 
-/// Connections of one listener that are open with incomplete handshakes (Fast Open): as many as may
-/// wait to be accepted.
+/// Connections of one listener open with incomplete handshakes (Fast Open).
 pub const MAX_FAST_OPEN_QUEUE: u32 = MAX_BACKLOG as u32;
 
 /// How long a Fast Open connection that was reset before its handshake was complete counts for its
@@ -221,8 +211,7 @@ pub const FAST_OPEN_CACHE_SETS: usize = 256;
 /// Servers in one set of the cache.
 pub const FAST_OPEN_CACHE_WAYS: usize = 4;
 
-/// Closed connections in TIME-WAIT; the oldest is evicted first. At about 200 bytes each they take
-/// at most 13 MiB.
+/// Closed connections in TIME-WAIT, the oldest evicted first: 13 MiB at about 200 bytes each.
 pub const TIME_WAIT_CONNECTIONS: usize = 65_536;
 
 /// Resets per second in answer to segments without a connection, on average and once the burst is
@@ -241,8 +230,7 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 /// Looped-back packets and notices handled in one `poll_transmit`.
 pub const LOOPBACKS_PER_POLL: usize = 64;
 
-/// How often a stack with an empty pool looks for pages that other threads have released; pages
-/// released in the stack are noticed at once.
+/// How often a stack with an empty pool looks for pages: other threads' releases are not noticed.
 pub const STARVED_CHECK: Duration = Duration::from_millis(10);
 
 /// Bytes that a datagram socket queues, each datagram charged with the memory that it pins: five
@@ -265,8 +253,7 @@ pub const UDP_CARVED_SHARE: usize = 4;
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 
-/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header, because the length
-/// in an IPv6 header does not count that header.
+/// Longest payload over IPv6, in bytes: 65,535, which does not count IPv6's header, less 8.
 pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
 
 /// Outstanding requests for timestamps of one connection: with three entries each they fill the
@@ -293,25 +280,22 @@ pub const FORWARD_CONNECT_TIME: Duration = Duration::from_secs(7);
 pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
 /// Longest time until a forwarder looks at a pair's deadlines again. An ended pair keeps an entry
-/// of 16 bytes for this time: with hours, a thousand short connections in a second would fill a
-/// hundred megabytes.
+/// of 16 bytes for this time: with hours, short connections would fill a hundred megabytes.
 pub const FORWARD_LOOK: Duration = Duration::from_secs(60);
 
 /// Default silence after which a pair's peers are probed: their resets may have been lost.
 pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// Bytes that may always be queued in one direction, whatever the budget for all says: moving data
-/// from one connection to another takes no more memory. When memory is short, a connection whose
-/// peer does not read holds no more than this, beside the few segments that a window always has
-/// room for.
+/// Bytes that may always be queued in one direction, whatever the budget says: moving data between
+/// connections takes no more memory. When memory is short, a connection whose peer does not read
+/// holds no more than this, beside the few segments that a window always has room for.
 pub const FORWARD_LEAST: usize = 4 << 10;
 
 /// Default time without a byte after which a pair that holds memory may be reset when memory is
 /// short: peers that do not read must not block others.
 pub const FORWARD_STALL_TIME: Duration = Duration::from_secs(10);
 
-/// The part of the receive memory, one in so many, that is left when it counts as short. Twice as
-/// much is freed then.
+/// The free part of the receive memory, as a divisor, below which it is short; twice that is freed.
 pub const FORWARD_RESERVE: usize = 8;
 
 /// How often to look for stalled pairs while memory is short.
@@ -332,13 +316,11 @@ pub const FORWARD_REFUSALS: usize = 256;
 /// charges to `optmem_max`, as far as it can be observed.
 pub const NOTIFICATION_CHARGE: usize = 704;
 
-/// Default limit of such charges on one socket, in bytes: what Linux's authors advise for sockets
-/// whose notifications are not merged. 1,489 sends: more than a send buffer of 4 MiB holds in
-/// pieces of 4 KiB.
+/// Default limit of such charges on one socket, in bytes, as Linux's authors advise without merged
+/// notifications: 1,489 sends, more than a send buffer of 4 MiB holds in pieces of 4 KiB.
 pub const DEFAULT_NOTIFICATION_BYTES: usize = 1 << 20;
 
-/// Bytes of sends that complete together (Linux: 512 KiB). Bounds how long the first waits for the
-/// last.
+/// Bytes of sends that complete together (Linux: 512 KiB), which the first has to wait for.
 pub const MAX_SHARED_BYTES: usize = 1 << 19;
 
 /// Sends that complete together (Linux: `USHRT_MAX - 1`).
@@ -363,13 +345,11 @@ pub const SOCKET_GROUPS_V6: usize = 64;
 /// packets at once, and every packet to a group is compared with them.
 pub const LINK_GROUPS: usize = 256;
 
-/// Sources of one query that are answered one by one; a query about more, or one that does not fit
-/// a packet's head, is answered as one about the whole group (RFC 3376 section 5.2 allows the
-/// answer to cover more than the query).
+/// Sources of one query that are answered one by one; any other query is answered as one about the
+/// whole group, as RFC 3376 section 5.2 allows.
 pub const GROUP_QUERY_SOURCES: usize = 16;
 
-/// Default number of reports of a change of membership (RFC 3376 section 8.1, RFC 3810 section
-/// 9.1).
+/// Default number of reports of a change (RFC 3376 section 8.1, RFC 3810 section 9.1).
 pub const GROUP_ROBUSTNESS: u8 = 2;
 
 /// Default interval of routers' queries (RFC 3376 section 8.2, RFC 3810 section 9.2).
@@ -378,10 +358,8 @@ pub const GROUP_QUERY_INTERVAL: Duration = Duration::from_secs(125);
 /// Default time for answers to a query (RFC 3376 section 8.3, RFC 3810 section 9.3).
 pub const GROUP_QUERY_RESPONSE: Duration = Duration::from_secs(10);
 
-/// Longest time between reports of a change of membership (RFC 3376 section 8.11, RFC 3810 section
-/// 9.11).
+/// Longest time between reports of a change (RFC 3376 section 8.11, RFC 3810 section 9.11).
 pub const GROUP_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest time between reports while an older router is there (RFC 2236 section 8.10, RFC 2710
-/// section 7.10).
+/// The same while an older router is there (RFC 2236 section 8.10, RFC 2710 section 7.10).
 pub const GROUP_OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);

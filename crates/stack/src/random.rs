@@ -1,5 +1,4 @@
-//! Numbers that strangers cannot predict: a keyed hash of a count, under a key derived from the
-//! stack's secret. No random source is read.
+//! Numbers that strangers cannot predict: a keyed hash of a count, under the stack's secret.
 
 use core::hash::Hasher;
 

@@ -1,5 +1,4 @@
-//! Rate limits of answers to strangers: a bucket for all and one for each, which reveal nothing to
-//! one stranger about another.
+//! Rate limits of answers to strangers, which reveal nothing to one stranger about another.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -15,13 +14,11 @@ use crate::random::Random;
 
 /// A bucket of permits that fills with time.
 ///
-/// If each permit cost the same, a stranger could count the permits of others: that revealed the
-/// open ports of a resolver (CVE-2020-25705) and connections of others (CVE-2016-5696). So a permit
-/// costs zero, one or two, at random, and one on average.
+/// At an equal cost, a stranger could count the permits of others (CVE-2020-25705, CVE-2016-5696).
+/// So a permit costs zero, one or two, at random, and one on average.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// In nanoseconds: the credit (negative if the last permit cost more than there was), the
-    /// average cost of a permit, and the most credit.
+    /// In nanoseconds: the credit, perhaps negative; the average cost of a permit; the most credit.
     credit: i64,
     cost: i64,
     full: i64,

@@ -1,6 +1,5 @@
-//! The stack: links and sockets, driven by one thread at a time. A frame enters before R2
-//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]). Read [`Stack`] first; the
-//! verbs of sockets are in `sockets/`.
+//! The stack: links and sockets, driven by one thread at a time. Frames enter before R2
+//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -51,18 +50,15 @@ pub(crate) struct Core {
     pub(crate) sockets: Sockets,
 }
 
-/// Inputs.
 impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
         let (secret, zerocopy) = (config.secret, config.zerocopy);
         let defence =
             Defence { syn_cookies: config.syn_cookies, time_wait_reuse: config.time_wait_reuse };
+        let StackConfig { capabilities, addresses, gateways, routes, .. } = config;
         let net_config = NetConfig {
-            capabilities: config.capabilities,
-            addresses: config.addresses,
-            gateways: config.gateways,
-            routes: config.routes,
+            first_link: LinkConfig { capabilities, addresses, gateways, routes },
             secret,
             loopback_by_reference: config.loopback_by_reference,
             announce: config.announce,
@@ -132,8 +128,7 @@ impl Stack {
         }
     }
 
-    /// Runs what is due at `now`; see [`poll_timeout`](Self::poll_timeout). Harmless at any other
-    /// time.
+    /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.net.handle_timeout(&mut self.core.mem, now);
         // While no device asks for output, no other call processes these.
@@ -197,15 +192,13 @@ impl Core {
     }
 }
 
-/// Outputs.
 impl Stack {
     /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
     pub fn has_frames(&self, link: LinkId) -> bool {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
-    /// Whether there is nothing to transmit and nothing to report until a frame arrives, a timer is
-    /// due or a verb is called.
+    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
     pub fn is_at_rest(&self) -> bool {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
@@ -254,8 +247,7 @@ impl Stack {
 }
 
 impl Core {
-    /// Processes a bounded number of packets and notices that came by no device: loopback, and
-    /// reports of the network layer. Whether there may be more.
+    /// Processes some looped-back packets and notices; whether there may be more.
     pub(crate) fn take_inbound(&mut self, now: Instant) -> bool {
         if !self.net.has_inbound() {
             return false;
@@ -272,7 +264,6 @@ impl Core {
     }
 }
 
-/// Links.
 impl Stack {
     /// Adds a link: a device with addresses of its own. On an error nothing has changed.
     pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
@@ -318,15 +309,11 @@ impl Stack {
         if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
     }
 
-    /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is
-    /// removed.
+    /// Our addresses on a link, the added link-local one included; none once it is removed.
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
         self.core.net.link_addresses(link)
     }
-}
 
-/// Verbs for every socket.
-impl Stack {
     /// Closes a socket: `id` is stale from here on. A connection still delivers what is queued; if
     /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section
     /// 2.17). A listener resets the connections that were not accepted.
@@ -403,10 +390,7 @@ impl Stack {
         self.core.sockets.after_error_read(id);
         entry
     }
-}
 
-/// Getters.
-impl Stack {
     /// Counts.
     pub fn counters(&self) -> &Counters {
         &self.core.net.counters
@@ -427,8 +411,7 @@ impl Stack {
         &mut self.core.mem.ledger
     }
 
-    /// Copies `data` to pages of the stack, as far as there are pages; also returns the number of
-    /// bytes.
+    /// Copies `data` to pages, as far as there are some; also returns the number of bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
         let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
@@ -449,9 +432,8 @@ impl Stack {
         self.core.sockets.table.len()
     }
 
-    /// Whether no connection has unsent or unacknowledged data: the program may end. A repeated
-    /// call looks at the connection that was busy last, and at all of them only once that one is
-    /// done.
+    /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
+    /// connection that was busy last first.
     pub fn is_quiet(&self) -> bool {
         self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
     }
@@ -463,9 +445,8 @@ impl core::fmt::Debug for Stack {
     }
 }
 
-/// Law: pages are conserved. Other threads may release pages during the count, and such a page is
-/// nowhere for a moment: it may be missing, but not in every turn, and no page may be counted
-/// twice.
+/// Law: pages are conserved. A page that another thread releases during the count may be missing,
+/// but not in every turn, and no page may be counted twice.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Audit {

@@ -12,8 +12,7 @@
 //! Setting and clearing touch a fixed number of words; a timer spills at most once per level.
 //! Setting allocates nothing: the links are made with the socket.
 //!
-//! Deadlines are rounded up to a tick: a timer never fires early, and late by less than a tick,
-//! well below the millisecond of TCP's timers.
+//! Deadlines are rounded up to a tick: a timer never fires early, and late by less than a tick.
 
 use pagewire_mem::Instant;
 
@@ -31,7 +30,6 @@ const NIL: u32 = u32::MAX;
 /// In place of a slot's number: the timer is not set.
 const UNSET: u16 = u16::MAX;
 
-/// The timers of all sockets.
 pub(crate) struct TimerWheel {
     /// Every set timer's tick is at or after this one.
     elapsed: u64,
@@ -123,8 +121,7 @@ impl TimerWheel {
         }
     }
 
-    /// Whether the timer of socket `index` fires at `at` or before: then it need not be set again,
-    /// it may fire early.
+    /// Whether the timer of socket `index` fires by `at`: then it need not be set again.
     pub(crate) fn covers(&self, index: u32, at: Instant) -> bool {
         // One tick more, because `schedule` rounds up.
         self.entries
@@ -132,14 +129,12 @@ impl TimerWheel {
             .is_some_and(|e| e.place() != UNSET && e.tick() <= (at.as_nanos() >> TICK_SHIFT) + 1)
     }
 
-    /// Whether the timer of socket `index` is set.
     #[cfg(test)]
     fn is_set(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|e| e.place() != UNSET)
     }
 
-    /// When [`pop_expired`](Self::pop_expired) is due. May be early (a slot of a higher level
-    /// begins), never late.
+    /// When [`pop_expired`](Self::pop_expired) is due; may be early, never late.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let (_, _, tick) = self.first_slot()?;
         Some(Instant::from_nanos(tick << TICK_SHIFT))

@@ -119,8 +119,7 @@ impl Connection {
         Ok(copied)
     }
 
-    /// Copies received data into `out`; returns how many bytes. 0 is the end of the stream (or an
-    /// empty `out`).
+    /// Copies received data into `out`; returns how many bytes. 0: the stream, or `out`, ends.
     pub fn read(
         &mut self,
         env: &mut Env<'_>,

@@ -21,8 +21,7 @@ impl Default for KeepAlive {
     }
 }
 
-/// The use of explicit congestion notification and its feedback; the numbers are those of Linux's
-/// `tcp_ecn`.
+/// Explicit congestion notification and its feedback; the numbers are those of Linux's `tcp_ecn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EcnMode {
     /// Never (0).
@@ -83,18 +82,15 @@ impl Default for MtuProbing {
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Largest receive window in bytes; decides the window scale. Queued data may pin twice as
-    /// much.
+    /// Largest receive window in bytes; decides the window scale. Data may pin twice as much.
     pub recv_buffer: u32,
-    /// Initial receive buffer. It grows up to `recv_buffer` with the bytes that the application
-    /// reads in a round trip; equal values fix it.
+    /// Initial receive buffer. It grows up to `recv_buffer` with what is read in a round trip.
     pub recv_buffer_initial: u32,
     /// Most bytes in the send queue, unsent or unacknowledged; not above
     /// [`MAX_SEND_BUFFER`](crate::limits::MAX_SEND_BUFFER). As in Linux, data is charged by the
     /// super-segment: a send that finds room may fill one.
     pub send_buffer: u32,
-    /// Initial send buffer. It grows up to `send_buffer` with the congestion window; if equal, it
-    /// is fixed.
+    /// Initial send buffer. It grows up to `send_buffer` with the congestion window.
     pub send_buffer_initial: u32,
     /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`). 0 closes
     /// it: nothing is added to what was announced.
@@ -125,8 +121,7 @@ pub struct Config {
     pub tail_loss_probe: bool,
     /// Detect spurious retransmission timeouts (RFC 5682).
     pub frto: bool,
-    /// A super-frame that the congestion window limits waits until it is this part of the window,
-    /// as a divisor: 3 is a third.
+    /// A super-frame limited by the window waits until it is this part of it, as a divisor.
     pub super_frame_divisor: u32,
     /// Hold back small segments while one is unacknowledged (RFC 9293 section 3.7.4), in
     /// Minshall's variant.
@@ -262,8 +257,7 @@ impl LinkLimits {
         Self { mss, recv_mss: mss, max_super_payload }
     }
 
-    /// Whether super-frames are longer than on any network card: then the other end is in the same
-    /// machine, and receives within microseconds.
+    /// Whether super-frames are longer than on any network card: then the peer is in this machine.
     pub(crate) const fn stays_in_memory(self) -> bool {
         self.max_super_payload > u16::MAX as u32
     }

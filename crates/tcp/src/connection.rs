@@ -88,8 +88,7 @@ impl Connection {
         self.inbound.queue.charge() + self.inbound.kept() as usize
     }
 
-    /// Bytes of memory that the send queue holds. A forwarder charges them to the connection that
-    /// received them.
+    /// Bytes of memory that the send queue holds; a forwarder charges them to their receiver.
     pub fn send_charge(&self) -> usize {
         self.out.queue.charge()
     }
@@ -164,8 +163,7 @@ impl Connection {
         info
     }
 
-    /// Ends the connection, for the application with `error`. Received data stays readable; the
-    /// send queue is dropped.
+    /// Ends the connection, for the application with `error`. Received data stays readable.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
         self.path.transition(event);
         // Only a FIN beyond a gap ever arrived: the path dropped the data before it.

@@ -49,8 +49,7 @@ pub enum TcpError {
 }
 
 impl TcpError {
-    /// Linux's number for this error (`errno(3)`), the same on every architecture that has the
-    /// generic table.
+    /// Linux's number for this error (`errno(3)`), from the generic table.
     pub const fn errno(self) -> i32 {
         match self {
             Self::WouldBlock => 11,          // EAGAIN

@@ -331,7 +331,7 @@ prop_compose! {
             sack_permitted: sack_permitted && syn,
             timestamps,
             // A SYN has no SACK blocks, and there would be no room for both.
-            sack: if syn { SackBlocks::new() } else { sack(&blocks) },
+            sack: if syn { SackBlocks::default() } else { sack(&blocks) },
             fast_open: cookie
                 .filter(|_| syn)
                 .and_then(|(bytes, exp)| FastOpenCookie::from_option(&bytes, exp)),

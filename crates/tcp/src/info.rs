@@ -100,8 +100,7 @@ pub struct Info {
     pub reord_seen: u32,
     /// Wire segments delivered according to acknowledgements.
     pub delivered: u32,
-    /// Of these, the marked ones (RFC 9768), or those delivered during reported congestion (RFC
-    /// 3168).
+    /// Of these, the marked ones (RFC 9768), or those during reported congestion (RFC 3168).
     pub delivered_ce: u32,
     /// Segments that the peer reported to have received twice (RFC 2883).
     pub dsack_dups: u32,

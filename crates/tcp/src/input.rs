@@ -1,9 +1,8 @@
 //! Byte path, step R5: a segment arrives (RFC 9293 section 3.10.7).
 //!
 //! The steps are in the order of section 3.10.7.4, one function each. A step checks first and
-//! changes state last; `Err(why)` ends the processing. SYN-SENT is in `life/handshake.rs`,
-//! TIME-WAIT in `life/time_wait.rs`. The next segment of an undisturbed transfer (`predicted`)
-//! skips the checks that cannot fail.
+//! changes state last; `Err(why)` ends the processing. SYN-SENT and TIME-WAIT are in `life/`. The
+//! next segment of an undisturbed transfer (`predicted`) skips checks.
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
@@ -18,8 +17,7 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Connection {
-    /// Processes a segment to this connection. `header` is a copy of its header, `payload` the
-    /// rest; its checksum is verified.
+    /// Processes a segment: a copy of its header, and the `payload`; its checksum is verified.
     pub fn handle_segment(
         &mut self,
         env: &mut Env<'_>,

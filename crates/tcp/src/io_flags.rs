@@ -21,8 +21,7 @@ bitflags::bitflags! {
     pub struct RecvFlags: u8 {
         /// The data stays in the queue (`MSG_PEEK`).
         const PEEK = 1;
-        /// Stops before an urgent byte out of line, with 0 if it is next, instead of skipping it.
-        /// For `splice(2)`.
+        /// Stops before an urgent byte out of line instead of skipping it, for `splice(2)`.
         const STOP_AT_URGENT = 2;
     }
 }

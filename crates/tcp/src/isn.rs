@@ -42,8 +42,7 @@ impl IsnGenerator {
     /// > RFC 7323 section 5.4: A random offset may be added to the timestamp clock on a
     /// > per-connection basis.
     ///
-    /// The same ends always get the same offset, so that timestamps of successive connections grow,
-    /// as RFC 6191 requires.
+    /// The same ends always get the same offset, so that timestamps grow as RFC 6191 requires.
     pub fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(Purpose::Timestamp, local, remote)
     }
@@ -91,7 +90,6 @@ fn hash_words<const N: usize>(hasher: &SipHasher13, words: [u64; N]) -> u64 {
     hasher.hash(words.map(u64::to_le_bytes).as_flattened())
 }
 
-/// An address in 128 bits.
 pub(crate) fn v6_bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),

@@ -24,9 +24,8 @@
 //! A method of a part takes `&Path` and small values, and returns small values: the next segment
 //! (`Outgoing`), the result of a timer (`Waited`). [`Connection`] carries them between parts.
 //!
-//! Read [`State`] first (the state machine as a table), then `connection.rs`, `input.rs` (the steps
-//! of RFC 9293 section 3.10.7 in their order), `output.rs` (the next segment to send), and the
-//! `mod.rs` of each part.
+//! Read [`State`] first (the state machine), then `connection.rs`, `input.rs` (the steps of RFC
+//! 9293 section 3.10.7), `output.rs` (the next segment), and the `mod.rs` of each part.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

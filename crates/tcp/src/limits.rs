@@ -81,8 +81,7 @@ pub const MAX_REORDERING: u16 = 300;
 /// Milliseconds added to the times of RACK and of probes: Linux's two ticks of a millisecond.
 pub const TIMER_SLACK_MS: u64 = 2;
 
-/// Acknowledgements sent at once after a congestion mark (Linux's), as the peer's window may be
-/// small.
+/// Acknowledgements sent at once after a congestion mark (Linux's): the peer's window may be small.
 pub const QUICK_ACKS_AFTER_MARK: u8 = 2;
 
 /// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
@@ -116,8 +115,7 @@ pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 /// limits apply at the same byte. On links with longer super-frames, one of those.
 pub const MAX_SUPER_SEGMENT: u32 = 65_215;
 
-/// Bytes that a super-segment is charged beside its payload: Linux's bookkeeping, so that send
-/// buffers mean the same.
+/// Bytes that a super-segment is charged beside its payload, as Linux's bookkeeping.
 pub const SUPER_SEGMENT_OVERHEAD: u32 = 1280;
 
 /// Bytes of Linux's bookkeeping for one frame, for the growth of the send buffer.
@@ -137,8 +135,7 @@ pub const MIN_SEND_MSS: u16 = 48;
 /// least MTU (RFC 1191 section 3).
 pub const MIN_PATH_MSS: u16 = 512;
 
-/// Congestion window, in segments, below which no MTU probe leaves: its loss would look like
-/// congestion (Linux's 11).
+/// Congestion window, in segments, below which a probe's loss looks like congestion (Linux's 11).
 pub const MIN_MTU_PROBE_CWND: u32 = 11;
 
 /// Shortest Fast Open cookie, in bytes (RFC 7413 section 4.1.1).
@@ -168,8 +165,7 @@ pub const MIN_RECV_BUFFER: u32 = 2048;
 /// Age in seconds up to which TS.Recent is valid: 24 days (RFC 7323 section 5.5).
 pub const TIMESTAMP_VALID_SECONDS: u64 = 24 * 24 * 60 * 60;
 
-/// Most duplicate acknowledgements due to a peer without SACK. It needs three; more inflate its
-/// window.
+/// Most duplicate acknowledgements due to a peer without SACK: it needs three.
 pub const MAX_DUPLICATE_ACKS_OWED: u8 = 16;
 
 /// How long a segment waits for cork or a small window, in milliseconds (Linux's 200 ms).

@@ -81,13 +81,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
         && conn.inbound.ack.due() == AckDue::Now
         && conn.path.may_acknowledge()
     {
-        return Some(build_segment(
-            conn,
-            now,
-            conn.out.transfer.snd().nxt,
-            Flags::ACK,
-            FragVec::new(),
-        ));
+        return Some(build_ack(conn, now));
     }
     if conn.path.state().may_transmit() && !conn.out.is_refused() {
         if probe::take_probe_due(&mut conn.out.transfer)
@@ -124,13 +118,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
         conn.inbound.ack.settle_challenge(env.shared.challenges.take(now));
     }
     if conn.inbound.ack.due() == AckDue::Now && conn.path.may_acknowledge() {
-        return Some(build_segment(
-            conn,
-            now,
-            conn.out.transfer.snd().nxt,
-            Flags::ACK,
-            FragVec::new(),
-        ));
+        return Some(build_ack(conn, now));
     }
     None
 }
@@ -165,8 +153,7 @@ fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_again(conn, now, start, len, mss)
 }
 
-/// A new segment or the last one again, regardless of the congestion window, to get an
-/// acknowledgement (RFC 8985 section 7.3).
+/// A segment beyond the congestion window, to get an acknowledgement (RFC 8985 section 7.3).
 fn poll_tail_probe(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let mss = mss_now(conn, now);
     let allowed = conn.out.transfer.send_edge().saturating_since(conn.out.transfer.snd().nxt);
@@ -314,7 +301,7 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
         options.sack_permitted = conn.path.has_sack();
         options.window_scale = conn.path.offers_scale().then_some(conn.inbound.scale());
     } else if conn.inbound.tells_blocks(&conn.path) {
-        let mut blocks = SackBlocks::new();
+        let mut blocks = SackBlocks::default();
         // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
         if let Some((left, right)) = conn.inbound.twice() {
             blocks.push(left, right);
@@ -335,9 +322,12 @@ fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
-/// A segment with an old sequence number and no data: it is not acceptable, so the peer
-/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the
-/// window.
+fn build_ack(conn: &mut Connection, now: Instant) -> SegmentOut {
+    build_segment(conn, now, conn.out.transfer.snd().nxt, Flags::ACK, FragVec::new())
+}
+
+/// A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293 section
+/// 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }
@@ -347,7 +337,7 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
     let mut options = TcpOptions::default();
     if reset.ack {
         options = options_of(conn, now, Flags::ACK, false);
-        options.sack = SackBlocks::new();
+        options.sack = SackBlocks::default();
         options.accurate_ecn = None;
     }
     let header = TcpHeader {

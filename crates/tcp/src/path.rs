@@ -35,7 +35,6 @@ pub(crate) struct Path {
 }
 
 bitflags::bitflags! {
-    /// What is true of a connection as a whole.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct PathFlags: u8 {
         /// We opened actively.
@@ -72,7 +71,6 @@ impl Timestamps {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
 
-    /// TS.Recent.
     #[inline]
     pub(crate) fn recent(&self) -> u32 {
         self.recent
@@ -155,7 +153,6 @@ impl Path {
         self.state
     }
 
-    /// When the last segment arrived.
     #[inline]
     pub(crate) fn heard_at(&self) -> Instant {
         self.heard_at
@@ -182,7 +179,6 @@ impl Path {
         value.wrapping_sub(self.timestamps.offset)
     }
 
-    /// Whether we opened actively.
     pub(crate) fn is_active(&self) -> bool {
         self.flags.contains(PathFlags::ACTIVE)
     }
@@ -191,7 +187,6 @@ impl Path {
         self.flags.insert(PathFlags::ACTIVE);
     }
 
-    /// Whether the application has closed the connection.
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         self.flags.contains(PathFlags::ORPHAN)
@@ -201,7 +196,6 @@ impl Path {
         self.flags.insert(PathFlags::ORPHAN);
     }
 
-    /// Whether it sends what another connection received.
     #[inline]
     pub(crate) fn forwards(&self) -> bool {
         self.flags.contains(PathFlags::FORWARDS)
@@ -211,7 +205,6 @@ impl Path {
         self.flags.insert(PathFlags::FORWARDS);
     }
 
-    /// Whether a listener accepted it with Fast Open.
     #[inline]
     pub(crate) fn is_fast_open_server(&self) -> bool {
         self.flags.contains(PathFlags::FAST_OPEN_SERVER)
@@ -264,14 +257,12 @@ impl Path {
         self.config.window_scaling && (self.state == State::SynSent || self.has_scaling())
     }
 
-    /// Whether a SYN of ours may have carried this timestamp. Before the first segment arrives,
-    /// `heard_at` is when the connection began.
+    /// Whether a SYN of ours, since the connection began, may have carried this timestamp.
     pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
         let since = self.timestamps.value(self.heard_at);
         value.wrapping_sub(since) <= self.timestamps.value(now).wrapping_sub(since)
     }
 
-    /// The MSS that we announce.
     #[inline]
     pub(crate) fn announced_mss(&self) -> u16 {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
@@ -302,7 +293,6 @@ impl Path {
         Arc::make_mut(&mut self.config)
     }
 
-    /// Bytes of options in every segment.
     #[inline]
     pub(crate) fn option_bytes(&self) -> u16 {
         if self.has_timestamps() { TIMESTAMPS_LEN } else { 0 }
@@ -316,8 +306,7 @@ impl Path {
         if self.is_orphan() { self.config.orphan_retries } else { self.config.data_retries }
     }
 
-    /// The time that `retries` retransmissions take, the last wait included, when the timeout
-    /// doubles from its least value up to its greatest.
+    /// The time that `retries` retransmissions take with a doubling timeout, and the last wait.
     pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
         let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
         let mut sum = Duration::ZERO;

@@ -50,9 +50,8 @@ pub enum Disposition {
     Accepted,
     /// It was dropped; an answer may be due.
     Dropped(DropReason),
-    /// A SYN that may open a new connection in place of this one in TIME-WAIT. If there is a
-    /// listener, abort this connection and pass the SYN to a new one whose initial sequence number
-    /// is beyond `iss_above`.
+    /// A SYN that may reopen this connection in TIME-WAIT. If there is a listener, abort this one
+    /// and pass it the SYN, with an initial sequence number beyond `iss_above`.
     ///
     /// > RFC 9293 section 3.6.1: When a connection is closed actively, it MUST linger in the
     /// > TIME-WAIT state for a time 2xMSL (Maximum Segment Lifetime) (MUST-13). However, it MAY accept a new SYN from the remote TCP

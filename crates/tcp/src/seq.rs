@@ -10,8 +10,7 @@ use core::ops::{Add, AddAssign, Sub, SubAssign};
 /// > so great care should be taken in programming the comparison of such values.
 ///
 /// There is no total order on a circle, so this type has no `Ord`: `a.lt(b)` means that `b` lies
-/// less than half the circle ahead of `a`. It holds for numbers of one window, which are never
-/// more than 2^30 apart.
+/// less than half the circle ahead of `a`. Numbers of one window are at most 2^30 apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 

@@ -20,14 +20,12 @@ impl Connection {
 }
 
 impl Settings<'_> {
-    /// Turns Nagle's algorithm off (`true`) or on. As in Linux, turning it off flushes the queue,
-    /// even with cork.
+    /// Turns Nagle's algorithm off (`true`, which flushes the queue even with cork) or on.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.0.out.set_nodelay(nodelay);
     }
 
-    /// Holds back every segment that is not full (`true`), or no longer. With nothing in flight it
-    /// does so for at most 200 ms.
+    /// Holds back segments that are not full, for at most 200 ms with nothing in flight (`true`).
     pub fn set_cork(&mut self, cork: bool) {
         self.0.out.set_cork(cork);
     }
@@ -103,8 +101,7 @@ impl Settings<'_> {
         self.0.path.own_config().window_clamp = bytes;
     }
 
-    /// Changes the congestion control. As in Linux the window and its threshold stay; the
-    /// algorithm's own state begins anew.
+    /// Changes the congestion control: only the window and its threshold stay, as in Linux.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.0.path.own_config().congestion = kind;
         self.0.out.transfer.set_congestion(kind);
@@ -122,8 +119,7 @@ impl Settings<'_> {
         (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
     }
 
-    /// Acknowledges at once (`true`), or delays acknowledgements again. As in Linux, the next
-    /// events on the connection may change it.
+    /// Acknowledges at once (`true`), or delays acknowledgements again, until later events.
     pub fn set_quick_ack(&mut self, quick: bool) {
         self.0.inbound.ack.set_quick_ack(&self.0.path, quick);
     }

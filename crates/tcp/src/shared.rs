@@ -1,5 +1,4 @@
-//! Limits that all connections of a host share: memory for received data, and challenge ACKs; and
-//! [`Env`], which lends them to a connection.
+//! Limits that all connections of a host share, and [`Env`], which lends them to a connection.
 
 use core::hash::Hasher;
 
@@ -117,8 +116,7 @@ impl ReceiveBudget {
         (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used)
     }
 
-    /// Whether there is room for `len` bytes more. `reads`: the application has read before;
-    /// `holds`: the connection has unread data.
+    /// Whether there is room for `len` bytes; `reads`: has read before, `holds`: has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
             (true, _) => 0,

@@ -39,8 +39,7 @@ const MINUTES: u64 = 2;
 /// Seconds for which a cookie may be valid.
 pub(crate) const VALID_SECONDS: u64 = MINUTE * MINUTES;
 
-/// The MSS values of cookies: Ethernet's with and without tunnels, jumbo frames', and that of a
-/// link of super-frames. A cookie has the largest that is not above the peer's.
+/// The MSS values of cookies, for common links. A cookie has the largest up to the peer's.
 const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61_440];
 
 /// Low bits of a timestamp that carry options.
@@ -122,8 +121,7 @@ impl CookieJar {
         syn.seq + ((minute as u32) << 24 | low)
     }
 
-    /// The cookie that `header` acknowledges, if it is a valid one. `header` is a segment to a
-    /// listener with ACK and without SYN.
+    /// The valid cookie that `header` acknowledges, of a segment with ACK and without SYN.
     pub fn check(
         &self,
         now: Instant,

@@ -39,7 +39,6 @@ impl Timer {
         self.0 = Instant::FAR;
     }
 
-    /// When it fires.
     #[inline]
     pub(crate) fn get(self) -> Instant {
         self.0

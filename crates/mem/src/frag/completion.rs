@@ -25,8 +25,7 @@ use crate::release::{Later, deferred, release};
 use crate::reports::{Completed, CompletionQueue};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
-/// The memory of one call (or several that share), sent by reference: keeps it while there are
-/// references, and reports the last release.
+/// The memory of one call, or several, sent by reference: kept until the last release, reported.
 ///
 /// Every fragment that [`attach`](Self::attach) returns, and every slice of it, holds the
 /// `Completion`. The last release, on any thread, drops the memory and queues a [`Completed`].
@@ -95,8 +94,7 @@ impl Completion {
         attached
     }
 
-    /// Whether `frag` continues the piece attached last: the next bytes of one allocation. Unknown
-    /// for lent memory.
+    /// Whether `frag` continues the piece attached last in one allocation; unknown for lent memory.
     pub fn is_continued_by(&self, frag: &Frag) -> bool {
         let sent = self.sent();
         sent.last_piece().is_some() && sent.memory.last().is_some_and(|m| m.can_append(frag))

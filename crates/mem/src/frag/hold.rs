@@ -9,8 +9,7 @@ use crate::pool::PoolShared;
 use crate::region::Region;
 use crate::release::{KeptBytes, KeptOwner};
 
-/// Each variant holds one pointer: with its kind that is two words, and a fragment has 32 bytes,
-/// two to a cache line.
+/// Each variant holds one pointer: a fragment has 32 bytes, and two fit a cache line.
 #[derive(Clone)]
 pub(super) enum Hold {
     /// Nothing: the bytes are static or lent, or there are none.
@@ -19,7 +18,6 @@ pub(super) enum Hold {
     Pages(Arc<PoolShared>),
     /// Bytes of a [`Bytes`](bytes::Bytes).
     Bytes(Arc<KeptBytes>),
-    /// A region.
     Region(Region),
     /// A page that a [`Carver`](crate::Carver) filled, or the pages of one frame.
     Carved(Arc<Block>),
@@ -45,8 +43,7 @@ impl Hold {
     }
 }
 
-/// A value whose drop releases memory, for [`Frag::from_raw`](crate::Frag::from_raw). Clones share
-/// the value; the last one drops it.
+/// A value whose last drop releases memory, for [`Frag::from_raw`](crate::Frag::from_raw).
 #[derive(Clone)]
 pub struct Owner(Arc<Kept>);
 

@@ -8,19 +8,16 @@
 //!
 //! A pump moves fragments and never touches a byte. It takes no more from one side than the other
 //! side's send queue has room for: the rest stays in the receive queue, the window closes, and the
-//! sender waits. So two windows bound the memory of a pair; and one budget bounds the memory of all
-//! pairs, because data that waits for acknowledgement is charged like unread data
-//! (`TcpSocket::forwards`). When that budget is nearly used up, pairs that hold some of it and have
-//! stalled for a while are reset.
+//! sender waits. One budget bounds the memory of all pairs, because data that waits for
+//! acknowledgement is charged like unread data (`TcpSocket::forwards`). When it is nearly used up,
+//! pairs that hold some of it and have stalled for a while are reset.
 //!
 //! The end of a stream is forwarded behind its data, each direction by itself (half-close). If a
 //! connection breaks, the peer of the other one gets a reset. Urgent data (RFC 9293 section 3.8.5)
-//! stays in its place in the stream, without its mark, as RFC 6093 section 3.4 finds that
-//! middleboxes do anyway.
+//! stays in its place in the stream, without its mark (RFC 6093 section 3.4).
 //!
 //! While there is only data to forward, the stack does it by itself, once for each burst
-//! (`sockets/forwarding.rs`). The forwarder begins that when both connections are established, and
-//! gets events for all else.
+//! (`sockets/forwarding.rs`), and the forwarder gets events for all else.
 //!
 //! Read [`Forwarder`] first, then `pair.rs`.
 
@@ -144,8 +141,7 @@ pub struct Forwarder {
     pairs: Slab<Pair>,
     /// The pair of a socket, by its place in the stack's table.
     places: Vec<Option<Place>>,
-    /// One entry for each pair: when to look at its deadlines again, soon. Entries of ended pairs
-    /// stay until then.
+    /// When to look at a pair's deadlines again, one entry each; those of ended pairs stay.
     deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
     /// Pairs that had no share of the memory.
     starved: VecDeque<Key>,
@@ -223,11 +219,8 @@ impl Forwarder {
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.pop_front()
     }
-}
 
-impl Forwarder {
-    /// Forwards the connections of `listener` to `upstream` from now on. The forwarder owns the
-    /// listener and closes it.
+    /// Forwards the connections of `listener`, which the forwarder owns from now on, to `upstream`.
     pub fn listen(
         &mut self,
         now: Instant,
@@ -298,9 +291,7 @@ impl Forwarder {
         counters.bytes_down += self.passed.down();
         counters
     }
-}
 
-impl Forwarder {
     fn accept(&mut self, now: Instant, stack: &mut Stack, listener: Listening) {
         loop {
             if self.pairs.len() >= self.config.connections {

@@ -26,11 +26,9 @@ pub(super) struct Pair {
     active_at: Instant,
 }
 
-/// One connection of the two.
 pub(super) struct Side {
     id: TcpId,
-    /// Taken from the other side and not queued here: empty, unless the send queue took less than
-    /// its room.
+    /// Taken from the other side and not queued here: only if the send queue took too little.
     pending: FragVec,
     /// Its whole stream, with the end, was forwarded.
     ended: bool,
@@ -149,8 +147,7 @@ impl Pair {
     }
 }
 
-/// Moves fragments as far as there are some, and room for them. Without room, an event of the send
-/// queue says when there is some.
+/// Moves fragments as far as there is room. An event of the send queue says when there is more.
 fn pump(
     now: Instant,
     stack: &mut Stack,

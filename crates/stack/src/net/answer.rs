@@ -1,5 +1,4 @@
-//! Stateless answers to TCP segments, each in the packet of the segment: a flood of SYNs must cost
-//! connections little.
+//! Stateless answers to TCP segments, each in the segment's packet: floods of SYNs cost little.
 
 use std::net::IpAddr;
 
@@ -16,9 +15,8 @@ use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
 
 impl Net {
-    /// Sends a stateless answer to a TCP segment in the packet of the segment, its head the answer's
-    /// TCP header. The hop cache does not keep the destination: made-up addresses would evict those
-    /// of connections. Only the way to the last gateway is kept.
+    /// Sends a stateless answer to a TCP segment in its packet, whose head is the answer's header.
+    /// Only the way to the last gateway is cached: made-up addresses would evict connections.
     pub(crate) fn send_back(
         &mut self,
         mem: &mut Mem,

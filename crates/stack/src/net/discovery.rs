@@ -1,5 +1,4 @@
-//! Messages of ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861), in and out. The table of
-//! neighbours is in `neighbor.rs`.
+//! Messages of ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861), in and out.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -48,8 +47,7 @@ pub(super) fn handle_arp(
         handle_conflict(net, mem, now, link, packet.sender);
         return Err(DropReason::ArpConflict);
     }
-    // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
-    // of links that share a medium would be found at random.
+    // Only for addresses of this link, as Linux with `arp_ignore`: links may share a medium.
     let for_us = net.routes.is_ours_on(link, target);
     if packet.sender.is_unspecified() {
         // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
@@ -344,8 +342,7 @@ fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<
     }
 }
 
-/// Tells the sockets that the neighbour did not answer for a packet of theirs, its head at the IP
-/// header; `false`: the packet was forwarded.
+/// Tells the sockets that the neighbour did not answer; `false`: the packet was forwarded.
 fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
     let head = packet.head();
     let about = match head.first().map(|b| b >> 4) {

@@ -37,7 +37,6 @@ struct Walk<'a> {
     at: usize,
     /// Bytes taken off the front, for lack of room in the head: they cannot be quoted.
     gone: usize,
-    /// Fragment headers met.
     fragments: u64,
 }
 
@@ -191,8 +190,7 @@ impl Walk<'_> {
     }
 }
 
-/// Handles a fragment of either version, its head at its payload; goes on with the datagram if that is
-/// complete. `headers`: what was in front, for an ICMP error to quote.
+/// Handles a fragment, its head at the payload. `headers`: what was in front, for an ICMP error.
 pub(super) fn handle_fragment(
     net: &mut Net,
     mem: &mut Mem,

@@ -32,7 +32,6 @@ use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
 
-/// The state of IP forwarding.
 pub(super) struct Forwarding {
     /// Ways found before, each from one link to another.
     cache: HopCache,
@@ -51,7 +50,6 @@ struct Way {
 /// Which part of a datagram a packet is.
 #[derive(Clone, Copy)]
 struct Part {
-    /// A fragment.
     fragment: bool,
     /// Not the first fragment: no errors are sent about it.
     later: bool,
@@ -163,8 +161,7 @@ fn find_way(net: &Net, now: Instant, received: &Received) -> Result<Way, DropRea
     }
 }
 
-/// Turns a received packet into one that can be sent: with room for a link header, and with offloads
-/// marked as those of a packet on its way out.
+/// Turns a received packet into one to send: room for a link header, offloads of its way out.
 fn prepare(
     net: &mut Net,
     mem: &mut Mem,
@@ -367,8 +364,7 @@ fn may_be_forwarded(addr: IpAddr) -> bool {
     }
 }
 
-/// Finds the transport header, or the first header that is not known, as far as the head holds it, and
-/// notes it in `received`; returns which part of a datagram the packet is.
+/// Finds the transport header in the head, or the first unknown one, and notes it in `received`.
 fn find_transport(head: &[u8], received: &mut Received) -> Part {
     if received.dst.is_ipv4() {
         let flags = u16::from_be_bytes([byte(head, 6), byte(head, 7)]);
@@ -418,8 +414,7 @@ fn decrement(packet: &mut PacketBuf) {
     }
 }
 
-/// Leaves a checksum that a device vouched for to the next device, or to software: it may never have
-/// been computed.
+/// Leaves a checksum that a device vouched for, and perhaps never computed, to the next device.
 fn leave_checksum_open(packet: &mut PacketBuf, received: &Received) {
     let (protocol, at) = (received.protocol, usize::from(received.header_len));
     let (len, offset) = match protocol {

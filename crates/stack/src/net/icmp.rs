@@ -61,8 +61,7 @@ pub(super) fn handle(
 }
 
 impl Net {
-    /// Our address that answers a packet: its destination, or for a group the address that suits the
-    /// sender.
+    /// Our address that answers a packet: its destination; for a group, one for the sender.
     pub(super) fn answer_source(&self, received: &Received, now: Instant) -> Option<IpAddr> {
         if received.delivery == Delivery::Unicast {
             return Some(received.dst);

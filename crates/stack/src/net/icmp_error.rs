@@ -1,5 +1,4 @@
-//! ICMP errors of both versions, sent about packets that came in (RFC 792, RFC 1122 section 3.2.2,
-//! RFC 4443).
+//! Sends ICMP errors about received packets (RFC 792, RFC 1122 section 3.2.2, RFC 4443).
 
 use pagewire_mem::{CopyReason, Instant, PacketBuf};
 
@@ -12,7 +11,6 @@ use super::wire::{ipv4, ipv6, protocol};
 use super::{Mem, Net};
 use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
 
-/// An ICMP error to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IcmpError {
     header: icmp::Header,
@@ -86,8 +84,7 @@ impl IcmpError {
 }
 
 impl Net {
-    /// Answers a datagram that no socket takes with "port unreachable". `received` and `packet` as they
-    /// were handed up.
+    /// Answers a datagram that no socket takes, as it was handed up, with "port unreachable".
     pub(crate) fn send_port_unreachable(
         &mut self,
         mem: &mut Mem,
@@ -134,8 +131,7 @@ pub(super) fn send_about_payload(
     }
 }
 
-/// Sends an error about `packet`, whose head is at its IP header, where the rules and the rate limit
-/// allow one.
+/// Sends an error about `packet`, its head at the IP header, if rules and rate limit allow one.
 pub(super) fn send(
     net: &mut Net,
     mem: &mut Mem,
@@ -157,8 +153,7 @@ pub(super) fn send(
     {
         return;
     }
-    // As Linux: this host is no stranger to itself, and one sender has many paths, each with an MTU of
-    // its own.
+    // As Linux: this host is no stranger, and one sender has many paths, each with its MTU.
     let own_limit = !received.loopback && !error.is_packet_too_big();
     let to = Some(received.src).filter(|_| own_limit);
     if !net.links.at_mut(received.link).icmp_limit.take(now, to) {
@@ -201,8 +196,7 @@ fn quote(
     Some(out)
 }
 
-/// Whether a packet, its head at the IP header, is an ICMP error itself (or a message that must
-/// not be answered with one).
+/// Whether a packet, its head at the IP header, is an ICMP error or must not be answered with one.
 fn is_icmp_error(received: &Received, packet: &PacketBuf) -> bool {
     let kind = packet.head().get(usize::from(received.header_len));
     match received.protocol {

@@ -31,9 +31,8 @@ use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
 impl Net {
-    /// Byte path, steps R2 and R3: handles a frame of the device. Answers what concerns the network
-    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. Packets to
-    /// ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
+    /// Byte path, steps R2 and R3: handles a frame, and answers ARP, neighbour discovery and echo.
+    /// Packets to ourselves and notices wait for [`poll_inbound`](Self::poll_inbound).
     pub(crate) fn handle_frame(
         &mut self,
         mem: &mut Mem,
@@ -253,8 +252,7 @@ impl Routes {
     }
 }
 
-/// The longest packet that a header allows whose length field counts from `from` on: only a super-frame
-/// is longer than the field can say.
+/// The longest packet whose length field counts from `from` on, unless it is a super-frame.
 fn longest(packet: &PacketBuf, from: usize) -> usize {
     match packet.gso {
         Some(_) => packet.len(),

@@ -1,7 +1,6 @@
 //! The links of a stack, with the state of each.
 //!
-//! The first link has a place of its own: a stack with one device looks nothing up. A new link takes
-//! the place of a removed one.
+//! The first link has a place of its own. A new link takes the place of a removed one.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -25,8 +24,7 @@ pub(super) struct Link {
     pub(super) mac: Mac,
     /// Longest IP packet on the wire.
     pub(super) mtu: usize,
-    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
-    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    /// Longest IP packet of a super-frame, by family, which software cuts if the device does not.
     pub(super) max_super_v4: usize,
     pub(super) max_super_v6: usize,
     pub(super) tx_checksum: bool,
@@ -62,14 +60,12 @@ impl Link {
     }
 }
 
-/// A link and its state.
 pub(super) struct Interface {
     pub(super) link: Link,
     pub(super) neighbors: Neighbors,
     pub(super) groups: LinkGroups,
     pub(super) speaks_v4: bool,
     pub(super) speaks_v6: bool,
-    /// Frames for the device.
     pub(super) out: VecDeque<PacketBuf>,
     /// Limit of ICMP errors about packets that came in here.
     pub(super) icmp_limit: IcmpLimit,
@@ -79,7 +75,6 @@ pub(super) struct Interface {
     /// Before this moment no address is defended.
     pub(super) defend_after: Instant,
     turn: u32,
-    /// The name that the application gave.
     pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
@@ -146,7 +141,6 @@ impl Interface {
     }
 }
 
-/// All links of a stack.
 pub(super) struct Links {
     first: Interface,
     others: Vec<Interface>,
@@ -166,7 +160,6 @@ impl Links {
         }
     }
 
-    /// See [`at`](Self::at).
     #[inline(always)]
     pub(super) fn at_mut(&mut self, index: LinkIndex) -> &mut Interface {
         match usize::from(index).checked_sub(1) {
@@ -179,7 +172,6 @@ impl Links {
         core::iter::once(&self.first).chain(&self.others)
     }
 
-    /// All places.
     pub(super) fn indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
         0..=self.others.len() as LinkIndex
     }
@@ -196,7 +188,6 @@ impl Links {
         (known && interface.up && interface.turn == id.turn).then_some(id.index)
     }
 
-    /// The id of the link at a place.
     pub(super) fn id_at(&self, index: LinkIndex) -> LinkId {
         LinkId { index, turn: self.at(index).turn }
     }

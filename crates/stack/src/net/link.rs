@@ -23,8 +23,7 @@ impl LinkId {
         self.index as usize
     }
 
-    /// Its number in the `scope_id` of an IPv6 socket address, as Linux's interface index: its place,
-    /// counted from 1.
+    /// Its number in the `scope_id` of an IPv6 socket address: its place, counted from 1.
     pub const fn scope_id(self) -> u32 {
         self.index as u32 + 1
     }

@@ -13,7 +13,6 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
@@ -69,18 +68,9 @@ pub(crate) struct Mem {
     pub shared: Shared,
 }
 
-/// Settings of a [`Net`].
 #[derive(Clone, Debug)]
 pub(crate) struct NetConfig {
-    /// Of the first link's device.
-    pub capabilities: Capabilities,
-    /// Our addresses on it. The link-local IPv6 address is added where the medium is Ethernet and any other
-    /// IPv6 address is given.
-    pub addresses: Vec<Cidr>,
-    /// Default gateways, in order of preference; each must be in one of the link's networks.
-    pub gateways: Vec<IpAddr>,
-    /// Further routes: network, and the gateway that leads there.
-    pub routes: Vec<(Cidr, IpAddr)>,
+    pub first_link: LinkConfig,
     /// Keys the tables that peers fill, and the identification fields.
     pub secret: [u8; 32],
     /// Whether payload that loops back to ourselves passes by reference; otherwise it is copied
@@ -104,8 +94,7 @@ pub(crate) enum TooLong {
     CutToLink,
     /// Beyond the known path MTU it is refused.
     RefusedByPath,
-    /// Beyond the MTU of our link it is refused: a sender that probes the path learns a smaller MTU
-    /// from ICMP.
+    /// Beyond the MTU of our link it is refused: a probe learns a smaller MTU from ICMP.
     RefusedByLink,
 }
 
@@ -114,7 +103,6 @@ pub(crate) enum TooLong {
 pub(crate) struct Outgoing {
     /// An address of ours: see [`Net::source_for`].
     pub src: IpAddr,
-    /// The destination.
     pub dst: IpAddr,
     /// See [`protocol`].
     pub protocol: u8,
@@ -154,7 +142,6 @@ pub(crate) struct Net {
     looped_copy: bool,
     reverse_path_check: bool,
     announce: bool,
-    /// While IP forwarding is on.
     forwarding: Option<Box<Forwarding>>,
     /// Packets to this host, heads at the IP header; with packets to a group, the link that is in it.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
@@ -175,16 +162,10 @@ impl Net {
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
         let table_key = Keyed(table_key);
-        let first = LinkConfig {
-            capabilities: config.capabilities.clone(),
-            addresses: config.addresses.clone(),
-            gateways: config.gateways.clone(),
-            routes: config.routes.clone(),
-        };
         let mut routes = Routes::default();
-        routes.add_link(0, &first)?;
-        let mut interface =
-            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, (0, 0));
+        routes.add_link(0, &config.first_link)?;
+        let (caps, hash) = (&config.first_link.capabilities, table_key.clone());
+        let mut interface = Interface::new(now, caps, hash, config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
         let mut net = Self {
@@ -242,8 +223,7 @@ impl Net {
         true
     }
 
-    /// The device of a link is gone for good: waiting packets are lost, and nothing more is sent there.
-    /// Returns whether no link is left that can send.
+    /// The device of a link is gone: waiting packets are lost. Whether no link is left to send.
     pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
         let lost = self.links.at_mut(link).lose(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkLost, lost as u64);
@@ -262,8 +242,7 @@ impl Net {
             && self.way_of(now, (src, dst), by).is_some_and(|link| self.links.at(link).lost)
     }
 
-    /// The link that packets from `src` (ours) to `dst` leave by, `by` if that is given; `None`: they
-    /// stay on this host.
+    /// The link, `by` if given, that packets from `src` to `dst` leave by; `None`: they stay here.
     pub(crate) fn way_of(
         &self,
         now: Instant,
@@ -282,8 +261,7 @@ impl Net {
         self.links.find(id).map(Some).ok_or(Error::NetworkDown)
     }
 
-    /// The link that a packet came by; `None` for a packet of this host, except to a group: that comes
-    /// by the link that it left by.
+    /// The link that a packet came by; `None` for a packet of this host, except to a group.
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
         (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
@@ -308,17 +286,14 @@ impl Net {
         self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
     }
 
-    /// The place of a link that was not removed.
     pub(crate) fn find_link(&self, id: LinkId) -> Option<LinkIndex> {
         self.links.find(id)
     }
 
-    /// The link at a place.
     pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
         self.links.id_at(index)
     }
 
-    /// The name of a link.
     pub(crate) fn link_name(&self, id: LinkId) -> Option<String> {
         let interface = self.links.at(self.links.find(id)?);
         let given = interface.name.as_deref().map(str::to_owned);
@@ -332,12 +307,10 @@ impl Net {
         true
     }
 
-    /// Our addresses on a link.
     pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
         self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
     }
 
-    /// The places of all links.
     pub(crate) fn link_indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
         self.links.indices()
     }
@@ -349,8 +322,7 @@ impl Net {
 
     // Getters.
 
-    /// The address that packets to `dst` are sent from. `scope` is the link that a link-local
-    /// destination is on, as [`LinkId::scope_id`] names it; 0: the first that fits.
+    /// The address that packets to `dst`, if link-local on link `scope`, are sent from.
     pub(crate) fn source_for(&self, dst: IpAddr, scope: u32) -> Result<IpAddr, Error> {
         let scope = match dst {
             _ if scope == 0 || !self.links.are_several() => None,
@@ -390,9 +362,8 @@ impl Net {
         }
     }
 
-    /// The longest IP packet that gets from `src` (ours) to `dst` in one piece, and the longest
-    /// super-frame (as an IP packet, all headers included) that [`send`](Self::send) takes for it.
-    /// Where the device cannot cut, software does.
+    /// The longest IP packet that gets from `src` to `dst` in one piece, and the longest
+    /// super-frame (as an IP packet) that [`send`](Self::send) takes for it.
     pub(crate) fn link_limits(
         &self,
         src: IpAddr,
@@ -411,9 +382,8 @@ impl Net {
         link.map_or(MAX_IP_PACKET, |link| self.links.at(link).link.mtu)
     }
 
-    /// The longest IP packet that may come from `dst` to `src` (ours): the link's MTU, whatever was
-    /// reported about the path. An MTU that the application set for the path holds for both ways, as
-    /// the MTU of a route in Linux.
+    /// The longest IP packet that may come from `dst` to `src`: the link's MTU, unless the
+    /// application set one for the path, as the MTU of a route in Linux.
     pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
         let link = self.link_mtu(src, dst, by);
         self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
@@ -424,7 +394,6 @@ impl Net {
         self.routes.is_local(addr)
     }
 
-    /// Whether the address means all hosts of a network of ours.
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         self.routes.is_broadcast(addr)
     }
@@ -487,8 +456,7 @@ impl Net {
         self.path_generation
     }
 
-    /// A transport has proof that packets from `src` (ours) reach `dst` (RFC 4861 section 7.3.1): spares
-    /// the neighbour a probe. Once per turn and connection is enough.
+    /// Notes proof that packets from `src` reach `dst` (RFC 4861 section 7.3.1): spares a probe.
     pub(crate) fn handle_reachable(&mut self, now: Instant, (src, dst): (IpAddr, IpAddr)) {
         if let Ok((link, Hop::Neighbor(next))) = self.routes.hop(now, src, dst) {
             self.links.at_mut(link).neighbors.confirm(now, next);
@@ -497,9 +465,8 @@ impl Net {
 
     // Out. (`send`: `output.rs`.)
 
-    /// Returns packets that looped back, each put in place of `packet`, and errors about neighbours
-    /// that did not answer, one at a time until `None`. The caller bounds how many it takes in one turn;
-    /// while some are left, [`poll_timeout`](Self::poll_timeout) is already due.
+    /// Returns packets that looped back, in place of `packet`, and errors about silent neighbours,
+    /// until `None`. While some are left, [`poll_timeout`](Self::poll_timeout) is already due.
     pub(crate) fn poll_inbound(
         &mut self,
         mem: &mut Mem,
@@ -542,7 +509,6 @@ impl Net {
         is_full(self.links.at(link)).then_some(link)
     }
 
-    /// Whether there are frames for the device of a link.
     pub(crate) fn has_frames(&self, link: LinkIndex) -> bool {
         !self.links.at(link).out.is_empty()
     }
@@ -566,8 +532,7 @@ impl Net {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_inbound`](Self::poll_inbound) is
-    /// next to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) or `poll_inbound` is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.has_inbound() {
             return Some(self.now);

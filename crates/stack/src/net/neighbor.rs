@@ -73,7 +73,6 @@ impl Keyed {
     }
 }
 
-/// The neighbours of one link.
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, Keyed>,
     /// Which entry is evicted next, of each kind.
@@ -86,8 +85,7 @@ pub(crate) struct Neighbors {
     evicted: Vec<VecDeque<PacketBuf>>,
     /// No deadline lies before this moment.
     next: Instant,
-    /// Changes whenever an earlier answer of [`lookup`](Self::lookup) may be wrong: a `Used` station
-    /// changed. Not when an entry is removed: its station holds until the answer's time is over.
+    /// Changes whenever an earlier [`lookup`](Self::lookup) may be wrong: a `Used` station changed.
     generation: u32,
 }
 
@@ -131,7 +129,6 @@ enum State {
     Probe { requests: u8, at: Instant },
 }
 
-/// Answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// Send there; ask again after `until`.
@@ -195,7 +192,6 @@ impl Neighbors {
         self.table.len()
     }
 
-    /// Packets that wait.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }
@@ -265,8 +261,7 @@ impl Neighbors {
         fresh
     }
 
-    /// Whether a forwarded packet may wait for the station of `addr`: half of the room is for packets
-    /// of our own.
+    /// Whether a forwarded packet may wait for `addr`: half of the room is for our own packets.
     pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
         let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
         match self.table.get(&addr) {
@@ -343,7 +338,6 @@ impl Neighbors {
         VecDeque::new()
     }
 
-    /// Whether there is an entry.
     pub(crate) fn knows(&self, addr: IpAddr) -> bool {
         self.table.contains_key(&addr)
     }
@@ -490,31 +484,21 @@ impl Neighbor {
     /// Handles a timeout if it is due; `false`: remove the entry.
     fn handle_timeout(&mut self, now: Instant, addr: IpAddr, actions: &mut Vec<Action>) -> bool {
         match &mut self.state {
-            State::Incomplete { requests, at } if now >= *at => {
+            State::Incomplete { requests, at } | State::Probe { requests, at } if now >= *at => {
                 if *requests >= NEIGHBOR_REQUESTS {
                     return false;
                 }
                 *requests += 1;
                 *at = now + NEIGHBOR_RETRANSMIT;
-                actions.push(Action::Request { addr, station: None });
-            }
-            State::Probe { requests, at } if now >= *at => {
-                if *requests >= NEIGHBOR_REQUESTS {
-                    return false;
-                }
-                *requests += 1;
-                *at = now + NEIGHBOR_RETRANSMIT;
-                actions.push(Action::Request { addr, station: Some(self.mac) });
             }
             State::Delay { until } if now >= *until => {
                 self.state = State::Probe { requests: 1, at: now + NEIGHBOR_RETRANSMIT };
-                actions.push(Action::Request { addr, station: Some(self.mac) });
             }
-            State::Reachable { .. } | State::Stale if now >= self.used + NEIGHBOR_UNUSED => {
-                return false;
-            }
-            _ => {}
+            State::Reachable { .. } | State::Stale => return now < self.used + NEIGHBOR_UNUSED,
+            State::Incomplete { .. } | State::Delay { .. } | State::Probe { .. } => return true,
         }
+        let is_known = !matches!(self.state, State::Incomplete { .. });
+        actions.push(Action::Request { addr, station: is_known.then_some(self.mac) });
         true
     }
 

@@ -1,5 +1,4 @@
-//! Byte path, steps S4 (ip) and S5 (link): puts headers in front of the transport's; payload is not
-//! read.
+//! Byte path, steps S4 (ip) and S5 (link): puts headers in front; payload is not read.
 //!
 //! ```text
 //!              transport header | payload fragments          send
@@ -241,8 +240,7 @@ impl Net {
         }
     }
 
-    /// Puts the link header in front and queues the frame for the link's device, after doing what
-    /// the device cannot.
+    /// Does what the link's device cannot, puts the link header in front and queues the frame.
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
@@ -335,8 +333,7 @@ impl Net {
         if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
-    /// Queues a packet to this host, or to a group that a link is in. Payload is copied, unless the
-    /// configuration says otherwise: a receiver that never reads must not keep a sender's buffer.
+    /// Queues a packet to this host. Payload is copied by default: a receiver may never read it.
     pub(super) fn loop_back(
         &mut self,
         mem: &mut Mem,
@@ -527,8 +524,7 @@ pub(super) fn fits(
     if is_cut { Ok(false) } else { Err(TOO_LONG) }
 }
 
-/// Cuts a packet into pieces of `each` bytes, the last may be shorter; payload by reference. The head
-/// stays with the first piece.
+/// Cuts a packet by reference into pieces of up to `each` bytes; the first keeps the head.
 pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, Refused> {
     let total = packet.len();
     if each <= packet.head().len() {

@@ -24,8 +24,7 @@ use crate::limits::{
     REASSEMBLY_TIME_V4, REASSEMBLY_TIME_V6,
 };
 
-/// Identifies a datagram by its fragments (RFC 791 section 3.2; RFC 8200 section 4.5, where the protocol
-/// does not count and is 0 here).
+/// Identifies a datagram by its fragments (RFC 791 section 3.2; RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) src: IpAddr,
@@ -34,7 +33,6 @@ pub(crate) struct Key {
     pub(crate) protocol: u8,
 }
 
-/// A received fragment.
 pub(crate) struct Fragment {
     /// Bytes from the beginning of the datagram's payload.
     pub(crate) offset: usize,
@@ -44,11 +42,9 @@ pub(crate) struct Fragment {
     pub(crate) received: Received,
     /// The IP headers, for an ICMP error about the first fragment.
     pub(crate) headers: SmallVec<[u8; 64]>,
-    /// The payload.
     pub(crate) payload: FragVec,
 }
 
-/// A complete datagram.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) protocol: u8,
@@ -70,7 +66,6 @@ pub(crate) struct Expired {
 /// Datagrams that wait for missing fragments.
 pub(crate) struct Reassembly {
     table: HashMap<Key, Datagram, Keyed>,
-    /// Bytes of memory pinned.
     pinned: usize,
     /// No deadline lies before this moment.
     next: Instant,

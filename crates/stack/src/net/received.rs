@@ -7,8 +7,7 @@ use super::route::Delivery;
 use super::wire::{ipv4, ipv6};
 use crate::counters::DropReason;
 
-/// The result of handling a packet: what the sockets get of it, or why it was dropped. `None`: it was
-/// answered or kept.
+/// What the sockets get of a packet, or why it was dropped; `None`: it was answered or kept.
 pub(crate) type Outcome = Result<Option<Inbound>, DropReason>;
 
 /// What the sockets get. The packet itself stays where it is: it is a quarter of a kilobyte.
@@ -31,8 +30,7 @@ pub(super) struct Origin {
     pub(super) group: bool,
     /// From this host: the addresses are not checked.
     pub(super) loopback: bool,
-    /// The link that it came in by. A packet of this host came by none, except to a group: then it is
-    /// the link that the packet left by.
+    /// The link that it came in by; for a packet of this host to a group, the one it left by.
     pub(super) link: LinkIndex,
 }
 
@@ -51,19 +49,16 @@ impl Origin {
 /// What IP said of a received packet. Made once, and passed up to the sockets as it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// The sender.
     pub(crate) src: IpAddr,
     /// The address or group of ours that it is to.
     pub(crate) dst: IpAddr,
-    /// See [`protocol`](super::protocol).
     pub(crate) protocol: u8,
     /// The two ECN bits of the IP header.
     pub(crate) ecn: u8,
     pub(super) hop_limit: u8,
     /// What `dst` is to us.
     pub(super) delivery: Delivery,
-    /// Bytes of IP headers still in memory in front of the head, for an ICMP error to quote; 0 if they
-    /// are gone.
+    /// Bytes of IP headers in memory in front of the head, for an ICMP error to quote; 0: gone.
     pub(super) header_len: u16,
     /// Offset, from the start of the IP header, of the field that names the protocol.
     pub(super) next_field: u16,
@@ -123,7 +118,6 @@ pub(crate) struct Quoted {
     pub(crate) src: IpAddr,
     /// The peer's address.
     pub(crate) dst: IpAddr,
-    /// See [`protocol`](super::protocol).
     pub(crate) protocol: u8,
     /// Our port.
     pub(crate) src_port: u16,
@@ -136,8 +130,7 @@ pub(crate) struct Quoted {
 /// The fate of a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpKind {
-    /// Too long for a link on the path, which takes IP packets of `mtu` bytes (never below the
-    /// smallest MTU that we believe).
+    /// Too long for a link on the path, which takes IP packets of `mtu` bytes.
     PacketTooBig { mtu: usize },
     /// A router has no route (soft).
     NetUnreachable,

@@ -9,8 +9,7 @@ use super::wire::{ethernet, icmp, ipv4, ipv6, protocol};
 use super::{Net, Quoted};
 
 impl Net {
-    /// The TCP segment in a frame that was made for this link: its ends and number, as an ICMP error
-    /// would quote them, and how many sequence numbers it takes up.
+    /// The TCP segment in a frame made for this link, as an ICMP error quotes it, and its length.
     pub(crate) fn refused_segment(
         &self,
         link: LinkIndex,

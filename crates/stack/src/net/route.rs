@@ -1,7 +1,6 @@
 //! Addresses and routes: which addresses are ours, the next hop of a packet, and its source address.
 //!
-//! A small direct-mapped cache keeps the last destinations ready to send: the link header built, the
-//! neighbour looked up.
+//! A small direct-mapped cache keeps the last destinations ready to send, link header included.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -162,17 +161,14 @@ impl Routes {
         &self.addresses
     }
 
-    /// Our addresses, each with its link.
     fn owned(&self) -> impl Iterator<Item = (Cidr, LinkIndex)> {
         self.addresses.iter().copied().zip(self.owners.iter().copied())
     }
 
-    /// Our addresses on a link.
     pub(crate) fn of_link(&self, link: LinkIndex) -> impl Iterator<Item = Cidr> {
         self.owned().filter(move |&(_, owner)| owner == link).map(|(cidr, _)| cidr)
     }
 
-    /// The link that an address of ours is on.
     pub(crate) fn owner(&self, addr: IpAddr) -> Option<LinkIndex> {
         self.owned().find(|(cidr, _)| cidr.addr() == addr).map(|(_, owner)| owner)
     }
@@ -195,7 +191,6 @@ impl Routes {
         self.addresses.iter().any(|a| a.addr() == addr)
     }
 
-    /// Whether the address is ours on this link.
     pub(crate) fn is_ours_on(&self, link: LinkIndex, addr: IpAddr) -> bool {
         self.of_link(link).any(|a| a.addr() == addr)
     }
@@ -243,8 +238,7 @@ impl Routes {
         }
     }
 
-    /// RFC 4291 section 2.8: a host is in the all-nodes groups, and in the solicited-node group of
-    /// each of its addresses.
+    /// RFC 4291 section 2.8: the all-nodes groups, and the solicited-node groups of its addresses.
     fn is_member(&self, link: LinkIndex, group: Ipv6Addr) -> bool {
         const ALL_NODES_INTERFACE: Ipv6Addr = Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 1);
         const ALL_NODES_LINK: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -345,8 +339,7 @@ impl Routes {
         Ok((link, hop))
     }
 
-    /// The route by this link with the longest prefix, preferably by a gateway that is not known to be
-    /// dead.
+    /// The route by this link with the longest prefix, preferably by a gateway that is not dead.
     fn route_by(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> Option<&Route> {
         let there = || self.table.iter().filter(move |r| r.link == link && r.to.contains(dst));
         let longest = there().next()?.to.prefix();
@@ -368,9 +361,8 @@ impl Routes {
         self.source_on(link, dst).ok_or(Error::AddressNotAvailable)
     }
 
-    /// The link that a packet to a group or a broadcast address leaves by: to all hosts of a network,
-    /// the network's; else that of the source address, of the route, or the first. `None`: it is to one
-    /// host.
+    /// The link that a packet to a group or a broadcast address leaves by: the network's; else that
+    /// of the source address, of the route, or the first. `None`: it is to one host.
     fn group_link(&self, now: Instant, owner: Option<LinkIndex>, dst: IpAddr) -> Option<LinkIndex> {
         let network = match dst {
             _ if dst.is_multicast() => None,
@@ -393,9 +385,8 @@ impl Routes {
         matching.take_while(move |route| Some(route.to.prefix()) == prefix)
     }
 
-    /// The route with the longest prefix whose gateway is not known to be dead; a dead one if
-    /// there is no other. Among equals, one by the `preferred` link, that of our address; a link-local
-    /// destination is reached by that link only.
+    /// The route with the longest prefix, preferably by a living gateway, then by the `preferred`
+    /// link, that of our address; a link-local destination is reached by that link only.
     fn route(&self, now: Instant, preferred: Option<LinkIndex>, dst: IpAddr) -> Option<&Route> {
         let alive = |route: &&Route| now >= route.dead_until;
         let there = |route: &&Route| preferred.is_none_or(|link| route.link == link);
@@ -418,9 +409,8 @@ impl Routes {
             .or_else(|| self.route(now, owner, dst).map(|route| route.link))
     }
 
-    /// Our source address for packets to `dst`, by link `scope` if that is given (RFC 6724 section 5,
-    /// reduced to the rules that matter with static addresses: same address, same scope, outgoing
-    /// interface, same network).
+    /// Our source address for packets to `dst`, by link `scope` if given (RFC 6724 section 5,
+    /// reduced to static addresses: same address, same scope, outgoing interface, same network).
     pub(crate) fn source_for(
         &self,
         now: Instant,
@@ -471,8 +461,7 @@ impl Routes {
             .map(|cidr| cidr.addr())
     }
 
-    /// A neighbour did not answer: if it is a gateway, another one for the same network is used for a
-    /// while (RFC 1122 section 3.3.1.6).
+    /// A neighbour did not answer: avoids it as a gateway for a while (RFC 1122 section 3.3.1.6).
     pub(crate) fn handle_dead_neighbor(&mut self, now: Instant, link: LinkIndex, addr: IpAddr) {
         for route in &mut self.table {
             if route.via == Some(addr) && route.link == link {
@@ -622,8 +611,7 @@ pub(crate) fn smallest_path_mtu(dst: IpAddr) -> usize {
     }
 }
 
-/// Destinations that are ready to send to. Lookups hash with a multiplication: destinations chosen to
-/// collide take the slow path, which is bounded.
+/// Destinations that are ready to send to; those chosen to collide take the slow path.
 pub(crate) struct HopCache {
     slots: Box<[Option<CachedHop>; ROUTE_CACHE]>,
 }

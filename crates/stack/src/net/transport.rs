@@ -11,8 +11,7 @@ use super::wire::{self, protocol, pseudo_header_sum, tcp, udp};
 use super::{Mem, Net, icmp, multicast};
 use crate::counters::DropReason;
 
-/// Handles a transport packet, its head at the transport header: TCP and UDP go up with their checksum
-/// verified; the rest is answered here.
+/// Handles a transport packet, its head at that header: hands up verified TCP and UDP.
 pub(super) fn verify_and_hand_up(
     net: &mut Net,
     mem: &mut Mem,
@@ -112,8 +111,7 @@ fn udp_header(
 }
 
 impl Net {
-    /// Verifies the transport checksum unless the device has: the sum over pseudo-header, header and
-    /// payload must be all ones.
+    /// Verifies the transport checksum unless the device has: the whole sum must be all ones.
     pub(super) fn verify(
         &mut self,
         mem: &mut Mem,
@@ -138,8 +136,7 @@ impl Net {
     }
 }
 
-/// Makes sure that the head holds the next `n` bytes. Headers already taken off may have to give way,
-/// and can then not be quoted.
+/// Makes sure that the head holds the next `n` bytes, if need be in place of earlier headers.
 fn reserve(
     packet: &mut PacketBuf,
     received: &mut Received,

@@ -25,10 +25,9 @@ pub struct ConnectOptions {
     pub local: Option<SocketAddr>,
     /// Settings of its own; `None`: the stack's.
     pub config: Option<Arc<TcpConfig>>,
-    /// With Fast Open (RFC 7413). If a cookie of the server is known, or none is needed, the SYN
-    /// waits for the first write and carries its data: [`Tcp::is_deferred`] says so, and the write
-    /// returns how much the SYN takes. Otherwise the SYN requests a cookie. `true`: no cookie is
-    /// needed, whatever the host's settings say.
+    /// With Fast Open (RFC 7413). With a cookie, or if none is needed, the SYN waits for the first
+    /// write and carries its data: [`Tcp::is_deferred`] says so, and the write returns how much the
+    /// SYN takes. Else it requests a cookie. `true`: none is needed, whatever the settings say.
     pub fast_open: Option<bool>,
     /// The link that the connection is bound to.
     pub link: Option<LinkId>,
@@ -40,7 +39,6 @@ impl From<Option<SocketAddr>> for ConnectOptions {
     }
 }
 
-/// Verbs of the application.
 impl Stack {
     /// Begins to open a connection to `remote`; it becomes writable, or gets an error. The options
     /// (or an address in their place) may give the local address.
@@ -132,8 +130,7 @@ impl Tcp<'_> {
     /// Takes the urgent byte (RFC 9293 section 3.8.5); with [`RecvFlags::PEEK`] it stays.
     ///
     /// # Errors
-    /// `InvalidInput` if there is none or it is in line, `WouldBlock` if it is announced but not
-    /// received.
+    /// `InvalidInput` if there is none or it is in line, `WouldBlock` if it is only announced.
     pub fn read_urgent(&mut self, now: Instant, flags: RecvFlags) -> Result<u8, Error> {
         self.with(now, |conn, _| conn.read_urgent(flags))
     }
@@ -143,8 +140,7 @@ impl Tcp<'_> {
         self.socket.conn.at_urgent_mark()
     }
 
-    /// Ends one direction or both. After `Write` the peer gets the end of the stream behind the
-    /// queued data.
+    /// Ends one direction or both. After `Write` the end of the stream follows the queued data.
     pub fn shutdown(&mut self, now: Instant, how: Shutdown) -> Result<(), Error> {
         self.with(now, |conn, env| {
             if matches!(how, Shutdown::Read | Shutdown::Both) {
@@ -183,15 +179,13 @@ impl Tcp<'_> {
         self.socket.conn.queued_receive() + usize::from(self.socket.conn.has_fin())
     }
 
-    /// Bytes that a copying [`recv`](Self::recv) would return now, up to an urgent byte
-    /// (`SIOCINQ`).
+    /// Bytes that a copying [`recv`](Self::recv) would return, up to an urgent byte (`SIOCINQ`).
     pub fn queued(&self) -> usize {
         self.socket.conn.queued_to_mark()
     }
 
-    /// Which timestamps of sent bytes are reported from now on, for those that
-    /// [`stamp`](Self::stamp) names. Bytes are numbered from the first one that is not acknowledged
-    /// now.
+    /// Which timestamps are reported from now on, for bytes that [`stamp`](Self::stamp) names.
+    /// Bytes are numbered from the first one that is not acknowledged now.
     pub fn set_timestamping(&mut self, kinds: TxTimestamping) {
         let socket = &mut *self.socket;
         let extra = socket.extra.get_or_insert_default();
@@ -255,14 +249,12 @@ impl Core {
         socket.owner = Owner::Closed;
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
-        // It still counts for its listener's limit until its handshake is complete, and keeps its
-        // link.
+        // It still counts for its listener's limit until the handshake is complete.
         let kept = socket.extra.take().map(|extra| (extra.fast_open_of, extra.link));
         socket.extra = kept
             .filter(|kept| *kept != (None, None))
             .map(|(fast_open_of, link)| Box::new(Extra { fast_open_of, link, ..Extra::default() }));
-        // The application may free the memory that it lent as soon as this returns: copies replace
-        // it.
+        // The application may free lent memory as soon as this returns: copies replace it.
         if lends && !socket.work(&mut self.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();
         }

@@ -1,5 +1,4 @@
-//! Binding: addresses and ports of sockets, and port reservations, which `bind` makes for a stream
-//! before it listens or connects.
+//! Binding: addresses and ports of sockets, and port reservations for streams.
 //!
 //! ```text
 //!   PortReservations::reserve --> PortReservation --Stack::listen---> listener   } the reservation
@@ -34,9 +33,8 @@ pub struct BindOptions {
     /// an address so, the last one bound gets the datagrams.
     pub reuse: bool,
     /// Shares the address with sockets that have the same setting, also to listen: a keyed hash of
-    /// the two ends chooses the socket for each connection, or each peer's datagrams, and keeps its
-    /// choice while no socket is added or removed. A listener that is closed resets the connections
-    /// it has not accepted.
+    /// the two ends chooses the socket for each connection, or each peer's datagrams, while no
+    /// socket is added or removed. A closed listener resets the connections it has not accepted.
     pub reuse_port: bool,
     /// `::` stands for addresses of IPv6 only.
     pub v6_only: bool,
@@ -57,7 +55,6 @@ impl BindOptions {
     }
 }
 
-/// All port reservations, by port.
 #[derive(Default)]
 pub(crate) struct Reservations {
     /// A tree: peers do not choose what is in it, and a hash would need a random key.
@@ -204,8 +201,7 @@ impl PortReservations<'_> {
 }
 
 impl Core {
-    /// The address that a socket without a peer is bound to: `local`, with a free port if that is
-    /// 0.
+    /// The address for a socket without a peer: `local`, with a free port in place of 0.
     pub(super) fn bindable(
         &mut self,
         local: SocketAddr,
@@ -243,7 +239,6 @@ impl Core {
     }
 }
 
-/// The protocol of a port.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Tcp,

@@ -15,9 +15,8 @@ use crate::net::LinkId;
 /// `IPV6_V6ONLY` is set). The most specific socket gets the packet.
 ///
 /// Several may share an address ([`Sharing`]). Of sockets that share the port, a keyed hash chooses
-/// one for each flow: strangers cannot choose which one they load, and a flow keeps its socket
-/// while none is added or removed. Of sockets that share the address only, the last one bound gets
-/// everything, as on Linux.
+/// one for each flow: strangers cannot choose, and a flow keeps its socket while none is added or
+/// removed. Of sockets that share the address only, the last one bound gets everything.
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
@@ -28,7 +27,6 @@ struct PortBinds {
     bound: SmallVec<[Bound; 1]>,
 }
 
-/// A socket and its address.
 struct Bound {
     at: Wanted,
     index: u32,
@@ -112,9 +110,8 @@ impl Binds {
         self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
     }
 
-    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a socket bound to that
-    /// link takes the packet; those bound to a link come first. `fits`: whether the socket takes
-    /// packets from the peer; `Some(true)`: from no other.
+    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a link is the packet's.
+    /// `fits`: whether the socket takes packets from the peer; `Some(true)`: from no other.
     #[inline]
     pub(crate) fn find_by(
         &self,
@@ -203,7 +200,6 @@ impl Binds {
         self.entry(port).is_some_and(|p| p.bound.iter().any(is_taken))
     }
 
-    /// Whether a socket is bound to the port.
     pub(crate) fn uses(&self, port: u16) -> bool {
         self.entry(port).is_some()
     }

@@ -26,8 +26,7 @@ pub(crate) enum CookieVerdict {
 }
 
 impl Core {
-    /// Answers a SYN to the listener at `index`, in the packet that brought it, and keeps nothing:
-    /// a flood does this hundreds of thousands of times a second, at the expense of connections.
+    /// Answers a SYN in its own packet and keeps nothing: floods must cost connections little.
     pub(crate) fn send_cookie(
         &mut self,
         now: Instant,

@@ -65,13 +65,11 @@ impl<K: Hash + Eq, V> Sets<K, V> {
     }
 }
 
-/// All cookies.
 pub(crate) struct CookieCache(Sets<(IpAddr, IpAddr), Known>);
 
 /// What the client knows of one server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// Its last announced MSS.
     pub(crate) mss: Option<u16>,
     pub(crate) cookie: Option<FastOpenCookie>,
     try_experimental: TryExperimental,
@@ -134,8 +132,7 @@ impl Refusals {
         Self(Sets::new(key))
     }
 
-    /// Whether a SYN should carry no data, and no option if `with_option`. A server that refused
-    /// data without a cookie may still take it with one.
+    /// Whether a SYN should carry no data, and no option either if `with_option`.
     pub(crate) fn rests(&self, now: Instant, to: &Tuple, with_option: bool) -> bool {
         let known = self.0.get(&(to.local, to.remote, to.remote_port));
         known.is_some_and(|known| now < known.until && (known.with_option || !with_option))

@@ -1,11 +1,9 @@
-//! Byte path, step R4: finds the socket of a segment. Begin at `Core::tcp_input`; that of a
-//! datagram is `Core::udp_input` in `udp.rs`.
+//! Byte path, step R4: finds the socket of a segment (`tcp_input`) or datagram (`udp.rs`).
 //!
 //! The key of a connection is a keyed hash of addresses and ports, so that strangers cannot choose
-//! packets that collide. The hash table has socket indices only (five bytes each, with its control
-//! byte) and compares the sockets themselves. The two connections found last are tried first:
-//! packets come in bursts of one flow, or of two. Listeners and datagram sockets are found by port
-//! (`binds.rs`).
+//! packets that collide. The hash table has socket indices only (five bytes each) and compares the
+//! sockets themselves. The two connections found last are tried first: packets come in bursts of
+//! one flow, or of two. Listeners and datagram sockets are found by port (`binds.rs`).
 
 use core::net::IpAddr;
 
@@ -42,7 +40,6 @@ impl Demux {
         Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: [u32::MAX; 2] }
     }
 
-    /// The connection with this tuple.
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
         let is_it = |index: u32| sockets.tuple(index) == Some(tuple);
         let [last, before] = self.last;
@@ -72,7 +69,6 @@ impl Demux {
         }
     }
 
-    /// Removes the connection at `index`.
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
         let Some(&tuple) = sockets.tuple(index) else { return };
         if let Some(socket) = sockets.tcp_mut(index) {
@@ -121,8 +117,7 @@ impl Demux {
     }
 }
 
-/// Connections that have a local address and port; an unspecified address stands for all of its
-/// version.
+/// Connections that have a local address and port; an unspecified address is all of its version.
 struct Local {
     addr: IpAddr,
     port: u16,
@@ -148,7 +143,6 @@ fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
     Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
 }
 
-/// Inputs.
 impl Core {
     /// Finds the socket of a TCP segment, whose checksum is verified.
     pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
@@ -219,21 +213,20 @@ impl Core {
             && header.flags.contains(Flags::ACK)
             && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
         {
-            // As Linux, ignores the acknowledgement that would complete the handshake: the SYN,ACK
-            // is sent again, and the application has time to accept.
+            // As Linux, ignores the last acknowledgement: the SYN,ACK is sent again.
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
         self.note_unsent(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         // Data that arrives while the socket is readable is a new event if each arrival is one.
-        let before = socket.every_arrival.then(|| socket.conn.queued_receive());
+        let before = socket.reporting.every_arrival.then(|| socket.conn.queued_receive());
         let lent = self.sockets.lent.concerns(&payload);
         let disposition = socket.work(&mut self.mem, now, |conn, env| {
             conn.handle_segment(env, header, payload, arrival)
         });
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
-            socket.reported &= !Readiness::READABLE;
+            socket.reporting.reported &= !Readiness::READABLE;
         }
         match disposition {
             Disposition::Accepted => {

@@ -15,13 +15,11 @@ use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
 use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
 
-/// A bounded queue of errors and notifications.
 #[derive(Default)]
 pub(crate) struct ErrorQueue {
     entries: VecDeque<ErrorEntry>,
     /// Entries that are notifications.
     notifications: usize,
-    /// Whether errors are kept.
     keeps_errors: bool,
     /// Whether there was a new entry since the last report.
     news: bool,
@@ -43,7 +41,6 @@ impl ErrorQueue {
         self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
     }
 
-    /// Adds an error.
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -63,7 +60,6 @@ impl ErrorQueue {
         self.entries.push_back(ErrorEntry::ZeroCopy(done));
     }
 
-    /// Adds a timestamp.
     pub(super) fn timestamp(&mut self, found: TxTimestamp) {
         if self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -71,7 +67,6 @@ impl ErrorQueue {
         }
     }
 
-    /// Takes the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<ErrorEntry> {
         let entry = self.entries.pop_front()?;
         self.notifications -= usize::from(matches!(entry, ErrorEntry::ZeroCopy(_)));
@@ -105,15 +100,11 @@ impl ErrorQueue {
         self.entries.is_empty()
     }
 
-    /// Unread notifications.
     pub(super) fn unread(&self) -> usize {
         self.notifications
     }
-}
 
-impl ErrorQueue {
-    /// Begins a call of `bytes` bytes: charges the budgets, takes an id, and makes the call's
-    /// [`Completion`](pagewire_mem::Completion), or with `shared` perhaps joins the last one.
+    /// Begins a call: charges the budgets, takes an id, and makes or (`shared`) joins a completion.
     pub(super) fn begin_send(
         &mut self,
         config: &ZeroCopyConfig,
@@ -142,12 +133,10 @@ impl ErrorQueue {
         Ok(Begun { completion, charge, id, joined: false })
     }
 
-    /// Whether lent memory was sent.
     pub(super) fn lends(&self) -> bool {
         self.sends.lends
     }
 
-    /// Which notifications are merged.
     pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
         self.sends.coalescing.unwrap_or(config.coalescing)
     }

@@ -5,7 +5,6 @@ use pagewire_tcp::TcpError;
 use crate::error::Error;
 use crate::net::IcmpKind;
 
-/// An ICMP error, for a connection.
 pub(super) fn tcp_kind(kind: IcmpKind, v6: bool) -> pagewire_tcp::IcmpKind {
     use pagewire_tcp::IcmpKind as Tcp;
     let unreachable = |hard, error| Tcp::Unreachable { hard, error };
@@ -38,7 +37,6 @@ pub(super) fn error_of_icmp(kind: IcmpKind) -> Error {
     }
 }
 
-/// A connection's error.
 pub(super) fn error_from(error: TcpError) -> Error {
     match error {
         TcpError::WouldBlock => Error::WouldBlock,

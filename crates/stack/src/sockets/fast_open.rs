@@ -11,18 +11,17 @@ use pagewire_tcp::{
 
 use super::cookie_cache::{CookieCache, Refusals};
 use super::derive;
-use super::handles::{Listener, Tcp};
+use super::handles::Tcp;
 use super::listener::ListenerFastOpen;
 use super::table::Socket;
 use super::tcp::Owner;
 use super::tuple::Tuple;
 use crate::config::FastOpenConfig;
-use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
 use crate::stack::{Core, Stack};
 
-/// Fast Open of one stack.
-pub(crate) struct FastOpenHost {
+/// Fast Open of this host: [`Stack::fast_open`].
+pub struct FastOpen {
     pub(super) mode: FastOpenMode,
     keys: FastOpenKeys,
     /// Keys derived from the stack's secret.
@@ -32,7 +31,7 @@ pub(crate) struct FastOpenHost {
     black_hole: BlackHole,
 }
 
-impl FastOpenHost {
+impl FastOpen {
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let own = FastOpenKeys::new(derive(secret, b"fast open"), None);
         Self {
@@ -45,16 +44,31 @@ impl FastOpenHost {
         }
     }
 
+    /// On which sides this host does it.
+    pub fn mode(&self) -> FastOpenMode {
+        self.mode
+    }
+
+    /// The keys with which listeners without their own make cookies.
+    pub fn keys(&self) -> FastOpenKeys {
+        self.keys
+    }
+
     /// Changes the settings, from the next connection on. Existing listeners keep their limits.
-    pub(crate) fn configure(&mut self, config: FastOpenConfig) {
+    pub fn configure(&mut self, config: FastOpenConfig) {
         self.mode = config.mode;
         self.keys = config.keys.unwrap_or(self.own);
         self.black_hole.rest = config.rest;
     }
+
+    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
+    pub fn forget_cookies(&mut self) {
+        self.cache.clear();
+        self.refusals.clear();
+    }
 }
 
-/// Whether Fast Open is suspended, because a path swallowed it (Linux's
-/// `tcp_fastopen_blackhole_timeout_sec`).
+/// Whether Fast Open is suspended (Linux's `tcp_fastopen_blackhole_timeout_sec`).
 #[derive(Default)]
 struct BlackHole {
     /// The first rest; each further one is twice as long. Zero: never.
@@ -70,7 +84,6 @@ impl BlackHole {
     }
 }
 
-/// How a listener answers a SYN.
 pub(crate) enum FastOpenSyn {
     /// Without Fast Open.
     Plain,
@@ -80,51 +93,13 @@ pub(crate) enum FastOpenSyn {
     Open(Option<FastOpenCookie>),
 }
 
-/// Settings.
-impl Listener<'_> {
-    /// The limit on connections whose handshakes are not complete.
-    ///
-    /// # Errors
-    /// `NoSuchSocket`.
-    pub fn fast_open_limit(&self) -> Result<u32, Error> {
-        Ok(self.socket()?.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit))
-    }
-}
-
-/// Fast Open of this host: [`Stack::fast_open`].
-pub struct FastOpen<'a>(&'a mut FastOpenHost);
-
 impl Stack {
     /// Fast Open of this host.
-    pub fn fast_open(&mut self) -> FastOpen<'_> {
-        FastOpen(&mut self.core.sockets.fast_open)
+    pub fn fast_open(&mut self) -> &mut FastOpen {
+        &mut self.core.sockets.fast_open
     }
 }
 
-impl FastOpen<'_> {
-    /// On which sides this host does it.
-    pub fn mode(&self) -> FastOpenMode {
-        self.0.mode
-    }
-
-    /// The keys with which listeners without their own make cookies.
-    pub fn keys(&self) -> FastOpenKeys {
-        self.0.keys
-    }
-
-    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
-    pub fn configure(&mut self, config: FastOpenConfig) {
-        self.0.configure(config);
-    }
-
-    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
-    pub fn forget_cookies(&mut self) {
-        self.0.cache.clear();
-        self.0.refusals.clear();
-    }
-}
-
-/// Connecting.
 impl Core {
     /// How a connection opens with Fast Open.
     pub(crate) fn fast_open_to(
@@ -163,8 +138,7 @@ impl Core {
         }
     }
 
-    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none
-    /// does.
+    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or does not.
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
@@ -195,15 +169,11 @@ impl Tcp<'_> {
         self.touch();
     }
 
-    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of
-    /// the SYN,ACK waits for that data.
+    /// `true`: the application has more data, for which the SYN,ACK's acknowledgement waits.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
 }
-
-/// Listening.
-impl Listener<'_> {}
 
 impl Core {
     /// A new listener's limit: its backlog, if all listeners do Fast Open.
@@ -282,8 +252,7 @@ impl Core {
         self.sockets.check_later(listener);
     }
 
-    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is
-    /// over.
+    /// Ends the count of a connection for its listener's limit, once its handshake is over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.

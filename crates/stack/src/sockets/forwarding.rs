@@ -21,11 +21,10 @@ use crate::net::Mem;
 use crate::stack::Core;
 
 impl Core {
-    /// From now on, what either of two connections sends is memory that the other received. It is
-    /// charged to the budget of receive memory
-    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
-    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for
-    /// the connection that it came by, whose window opens only as far as its share.
+    /// From now on, what either connection sends is memory that the other received. It is charged
+    /// to [`StackConfig::receive_memory`](crate::StackConfig::receive_memory) until it is
+    /// acknowledged; and it counts as unread for the other one, whose window opens only as far as
+    /// its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
         self.tcp(b.into())?;
         self.tcp(a.into())?.socket.forwards = Some(b.into());
@@ -33,8 +32,7 @@ impl Core {
         Ok(())
     }
 
-    /// From now on the stack forwards between client `a` and upstream `b`, as long as only data
-    /// comes and there is room and memory for it.
+    /// The stack forwards between client `a` and upstream `b` as long as there is only data.
     pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
@@ -50,13 +48,12 @@ impl Core {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
                 && socket.flow.take().is_some_and(|flow| flow.due)
             {
-                work.queue_report(id.index(), &mut socket.unchecked);
+                work.queue_report(id.index(), &mut socket.reporting);
             }
         }
     }
 
-    /// Forwards what a burst has brought the connection at `index`, before output; and if the burst
-    /// made room, what the other connection received.
+    /// Forwards what a burst has brought the connection, or the other one if it made room.
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
@@ -104,8 +101,7 @@ impl Core {
         }
     }
 
-    /// The peer of the connection at `index` may have acknowledged data: updates the connection
-    /// that received it.
+    /// The peer may have acknowledged data: updates the connection that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
@@ -162,8 +158,7 @@ impl Tcp<'_> {
 }
 
 impl TcpSocket {
-    /// Whether the stack may forward from it and to it. Not while an earlier application keeps
-    /// memory that it received: reading counts that.
+    /// Whether the stack may forward from and to it: not while an application keeps its memory.
     fn may_flow(&self) -> bool {
         self.flow.is_some() && self.holdings.is_none()
     }
@@ -174,8 +169,7 @@ impl TcpSocket {
     }
 }
 
-/// Moves data from one receive queue to the other send queue, as far as there is room and memory;
-/// returns the number of bytes. `None`: the owner has to act.
+/// Moves data between two connections as far as possible; `None`: the owner has to act.
 fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -> Option<usize> {
     if from.conn.queued_receive() == 0 || !from.conn.gives() || !to.conn.takes() {
         return None;
@@ -190,7 +184,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     from.charge(shared);
     to.charge(shared);
     // As after a read: later data is reported.
-    from.reported &= !Readiness::READABLE;
+    from.reporting.reported &= !Readiness::READABLE;
     if let Some(flow) = from.flow.as_mut().filter(|_| moved > 0) {
         flow.passed.count(flow.way, moved);
         flow.at = now;
@@ -198,8 +192,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     Some(moved)
 }
 
-/// Updates how much of what `from` received `to` still has to send. If that has decreased, a closed
-/// window opens.
+/// Updates how much of `from`'s data `to` still has to send. If less, a closed window opens.
 fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
     set_unsent(now, mem, from, to.conn.send_charge());
 }
@@ -217,8 +210,7 @@ fn is_short(mem: &Mem, reserves: usize) -> bool {
     receive.used() > receive.limit().saturating_sub(reserves * reserve)
 }
 
-/// How many more bytes of the other connection this one may queue: its share of the free receive
-/// memory, less what it has queued. An empty queue may always get some.
+/// How many more bytes this one may queue: its share of the free memory, less what is queued.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
     let queued = to.conn.send_charge();
     let share = mem.shared.receive.allowance();

@@ -38,7 +38,6 @@ pub struct Listener<'a> {
     pub(super) core: &'a mut Core,
 }
 
-/// Sockets by kind.
 impl Stack {
     /// The connection that `id` names.
     ///
@@ -142,12 +141,12 @@ impl Tcp<'_> {
     pub(super) fn touch(&mut self) {
         let index = self.id.index();
         self.work.queue_send(index, self.socket);
-        self.work.queue_report(index, &mut self.socket.unchecked);
+        self.work.queue_report(index, &mut self.socket.reporting);
     }
 
     /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn starve(&mut self, now: Instant) {
-        self.socket.reported &= !Readiness::WRITABLE;
+        self.socket.reporting.reported &= !Readiness::WRITABLE;
         if !core::mem::replace(&mut self.socket.starved, true) {
             self.work.starved.push(self.id.index());
             self.work.starved_until = now + STARVED_CHECK;
@@ -163,6 +162,6 @@ impl Udp<'_> {
 
     /// Marks it: its readiness may have grown.
     pub(super) fn check_later(&mut self) {
-        self.work.queue_report(self.id.index(), &mut self.socket.unchecked);
+        self.work.queue_report(self.id.index(), &mut self.socket.reporting);
     }
 }

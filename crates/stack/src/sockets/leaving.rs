@@ -38,10 +38,9 @@ pub struct Leftovers {
 
 impl Stack {
     /// Closes every socket, as a kernel does at the end of a process: connections deliver what is
-    /// queued; those with unread data, and those that were not accepted, are reset. No more sockets
-    /// can be made. Returns the number of connections, including those closed before that still
-    /// deliver, and how many of them were reset. Attempts to connect without an answer do not
-    /// count, and end silently.
+    /// queued; those with unread data, or not accepted, are reset. No more sockets can be made.
+    /// Returns the number of connections, including those that still deliver, and how many were
+    /// reset. Attempts to connect without an answer do not count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
         self.core.sockets.down = Down::Closed;
         let (connections, resetting) = self.core.open_connections();
@@ -70,8 +69,7 @@ impl Stack {
     /// with the next output.
     ///
     /// A connection whose peer has acknowledged everything (FIN-WAIT-2, TIME-WAIT) is not reset:
-    /// many kernels discard unread data on a reset. While this stack is driven, it answers with a
-    /// reset what the peer still sends.
+    /// many kernels discard unread data on a reset.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
         let all = self.core.sockets.table.iter().filter_map(|(index, socket)| match socket {

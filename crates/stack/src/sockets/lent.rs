@@ -38,7 +38,6 @@ impl LentMemory {
         Self { limit, waiting: VecDeque::new() }
     }
 
-    /// When the next deadline is.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.waiting.front().map(|lent| lent.until)
     }
@@ -50,8 +49,7 @@ impl LentMemory {
     }
 }
 
-/// Whether there is room to copy `pinned` bytes: half of the pool stays free, and the receive
-/// memory stays within its budget.
+/// Whether there is room to copy `pinned` bytes: half of the pool stays free.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
     let pool = mem.pool.stats();
     let receive = &mem.shared.receive;

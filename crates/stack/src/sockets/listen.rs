@@ -7,9 +7,8 @@
 //! ```
 //!
 //! The limits are Linux's: a backlog of N admits N + 1. When the queue of accepted connections is
-//! full, a segment that would add to it is dropped and counted, and the peer retransmits; nothing
-//! is refused. When the queue of half-open connections is full, SYNs are answered with cookies
-//! (`cookie.rs`).
+//! full, a segment that would add to it is dropped, and the peer retransmits. When the queue of
+//! half-open connections is full, SYNs are answered with cookies (`cookie.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -32,7 +31,7 @@ use crate::TcpConfig;
 use crate::config::SynCookies;
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::stack::{Core, Stack};
 
@@ -44,7 +43,6 @@ pub(crate) struct Old {
     pub(super) last: Seq,
 }
 
-/// A segment to a listener.
 #[derive(Clone, Copy)]
 pub(crate) struct ToListener<'a> {
     pub(super) tuple: Tuple,
@@ -137,7 +135,7 @@ impl Listener<'_> {
     pub fn accept(&mut self) -> Result<(TcpId, SocketAddr), Error> {
         let listener = self.socket_mut()?;
         let taken = listener.queue.pop_front();
-        listener.reported &= listener.readiness();
+        listener.reporting.reported &= listener.readiness();
         let none = if listener.down { Error::NetworkDown } else { Error::WouldBlock };
         let index = taken.ok_or(none)?;
         let table = &mut self.core.sockets.table;
@@ -145,7 +143,7 @@ impl Listener<'_> {
         socket.owner = Owner::App;
         socket.conn.fast_open().on_accepted();
         // The owner looks at a new connection first: no event for its present readiness.
-        socket.reported = socket.readiness();
+        socket.reporting.reported = socket.readiness();
         let remote = socket.tuple.remote_addr();
         let id = table.id_of(index).ok_or(Error::WouldBlock)?;
         Ok((TcpId(id), remote))
@@ -168,13 +166,10 @@ impl Core {
             half_open: BTreeSet::new(),
             queue: VecDeque::new(),
             fast_open: self.initial_fast_open(backlog),
-            zerocopy: false,
             cookie_at: None,
             link: at.link,
-            unchecked: false,
-            every_arrival: false,
             down: false,
-            reported: Readiness::NONE,
+            reporting: Reporting::default(),
         };
         let socket = Socket::Listener(Box::new(listener));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
@@ -182,9 +177,8 @@ impl Core {
         Ok(ListenerId(id))
     }
 
-    /// Processes a segment to the listener at `index` that belongs to no connection (RFC 9293
-    /// section 3.10.7.2). `packet` has its payload, and may carry the answer. `old`: a connection
-    /// between the same ends in TIME-WAIT, which stays unless a new one replaces it.
+    /// Processes a segment to a listener (RFC 9293 section 3.10.7.2). `packet` has its payload, and
+    /// may carry the answer. `old`: a connection in TIME-WAIT between the same ends.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
@@ -263,8 +257,7 @@ impl Core {
         self.net.counters.tcp_passive_opens += 1;
     }
 
-    /// Takes the connection at `index`, in TIME-WAIT, out of the demux, for a new one between the
-    /// same ends.
+    /// Takes the connection at `index`, in TIME-WAIT, out of the demux for a new one.
     fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.
@@ -285,8 +278,8 @@ impl Core {
         if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
             listener.half_open.remove(&index);
             listener.queue.push_back(index);
-            if listener.every_arrival {
-                listener.reported &= !Readiness::READABLE;
+            if listener.reporting.every_arrival {
+                listener.reporting.reported &= !Readiness::READABLE;
             }
         }
         self.sockets.check_later(listener_index);

@@ -8,10 +8,9 @@ use pagewire_mem::Instant;
 use pagewire_tcp::FastOpenKeys;
 
 use crate::TcpConfig;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 use crate::net::LinkId;
 
-/// A socket that listens.
 pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
     /// Settings of its connections.
@@ -23,17 +22,13 @@ pub(crate) struct ListenerSocket {
     pub(super) queue: VecDeque<u32>,
     /// Present once Fast Open was on.
     pub(super) fast_open: Option<Box<ListenerFastOpen>>,
-    /// Its connections have opted in to zero-copy sends.
-    pub(super) zerocopy: bool,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
     /// The link that it and its connections are bound to.
     pub(super) link: Option<LinkId>,
-    pub(crate) unchecked: bool,
-    pub(crate) every_arrival: bool,
     /// No connection can come: there is no device left.
     pub(super) down: bool,
-    pub(crate) reported: Readiness,
+    pub(crate) reporting: Reporting,
 }
 
 impl ListenerSocket {
@@ -51,7 +46,6 @@ impl ListenerSocket {
     }
 }
 
-/// Fast Open of one listener.
 #[derive(Default)]
 pub(crate) struct ListenerFastOpen {
     /// Connections whose handshakes may be incomplete; 0: Fast Open is off.
@@ -60,7 +54,6 @@ pub(crate) struct ListenerFastOpen {
     pub(super) pending: u32,
     /// Until when connections count that were reset.
     pub(super) resets: VecDeque<Instant>,
-    /// Keys of its own.
     pub(super) keys: Option<FastOpenKeys>,
     /// Data is taken without a cookie.
     pub(super) no_cookie: bool,

@@ -9,8 +9,7 @@ use crate::error::Error;
 
 /// Why nothing was mapped: the first that applies. Nothing was consumed.
 ///
-/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162, "tcp:
-/// implement mmap() for zero copy receive").
+/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
@@ -26,20 +25,17 @@ pub enum MapError {
     /// Fewer bytes are queued, and more may come. `EAGAIN`.
     #[error("fewer bytes are queued")]
     WouldBlock,
-    /// Fewer bytes are queued, and no more can come: the peer has closed, or the connection is
-    /// over. `EIO`.
+    /// Fewer bytes are queued, and no more can come. `EIO`.
     #[error("fewer bytes are left before the end of the stream")]
     Ended,
     /// Urgent data lies in the range. `EINVAL`.
     #[error("urgent data lies in the range: read past it")]
     Urgent,
-    /// No memory for it; or, for a call that waits, the window closes before so much is queued.
-    /// `ENOMEM`.
+    /// No memory; or, for a call that waits, the window closes before so much is queued. `ENOMEM`.
     #[error("out of memory for the mapping")]
     NoMemory,
-    /// A part of the range is not in whole pages of the stream (it begins or ends within one, or a
-    /// short fragment is in it), or is in memory that cannot be mapped contiguously. It can be
-    /// read. `EINVAL`.
+    /// A part of the range is not in whole pages of the stream, or is in memory that cannot be
+    /// mapped contiguously. It can be read. `EINVAL`.
     #[error("a part of the range does not lie in whole pages: read it")]
     NotPages,
     /// There is no such socket, or it is a datagram socket.
@@ -97,9 +93,8 @@ pub struct MapAvailable {
 #[derive(Clone, Copy, Debug)]
 pub struct Map(pub usize);
 
-/// As [`Map`], for callers that hand out addresses: only memory that cannot be made writable. As on
-/// Linux, an urgent byte that is not in line bounds the data, and only the peer's FIN ends the
-/// stream.
+/// As [`Map`], only in memory that cannot be made writable: for callers that hand out addresses. As
+/// on Linux, an urgent byte out of line bounds the data, and only a FIN ends the stream.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSealed(pub usize);
 
@@ -107,8 +102,7 @@ pub struct MapSealed(pub usize);
 /// the next page to `tail`, as far as they fit. Makes no system call (but for the first mapping of
 /// a region). The next call takes pages that are elsewhere in memory.
 ///
-/// Nothing to map is no error: [`MapAvailable::copy_next`] says what to read. Errors are `NoMemory`
-/// and `Socket`.
+/// Nothing to map is no error: see [`MapAvailable::copy_next`]. Errors are `NoMemory` and `Socket`.
 #[derive(Debug)]
 pub struct MapPages<'a> {
     /// How many bytes at most.
@@ -117,9 +111,8 @@ pub struct MapPages<'a> {
     pub tail: &'a mut [u8],
 }
 
-/// Calls `put` to map the next whole pages, up to `max` bytes, at a place of its own; `put` keeps
-/// references to them and returns the number of bytes to consume. Then as [`MapPages`], without a
-/// mapping.
+/// As [`MapPages`] without a mapping: calls `put` to map the next whole pages, up to `max` bytes;
+/// `put` keeps references to them and returns the number of bytes to consume.
 #[derive(Debug)]
 pub struct MapWith<'a, F> {
     /// How many bytes at most.
@@ -233,11 +226,10 @@ impl Tcp<'_> {
         self.socket.conn.is_beyond_window(len)
     }
 
-    /// Prepares a wait for `len` bytes: grows the receive buffer for them, within its limit, and
-    /// reports every arrival.
+    /// Prepares a wait for `len` bytes: grows the receive buffer, and reports every arrival.
     pub fn expect(&mut self, len: usize) {
         let socket = &mut *self.socket;
-        socket.every_arrival = true;
+        socket.reporting.every_arrival = true;
         socket.conn.settings().make_room(u32::try_from(len).unwrap_or(u32::MAX));
         self.touch();
     }

@@ -53,7 +53,6 @@ impl MtuDiscover {
         matches!(self, Self::Want | Self::Do | Self::Probe)
     }
 
-    /// Whether reports about the path are ignored.
     pub(super) const fn ignores_reports(self) -> bool {
         matches!(self, Self::Interface | Self::Omit)
     }

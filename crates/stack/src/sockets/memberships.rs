@@ -31,8 +31,7 @@ impl Default for MulticastSettings {
 /// Which link a group is joined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupLink {
-    /// The link of the route to the group; without one, the first link with an address of its
-    /// version.
+    /// The link of the route to the group; else the first with an address of its version.
     Route,
     /// The link that has this address.
     Address(IpAddr),
@@ -72,8 +71,7 @@ impl Memberships {
     /// Removes a group; returns the link that it was joined on.
     ///
     /// # Errors
-    /// `AddressNotAvailable` if it was not joined there, `InvalidInput` for what is no group of
-    /// IPv6.
+    /// `AddressNotAvailable` if it was not joined there, `InvalidInput` for no group of IPv6.
     pub fn leave(&mut self, group: IpAddr, link: LinkId, any: bool) -> Result<LinkId, Error> {
         if group.is_ipv6() && !group.is_multicast() {
             return Err(Error::InvalidInput);

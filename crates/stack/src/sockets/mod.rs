@@ -62,7 +62,7 @@ use bind::Reservations;
 use binds::Binds;
 use demux::Demux;
 pub(crate) use error_queue::ErrorQueue;
-use fast_open::FastOpenHost;
+use fast_open::FastOpen;
 pub(crate) use flow::Passed;
 use ids::SocketId;
 use leaving::Down;
@@ -76,8 +76,7 @@ pub(crate) use work::Work;
 ///
 /// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
 /// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
-/// compared its readiness. So a burst of segments costs one acknowledgement, one timer and one
-/// event for each connection.
+/// compared its readiness. So a burst costs one acknowledgement, one timer and one event.
 pub(crate) struct Sockets {
     pub(crate) table: Table,
     pub(crate) demux: Demux,
@@ -89,7 +88,7 @@ pub(crate) struct Sockets {
     pub(crate) udp_binds: Binds,
     pub(crate) ports: EphemeralPorts,
     pub(crate) isn: IsnGenerator,
-    pub(crate) fast_open: FastOpenHost,
+    pub(crate) fast_open: FastOpen,
     pub(crate) wheel: TimerWheel,
     /// Settings of new connections.
     pub(crate) config: Arc<TcpConfig>,
@@ -122,8 +121,7 @@ pub(crate) struct Defence {
 }
 
 impl Sockets {
-    /// No sockets. Every table that strangers can fill, and every number that they must not guess,
-    /// has a key of its own, derived from the stack's secret.
+    /// No sockets. Each table and number has a key of its own, derived from the stack's secret.
     pub(crate) fn new(
         now: Instant,
         secret: &[u8; 32],
@@ -140,7 +138,7 @@ impl Sockets {
             udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
             ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
-            fast_open: FastOpenHost::new(secret),
+            fast_open: FastOpen::new(secret),
             wheel: TimerWheel::new(now),
             config: Arc::new(config),
             defence,
@@ -171,7 +169,6 @@ impl Sockets {
         self.touch_to_report(index);
     }
 
-    /// A segment came for the connection at `index`.
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
@@ -185,16 +182,14 @@ impl Sockets {
         }
     }
 
-    /// Marks the connection at `index`: it may send.
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         self.work.queue_send(index, socket);
     }
 
-    /// Marks the connection at `index`: its readiness may have grown.
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        self.work.queue_report(index, &mut socket.unchecked);
+        self.work.queue_report(index, &mut socket.reporting);
     }
 
     /// The device of a link has room again. Returns whether connections waited for it.
@@ -211,28 +206,26 @@ impl Sockets {
         if matches!(socket, Socket::Tcp(_)) {
             return;
         }
-        let Some((unchecked, _)) = socket.report_state() else { return };
-        self.work.queue_report(index, unchecked);
+        let Some(reporting) = socket.reporting() else { return };
+        self.work.queue_report(index, reporting);
     }
 
-    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was
-    /// reported before.
+    /// Reports that the socket `id` is ready for `what`, even if that was reported before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
-        let Some((unchecked, reported)) = socket.report_state() else { return };
-        *reported &= !what;
-        self.work.queue_report(id.index(), unchecked);
+        let Some(reporting) = socket.reporting() else { return };
+        reporting.reported &= !what;
+        self.work.queue_report(id.index(), reporting);
     }
 
-    /// Has [`poll_event`](Self::poll_event) report a new entry in the error queue of the socket at
-    /// `index`, even if one was reported before: a wait for a completion ends.
+    /// Reports a new entry in the socket's error queue, even if one was reported before.
     pub(crate) fn report_news(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if !socket.errors().is_some_and(ErrorQueue::has_news) {
             return;
         }
-        let Some((unchecked, _)) = socket.report_state() else { return };
-        self.work.queue_report(index, unchecked);
+        let Some(reporting) = socket.reporting() else { return };
+        self.work.queue_report(index, reporting);
     }
 
     /// Whether no connection has unsent or unacknowledged data.
@@ -254,16 +247,16 @@ impl Sockets {
             // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
             let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
-            let Some((unchecked, reported)) = socket.report_state() else { continue };
-            *unchecked = false;
+            let Some(reporting) = socket.reporting() else { continue };
+            reporting.unchecked = false;
             if !is_owned {
                 continue;
             }
             if news {
-                *reported &= !Readiness::ERROR_QUEUE;
+                reporting.reported &= !Readiness::ERROR_QUEUE;
             }
-            let gained = readiness & !*reported;
-            *reported = readiness;
+            let gained = readiness & !reporting.reported;
+            reporting.reported = readiness;
             if !gained.is_empty()
                 && let Some(socket) = self.table.id_of(index)
             {
@@ -274,7 +267,6 @@ impl Sockets {
     }
 }
 
-/// A key for one purpose.
 pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
     use core::hash::Hasher;
     let (mut key, mut out) = ([0u8; 16], [0u8; 16]);

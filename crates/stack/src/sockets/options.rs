@@ -11,6 +11,7 @@ use pagewire_tcp::{
 use super::Sockets;
 use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
+use super::listener::ListenerSocket;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
 use crate::config::Coalescing;
@@ -29,8 +30,7 @@ pub enum TcpOption {
     Cork(bool),
     /// Probes of an idle connection; `None`: none.
     KeepAlive(Option<KeepAlive>),
-    /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: until the last
-    /// retransmission.
+    /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: all retries.
     UserTimeout(Option<Duration>),
     /// Upper bound of the MSS; `None`: the link's.
     MaxSeg(Option<u16>),
@@ -38,15 +38,13 @@ pub enum TcpOption {
     SynCount(u8),
     /// Of a listener: how long a connection waits for data before it can be accepted without,
     /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: it does not wait.
-    /// Of a connection that is being opened: unless it is zero, the acknowledgement that completes
-    /// the handshake waits a little for data.
+    /// Of a new connection: unless zero, its last acknowledgement waits a little for data.
     DeferAccept(Duration),
     /// How long a closed connection waits for the peer's FIN.
     Linger2(Duration),
     /// `Some` zero: closing resets the peer. To wait for other times is up to the caller.
     Linger(Option<Duration>),
-    /// Limit on unsent bytes; below half of it the connection is writable again. `u32::MAX`: no
-    /// limit.
+    /// Limit on unsent bytes; below half of it the connection is writable. `u32::MAX`: none.
     NotSentLowat(u32),
     /// Bytes that make the connection readable.
     RcvLowat(u32),
@@ -68,8 +66,7 @@ pub enum TcpOption {
     QueueErrors(bool),
     /// Whether routers may fragment its packets, and whether to heed reports about the path.
     MtuDiscover(MtuDiscover),
-    /// Of a listener: how many connections may be open with incomplete handshakes (TCP Fast Open,
-    /// RFC 7413); 0: none.
+    /// Of a listener: connections with incomplete handshakes (Fast Open, RFC 7413); 0: none.
     FastOpen(u32),
     /// Of a listener: its keys for Fast Open cookies; `None`: the stack's.
     FastOpenKeys(Option<FastOpenKeys>),
@@ -78,8 +75,7 @@ pub enum TcpOption {
 }
 
 impl TcpOption {
-    /// Changes settings of later connections: of a listener, or of one to be opened. `false`: they
-    /// do not have this one.
+    /// Changes settings of later connections. `false`: they do not have this one.
     pub fn apply(self, config: &mut TcpConfig) -> bool {
         match self {
             Self::NoDelay(on) => config.nagle = !on,
@@ -169,23 +165,15 @@ impl Listener<'_> {
     /// # Errors
     /// `NotSupported` if connections cannot inherit it.
     pub fn set_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        if let TcpOption::FastOpen(_)
-        | TcpOption::FastOpenKeys(_)
-        | TcpOption::FastOpenNoCookie(_) = option
-        {
-            return self.set_fast_open_option(option);
-        }
-        let set = option.apply(Arc::make_mut(&mut self.socket_mut()?.config));
-        if set { Ok(()) } else { Err(Error::NotSupported) }
-    }
-
-    pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
+        let ListenerSocket { config, fast_open, .. } = self.socket_mut()?;
         match option {
-            TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
-            TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
-            TcpOption::FastOpenNoCookie(on) => fast_open.no_cookie = on,
-            _ => return Err(Error::InvalidInput),
+            TcpOption::FastOpen(limit) => {
+                fast_open.get_or_insert_default().limit = limit.min(MAX_FAST_OPEN_QUEUE);
+            }
+            TcpOption::FastOpenKeys(keys) => fast_open.get_or_insert_default().keys = keys,
+            TcpOption::FastOpenNoCookie(on) => fast_open.get_or_insert_default().no_cookie = on,
+            _ if option.apply(Arc::make_mut(config)) => {}
+            _ => return Err(Error::NotSupported),
         }
         Ok(())
     }
@@ -195,18 +183,15 @@ impl Listener<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketOption {
-    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives only what comes by
-    /// that link, and sends only by it, whatever the routes say. A listener's connections inherit
-    /// it. When the link is removed, nothing comes or leaves any more. Packets of this host to
-    /// itself come by no link.
+    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
+    /// that link, whatever the routes say. A listener's connections inherit it. When the link is
+    /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
     Link(Option<LinkId>),
     /// What its packets carry in their IP headers; not of a listener.
     Marks(PacketMarks),
-    /// Every arrival is an [`Event`](crate::Event), not only the first since the socket was last
-    /// used up: for owners that need edges.
+    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
     EveryArrival(bool),
-    /// Which notifications of zero-copy sends become one, whatever the stack's settings say; not of
-    /// a listener.
+    /// Which notifications of zero-copy sends become one; not of a listener.
     Coalescing(Coalescing),
 }
 
@@ -214,8 +199,7 @@ impl Stack {
     /// Changes a setting of a socket of any kind.
     ///
     /// # Errors
-    /// `InvalidInput` for a link that was removed, `NotSupported` for a setting that a listener
-    /// does not have.
+    /// `InvalidInput` for a link that was removed, `NotSupported` for what a listener lacks.
     pub fn set_option(
         &mut self,
         id: impl Into<SocketId>,
@@ -236,7 +220,7 @@ impl Stack {
                     socket.path_generation = socket.path_generation.wrapping_sub(1);
                 }
                 SocketOption::Marks(marks) => socket.extra.get_or_insert_default().marks = marks,
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Coalescing(which) => {
                     let extra = socket.extra.get_or_insert_default();
                     extra.errors.get_or_insert_default().sends.coalescing = Some(which);
@@ -248,7 +232,7 @@ impl Stack {
                     udp_binds.set_link(socket.local.port(), id.index(), link);
                 }
                 SocketOption::Marks(marks) => socket.marks = marks,
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Coalescing(which) => {
                     socket.errors.get_or_insert_default().sends.coalescing = Some(which);
                 }
@@ -258,7 +242,7 @@ impl Stack {
                     socket.link = link;
                     tcp_binds.set_link(socket.local.port(), id.index(), link);
                 }
-                SocketOption::EveryArrival(on) => socket.every_arrival = on,
+                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
                 SocketOption::Marks(_) | SocketOption::Coalescing(_) => {
                     return Err(Error::NotSupported);
                 }

@@ -28,7 +28,6 @@ impl TcpSocket {
         self.mtu_discover().dont_fragment()
     }
 
-    /// Whether it heeds reports about the path.
     pub(super) fn heeds_path(&self) -> bool {
         match self.mtu_discover() {
             MtuDiscover::Dont => self.tuple.remote.is_ipv6(),
@@ -41,8 +40,7 @@ impl UdpSocket {
     /// Whether an ICMP error can be about a datagram of this socket.
     ///
     /// A datagram has no sequence number that a forger would have to guess (RFC 5927), but it has
-    /// to be longer than the reported MTU. So a forger cannot shorten the paths of sockets that
-    /// send short datagrams, such as resolvers.
+    /// to be longer than the reported MTU: short datagrams are safe.
     pub(super) fn may_have_met(&self, kind: IcmpKind, remote: IpAddr) -> bool {
         let IcmpKind::PacketTooBig { mtu } = kind else { return true };
         let ip = if remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
@@ -72,8 +70,7 @@ impl Tcp<'_> {
 }
 
 impl Core {
-    /// Updates the MTU of the connection at `index` before it sends, if the MTU of any path has
-    /// changed.
+    /// Updates the connection's MTU before it sends, if that of any path has changed.
     pub(super) fn refresh_path(&mut self, index: u32) {
         let generation = self.net.path_generation();
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };

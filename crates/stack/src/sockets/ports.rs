@@ -15,8 +15,7 @@ const COUNTERS: usize = 4096;
 
 const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
 
-/// Chooses ports: for connections by the double-hash algorithm, for sockets without a peer at
-/// random.
+/// Chooses ports: by the double-hash algorithm, or for sockets without a peer at random.
 ///
 /// Towards one peer the ports of connections are consecutive. Only that peer sees it, and each port
 /// is used again as late as possible, after its TIME-WAIT at the peer.
@@ -41,8 +40,7 @@ impl EphemeralPorts {
         Self { key, counters: Box::new([0; COUNTERS]), random }
     }
 
-    /// A port for `local` towards `remote` (none for a socket without a peer) that `is_free`
-    /// allows; `None` when it allows no ephemeral port at all.
+    /// A port for `local` towards `remote`, if any, that `is_free` allows; `None` if there is none.
     pub(crate) fn choose(
         &mut self,
         local: IpAddr,

@@ -60,8 +60,7 @@ impl Tcp<'_> {
         taker.take(self, now, flags)
     }
 
-    /// Runs one verb and marks the socket. Notes the readiness that the verb used up, so that
-    /// [`poll_event`](Stack::poll_event) reports it when it comes back.
+    /// Runs one verb and marks the socket. Notes the readiness that the verb used up.
     pub(super) fn with<T>(
         &mut self,
         now: Instant,
@@ -76,7 +75,7 @@ impl Tcp<'_> {
     }
 
     pub(super) fn note_used_up(&mut self) {
-        self.socket.reported &= self.socket.readiness();
+        self.socket.reporting.reported &= self.socket.readiness();
     }
 }
 

@@ -57,8 +57,7 @@ impl Tcp<'_> {
     /// bytes. Reads the clock only if more than the queue changes.
     ///
     /// # Errors
-    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and the error that ended the
-    /// connection.
+    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and what ended the connection.
     #[inline]
     pub fn send(
         &mut self,
@@ -95,8 +94,7 @@ impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
 }
 
 impl Tcp<'_> {
-    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no
-    /// output.
+    /// As [`with`](Self::with), for verbs that only queue: data to be coalesced needs no output.
     pub(super) fn with_sender<T>(
         &mut self,
         now: Instant,
@@ -120,9 +118,9 @@ impl Tcp<'_> {
     /// Marks the socket after something was queued, unless that waits to be coalesced.
     pub(super) fn after_queueing(&mut self) {
         if !self.socket.conn.is_coalescing() {
-            if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
-            {
-                self.socket.reported &= !Readiness::WRITABLE;
+            let reported = &mut self.socket.reporting.reported;
+            if reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable() {
+                *reported &= !Readiness::WRITABLE;
             }
             self.touch();
         }

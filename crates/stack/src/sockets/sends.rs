@@ -8,9 +8,8 @@ use pagewire_tcp::Seq;
 use crate::config::Coalescing;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 
-/// One call that sends by reference, over all its tries: a call that waits for room keeps this, so
-/// that all of its data has one id. It holds the call's completion, so no id is reported between two
-/// tries.
+/// One call that sends by reference, over all its tries: all of its data has one id. It holds the
+/// call's completion, so no id is reported between two tries.
 ///
 /// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id
 /// comes through [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not
@@ -19,9 +18,8 @@ use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 ///
 /// On a socket that has not [opted in](crate::Stack::set_zerocopy) the data is copied, and there is
 /// no id. Memory without an owner ([`Frag::lent`]) has to stay until the notification. If the
-/// connection is closed first, the stack copies what is not acknowledged (and resets the connection
-/// if it has no pages for that); frames at the device, and receivers that got the memory by
-/// reference, still refer to it.
+/// connection is closed first, the stack copies what is not acknowledged (or resets the connection
+/// without pages for that); devices and local receivers still refer to it.
 ///
 /// Such a send may also fail with `TooManyNotifications` and `TooManyPagesHeld` (both `ENOBUFS`). A
 /// call that queues nothing takes no id.
@@ -37,8 +35,7 @@ impl ZeroCopyCall {
         Self::default()
     }
 
-    /// The call's id, once something is queued; `None` on a socket that has not opted in, and for a
-    /// call of no bytes.
+    /// The call's id, once something is queued; `None` for no bytes, and without opting in.
     pub fn id(&self) -> Option<u32> {
         self.id
     }
@@ -83,14 +80,12 @@ impl Sends {
         last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
     }
 
-    /// Whether this is the completion of the last send.
     pub(super) fn is_last(&self, completion: &Completion) -> bool {
         // It lives, so no other has its address.
         core::ptr::eq(self.last.as_ptr(), completion)
     }
 
-    /// Whether a call of `bytes` bytes may complete together with the last one. The ids of one completion
-    /// do not wrap: they are a range.
+    /// Whether a call of `bytes` bytes may complete together with the last one. Ids do not wrap.
     pub(super) fn may_share(&self, last: &Completion, bytes: usize) -> bool {
         self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
             && last.count() < MAX_SHARED_SENDS

@@ -9,7 +9,7 @@ use super::tcp::TcpSocket;
 use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {
@@ -35,7 +35,6 @@ impl Socket {
         }
     }
 
-    /// Whether it has no unsent or unacknowledged data.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.is_quiet(),
@@ -43,7 +42,6 @@ impl Socket {
         }
     }
 
-    /// The error queue, if there is one.
     pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
         match self {
             Self::Tcp(socket) => socket.errors(),
@@ -52,7 +50,6 @@ impl Socket {
         }
     }
 
-    /// The error queue, if there is one.
     pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
         match self {
             Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
@@ -61,19 +58,17 @@ impl Socket {
         }
     }
 
-    /// Whether it is on the list `unchecked`, and the readiness that its owner knows.
-    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
+    pub(crate) fn reporting(&mut self) -> Option<&mut Reporting> {
         match self {
-            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Tcp(socket) => Some(&mut socket.reporting),
+            Self::Listener(socket) => Some(&mut socket.reporting),
+            Self::Udp(socket) => Some(&mut socket.reporting),
             Self::TimeWait(_) => None,
         }
     }
 }
 
-/// A slab with generations. Sockets are boxed, so a slot costs 24 bytes and a closed connection
-/// gives its memory back at once; inside the stack a socket goes by its index alone.
+/// A slab with generations. Sockets are boxed: a slot costs 24 bytes. The stack uses indices alone.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
@@ -143,25 +138,21 @@ impl Table {
         }
     }
 
-    /// Sockets in the table.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The id of the socket at `index`.
     pub(crate) fn id_of(&self, index: u32) -> Option<SocketId> {
         let slot = self.slots.get(index as usize)?;
         slot.socket.as_ref()?;
         Some(SocketId { index, generation: slot.generation })
     }
 
-    /// The socket that `id` names.
     pub(crate) fn get(&self, id: SocketId) -> Result<&Socket, Error> {
         let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_ref()).ok_or(Error::NoSuchSocket)
     }
 
-    /// The socket that `id` names.
     pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket, Error> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_mut()).ok_or(Error::NoSuchSocket)

@@ -14,7 +14,7 @@ use super::marks::{MtuDiscover, PacketMarks};
 use super::timestamping::Timestamps;
 use super::tuple::Tuple;
 use crate::error::Error;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 use crate::net::{LinkId, Mem};
 
 /// A connection and its place in the stack.
@@ -26,20 +26,12 @@ pub(crate) struct TcpSocket {
     pub(crate) in_demux: bool,
     /// On the list of connections that may send.
     pub(crate) dirty: bool,
-    /// On the list of sockets whose readiness may have grown.
-    pub(crate) unchecked: bool,
-    /// Every arrival is reported, see [`SocketOption::EveryArrival`](crate::SocketOption).
-    pub(crate) every_arrival: bool,
-    /// The readiness that the owner knows.
-    pub(crate) reported: Readiness,
+    pub(crate) reporting: Reporting,
     /// On the list of connections that wait for free pages.
     pub(super) starved: bool,
     /// On the list of sockets with lent memory in their receive queues.
     pub(super) has_lent: bool,
-    /// Opted in to zero-copy sends.
-    pub(super) zerocopy: bool,
-    /// The other connection of a forwarded pair: what one sends, the other received. It is charged
-    /// until it is acknowledged.
+    /// The other connection of a forwarded pair, which received what this one sends.
     pub(super) forwards: Option<SocketId>,
     /// Present while the stack forwards by itself.
     pub(super) flow: Option<Box<Flow>>,
@@ -75,7 +67,6 @@ pub(crate) struct Extra {
     pub(super) link: Option<LinkId>,
 }
 
-/// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The application.
@@ -96,12 +87,9 @@ impl TcpSocket {
             owner,
             in_demux: false,
             dirty: false,
-            unchecked: false,
-            every_arrival: false,
-            reported: Readiness::NONE,
+            reporting: Reporting::default(),
             starved: false,
             has_lent: false,
-            zerocopy: false,
             forwards: None,
             flow: None,
             counted: [0; 3],
@@ -121,7 +109,6 @@ impl TcpSocket {
         readiness
     }
 
-    /// The link that it is bound to.
     pub(super) fn bound(&self) -> Option<LinkId> {
         self.extra.as_ref()?.link
     }
@@ -133,13 +120,11 @@ impl TcpSocket {
         info.unsent == 0 && info.unacked == 0 && !closing
     }
 
-    /// Bytes of receive memory that are charged for it.
     pub(super) fn charged(&self) -> usize {
         self.charged as usize
     }
 
-    /// Releases the charges of its queues. Memory that the application keeps stays charged until it
-    /// is released.
+    /// Releases the charges of its queues, but not of memory that the application keeps.
     pub(super) fn leave(&mut self, mem: &mut Mem) {
         let holdings = self.holdings.take();
         let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
@@ -156,7 +141,7 @@ impl TcpSocket {
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         let error = self.conn.take_error()?;
-        self.reported &= self.readiness();
+        self.reporting.reported &= self.readiness();
         Some(error_from(error))
     }
 
@@ -198,11 +183,8 @@ impl TcpSocket {
         shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
     }
-}
 
-impl TcpSocket {
-    /// Traffic class and hop limit of a segment whose two bits of congestion notification are
-    /// `ecn`.
+    /// Traffic class and hop limit of a segment with the ECN bits `ecn`.
     pub(super) fn marked(&self, ecn: u8) -> (u8, Option<u8>) {
         let marks = self.extra.as_ref().map_or(PacketMarks::default(), |extra| extra.marks);
         (ecn | (marks.traffic_class & !ECN), marks.hop_limit)

@@ -13,8 +13,7 @@ use crate::net::LinkId;
 use crate::stack::Core;
 
 impl Core {
-    /// Replaces the connection at `index`, closed and in TIME-WAIT, by its remains. Beyond the
-    /// limit, removes the oldest.
+    /// Replaces the closed connection by its remains. Beyond the limit, removes the oldest.
     pub(super) fn rest(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let tuple = socket.tuple;
@@ -102,8 +101,7 @@ impl Core {
     }
 }
 
-/// Whether a new connection may replace this one: if so, the sequence number that its first has to
-/// exceed.
+/// If a new connection may replace this one, the sequence number that its first has to exceed.
 pub(super) fn reusable(
     socket: Option<&Socket>,
     reuse: TimeWaitReuse,

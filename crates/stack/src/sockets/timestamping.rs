@@ -1,6 +1,5 @@
 //! Software timestamps of bytes that TCP sends (Linux's `SO_TIMESTAMPING`): when the last byte of a
-//! write left for the first time, and when the peer acknowledged it. They go to the error queue, in
-//! order.
+//! write first left, and when the peer acknowledged it. They go to the error queue.
 
 use std::collections::VecDeque;
 
@@ -23,7 +22,6 @@ bitflags::bitflags! {
     }
 }
 
-/// Requests for timestamps of one connection.
 pub(crate) struct Timestamps {
     pub(super) kinds: TxTimestamping,
     /// Byte 0: the first byte that was not acknowledged at the first request.

@@ -20,7 +20,6 @@ use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGM
 use crate::net::{IcmpKind, LinkId, LinkIndex, Net, Outgoing, Quoted, TooLong, protocol};
 use crate::stack::{Core, Stack};
 
-/// Outputs.
 impl Stack {
     /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
     /// again once the device has taken these.
@@ -52,10 +51,7 @@ impl Core {
         self.drain_returns(now);
         self.transmit_dirty(now) || more_inbound
     }
-}
 
-/// Inputs.
-impl Core {
     /// An ICMP error about a segment that we sent.
     pub(crate) fn tcp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
         let tuple = Tuple::quoted(about);
@@ -66,8 +62,7 @@ impl Core {
         }
         let notice =
             IcmpNotice { seq: Seq(about.seq), kind: tcp_kind(kind, tuple.remote.is_ipv6()) };
-        // RFC 5927 section 7.2: a quoted sequence number that is not in flight is a forgery; the
-        // connection checks it first.
+        // RFC 5927 section 7.2: a quoted sequence number that is not in flight is a forgery.
         if !socket.work(&mut self.mem, now, |conn, env| conn.handle_icmp(env, notice)) {
             self.net.counters.tcp_icmp_outside_window += 1;
             return;
@@ -119,10 +114,7 @@ impl Core {
         let segment = SegmentOut { header: reset, payload: FragVec::new(), gso_size: None, ecn: 0 };
         self.send_segment(now, tuple, segment);
     }
-}
 
-/// Outputs.
-impl Core {
     /// Asks the dirty connections for segments, in turns. Returns whether some may still send.
     pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
         let mut budget = SEGMENTS_PER_POLL;
@@ -171,8 +163,7 @@ impl Core {
         !self.sockets.work.dirty.is_empty()
     }
 
-    /// Whether the connection at `index` has to wait for its link's device, while others need not.
-    /// Its timer runs meanwhile.
+    /// Whether the connection has to wait for its link's device; its timer runs meanwhile.
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
         let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
@@ -240,8 +231,7 @@ impl Core {
         let _ = self.net.send(&mut self.mem, now, out);
     }
 
-    /// The connection at `index` has nothing more to send: sets its timer, or removes it if it is
-    /// over.
+    /// The connection has nothing more to send: sets its timer, or removes it if it is over.
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);
@@ -290,17 +280,15 @@ impl Core {
             socket.leave(&mut self.mem);
         }
     }
-}
 
-impl Core {
     pub(crate) fn insert_connection(&mut self, mut socket: TcpSocket) -> Option<SocketId> {
         let sockets = &mut self.sockets;
-        if let Owner::HalfOpen { listener } = socket.owner {
-            let listener = sockets.table.listener_mut(listener);
-            let (zerocopy, link) = listener.map_or((false, None), |l| (l.zerocopy, l.link));
-            socket.zerocopy = zerocopy;
-            if link.is_some() {
-                socket.extra.get_or_insert_default().link = link;
+        if let Owner::HalfOpen { listener } = socket.owner
+            && let Some(listener) = sockets.table.listener(listener)
+        {
+            socket.reporting.zerocopy = listener.reporting.zerocopy;
+            if listener.link.is_some() {
+                socket.extra.get_or_insert_default().link = listener.link;
             }
         }
         let id = sockets.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;

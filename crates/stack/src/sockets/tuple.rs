@@ -78,7 +78,6 @@ pub(crate) fn scope_of(addr: SocketAddr) -> u32 {
     }
 }
 
-/// The address with its scope.
 pub(crate) fn with_scope(addr: SocketAddr, scope: u32) -> SocketAddr {
     match addr {
         SocketAddr::V6(addr) if scope != 0 => {

@@ -17,13 +17,12 @@ use super::tuple::Tuple;
 use super::udp_target::Cork;
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::event::{ErrorOrigin, QueuedError, Readiness};
+use crate::event::{ErrorOrigin, QueuedError, Readiness, Reporting};
 use crate::limits::{UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_DATAGRAMS, UDP_SMALL};
 use crate::net::wire::udp;
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received};
 use crate::stack::Core;
 
-/// A datagram socket.
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
@@ -41,14 +40,10 @@ pub(crate) struct UdpSocket {
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
     pub(super) has_lent: bool,
-    /// Opted in to zero-copy sends.
-    pub(super) zerocopy: bool,
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
     pub(super) segment: u16,
     /// A datagram to which more is to come.
     pub(super) cork: Option<Box<Cork>>,
-    pub(crate) unchecked: bool,
-    pub(crate) every_arrival: bool,
     pub(super) marks: PacketMarks,
     pub(super) mtu_discover: MtuDiscover,
     /// Payload bytes of the longest datagram that was sent, or was to be.
@@ -61,7 +56,7 @@ pub(crate) struct UdpSocket {
     pub(super) link: Option<LinkId>,
     /// What it has to do with groups, once anything has been said about them.
     pub(super) groups: Option<Box<UdpGroups>>,
-    pub(crate) reported: Readiness,
+    pub(crate) reporting: Reporting,
 }
 
 /// A received datagram: two cache lines, which is what the compiler moves without a call.
@@ -81,7 +76,6 @@ pub(super) struct Datagram {
 const _: () = assert!(size_of::<Datagram>() <= 128);
 
 impl Datagram {
-    /// Who sent it.
     #[inline]
     pub(super) fn from(&self) -> SocketAddr {
         match self.sender {
@@ -90,21 +84,18 @@ impl Datagram {
         }
     }
 
-    /// What it is charged.
     #[inline]
     pub(super) fn charge(&self) -> usize {
         self.charge as usize
     }
 
-    /// Bytes of payload.
     pub(super) fn len(&self) -> usize {
         self.payload.iter().map(|frag| frag.len()).sum()
     }
 }
 
 impl UdpSocket {
-    /// Why a datagram that keeps `charge` bytes is not taken; as in Linux, one is, however small the
-    /// buffer.
+    /// Why a datagram that keeps `charge` bytes is not taken; an empty queue takes one.
     fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
         let room = self.receive_bytes.saturating_sub(self.queued_bytes);
         if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
@@ -144,12 +135,11 @@ impl UdpSocket {
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         let error = self.error.take();
-        self.reported &= self.readiness();
+        self.reporting.reported &= self.readiness();
         error
     }
 
-    /// Replaces memory of senders that has waited for `limit` by private copies, as far as there are
-    /// pages. Returns whether some is left.
+    /// Copies senders' memory that waited for `limit`, as far as possible; whether some is left.
     pub(super) fn give_back(&mut self, mem: &mut Mem, now: Instant, limit: Duration) -> bool {
         let mut left = false;
         for datagram in &mut self.queue {
@@ -173,7 +163,6 @@ impl UdpSocket {
     }
 }
 
-/// Inputs.
 impl Core {
     /// Byte path, step R4 for datagrams, checksum verified.
     pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
@@ -221,8 +210,7 @@ impl Core {
         self.refuse(now, received, packet);
     }
 
-    /// Puts a datagram into the socket's queue, if there is room; then its payload is taken out of the
-    /// packet.
+    /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
     #[inline(always)]
     pub(super) fn udp_queue(
         &mut self,
@@ -275,10 +263,10 @@ impl Core {
             sender: received.src,
             to,
         });
-        if socket.every_arrival {
-            socket.reported &= !Readiness::READABLE;
+        if socket.reporting.every_arrival {
+            socket.reporting.reported &= !Readiness::READABLE;
         }
-        work.queue_report(index, &mut socket.unchecked);
+        work.queue_report(index, &mut socket.reporting);
         if lent {
             self.watch_lent(now, index);
         }
@@ -333,7 +321,7 @@ impl Core {
         if socket.remote.is_some() && hard {
             socket.error = Some(error);
             // Each is an event, also where nobody has taken the one before.
-            socket.reported &= !Readiness::ERROR;
+            socket.reporting.reported &= !Readiness::ERROR;
         }
         self.sockets.check_later(index);
     }
@@ -395,14 +383,5 @@ fn copy_small(mem: &mut Mem, payload: &[Frag], len: usize) -> Option<FragVec> {
 
 /// Appends pieces, joining those that lie one behind the other in memory.
 pub(super) fn append(to: &mut FragVec, pieces: FragVec) {
-    for piece in pieces {
-        let piece = match to.last_mut() {
-            Some(last) => match last.try_append(piece) {
-                Ok(()) => continue,
-                Err(piece) => piece,
-            },
-            None => piece,
-        };
-        to.push(piece);
-    }
+    pieces.into_iter().for_each(|piece| piece.append_to(to));
 }

@@ -1,9 +1,7 @@
-//! Variant of step R4, for datagrams to a group; joining and leaving groups. Reports to routers are
-//! in `net/multicast/`.
+//! Variant of step R4, for datagrams to a group. Reports to routers are in `net/multicast/`.
 //!
-//! As on Linux by default (`IP_MULTICAST_ALL`), a socket that is bound to the port, and to the
-//! group or to no address, receives from every group that any socket of the host has joined on the
-//! link.
+//! As on Linux (`IP_MULTICAST_ALL`), a socket bound to the port, and to the group or to no address,
+//! receives from every group that any socket of the host has joined on the link.
 
 use std::net::IpAddr;
 
@@ -27,7 +25,6 @@ impl UdpSocket {
         if v6 { v6_settings } else { v4_settings }
     }
 
-    /// Whether it receives from the group by a link.
     fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
         // As Linux, which compares the link in IPv4 only.
         let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);
@@ -89,8 +86,7 @@ impl Stack {
 }
 
 impl Udp<'_> {
-    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers and
-    /// switches.
+    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers.
     ///
     /// # Errors
     /// As [`Stack::group_link`] and [`Memberships::join`](crate::Memberships::join); `NoBuffers`

@@ -28,8 +28,7 @@ pub struct UdpMessage {
 }
 
 impl UdpSocket {
-    /// How many datagrams at the front of the queue can be joined to one of at most `room` bytes:
-    /// of one sender to one address, all of one size but the last.
+    /// How many datagrams at the front of the queue can be joined to one of up to `room` bytes.
     fn alike(&self, room: usize) -> usize {
         let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
         let mut queue = self.queue.iter();
@@ -70,8 +69,7 @@ pub trait DatagramTaker {
 pub struct Datagram;
 
 /// Takes the oldest datagram as [`UdpMessage`]. If the socket [joins](Udp::set_join) datagrams,
-/// also those behind it from the same sender to the same address and of the same length (the last
-/// may be shorter), up to so many bytes.
+/// also those behind it between the same ends and of one length, up to so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Message(pub usize);
 
@@ -91,12 +89,12 @@ impl DatagramTaker for Datagram {
             return Ok((datagram.payload.clone(), datagram.from()));
         }
         let Some(datagram) = socket.queue.pop_front() else {
-            socket.reported &= socket.readiness();
+            socket.reporting.reported &= socket.readiness();
             return Err(socket.nothing());
         };
         socket.queued_bytes -= datagram.charge();
         if socket.queue.is_empty() {
-            socket.reported &= socket.readiness();
+            socket.reporting.reported &= socket.readiness();
         }
         udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
         let from = datagram.from();
@@ -143,7 +141,7 @@ impl DatagramTaker for Message {
             udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
             append(&mut message.payload, datagram.payload);
         }
-        socket.reported &= socket.readiness();
+        socket.reporting.reported &= socket.readiness();
         Ok(message)
     }
 }
@@ -169,7 +167,7 @@ impl Udp<'_> {
         }
         let alike = socket.alike(room);
         let Some(first) = socket.queue.front() else {
-            socket.reported &= socket.readiness();
+            socket.reporting.reported &= socket.readiness();
             return Err(socket.nothing());
         };
         let segment = (alike > 1).then_some(first.len() as u16);

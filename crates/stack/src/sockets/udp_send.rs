@@ -76,8 +76,7 @@ impl DatagramPayload for &Vec<u8> {
 }
 
 impl UdpSocket {
-    /// Where the corked datagram goes, if there is one; drops it if `len` more bytes make it too
-    /// long.
+    /// Where the corked datagram goes; drops it if `len` more bytes make it too long.
     pub(super) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
         let cork = self.cork.as_ref()?;
         let ends = cork.ends;
@@ -266,8 +265,7 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// Splits the payload, by reference, and sends the datagrams. If the first cannot be sent, none
-    /// is; later ones that are dropped are counted, and lost to the caller as in the network.
+    /// Sends the payload as datagrams: none if the first cannot be sent; later drops are counted.
     pub(super) fn output_segments(
         &mut self,
         now: Instant,
@@ -298,8 +296,7 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// A datagram was refused: if it was too long for its path, the error queue gets the path's
-    /// MTU, as on Linux.
+    /// Puts the path's MTU into the error queue if a datagram was too long for it, as on Linux.
     pub(super) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
         if error != Error::MessageTooLong {
             return error;

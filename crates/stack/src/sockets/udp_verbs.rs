@@ -13,12 +13,11 @@ use super::table::Socket;
 use super::tuple::{canonical, scope_of};
 use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::event::Readiness;
+use crate::event::{Readiness, Reporting};
 use crate::limits::{MAX_SOCKETS, UDP_RECEIVE_BYTES};
 use crate::net::is_link_local;
 use crate::stack::{Core, Stack};
 
-/// Verbs of the application.
 impl Stack {
     /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified
     /// address for all of ours, `::` for those of both IP versions. The options may allow an
@@ -43,11 +42,8 @@ impl Stack {
             down: false,
             errors: None,
             has_lent: false,
-            zerocopy: false,
             segment: 0,
             cork: None,
-            unchecked: false,
-            every_arrival: false,
             marks: PacketMarks::default(),
             mtu_discover: MtuDiscover::default(),
             longest: 0,
@@ -55,7 +51,7 @@ impl Stack {
             joins: false,
             link: options.link,
             groups: None,
-            reported: Readiness::WRITABLE,
+            reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
         };
         let socket = Socket::Udp(Box::new(socket));
         let id =

@@ -7,6 +7,7 @@ use pagewire_mem::{CompletionQueue, Instant, Returns};
 
 use super::tcp::TcpSocket;
 use crate::config::ZeroCopyConfig;
+use crate::event::Reporting;
 
 /// Work that verbs leave, and what they share.
 pub(crate) struct Work {
@@ -36,8 +37,8 @@ impl Work {
 
     /// Marks the socket at `index`: its readiness may have grown.
     #[inline]
-    pub(super) fn queue_report(&mut self, index: u32, unchecked: &mut bool) {
-        if !core::mem::replace(unchecked, true) {
+    pub(super) fn queue_report(&mut self, index: u32, reporting: &mut Reporting) {
+        if !core::mem::replace(&mut reporting.unchecked, true) {
             self.unchecked.push_back(index);
         }
     }

@@ -27,16 +27,11 @@ use crate::stack::{Core, Stack};
 /// Adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 
-/// Verbs of the application.
 impl Stack {
-    /// Opts a socket in to zero-copy sends, or out again; earlier sends still complete. A
-    /// listener's connections inherit its setting.
+    /// Opts a socket, or a listener's later connections, in to zero-copy sends, or out again.
     pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
-        match self.core.sockets.table.get_mut(id.into())? {
-            Socket::Tcp(socket) => socket.zerocopy = on,
-            Socket::Listener(socket) => socket.zerocopy = on,
-            Socket::Udp(socket) => socket.zerocopy = on,
-            Socket::TimeWait(_) => {}
+        if let Some(reporting) = self.core.sockets.table.get_mut(id.into())?.reporting() {
+            reporting.zerocopy = on;
         }
         Ok(())
     }
@@ -44,9 +39,9 @@ impl Stack {
     /// Whether a socket has opted in to zero-copy sends.
     pub fn zerocopy(&self, id: impl Into<SocketId>) -> Result<bool, Error> {
         Ok(match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => socket.zerocopy,
-            Socket::Listener(socket) => socket.zerocopy,
-            Socket::Udp(socket) => socket.zerocopy,
+            Socket::Tcp(socket) => socket.reporting.zerocopy,
+            Socket::Listener(socket) => socket.reporting.zerocopy,
+            Socket::Udp(socket) => socket.reporting.zerocopy,
             Socket::TimeWait(_) => false,
         })
     }
@@ -66,8 +61,7 @@ impl Stack {
         Ok(self.core.sockets.table.get(id.into())?.errors().map_or(0, |errors| errors.sends.live))
     }
 
-    /// The queue of completions. It wakes the driver when another thread drops memory
-    /// ([`CompletionQueue::set_waker`]).
+    /// The queue of completions; [`CompletionQueue::set_waker`] lets it wake the driver.
     pub fn completions(&self) -> &Arc<CompletionQueue> {
         &self.core.sockets.work.completions
     }
@@ -96,7 +90,7 @@ impl Tcp<'_> {
             let mut nothing = FragVec::new();
             return self.with(now, |conn, env| conn.send(env, &mut nothing, SendFlags::empty()));
         }
-        if !socket.zerocopy && call.completion.is_none() {
+        if !socket.reporting.zerocopy && call.completion.is_none() {
             return self.send_copied(now, frags, flags);
         }
         let config = &self.work.zerocopy;
@@ -126,8 +120,7 @@ impl Tcp<'_> {
         };
         // The first fragment may continue the memory of the call before, or of the last try of this call.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
-        // As Linux: data on a SYN is copied, because the memory would be held until the peer
-        // answers or the attempt times out.
+        // As Linux: data on a SYN is copied, because its memory would be held for long.
         let with_syn = socket.conn.fast_open().is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
@@ -176,8 +169,7 @@ impl Tcp<'_> {
         }
     }
 
-    /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues
-    /// the last call in memory: no clock is needed. `None`: it has to be sent as any other.
+    /// Queues one fragment that only adds to coalescing data and continues the last call in memory.
     #[inline]
     pub(super) fn coalesce_lent(
         &mut self,
@@ -188,8 +180,7 @@ impl Tcp<'_> {
         self.join_last_send(frags, call, behind)
     }
 
-    /// Makes a call of one fragment complete together with the last call, whose memory it
-    /// continues, if `send` can queue it behind that.
+    /// Makes a call of one fragment, which continues the last call's memory, complete with it.
     fn join_last_send(
         &mut self,
         frags: &mut FragVec,
@@ -199,7 +190,7 @@ impl Tcp<'_> {
         let [frag] = frags.as_mut_slice() else { return None };
         let config = &self.work.zerocopy;
         let socket = &mut *self.socket;
-        let plain = socket.zerocopy && socket.forwards.is_none() && call.id.is_none();
+        let plain = socket.reporting.zerocopy && socket.forwards.is_none() && call.id.is_none();
         let errors = socket.extra.as_mut()?.errors.as_mut()?;
         if !plain || errors.coalescing(config) == Coalescing::Linux {
             return None;
@@ -256,7 +247,7 @@ impl Udp<'_> {
     ) -> Result<usize, Error> {
         let len = total(&data);
         let ends = self.ends(to, len)?;
-        if len == 0 || !self.socket.zerocopy {
+        if len == 0 || !self.socket.reporting.zerocopy {
             let data = joined(self.mem, &data, len, CopyReason::AppWrite)?;
             return self.put(now, (ends, to.more), data, len);
         }
@@ -315,8 +306,8 @@ impl Sockets {
             self.report_again(id, Readiness::ERROR_QUEUE);
         } else {
             let readiness = socket.readiness();
-            if let Some((_, reported)) = socket.report_state() {
-                *reported &= readiness;
+            if let Some(reporting) = socket.reporting() {
+                reporting.reported &= readiness;
             }
         }
     }

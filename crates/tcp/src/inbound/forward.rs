@@ -12,7 +12,6 @@ use crate::outbound::send_queue::SendQueue;
 use crate::path::Path;
 use crate::shared::Env;
 
-/// The end of a send queue.
 struct SendTail<'a> {
     queue: &'a mut SendQueue,
     longest: usize,
@@ -27,8 +26,7 @@ impl Extend<Frag> for SendTail<'_> {
 }
 
 impl Connection {
-    /// Whether it may be forwarded from: it can receive, and has no end of the stream, no urgent
-    /// byte and no error for the application.
+    /// Whether it may be forwarded from: it can receive, and has no end, urgent byte or error.
     pub fn gives(&self) -> bool {
         self.path.state().can_receive() && self.life.error().is_none() && self.inbound.is_plain()
     }
@@ -43,8 +41,7 @@ impl Connection {
         self.path.set_forwards();
     }
 
-    /// Whether it may be forwarded to: it can send, and has no error for the application and no
-    /// send that waits for room.
+    /// Whether it may be forwarded to: it can send, has no error, and no send waits for room.
     pub fn takes(&self) -> bool {
         matches!(self.path.state(), State::Established | State::CloseWait)
             && self.life.error().is_none()

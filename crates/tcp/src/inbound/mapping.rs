@@ -41,8 +41,7 @@ pub enum MapRefusal {
 pub struct Available<P> {
     /// A place and its fragments, whole pages. `None`: the queue does not begin with a page.
     pub mapped: Option<(P, FragVec)>,
-    /// Bytes to read by copy before the next page can be mapped; 0 if all was mapped, or another
-    /// call can map the rest.
+    /// Bytes to read by copy before the next page; 0 if all was mapped, or another call can map it.
     pub copy_next: usize,
 }
 

@@ -25,7 +25,7 @@ use crate::shared::Env;
 use crate::timer::Timer;
 
 /// The part of a connection that receives.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Inbound {
     flags: InFlags,
     irs: Seq,
@@ -59,10 +59,8 @@ pub(crate) struct Inbound {
 }
 
 bitflags::bitflags! {
-    /// The state of the receiving side.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct InFlags: u8 {
-        /// The application has shut down reading.
         const READ_SHUT = 1 << 0;
         /// The peer's FIN is in order and counted.
         const FIN_RECEIVED = 1 << 1;
@@ -75,15 +73,13 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
     due: AckDue,
-    /// Acknowledgements due after the next, one for each segment beyond a gap: a peer without SACK
-    /// counts them.
+    /// Acknowledgements due after the next, one for each segment beyond a gap, without SACK.
     duplicates: u8,
     /// Acknowledgements still to send without delay.
     quick: u8,
     /// The application answers what it reads: acknowledgements leave with the answers.
     interactive: bool,
-    /// The delay of an acknowledgement in milliseconds: the time between segments. 0 before the
-    /// first.
+    /// The delay of an acknowledgement in milliseconds, from the time between segments; 0 at first.
     timeout_ms: u16,
     /// Short segments with PSH since the last acknowledgement, up to 2.
     pushed: u8,
@@ -148,7 +144,6 @@ impl Inbound {
         self.bytes_received
     }
 
-    /// Whether the peer's FIN is in order and counted.
     #[inline]
     pub(crate) fn has_fin(&self) -> bool {
         self.flags.contains(InFlags::FIN_RECEIVED)
@@ -181,7 +176,6 @@ impl Inbound {
         self.tuning.is_some()
     }
 
-    /// Grows the buffer to `bytes`.
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
         self.buffer = self.buffer.max(bytes);
     }
@@ -191,8 +185,7 @@ impl Inbound {
         self.data_at = now;
     }
 
-    /// Fast Open: queues the SYN's data; the SYN,ACK announces a window after it. Returns whether
-    /// there was any.
+    /// Fast Open: queues the SYN's data, and lets the SYN,ACK announce a window after it.
     pub(crate) fn take_syn_data(
         &mut self,
         path: &Path,
@@ -208,24 +201,13 @@ impl Inbound {
     /// Before the peer's SYN.
     pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
         Self {
-            flags: InFlags::empty(),
-            irs: Seq(0),
             queue: ReceiveQueue::new(Seq(0)),
-            edge: Seq(0),
-            acked: Seq(0),
-            fin: None,
             allowance: u32::MAX,
-            buffer: 0,
             ssthresh: window::initial(config),
-            tuning: None,
             data_at: now,
             mss: DEFAULT_MSS.min(link.recv_mss),
             scale: if config.window_scaling { window::scale_for(config) } else { 0 },
-            ack: AckState::default(),
-            bytes_received: 0,
-            segments_in: 0,
-            data_segments_in: 0,
-            rare: None,
+            ..Self::default()
         }
     }
 
@@ -272,7 +254,6 @@ impl Inbound {
         info.last_data_received = now.saturating_since(self.data_at);
     }
 
-    /// The range that arrived twice, to report.
     #[inline]
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice
@@ -285,7 +266,6 @@ impl Inbound {
         }
     }
 
-    /// Frees the memory of empty queues.
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.tuning = None;
@@ -299,8 +279,7 @@ impl Inbound {
         self.rare.get_or_insert_default()
     }
 
-    /// Whether as much is queued as the application waits for, or as can arrive. An urgent byte out
-    /// of line does not count.
+    /// Whether as much is queued as the application waits for, or as can arrive, in line.
     pub(crate) fn is_readable(&self, path: &Path) -> bool {
         let urgent = usize::from(self.is_at_mark() && !path.config().oob_inline);
         let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {

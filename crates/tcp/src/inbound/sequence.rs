@@ -76,8 +76,7 @@ impl Inbound {
         }
     }
 
-    /// Processes the FIN of a segment, if it has one. `open`: the peer may still send. Returns
-    /// whether the peer's stream ends now.
+    /// Processes a segment's FIN; `open`: the peer may still send. Returns whether the stream ends.
     pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
         if let Some(fin) = fin {
             if self.has_fin() {
@@ -98,8 +97,7 @@ impl Inbound {
         ends
     }
 
-    /// Whether the peer repeats its SYN, because it did not get our SYN,ACK. As in Linux this comes
-    /// before the other checks: a SYN with data may begin before the acknowledged bytes.
+    /// Whether the peer repeats its SYN. As in Linux this comes before the other checks.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
         path.state() == State::SynReceived
             && segment.has(Flags::SYN)
@@ -153,8 +151,7 @@ impl Inbound {
         drop_for(DropReason::OutsideWindow)
     }
 
-    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate:
-    /// the others cannot start an endless exchange of acknowledgements.
+    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate.
     fn answer_unacceptable(&mut self, path: &Path, now: Instant, segment: &Segment<'_>) {
         if segment.len > 0 && !segment.has(Flags::SYN) {
             let (seq, nxt) = (segment.seq, self.rcv_nxt());
@@ -168,7 +165,6 @@ impl Inbound {
     }
 }
 
-/// Cuts `frags` down to their first `len` bytes.
 fn truncate(frags: &mut FragVec, len: usize) {
     let mut left = len;
     frags.retain(|frag| {

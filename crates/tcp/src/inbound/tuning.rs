@@ -1,5 +1,4 @@
-//! The size of the receive buffer: it follows what the application reads in a round trip, as in
-//! Linux ("dynamic right-sizing").
+//! The size of the receive buffer, which follows what is read in a round trip, as in Linux.
 //!
 //! ```text
 //!   announced at most: the least of  ssthresh   grows with every full segment that arrives
@@ -56,7 +55,6 @@ impl Inbound {
         path.config().recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
     }
 
-    /// `len` bytes of payload have arrived.
     pub(crate) fn on_data_arrived(
         &mut self,
         path: &Path,
@@ -114,8 +112,7 @@ impl Inbound {
         }
     }
 
-    /// The application has read data: the buffer must fit what it reads in a round trip twice, for
-    /// losses, and more while that grows.
+    /// The application has read data: the buffer must fit twice what it reads in a round trip.
     pub(crate) fn tune_recv_buffer(&mut self, path: &Path, now: Instant) {
         let copied = self.copied();
         let advmss = u64::from(path.announced_mss());

@@ -1,5 +1,4 @@
-//! Urgent data (RFC 9293 section 3.8.5, RFC 6093), as in Linux: one byte, out of line unless the
-//! application asks for it in line.
+//! Urgent data (RFC 9293 section 3.8.5, RFC 6093), as in Linux: one byte, in line on request.
 //!
 //! > RFC 6093 section 6.1: new applications SHOULD NOT employ the TCP urgent mechanism. However,
 //! > TCP implementations MUST still include support for the urgent mechanism
@@ -30,7 +29,6 @@ use crate::shared::Env;
 /// The urgent byte that the peer has announced last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UrgentIn {
-    /// Its number.
     seq: Seq,
     what: Urgent,
 }
@@ -41,11 +39,9 @@ enum Urgent {
     Announced,
     /// It has arrived.
     Byte(u8),
-    /// The application has read it.
     Read,
 }
 
-/// The bounds of a read.
 pub(crate) struct Bounds {
     /// Bytes to skip first.
     pub(crate) skip: usize,
@@ -165,14 +161,12 @@ impl Inbound {
         self.set_urgent_in(Some(UrgentIn { seq, what: Urgent::Announced }));
     }
 
-    /// Drops the first `n` queued bytes.
     pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
         let mut dropped = Vec::new();
         self.queue.take(n, &mut dropped)
     }
 
-    /// The bounds of a read of `max` bytes: it stops at the mark, and one that begins there skips
-    /// the urgent byte, unless that is in line.
+    /// The bounds of a read: it stops at the mark; one that begins there skips the urgent byte.
     pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
         let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {

@@ -98,8 +98,7 @@ impl Inbound {
         limit.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if that is
-    /// more than for full segments in their pages.
+    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if more.
     #[inline]
     pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.queue.buffered().max(self.queue.pinned() / 2);
@@ -107,8 +106,7 @@ impl Inbound {
     }
 
     /// The window that memory allows: the host's free memory, and the largest receive buffer less
-    /// the memory that the application keeps. As Linux under pressure, a connection that holds
-    /// nothing gets a few segments.
+    /// kept memory. As Linux under pressure, a connection that holds nothing gets a few segments.
     pub(crate) fn allowed(&self, path: &Path, mss: u32) -> u32 {
         let charged = self.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
@@ -145,8 +143,7 @@ impl Inbound {
         let mss = u32::from(self.mss).min(capacity).max(1);
         let small = free < mss || free < capacity >> 4;
         let free = free.min(self.ssthresh);
-        // If less than a full segment may be announced, all of it is one step; otherwise the window
-        // would never open again.
+        // If less than a segment may be announced, all of it is one step: the window must open.
         let step = mss.min(self.ssthresh).max(1);
         let worth = if small {
             0
@@ -163,8 +160,7 @@ impl Inbound {
         worth.max(open)
     }
 
-    /// The window field of a SYN. A SYN sent again may announce another size; the largest counts.
-    /// `first` is the peer's first number, 0 before it is known.
+    /// The window field of a SYN, also sent again. `first`: the peer's first number, or 0.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
         let window = initial(path.config());
         self.edge = self.edge.max(first + window);
@@ -211,8 +207,7 @@ impl Inbound {
         }
     }
 
-    /// Data leaves. If it answers data that has just arrived, acknowledgements leave with answers
-    /// from now on.
+    /// Data leaves. If it answers data just received, acknowledgements leave with answers.
     #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
         let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
@@ -351,8 +346,7 @@ impl AckState {
         self.delayed_ack.stop();
     }
 
-    /// A challenge ACK leaves (`answers`), or the limit forbids it. A delayed acknowledgement
-    /// leaves with it, or keeps its timer.
+    /// A challenge ACK leaves (`answers`), and a delayed one with it, or the limit forbids it.
     pub(crate) fn settle_challenge(&mut self, answers: bool) {
         self.due = match answers {
             true => AckDue::Now,
@@ -391,8 +385,7 @@ impl AckState {
         }
     }
 
-    /// The delay of an acknowledgement: about the time between two segments, so that one
-    /// acknowledges both; not longer than a round trip.
+    /// The delay of an acknowledgement: about the time between two segments, at most a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
         let least = path.config().delayed_ack;
         let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
@@ -402,8 +395,7 @@ impl AckState {
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
     }
 
-    /// The timer of a delayed acknowledgement has fired. In an exchange of requests and answers no
-    /// answer came, so it is over; otherwise the peer is slower than estimated.
+    /// The timer of a delayed acknowledgement has fired: no answer came, or the peer is slower.
     pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
         let least = path.least_ack_timeout();
         self.timeout_ms = if self.interactive {

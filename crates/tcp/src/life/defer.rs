@@ -1,9 +1,7 @@
-//! Deferred accept: a listener's connection is complete only with data (Linux's
-//! `TCP_DEFER_ACCEPT`).
+//! Deferred accept: a connection is complete only with data (Linux's `TCP_DEFER_ACCEPT`).
 //!
-//! The acknowledgement that would complete the handshake is dropped. The SYN,ACK's timer runs on
-//! without retransmissions. At its last timeout the SYN,ACK leaves again, and the answer completes
-//! the handshake, with data or without.
+//! The acknowledgement that would complete the handshake is dropped. The SYN,ACK's timer runs on,
+//! and at its last timeout the SYN,ACK leaves again: the answer completes the handshake.
 
 use core::time::Duration;
 

@@ -19,9 +19,8 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Connection {
-    /// Opens actively (RFC 9293 section 3.10.1), in SYN-SENT:
-    /// [`poll_transmit`](Self::poll_transmit) returns the SYN. `iss` and `ts_offset` come from an
-    /// [`IsnGenerator`](crate::IsnGenerator).
+    /// Opens actively (RFC 9293 section 3.10.1): [`poll_transmit`](Self::poll_transmit) returns the
+    /// SYN. `iss` and `ts_offset` come from an [`IsnGenerator`](crate::IsnGenerator).
     pub fn connect(
         now: Instant,
         config: Arc<Config>,
@@ -81,8 +80,7 @@ pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
     }
 }
 
-/// Reads the peer's first number, window and options from its SYN. An option counts if both sides
-/// offer it. `ecn` are the ECN bits of its IP header.
+/// Reads the peer's SYN; an option counts if both offer it. `ecn`: the bits of its IP header.
 pub(crate) fn take_syn(conn: &mut Connection, now: Instant, syn: &TcpHeader, ecn: u8) {
     conn.path.take_syn(now, syn);
     conn.out.transfer.take_syn(&conn.path, syn, ecn);
@@ -120,8 +118,7 @@ pub(crate) fn in_syn_sent(
         conn.finish(Event::Reset, Some(TcpError::ConnectionRefused));
         return Ok(());
     }
-    // As Linux (section 3.2 of RFC 7323 only hints at it): a SYN,ACK that echoes a timestamp of no
-    // SYN of ours answers another connection.
+    // As Linux: a SYN,ACK that echoes a timestamp of no SYN of ours answers another connection.
     if let (true, Some((_, echo))) = (conn.path.has_timestamps(), header.options.timestamps)
         && acks_syn
         && segment.has(Flags::SYN)

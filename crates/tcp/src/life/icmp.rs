@@ -26,8 +26,7 @@ impl Connection {
         match notice.kind {
             IcmpKind::PacketTooBig { mss } => on_path_mss(self, mss),
             IcmpKind::Unreachable { error, .. } => match self.path.state() {
-                // As Linux: before the handshake is complete the application is told at once,
-                // unless it has already accepted the connection (Fast Open).
+                // As Linux: the application is told at once, unless it has already accepted.
                 State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
                     self.life.soft_error = Some(error);
                 }
@@ -48,8 +47,7 @@ impl Connection {
     }
 }
 
-/// RFC 1191 section 6.3 and RFC 8201 section 5.4: data in too large segments is sent again in
-/// smaller ones. The congestion window stays.
+/// RFC 1191 section 6.3, RFC 8201 section 5.4: data is sent again in smaller segments.
 fn on_path_mss(conn: &mut Connection, mss: u16) {
     let (mss, mut link) = (mss.max(MIN_PATH_MSS), conn.path.link());
     if mss >= link.mss {
@@ -66,9 +64,8 @@ fn on_path_mss(conn: &mut Connection, mss: u16) {
     } else if conn.path.state() == State::SynSent
         && conn.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
     {
-        // A SYN with data was too big. As in Linux it leaves again at once without data, which
-        // follows the handshake, and announces the path's MSS, because the reverse path may have
-        // the same limit.
+        // A SYN with data was too big. As in Linux it leaves again at once without data, and
+        // announces the path's MSS, because the reverse path may have the same limit.
         conn.path.set_link(LinkLimits { recv_mss: mss, ..link });
         conn.life.flags.insert(LifeFlags::SYN_RESENT);
         conn.out.transfer.resend_syn();

@@ -26,7 +26,6 @@ pub(crate) struct Life {
     error: Option<TcpError>,
     /// The last ICMP error: the reason if the connection times out.
     soft_error: Option<TcpError>,
-    /// A reset to send.
     reset: Option<Reset>,
     /// Present during a handshake with Fast Open.
     fast_open: Option<Box<FastOpenState>>,
@@ -75,18 +74,15 @@ impl Life {
         self.flags
     }
 
-    /// Whether the connection was ever established.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.flags.contains(LifeFlags::CONNECTED)
     }
 
-    /// Whether all data of a SYN was accepted, ours by the peer or the peer's by us.
     pub(crate) fn is_syn_data_acked(&self) -> bool {
         self.flags.contains(LifeFlags::SYN_DATA_ACKED)
     }
 
-    /// The error that the application has not been told yet.
     #[inline]
     pub(crate) fn error(&self) -> Option<TcpError> {
         self.error
@@ -104,7 +100,6 @@ impl Life {
         self.give_up_fast_open(event);
     }
 
-    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.keepalive_probes = 0;

@@ -12,8 +12,7 @@
 //!                                                                               2 MSL --> CLOSED
 //! ```
 //!
-//! A segment that is several events (a FIN that also acknowledges ours) takes them one after the
-//! other, in the order of section 3.10.7.4.
+//! A segment that is several events takes them in the order of section 3.10.7.4.
 
 use core::fmt;
 

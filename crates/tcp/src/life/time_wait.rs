@@ -1,5 +1,4 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, because there may be many; and the limit
-//! of FIN-WAIT-2.
+//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, and the limit of FIN-WAIT-2.
 
 use std::sync::Arc;
 
@@ -27,7 +26,6 @@ pub struct TimeWait {
     rcv_nxt: Seq,
     timestamps: Option<Timestamps>,
     ports: Ports,
-    /// The window field.
     window: u16,
     /// The count of congestion marks in its segments (RFC 9768).
     ecn: Flags,
@@ -58,8 +56,7 @@ impl TimeWait {
         self.until
     }
 
-    /// If a new active connection between the same ends may begin now: its initial number must be
-    /// beyond this one.
+    /// If a new active connection may begin now, the number that its initial one must exceed.
     ///
     /// RFC 6191 section 2 is about the passive side. The active side may do the same, because its
     /// timestamps grow: PAWS drops segments of the old connection. As Linux: more than a second
@@ -127,8 +124,7 @@ impl TimeWait {
         if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
-        // Only answers to segments without data and FIN are limited in rate: the others cannot
-        // start an endless exchange of acknowledgements.
+        // Only answers to segments without data and FIN are limited: others soon end.
         if space > 0 && !has(Flags::SYN) {
             return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
         }

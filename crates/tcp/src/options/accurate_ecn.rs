@@ -14,13 +14,11 @@ pub(super) const KIND_ACCURATE_ECN_1: u8 = 174;
 
 /// Fields in a full option.
 const FIELDS: usize = 3;
-/// Bytes of a field.
 const FIELD_LEN: usize = 3;
 /// Bytes of kind and length.
 const HEADER_LEN: usize = 2;
 
-/// How many payload bytes its sender has received in packets with each mark: the low 24 bits of up
-/// to three counters.
+/// Payload bytes received in packets with each mark: the low 24 bits of up to three counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccurateEcnOption {
     /// Fields in the order of the wire, big-endian; those behind `len` are 0.
@@ -79,8 +77,7 @@ impl AccurateEcnOption {
         (HEADER_LEN + FIELD_LEN * fields).next_multiple_of(4)
     }
 
-    /// With as many of the fields as fit into `room` bytes; `None` if even an empty option does
-    /// not.
+    /// With as many fields as fit into `room` bytes; `None` if not even an empty option does.
     pub(crate) fn within(mut self, room: usize) -> Option<Self> {
         while self.padded_len() > room {
             self.len = self.len.checked_sub(1)?;

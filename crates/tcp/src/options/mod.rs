@@ -7,8 +7,7 @@
 //! > TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
 //! > suggested procedure is to reset the connection and log the error cause (MUST-7).
 //!
-//! A reset for a malformed option would be a weapon for middleboxes; [`TcpOptions::malformed`]
-//! reports it for a counter.
+//! No reset: it would be a weapon for middleboxes. [`TcpOptions::malformed`] reports for a counter.
 
 mod accurate_ecn;
 
@@ -41,8 +40,7 @@ pub(crate) const KIND_EXPERIMENTAL: u8 = 254;
 /// The identifier of Fast Open among the experiments, from before it had a kind of its own.
 const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
 
-/// The two no-ops, kind and length before timestamps: the layout of nearly every segment (RFC 7323
-/// appendix A).
+/// Two no-ops, kind and length of timestamps: the layout of most segments (RFC 7323 appendix A).
 pub(crate) const TIMESTAMPS_ALIGNED: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
 /// Bytes that options can take: a header of 15 words less the 20 fixed bytes.
@@ -249,8 +247,7 @@ impl TcpOptions {
         mss + stamps + scale + self.fast_open_len()
     }
 
-    /// The counts of marked bytes that fit beside the other options. RFC 9768 section 3.2.3 allows
-    /// to omit fields from the end.
+    /// The counts that fit beside the other options (RFC 9768 section 3.2.3: omitted from the end).
     fn emitted_ecn(&self) -> Option<AccurateEcnOption> {
         let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
         self.accurate_ecn.and_then(|option| option.within(room))
@@ -357,11 +354,6 @@ impl SackBlocks {
     /// Blocks in one segment: 40 bytes of options hold 4 (3 beside timestamps).
     pub const MAX: usize = 4;
 
-    /// No blocks.
-    pub const fn new() -> Self {
-        Self { blocks: [(Seq(0), Seq(0)); Self::MAX], len: 0 }
-    }
-
     /// Appends a block; `false` when there is no room.
     pub fn push(&mut self, left: Seq, right: Seq) -> bool {
         match self.blocks.get_mut(usize::from(self.len)) {
@@ -411,7 +403,7 @@ impl core::fmt::Debug for SackBlocks {
 
 impl FromIterator<(Seq, Seq)> for SackBlocks {
     fn from_iter<I: IntoIterator<Item = (Seq, Seq)>>(blocks: I) -> Self {
-        let mut out = Self::new();
+        let mut out = Self::default();
         for (left, right) in blocks {
             out.push(left, right);
         }

@@ -31,9 +31,8 @@ enum AckRange {
 
 impl Outbound {
     /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks
-    /// before, and releases what is acknowledged (`SendQueue::ack_to`, step S7). `len` is how many
-    /// sequence numbers the segment itself takes up. Returns whether it emptied the flight. The caller
-    /// answers a refused one.
+    /// before, and releases what is acknowledged (`SendQueue::ack_to`, step S7). `len` counts the
+    /// segment's sequence numbers. Returns whether it emptied the flight.
     pub(crate) fn take_ack(
         &mut self,
         path: &Path,
@@ -138,8 +137,7 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// Notes whether the congestion window limits sending (`limited`). The answer holds for a round
-    /// trip; "not limited" takes effect at its end.
+    /// Notes whether the congestion window limits sending (`limited`), for a round trip.
     #[inline]
     pub(crate) fn validate_cwnd(&mut self, limited: bool) {
         let packets = self.flight.packets();
@@ -174,8 +172,7 @@ fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delive
     }
 }
 
-/// Removes cumulatively acknowledged segments from the flight and measures the round trip.
-/// `prior_una` and `prior_high` are what was acknowledged before, cumulatively and selectively.
+/// Removes acknowledged segments from the flight, measures the round trip; `prior_*`: state before.
 fn take_cumulative(
     transfer: &mut Transfer,
     path: &Path,
@@ -217,8 +214,7 @@ fn take_cumulative(
     } else if let (true, Some((first, _)), Some(head)) = (measured, delivered.sacked_at, head_at)
         && first < head
     {
-        // As Linux: measured on a segment older than the head's last transmission, so later
-        // segments do not put the timer off.
+        // As Linux: measured on a segment older than the head's last transmission.
         heard.news.insert(News::SET_TIMER);
     }
 }
@@ -238,9 +234,8 @@ fn react(
         rack::adapt_reordering_window(transfer, heard);
         probe::take_probe_answer(transfer, heard);
     }
-    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Data
-    // that the SYN,ACK does not acknowledge is sent again without a congestion response
-    // (`fast_open/`).
+    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Other
+    // data of the SYN is sent again without a congestion response (`fast_open/`).
     let opening = path.state() == State::SynSent;
     if !opening && transfer.is_dubious(heard.news) {
         let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;

@@ -1,5 +1,4 @@
-//! Variant of step S1: sends that only add to a segment held back by Nagle's algorithm or by
-//! autocorking.
+//! Variant of step S1: sends that only add to a segment held back by Nagle or autocorking.
 //!
 //! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness
 //! stays. So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
@@ -54,8 +53,7 @@ impl Connection {
     }
 
     /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is
-    /// room for all of them. `grow` adds them to the fragment, or returns `None`. On `None`,
-    /// [send](Self::send) them.
+    /// room for all. `grow` adds them, or returns `None`. On `None`, [send](Self::send) them.
     pub fn extend_last<T>(
         &mut self,
         now: Instant,
@@ -127,8 +125,7 @@ impl Outbound {
             && path.config().mtu_probing.is_none()
     }
 
-    /// Whether all unsent data, and `more` bytes, wait to become a full segment. `blocks`: SACK
-    /// blocks are due.
+    /// Whether all unsent data, and `more` bytes, wait for more. `blocks`: SACK blocks are due.
     pub(crate) fn coalesces(
         &self,
         path: &Path,
@@ -165,8 +162,7 @@ impl Outbound {
             && self.left_of_super_segment(waiting, super_len) == waiting
     }
 
-    /// Autocorking: whether `unsent` bytes wait to become a full super-frame, as Linux's
-    /// `tcp_autocorking` waits for the device.
+    /// Whether `unsent` bytes wait to become a full super-frame, as by Linux's `tcp_autocorking`.
     ///
     /// In memory, a frame of its own arrives no earlier, and each frame costs both sides. So data
     /// waits while more is in flight than the peer delays an acknowledgement for: the peer
@@ -188,8 +184,7 @@ impl Outbound {
             && self.left_of_super_segment(unsent.saturating_add(1), super_len) > unsent
     }
 
-    /// Where the super-segment begins that `len` more bytes fill further, if they only join a
-    /// segment that is held back. There is always room to fill a super-segment (see `room.rs`).
+    /// Where the super-segment begins that `len` more bytes fill further, if that is held back.
     pub(crate) fn begun_super_segment(
         &self,
         path: &Path,
@@ -214,8 +209,7 @@ impl Outbound {
     }
 }
 
-/// Payload of the longest super-frame that can leave now. Waiting for more than the congestion
-/// window allows would keep the window unused, and an unused window does not grow.
+/// Payload of the longest super-frame that can leave now: an unused window does not grow.
 fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
     let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
     let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));

@@ -13,7 +13,6 @@ impl Transfer {
         self.snd.nxt = self.snd.iss + 1;
     }
 
-    /// Has the SYN sent again.
     pub(crate) fn resend_syn(&mut self) {
         self.flight.mark_first_lost();
     }

@@ -36,7 +36,7 @@ pub(crate) enum Due {
 }
 
 /// State of RACK (RFC 8985 section 5.2).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rack {
     /// RACK.xmit_ts: when the most recently sent delivered segment was sent.
     pub(crate) at: Instant,
@@ -47,7 +47,7 @@ pub(crate) struct Rack {
 }
 
 /// State that every connection has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loss {
     pub(crate) rack: Rack,
     /// `snd.nxt` when the state began; acknowledged, it ends the state (RecoveryPoint, "recover").
@@ -82,26 +82,10 @@ pub(crate) struct Loss {
 
 impl Loss {
     /// Before any loss. `first` is the number of the first byte.
-    pub(crate) const fn new(first: Seq, reordering: u8) -> Self {
-        Self {
-            rack: Rack { at: Instant::ZERO, end: first, rtt_us: 0 },
-            high: first,
-            delivered: 0,
-            delivered_ce: 0,
-            dsack_dups: 0,
-            reord_seen: 0,
-            max_packets: 0,
-            usage_end: first,
-            reordering: reordering as u16,
-            steps: 1,
-            persist: 0,
-            advanced: false,
-            cwnd_limited: false,
-            state: CaState::Open,
-            due: Due::Rto,
-            ecn: EcnFlags::empty(),
-            retries: 0,
-        }
+    pub(crate) fn new(first: Seq, reordering: u8) -> Self {
+        let rack = Rack { end: first, ..Rack::default() };
+        let reordering = reordering.into();
+        Self { rack, high: first, usage_end: first, reordering, steps: 1, ..Self::default() }
     }
 
     /// Whether proportional rate reduction sets the window.

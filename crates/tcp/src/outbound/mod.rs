@@ -48,8 +48,7 @@ pub(crate) struct Outbound {
     pub(crate) transfer: Transfer,
     pub(crate) queue: SendQueue,
     limit: Limit,
-    /// Data is queued, none is in flight, and none can leave: for zero-window probes (RFC 9293
-    /// section 3.8.6.1), and to flush a segment that is held back.
+    /// For zero-window probes (RFC 9293 section 3.8.6.1), and to flush a segment that is held back.
     persist: Timer,
     /// Doublings of the time between zero-window probes.
     persist_backoff: u8,
@@ -87,7 +86,6 @@ pub(crate) struct Transfer {
 }
 
 bitflags::bitflags! {
-    /// The state of the sending side.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct OutFlags: u16 {
         /// A FIN follows the queued data.
@@ -100,8 +98,7 @@ bitflags::bitflags! {
         const PROBE_DUE = 1 << 3;
         /// Data that is held back, or does not fit the window as a whole, is to be sent now.
         const FLUSH_DUE = 1 << 4;
-        /// The device refused a segment: nothing leaves until a segment arrives or a timer fires
-        /// (`refused.rs`).
+        /// The device refused a segment: all waits for a segment or a timer (`refused.rs`).
         const REFUSED = 1 << 5;
         /// The last send had `SendFlags::MORE`, and no segment has arrived since.
         const MORE = 1 << 6;
@@ -115,7 +112,7 @@ bitflags::bitflags! {
 }
 
 /// The send sequence variables (RFC 9293 section 3.3.1) and the peer's options.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub(crate) iss: Seq,
     /// Oldest number not acknowledged.
@@ -128,7 +125,6 @@ pub(crate) struct Sender {
     /// The peer's window in bytes, and its largest value so far.
     pub(crate) window: u32,
     pub(crate) max_window: u32,
-    /// The peer's MSS option.
     pub(crate) peer_mss: u16,
     /// Shift of the windows that the peer announces.
     pub(crate) scale: u8,
@@ -202,7 +198,6 @@ impl Outbound {
         }
     }
 
-    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.flags.insert(OutFlags::ACKED);
@@ -230,12 +225,10 @@ impl Outbound {
         !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
     }
 
-    /// A send did not find enough room.
     pub(crate) fn wait_for_room(&mut self) {
         self.flags.insert(OutFlags::WAITS_FOR_ROOM);
     }
 
-    /// Whether nothing leaves because the device refused a segment.
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.flags.contains(OutFlags::REFUSED)
@@ -246,7 +239,6 @@ impl Outbound {
         self.flags.insert(OutFlags::PROBE_DUE);
     }
 
-    /// Whether a probe is due, once.
     #[inline]
     pub(crate) fn take_probe(&mut self) -> bool {
         let due = self.flags.contains(OutFlags::PROBE_DUE);
@@ -299,7 +291,6 @@ impl Outbound {
         self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
     }
 
-    /// Queued bytes that were never sent.
     #[inline]
     pub(crate) fn unsent(&self, path: &Path) -> u32 {
         self.queue.end().saturating_since(self.transfer.next_data(path))
@@ -319,17 +310,7 @@ impl Outbound {
 impl Transfer {
     fn new(now: Instant, config: &Config, iss: Seq) -> Self {
         Self {
-            snd: Sender {
-                iss,
-                una: iss,
-                nxt: iss,
-                wl1: Seq(0),
-                wl2: Seq(0),
-                window: 0,
-                max_window: 0,
-                peer_mss: DEFAULT_MSS,
-                scale: 0,
-            },
+            snd: Sender { iss, una: iss, nxt: iss, peer_mss: DEFAULT_MSS, ..Sender::default() },
             flight: Flight::default(),
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(
@@ -375,7 +356,6 @@ impl Transfer {
         self.sent_at
     }
 
-    /// Whether loss recovery has state.
     #[inline]
     pub(crate) fn is_repairing(&self) -> bool {
         self.recovery.is_some()

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! As in Linux (`tcp_mtu_probing`), probes are part of the stream, and leave only when much data is
-//! queued and nothing is lost. The third timeout in a row indicates a black hole. Sizes are those
-//! of an MSS without options.
+//! queued and nothing is lost. The third timeout in a row indicates a black hole.
 
 use pagewire_mem::Instant;
 
@@ -20,7 +19,6 @@ use crate::outbound::{Outbound, Outgoing, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// The search for the path's MTU.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
     /// Known to pass, or small enough.
@@ -34,7 +32,6 @@ pub(crate) struct MtuSearch {
     since: Instant,
 }
 
-/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: Seq,
@@ -54,9 +51,8 @@ pub(crate) enum ProbeStep {
 impl Outbound {
     /// Whether the next new data leaves as a probe.
     ///
-    /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
-    /// has room, and there is enough data to fill the probe and to detect its loss. `has_gaps`: the
-    /// receive queue has gaps.
+    /// RFC 4821 section 7.4, probing preconditions: no probe or loss is outstanding, the window has
+    /// room, and there is enough data to detect the probe's loss. `has_gaps`: of the receive queue.
     pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
         let Some(search) = mtu(&self.transfer) else { return ProbeStep::No };
         let quiet = search.probe.is_none()
@@ -160,8 +156,7 @@ pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
     transfer.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
 }
 
-/// A segment is considered lost. `true`: it is the probe, which is sent again in shorter segments,
-/// without a congestion response.
+/// A segment is considered lost. `true`: it is the probe, whose loss is no congestion.
 ///
 /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
 /// > Path MTU is smaller than the probe size.

@@ -12,8 +12,7 @@ use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Bytes of a super-frame beyond those that leave in a millisecond; halved for each half
-/// millisecond of the shortest round trip.
+/// Bytes of a super-frame beyond a millisecond's worth; halved per half millisecond of round trip.
 const LONGEST_SUPER: u64 = 65_536;
 
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
@@ -43,8 +42,7 @@ impl Outbound {
         Some(Outgoing { start, end, flags, payload, len: taken, mss })
     }
 
-    /// Slices of the send queue, up to `len` bytes that were never sent, and the FIN if it follows. The
-    /// queue keeps the bytes.
+    /// Slices of the send queue, up to `len` bytes never sent, and the FIN if it follows.
     pub(crate) fn cut_new(&mut self, path: &Path, len: u32, mss: u32) -> Option<Outgoing> {
         let start = self.transfer.snd.nxt;
         let data_end = self.queue.end();
@@ -147,8 +145,7 @@ impl Outbound {
         Some(len)
     }
 
-    /// Whether a segment that is not full leaves with the full ones before it. In memory all are
-    /// one frame, so Nagle's algorithm would save nothing and cause one more frame later.
+    /// Whether a segment that is not full leaves with full ones: in memory all are one frame.
     fn small_rides_along(&self, path: &Path) -> bool {
         path.link().stays_in_memory()
             && self.transfer.rtt.is_near()
@@ -156,8 +153,7 @@ impl Outbound {
             && !self.sends_urgent()
     }
 
-    /// Nagle's algorithm in Minshall's variant, as in Linux: whether a segment that is not full
-    /// waits. It waits for the acknowledgement of small segments only.
+    /// Nagle's algorithm in Minshall's variant, as in Linux: waits for small segments only.
     #[inline]
     pub(crate) fn holds_back_small(&self) -> bool {
         // Equality, because the end never lies before `flush_to`, and 2 GiB later no order holds.
@@ -174,8 +170,7 @@ impl Outbound {
             && small.le(self.transfer.snd.nxt)
     }
 
-    /// Whether a segment of `taken` bytes that ends at `end` has PSH set: it ends a write, or is a
-    /// super-frame. Linux pushes those so that receivers reassemble them at once.
+    /// Whether PSH is set on a segment: it ends a write, or is a super-frame, as in Linux.
     #[inline]
     fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
         let syn_data_end = self.transfer.rare.as_ref().and_then(|r| r.syn_data_end);
@@ -186,9 +181,8 @@ impl Outbound {
     }
 
     /// Whether more than a segment waits for the next acknowledgement, to become a longer
-    /// super-frame. As in Linux: if the acknowledgement is expected within half a round trip and a
-    /// millisecond, data was sent in the last millisecond, and the windows allow less than a third
-    /// of their size.
+    /// super-frame. As in Linux: if that is due within half a round trip and a millisecond, data
+    /// was sent in the last millisecond, and the windows allow less than a third.
     fn waits_for_more(
         &self,
         path: &Path,
@@ -223,8 +217,7 @@ impl Outbound {
                 || self.queue.begins_segment(self.queue.end()))
     }
 
-    /// Payload of a super-frame: about a millisecond's worth, and more on short paths, so that slow
-    /// paths get no bursts (Linux's `tcp_tso_autosize`).
+    /// Payload of a super-frame: about a millisecond's, more on short paths (`tcp_tso_autosize`).
     fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
         let longest = self.transfer.super_payload(path, mss);
         if self.sends_urgent() {
@@ -285,8 +278,7 @@ impl Transfer {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
     }
 
-    /// Bytes of one super-frame that the congestion window allows. As Linux: at most half of the
-    /// window, so that two are in flight.
+    /// Bytes of one super-frame that the congestion window allows: as Linux, at most half of it.
     #[inline]
     pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
@@ -338,8 +330,7 @@ fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
 fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
     let mss =
         u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
-    // As Linux: at most half of the largest window that the peer ever offered, so that full
-    // segments can fill it.
+    // As Linux: at most half of the largest window ever offered, so that full segments fill it.
     let window = transfer.snd.max_window;
     let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
     let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };

@@ -37,8 +37,7 @@ impl Connection {
     ///
     /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
     /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
-    /// until the user timeout or as long as retransmissions would be. A SYN has its own timer, and
-    /// an acknowledgement needs no retry.
+    /// until the user timeout or as long as retransmissions would be.
     pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
         if !self.path.state().is_synchronized() {
             return;

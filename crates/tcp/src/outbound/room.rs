@@ -20,8 +20,7 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// How many of `wanted` bytes may be queued now. The caller queues them: notes where the last
-    /// super-segment begins.
+    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
     pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
         if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
             return 0;
@@ -60,8 +59,7 @@ impl Connection {
 }
 
 impl Outbound {
-    /// How many of the `unsent` bytes belong to the super-segment that is sent next: a super-frame
-    /// does not go beyond it, as in Linux.
+    /// How many of the `unsent` bytes belong to the super-segment, and so to the frame, sent next.
     #[inline]
     pub(crate) fn left_of_super_segment(&self, unsent: u32, super_len: u32) -> u32 {
         let next = self.transfer.snd.nxt;
@@ -162,8 +160,7 @@ impl Outbound {
         self.note_busy(now);
     }
 
-    /// Writable again: a third of the buffer is free, and the unsent bytes are below half of their
-    /// limit.
+    /// Writable again: a third of the buffer is free, and less than half of the limit is unsent.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let queued = self.queue.len();
         let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));
@@ -178,8 +175,7 @@ impl Outbound {
             && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
     }
 
-    /// Lets the send buffer follow the congestion window: room for two windows, one in flight and
-    /// one to follow, at the size of Linux's frames in memory.
+    /// Lets the send buffer follow the congestion window: room for two, at Linux's frame sizes.
     pub(crate) fn grow_send_buffer(&mut self, path: &Path) {
         let mss = self.transfer.snd.peer_mss.min(path.path_mss());
         let frame =
@@ -188,8 +184,7 @@ impl Outbound {
         self.buffer = self.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
     }
 
-    /// Nothing more can leave after an acknowledgement: grows the buffer unless the congestion
-    /// window is full, and ends the application's wait for room.
+    /// Nothing more can leave: grows the buffer unless the window is full; ends the wait for room.
     pub(crate) fn check_room(&mut self, path: &Path) {
         if !self.flags.contains(OutFlags::ACKED | OutFlags::WAITS_FOR_ROOM) {
             return;
@@ -205,8 +200,7 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// Payload of a full super-segment: whole segments of `mss` ([`send_mss`](Self::send_mss)), at
-    /// most half of the peer's largest window.
+    /// Payload of a full super-segment: whole segments of `mss`, at most half of the peer's window.
     #[inline]
     pub(crate) fn super_segment_len(&self, path: &Path, mss: u32) -> u32 {
         let window = self.snd.max_window;

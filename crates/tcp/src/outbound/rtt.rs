@@ -119,8 +119,7 @@ impl RttEstimator {
         Duration::from_nanos(self.rttvar)
     }
 
-    /// Whether the peer ever answered as fast as only a peer in the same machine can: the link may
-    /// stay in memory and lead to a forwarder.
+    /// Whether the peer ever answered as fast as only a peer in the same machine can.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.min().is_none_or(|least| least < DEFER_WITHIN)

@@ -6,9 +6,8 @@
 //!                        ^ una                  ^ cursor: where the last slice ended
 //! ```
 //!
-//! The queue knows fragments by the sequence number of their first byte; `flight/` knows which
-//! bytes were sent. A fragment is released when its last byte is acknowledged; slices of it that a
-//! device still holds keep the memory alive.
+//! The queue knows fragments by the sequence number of their first byte, and releases each when its
+//! last byte is acknowledged. Slices that a device still holds keep the memory alive.
 
 use std::collections::VecDeque;
 
@@ -18,7 +17,7 @@ use crate::limits::{COMPACT_FACTOR, MAX_SEND_FRAGS, SMALL_SEGMENT};
 use crate::seq::Seq;
 
 /// Fragments by sequence range.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     /// First byte not acknowledged.
@@ -49,15 +48,8 @@ impl Entry {
 
 impl SendQueue {
     /// An empty queue whose first byte will be `start`.
-    pub(crate) const fn new(start: Seq) -> Self {
-        Self {
-            entries: VecDeque::new(),
-            una: start,
-            end: start,
-            pinned: 0,
-            cursor: 0,
-            record_ended: false,
-        }
+    pub(crate) fn new(start: Seq) -> Self {
+        Self { una: start, end: start, ..Self::default() }
     }
 
     /// Bytes queued and not acknowledged.
@@ -150,7 +142,6 @@ impl SendQueue {
         self.end += len;
     }
 
-    /// Whether a segment begins at `seq`.
     pub(crate) fn begins_segment(&self, seq: Seq) -> bool {
         if seq == self.end {
             return self.record_ended;
@@ -176,8 +167,7 @@ impl SendQueue {
         acked
     }
 
-    /// Slices up to `len` bytes from `start` on: at most [`MAX_FRAGS`] fragments, up to the next
-    /// that begins a segment. Returns the slices and their bytes.
+    /// Slices up to `len` bytes from `start` on, of one segment and [`MAX_FRAGS`] fragments.
     pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
         let mut out = FragVec::new();
         let mut taken = 0;
@@ -244,8 +234,7 @@ impl SendQueue {
         self.entries.partition_point(|e| e.end().le(seq))
     }
 
-    /// Drops everything: first the bytes never sent (from `unsent` on), then the rest. Completions
-    /// follow this order, as in Linux.
+    /// Drops everything, as Linux first the bytes from `unsent` on: completions follow this order.
     pub(crate) fn clear(&mut self, unsent: Seq) {
         let first = self.entries.partition_point(|e| e.start.lt(unsent));
         drop(self.entries.split_off(first));
@@ -255,7 +244,6 @@ impl SendQueue {
         self.cursor = 0;
     }
 
-    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.entries.is_empty() && self.entries.capacity() > 0 {
             self.entries = VecDeque::new();

@@ -37,7 +37,6 @@ impl Outbound {
         Some(self.transfer.loss.due)
     }
 
-    /// Whether the persist timer fires.
     pub(crate) fn pop_persist(&mut self, now: Instant) -> bool {
         self.persist.pop(now)
     }
@@ -46,8 +45,7 @@ impl Outbound {
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
     ///
-    /// `deferred`: the peer acknowledged our SYN,ACK, and the listener waits for data
-    /// (`life/defer.rs`).
+    /// `deferred`: the SYN,ACK was acknowledged, and the listener waits for data (`life/defer.rs`).
     pub(crate) fn on_retransmit_timer(
         &mut self,
         path: &Path,
@@ -125,8 +123,7 @@ impl Outbound {
         // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
         // > connection to stay open
         //
-        // `retries` counts probes without an answer. A connection that its application has closed
-        // does not stay open for ever.
+        // `retries` counts probes without an answer. A closed connection does not stay for ever.
         let orphan = path.is_orphan() && self.persist_backoff >= path.config().orphan_retries;
         let waited = self.has_waited_too_long(path, now, self.persist_backoff == 0);
         let retries = self.transfer.loss.retries;
@@ -144,8 +141,7 @@ impl Outbound {
     /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
     /// > unacknowledged before a connection is forcefully closed.
     ///
-    /// As in Linux, it starts when a timer fires for the first time (`first`), and replaces the
-    /// number of retransmissions.
+    /// As in Linux, it starts when a timer first fires (`first`), and replaces the retries.
     pub(crate) fn has_waited_too_long(&mut self, path: &Path, now: Instant, first: bool) -> bool {
         let Some(limit) = path.config().user_timeout else { return false };
         let rare = self.transfer.rare();
@@ -185,9 +181,8 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// How many timeouts the handshake waits for data; 0 if it does not. Neither a connection from
-    /// a SYN cookie waits, which has no SYN,ACK in flight, nor one that the application has already
-    /// (active, or with Fast Open).
+    /// How many timeouts the handshake waits for data. Neither a connection from a SYN cookie
+    /// waits, nor one that the application has already (active, or with Fast Open).
     pub(crate) fn deferral(&self, path: &Path) -> u8 {
         let never = path.is_active() || path.is_fast_open_server();
         if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }

@@ -7,8 +7,7 @@ impl Outbound {
     /// > RFC 9293 section 3.8.5: the urgent pointer [...] communicates the current value of the
     /// > urgent pointer as a positive offset from the sequence number in this segment
     ///
-    /// The urgent pointer of a segment that begins at `seq`. As in Linux, a pointer that does not
-    /// fit is left out until segments come nearer.
+    /// The urgent pointer of a segment that begins at `seq`, if it fits, as in Linux.
     #[inline]
     pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
         if !self.flags.contains(OutFlags::URGENT_OUT) {

@@ -58,12 +58,10 @@ impl Groups {
         }
     }
 
-    /// Whether we are in the group.
     pub(crate) fn contains(&self, group: IpAddr) -> bool {
         self.joined().any(|joined| joined == group)
     }
 
-    /// The groups that we are in.
     pub(crate) fn joined(&self) -> impl Iterator<Item = IpAddr> {
         self.members.iter().filter(|m| m.sockets > 0).map(|m| m.group)
     }
@@ -129,7 +127,6 @@ impl Groups {
 
     // In.
 
-    /// A router's query.
     pub(crate) fn handle_query(&mut self, now: Instant, query: &Query) {
         let before = self.version(now);
         // RFC 3376 section 8.12: the time for which an older router is remembered is the robustness

@@ -10,7 +10,6 @@ use super::super::wire::ethernet::Mac;
 use super::groups::Groups;
 use crate::random::Random;
 
-/// The groups that a link is in.
 #[derive(Debug)]
 pub(in crate::net) struct LinkGroups {
     /// When the next report is due: kept here, as every call asks.
@@ -35,7 +34,6 @@ impl LinkGroups {
         if v6 { v6_groups } else { v4_groups }
     }
 
-    /// Whether the link is in the group.
     pub(in crate::net) fn contains(&self, group: IpAddr) -> bool {
         let [v4, v6] = &*self.versions;
         if group.is_ipv4() { v4.contains(group) } else { v6.contains(group) }

@@ -13,7 +13,6 @@ use crate::limits::GROUP_QUERY_SOURCES;
 /// Bytes in front of the records of a report.
 pub(super) const REPORT_LEN: usize = 8;
 
-/// Types of IGMP messages.
 pub(crate) mod igmp {
     pub(crate) const QUERY: u8 = 0x11;
     pub(crate) const REPORT_V1: u8 = 0x12;
@@ -22,7 +21,6 @@ pub(crate) mod igmp {
     pub(crate) const REPORT_V3: u8 = 0x22;
 }
 
-/// Types of MLD messages.
 pub(crate) mod mld {
     pub(crate) const QUERY: u8 = 130;
     pub(crate) const REPORT_V1: u8 = 131;
@@ -166,7 +164,6 @@ pub(crate) enum RecordKind {
     ToExclude = 4,
 }
 
-/// A group in a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: RecordKind,

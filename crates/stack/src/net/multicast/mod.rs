@@ -1,9 +1,7 @@
-//! Multicast membership: the groups of each link, reported by IGMP (RFC 3376) and MLD (RFC 3810). A
-//! host's part only: nothing is routed.
+//! Multicast membership of each link, reported by IGMP (RFC 3376) and MLD (RFC 3810).
 //!
-//! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one link;
-//! `messages.rs` has the formats. This file joins both with the network layer. `sockets/udp_groups.rs`
-//! knows which socket has joined which group.
+//! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one
+//! link. This file joins it and the formats of `messages.rs` with the network layer.
 //!
 //! The solicited-node groups of our addresses are never left.
 
@@ -140,8 +138,7 @@ pub(super) fn handle_igmp(
     packet: &PacketBuf,
     received: &Received,
 ) -> Result<(), DropReason> {
-    // RFC 3376 section 4: messages are sent with a time to live of 1. A message with another value
-    // came through a router, or was meant to.
+    // RFC 3376 section 4: messages have a time to live of 1; others came through a router.
     if received.hop_limit != HOP_LIMIT || received.loopback {
         return Err(DropReason::GroupMessage);
     }
@@ -200,7 +197,6 @@ pub(super) fn handle_mld(
     Ok(())
 }
 
-/// Sends the reports that are due.
 pub(super) fn send_reports(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
     for v6 in [false, true] {
         let src = report_source(net, link, v6);

@@ -189,7 +189,7 @@ fn a_neighbours_queue_is_bounded_and_the_oldest_packet_goes_first() {
 #[test]
 fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
     let mut config = config();
-    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    config.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()];
     let mut host = Host::with(config);
     host.receive(&arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4));
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
@@ -211,7 +211,7 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
 #[test]
 fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
     let mut config = config();
-    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    config.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()];
     let mut host = Host::with(config);
     for i in 0..=NEIGHBORS_INCOMPLETE as u32 {
         let [_, b, c, d] = (i + 256).to_be_bytes();
@@ -229,7 +229,8 @@ fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
 /// A host on a large network that talks to one peer, which has answered.
 fn in_a_large_network() -> Host {
     let mut config = config();
-    config.addresses = vec!["10.0.0.1/8".parse().unwrap(), "fd00::1/64".parse().unwrap()];
+    config.first_link.addresses =
+        vec!["10.0.0.1/8".parse().unwrap(), "fd00::1/64".parse().unwrap()];
     let mut host = Host::with(config);
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));

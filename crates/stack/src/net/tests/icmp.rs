@@ -23,7 +23,7 @@ fn checksum_is_right(frame: &[u8]) -> bool {
 
 fn without_offload() -> Host {
     let mut config = config();
-    config.capabilities.tx_checksum = false;
+    config.first_link.capabilities.tx_checksum = false;
     let mut host = Host::with(config);
     host.meet();
     host
@@ -295,8 +295,8 @@ fn a_router_that_does_not_say_its_mtu_is_guessed_from_what_it_refused() {
 #[test]
 fn errors_about_packets_that_we_cannot_have_sent_are_refused() {
     let mut config = config();
-    config.addresses.push("10.0.0.9/24".parse().unwrap());
-    config.addresses.push("fd00::9/64".parse().unwrap());
+    config.first_link.addresses.push("10.0.0.9/24".parse().unwrap());
+    config.first_link.addresses.push("fd00::9/64".parse().unwrap());
     let mut host = Host::with(config);
     let mut foreign = ours_v4();
     foreign[12..16].copy_from_slice(&[10, 0, 0, 7]);

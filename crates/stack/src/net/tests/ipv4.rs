@@ -280,7 +280,7 @@ fn transport_header_lengths_one_less_exact_and_one_more() {
 #[test]
 fn an_ip_medium_carries_packets_without_a_link_header() {
     let mut config = config();
-    config.capabilities.medium = Medium::Ip;
+    config.first_link.capabilities.medium = Medium::Ip;
     let mut host = Host::with(config);
     assert!(host.receive(&udp_v4(b"x")[14..]).is_some());
     assert!(host.receive(&udp_v6(b"x")[14..]).is_some());

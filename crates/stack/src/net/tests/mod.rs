@@ -26,7 +26,7 @@ use pagewire_mem::{
 };
 
 use super::wire::ethernet::Mac;
-use super::{IcmpKind, Mem, Net, NetConfig, Outgoing, Quoted, TooLong, protocol};
+use super::{IcmpKind, LinkConfig, Mem, Net, NetConfig, Outgoing, Quoted, TooLong, protocol};
 use crate::counters::DropReason;
 use crate::error::Error;
 use pagewire_tcp::Shared;
@@ -65,11 +65,9 @@ fn capabilities() -> Capabilities {
 }
 
 fn config() -> NetConfig {
+    let addresses = vec!["10.0.0.1/24".parse().unwrap(), "fd00::1/64".parse().unwrap()];
     NetConfig {
-        capabilities: capabilities(),
-        addresses: vec!["10.0.0.1/24".parse().unwrap(), "fd00::1/64".parse().unwrap()],
-        gateways: vec![],
-        routes: vec![],
+        first_link: LinkConfig::new(capabilities(), addresses),
         secret: [7; 32],
         loopback_by_reference: false,
         looped_copy: false,
@@ -132,8 +130,9 @@ impl Host {
     /// The second of two hosts: the peer's addresses.
     fn peer() -> Self {
         let mut config = config();
-        config.capabilities.mac = PEER;
-        config.addresses = vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
+        config.first_link.capabilities.mac = PEER;
+        config.first_link.addresses =
+            vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
         Self::with(config)
     }
 

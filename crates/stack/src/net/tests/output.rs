@@ -36,9 +36,9 @@ fn judged(frame: &[u8]) -> (usize, bool) {
 
 fn with_offload(tx_checksum: bool, tso: bool) -> Host {
     let mut config = config();
-    config.capabilities.tx_checksum = tx_checksum;
-    config.capabilities.tso_v4 = tso;
-    config.capabilities.tso_v6 = tso;
+    config.first_link.capabilities.tx_checksum = tx_checksum;
+    config.first_link.capabilities.tso_v4 = tso;
+    config.first_link.capabilities.tso_v6 = tso;
     let mut host = Host::with(config);
     host.meet();
     host
@@ -125,7 +125,7 @@ fn tcp_is_never_cut_into_ip_fragments() {
 #[test]
 fn a_super_frame_longer_than_the_device_takes_is_refused() {
     let mut config = config();
-    config.capabilities.max_super_frame = 20_000;
+    config.first_link.capabilities.max_super_frame = 20_000;
     let mut host = Host::with(config);
     host.meet();
     let mut send = |len| {
@@ -139,7 +139,7 @@ fn a_super_frame_longer_than_the_device_takes_is_refused() {
 #[test]
 fn a_super_frame_longer_than_an_ip_packet_has_no_length_and_is_received_whole() {
     let mut config = config();
-    config.capabilities.max_super_frame = 300_000;
+    config.first_link.capabilities.max_super_frame = 300_000;
     let mut host = Host::with(config);
     host.meet();
     let mut peer = Host::peer();
@@ -170,7 +170,7 @@ fn a_super_frame_longer_than_an_ip_packet_has_no_length_and_is_received_whole() 
 #[test]
 fn no_device_is_given_more_than_the_longest_super_frame() {
     let mut config = config();
-    config.capabilities.max_super_frame = usize::MAX;
+    config.first_link.capabilities.max_super_frame = usize::MAX;
     let mut host = Host::with(config);
     host.meet();
     let packet = tcp_segment(2_097_121 - 52, Some(1400));
@@ -317,7 +317,7 @@ fn what_goes_out_is_counted() {
 #[test]
 fn answers_to_strangers_push_no_destination_out_of_the_cache() {
     let mut config = config();
-    config.gateways = vec![ip("10.0.0.2")];
+    config.first_link.gateways = vec![ip("10.0.0.2")];
     let mut host = Host::with(config);
     host.meet();
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();

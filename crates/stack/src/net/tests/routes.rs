@@ -19,24 +19,28 @@ fn refused(change: impl FnOnce(&mut NetConfig)) -> String {
 
 #[test]
 fn a_faulty_configuration_is_refused_and_says_what_to_change() {
-    assert!(refused(|c| c.addresses.clear()).contains("at least one"));
-    let address = |text: &str| refused(|c| c.addresses.push(text.parse().unwrap()));
+    assert!(refused(|c| c.first_link.addresses.clear()).contains("at least one"));
+    let address = |text: &str| refused(|c| c.first_link.addresses.push(text.parse().unwrap()));
     assert!(address("10.0.0.1/16").contains("twice"));
     assert!(address("10.1.0.255/24").contains("broadcast"));
     assert!(address("10.1.0.0/24").contains("network's own"));
     assert!(address("224.0.0.1/24").contains("multicast"));
     assert!(address("0.0.0.0/0").contains("no address"));
     assert!(address("127.0.0.1/8").contains("loopback"));
-    assert!(refused(|c| c.gateways.push(ip("10.9.0.1"))).contains("10.9.0.1"));
-    assert!(refused(|c| c.gateways.push(ip("10.0.0.1"))).contains("10.0.0.1"), "ourselves");
-    assert!(refused(|c| c.capabilities.mtu = 1279).contains("1280"));
+    assert!(refused(|c| c.first_link.gateways.push(ip("10.9.0.1"))).contains("10.9.0.1"));
+    assert!(
+        refused(|c| c.first_link.gateways.push(ip("10.0.0.1"))).contains("10.0.0.1"),
+        "ourselves"
+    );
+    assert!(refused(|c| c.first_link.capabilities.mtu = 1279).contains("1280"));
     let many = |c: &mut NetConfig| {
-        c.addresses = (1..40).map(|i| format!("10.0.{i}.1/24").parse().unwrap()).collect();
+        c.first_link.addresses =
+            (1..40).map(|i| format!("10.0.{i}.1/24").parse().unwrap()).collect();
     };
     assert!(refused(many).contains("at most"));
     let routes = |c: &mut NetConfig| {
         let route = |i| (format!("172.16.{i}.0/24").parse().unwrap(), ip("10.0.0.2"));
-        c.routes = (0..100).map(route).collect();
+        c.first_link.routes = (0..100).map(route).collect();
     };
     assert!(refused(routes).contains("routes"));
 }
@@ -44,8 +48,8 @@ fn a_faulty_configuration_is_refused_and_says_what_to_change() {
 #[test]
 fn the_longest_prefix_decides() {
     let mut config = config();
-    config.gateways = vec![ip("10.0.0.2")];
-    config.routes = vec![
+    config.first_link.gateways = vec![ip("10.0.0.2")];
+    config.first_link.routes = vec![
         ("172.16.0.0/12".parse().unwrap(), ip("10.0.0.3")),
         ("172.16.5.0/24".parse().unwrap(), ip("10.0.0.4")),
     ];
@@ -74,9 +78,9 @@ fn without_a_route_the_network_is_unreachable() {
 #[test]
 fn the_source_is_of_the_destinations_network_and_scope() {
     let net = with(|c| {
-        c.addresses.push("192.168.1.5/24".parse().unwrap());
-        c.addresses.push("2001:db8::5/64".parse().unwrap());
-        c.gateways = vec![ip("192.168.1.1"), ip("2001:db8::1")];
+        c.first_link.addresses.push("192.168.1.5/24".parse().unwrap());
+        c.first_link.addresses.push("2001:db8::5/64".parse().unwrap());
+        c.first_link.gateways = vec![ip("192.168.1.1"), ip("2001:db8::1")];
     })
     .unwrap();
     for (dst, src) in [
@@ -97,7 +101,7 @@ fn the_source_is_of_the_destinations_network_and_scope() {
 
 #[test]
 fn ipv4_alone_makes_no_ipv6_address() {
-    let net = with(|c| c.addresses.truncate(1)).unwrap();
+    let net = with(|c| c.first_link.addresses.truncate(1)).unwrap();
     assert_eq!(net.addresses().len(), 1);
     assert_eq!(with(|_| ()).unwrap().addresses().len(), 3);
 }
@@ -105,11 +109,11 @@ fn ipv4_alone_makes_no_ipv6_address() {
 #[test]
 fn frames_of_a_family_without_an_address_are_refused() {
     let mut config = config();
-    config.addresses.truncate(1);
+    config.first_link.addresses.truncate(1);
     let mut host = Host::with(config);
     host.refuses(&udp_v6(b"x"), DropReason::EthernetType);
     let mut config = super::config();
-    config.addresses.remove(0);
+    config.first_link.addresses.remove(0);
     let mut host = Host::with(config);
     host.refuses(&udp_v4(b"x"), DropReason::EthernetType);
     host.refuses(&arp_packet(1, PEER, PEER_V4, [0; 6], US_V4), DropReason::EthernetType);
@@ -118,7 +122,7 @@ fn frames_of_a_family_without_an_address_are_refused() {
 #[test]
 fn a_gateway_that_does_not_answer_is_passed_over_for_a_while() {
     let mut config = config();
-    config.gateways = vec![ip("10.0.0.2"), ip("10.0.0.3")];
+    config.first_link.gateways = vec![ip("10.0.0.2"), ip("10.0.0.3")];
     let mut host = Host::with(config);
     let asked = |host: &mut Host| {
         host.send_udp(ip("8.8.8.8"), b"x").unwrap();
@@ -143,13 +147,17 @@ fn limits_of_a_destination_follow_the_device() {
         with(change).unwrap().link_limits(ip("10.0.0.1"), ip("10.0.0.2"), None)
     };
     assert_eq!(limits(|_| ()), (1500, 65_535));
-    assert_eq!(limits(|c| c.capabilities.max_super_frame = 20_000), (1500, 20_000));
-    assert_eq!(limits(|c| c.capabilities.tso_v4 = false), (1500, 65_535), "cut in software");
-    assert_eq!(limits(|c| c.capabilities.mtu = 9000), (9000, 65_535));
+    assert_eq!(limits(|c| c.first_link.capabilities.max_super_frame = 20_000), (1500, 20_000));
+    assert_eq!(
+        limits(|c| c.first_link.capabilities.tso_v4 = false),
+        (1500, 65_535),
+        "cut in software"
+    );
+    assert_eq!(limits(|c| c.first_link.capabilities.mtu = 9000), (9000, 65_535));
     assert_eq!(
         limits(|c| {
-            c.capabilities.medium = Medium::Ip;
-            c.capabilities.tso_v4 = false;
+            c.first_link.capabilities.medium = Medium::Ip;
+            c.first_link.capabilities.tso_v4 = false;
         }),
         (1500, 1500)
     );

@@ -10,14 +10,12 @@ pub(crate) const LEN: usize = 28;
 
 const HARDWARE_ETHERNET: u16 = 1;
 
-/// What an ARP packet does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Request,
     Reply,
 }
 
-/// An ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) operation: Operation,

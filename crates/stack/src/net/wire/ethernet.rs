@@ -8,7 +8,6 @@ use crate::counters::DropReason;
 /// Bytes of an Ethernet header.
 pub(crate) const LEN: usize = 14;
 
-/// EtherType values.
 pub(crate) const IPV4: u16 = 0x0800;
 pub(crate) const ARP: u16 = 0x0806;
 pub(crate) const VLAN: u16 = 0x8100;
@@ -60,7 +59,6 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// An Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) dst: Mac,

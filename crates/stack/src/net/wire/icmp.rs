@@ -10,7 +10,6 @@ use crate::net::Quoted;
 /// Bytes of an ICMP header: type, code, checksum and one word.
 pub(crate) const LEN: usize = 8;
 
-/// Where the checksum is.
 pub(crate) const CHECKSUM_OFFSET: u16 = 2;
 
 /// Types of RFC 792.
@@ -61,8 +60,7 @@ impl Header {
     }
 }
 
-/// Reads what an ICMP error quotes: the beginning of an IPv4 packet. Lengths beyond what is quoted
-/// are normal, and the header's checksum may be wrong.
+/// Reads what an ICMP error quotes of an IPv4 packet, with any length and header checksum.
 pub(crate) fn parse_quoted_v4(bytes: &[u8]) -> Result<Quoted, DropReason> {
     let b = bytes.first_chunk::<{ ipv4::LEN }>().ok_or(DropReason::IcmpTruncated)?;
     let header_len = ipv4::header_len(b[0]);

@@ -60,8 +60,7 @@ impl Header {
         }
     }
 
-    /// Parses the header at the front of `bytes`, which hold at least its options too, of a packet
-    /// of `packet_len` bytes (padding included).
+    /// Parses the header, options included, at the front of a packet of `packet_len` bytes.
     #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {
         let b = bytes.first_chunk::<LEN>().ok_or(DropReason::Ipv4Truncated)?;

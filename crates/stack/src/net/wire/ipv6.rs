@@ -11,12 +11,10 @@ pub(crate) const LEN: usize = 40;
 /// Bytes of a fragment header.
 pub(crate) const FRAGMENT_LEN: usize = 8;
 
-/// A hop-by-hop header in front of ICMPv6 with a router alert for MLD (RFC 2711 section 2.1, value 0),
-/// and padding.
+/// A hop-by-hop header with a router alert for MLD (RFC 2711 section 2.1, value 0), then ICMPv6.
 pub(crate) const ROUTER_ALERT: [u8; 8] = [super::protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 
-/// Whether an IPv6 packet, which begins with `bytes`, has a hop-by-hop header with a router alert for
-/// MLD.
+/// Whether an IPv6 packet has a hop-by-hop header with a router alert for MLD.
 pub(crate) fn has_router_alert(bytes: &[u8]) -> bool {
     let Some(options) = bytes.get(LEN..) else { return false };
     let Some(len) = Extension::parse(options).ok().map(|header| header.len) else { return false };
@@ -32,7 +30,6 @@ pub(crate) fn has_router_alert(bytes: &[u8]) -> bool {
     false
 }
 
-/// An IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) traffic_class: u8,
@@ -54,8 +51,7 @@ impl Header {
         Self { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: 0, src, dst }
     }
 
-    /// Parses the header at the front of `bytes`, of a packet of `packet_len` bytes (padding
-    /// included).
+    /// Parses the header at the front of `bytes`, of `packet_len` bytes (padding included).
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {
         let b = bytes.first_chunk::<LEN>().ok_or(DropReason::Ipv6Truncated)?;
         if b[0] >> 4 != 6 {
@@ -152,8 +148,7 @@ pub(crate) enum OptionsVerdict {
     Fine,
     /// Drop the packet.
     Drop(DropReason),
-    /// Drop it and send a parameter problem that points at byte `at` of this header; not to
-    /// multicast destinations if `unicast_only`.
+    /// Drop it and send a parameter problem for byte `at`; only to unicast if `unicast_only`.
     Problem { at: usize, unicast_only: bool },
 }
 

@@ -40,9 +40,8 @@ pub(crate) mod tcp {
     pub(crate) const CHECKSUM_OFFSET: u16 = 16;
 }
 
-/// The sum over the pseudo-header that TCP, UDP and ICMPv6 put in front of their checksums (RFC
-/// 9293 section 3.1, RFC 8200 section 8.1), not complemented. `len` is that of the transport
-/// header and payload.
+/// The sum over the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 section 3.1, RFC 8200 section
+/// 8.1), not complemented. `len` is that of transport header and payload.
 pub(crate) fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u16 {
     // The IPv4 form has 16 bits of length, the IPv6 form 32; the sums are the same.
     let rest = u64::from(protocol) + len as u64;

@@ -129,8 +129,7 @@ pub(crate) fn link_local(mac: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// A link-local address for another link with the same station address: no identifier of a station has
-/// anything but 0xfffe in the middle.
+/// A link-local address for another link of the same station: never 0xfffe in the middle.
 pub(crate) fn link_local_of(mac: Mac, link: u8) -> Ipv6Addr {
     let mut octets = link_local(mac).octets();
     (octets[11], octets[12]) = (0, link);

@@ -5,10 +5,8 @@ use crate::counters::DropReason;
 /// Bytes of a UDP header.
 pub(crate) const LEN: usize = 8;
 
-/// Where the checksum is.
 pub(crate) const CHECKSUM_OFFSET: u16 = 6;
 
-/// A UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) src_port: u16,

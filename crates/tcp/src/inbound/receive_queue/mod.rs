@@ -35,13 +35,11 @@ use crate::options::SackBlocks;
 use crate::seq::Seq;
 use crate::shared::Env;
 
-/// The receive queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     in_order: Run,
     out_of_order: Option<Box<OutOfOrder>>,
-    /// Compaction starts at this many pinned bytes. Rises after each one, so that the work stays
-    /// proportional to the arriving data.
+    /// Compaction starts at this many pinned bytes, and raises it, to follow the arriving data.
     compact_at: u32,
     next: Seq,
     /// The last compaction ran out of pages.
@@ -101,16 +99,8 @@ impl Inbound {
 
 impl ReceiveQueue {
     /// An empty queue that waits for the byte numbered `next`. No heap.
-    pub(crate) const fn new(next: Seq) -> Self {
-        Self {
-            in_order: Run::new(),
-            out_of_order: None,
-            compact_at: COMPACT_MIN_PINNED as u32,
-            next,
-            starved: false,
-            read_from: false,
-            held: 0,
-        }
+    pub(crate) fn new(next: Seq) -> Self {
+        Self { compact_at: COMPACT_MIN_PINNED as u32, next, ..Self::default() }
     }
 
     /// The number of the first byte that is missing.
@@ -138,8 +128,7 @@ impl ReceiveQueue {
         self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
     }
 
-    /// The charge to the host's budget: pinned memory, without the pages of small segments, which
-    /// are shared with other connections.
+    /// The charge to the host's budget: pinned memory, without the shared pages of small segments.
     pub(crate) fn charge(&self) -> usize {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
     }
@@ -198,8 +187,7 @@ impl ReceiveQueue {
     }
 
     /// How much of a segment to queue when the host's memory is short. A connection that holds
-    /// nothing may exceed its share, but not by a super-frame that leaves nothing to others: the
-    /// peer retransmits the rest.
+    /// nothing may exceed its share, but not by a super-frame: the peer retransmits the rest.
     #[cold]
     fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
         if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
@@ -223,8 +211,7 @@ impl ReceiveQueue {
             return !budget.has_room(len, self.read_from, true)
                 || self.charge_with_held() + len > budget.allowance();
         }
-        // The application has nothing to read and waits for the next byte in order. That byte has
-        // precedence over data beyond gaps:
+        // The application waits for the next byte in order, which precedes data beyond gaps:
         //
         // > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that
         // > has not been acknowledged to the data sender, even if the data has already been
@@ -263,8 +250,7 @@ impl ReceiveQueue {
         if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
             self.compact(env);
         }
-        // If the application has nothing to read, the next byte in order is always queued:
-        // otherwise the gap would never be filled.
+        // The next byte in order is always queued for an application that has nothing to read.
         if self.pins_too_much() && (inserted.out_of_order || !self.in_order.is_empty()) {
             inserted.dropped = Some(DropReason::ReceiveMemory);
             return inserted;
@@ -308,7 +294,6 @@ impl ReceiveQueue {
         self.in_order.push_segment(env, frags, len);
     }
 
-    /// Adds the ranges beyond gaps to `out`.
     pub(crate) fn sack_blocks(&self, out: &mut SackBlocks) {
         if let Some(ranges) = &self.out_of_order {
             ranges.sack_blocks(out);
@@ -334,39 +319,33 @@ impl ReceiveQueue {
         self.in_order.peek(env, skip, dst)
     }
 
-    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`, and keeps
-    /// the bytes; returns how many.
+    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`.
     pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         self.in_order.peek_frags(skip, max, out)
     }
 
-    /// In-order bytes at the front that lie in whole pages, at most `max`.
     pub(crate) fn whole_pages(&self, max: usize) -> usize {
         self.in_order.whole_pages(max)
     }
 
-    /// The fragments that the first `len` bytes lie in.
     pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
         self.in_order.parts(len)
     }
 
-    /// In-order bytes from offset `from` to the next whole page.
     pub(crate) fn to_next_page(&self, from: usize) -> usize {
         self.in_order.to_next_page(from)
     }
 
-    /// Frees empty lists.
     pub(crate) fn shrink(&mut self) {
         if self.in_order.is_empty() {
-            self.in_order = Run::new();
+            self.in_order = Run::default();
         }
         if !self.has_gaps() {
             self.out_of_order = None;
         }
     }
 
-    /// Replaces memory with a completion, which its owner waits for, by private copies, as far as
-    /// there are pages.
+    /// Copies memory with a completion, which its owner waits for, as far as there are pages.
     #[cold]
     pub(crate) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         let copied = self.in_order.give_back(env);

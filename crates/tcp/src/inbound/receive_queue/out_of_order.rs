@@ -17,8 +17,7 @@ pub(super) struct OutOfOrder {
     ranges: VecDeque<Range>,
     len: usize,
     pinned: usize,
-    /// A byte in each of the ranges that changed last, the latest first. Some may now lie in the
-    /// same range, or in none.
+    /// A byte in each range that changed last, the latest first; several may share a range by now.
     recent: [Option<Seq>; SackBlocks::MAX],
 }
 
@@ -84,8 +83,7 @@ impl OutOfOrder {
         self.touch(first);
     }
 
-    /// Inserts `len` bytes before range `i`, in a gap of at least that size, and joins them with
-    /// ranges that they touch. `false`: there are too many ranges.
+    /// Inserts `len` bytes in the gap before range `i`, and joins ranges; `false`: too many ranges.
     fn fill_gap(
         &mut self,
         env: &mut Env<'_>,
@@ -118,7 +116,7 @@ impl OutOfOrder {
                 if self.ranges.len() >= MAX_OUT_OF_ORDER_RANGES {
                     return false;
                 }
-                let mut run = Run::new();
+                let mut run = Run::default();
                 run.push_segment(env, frags, len);
                 self.pinned += run.pinned();
                 self.len += len;
@@ -191,14 +189,12 @@ impl OutOfOrder {
         }
     }
 
-    /// Compacts each range. `false`: out of pages.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         let packed = self.ranges.iter_mut().all(|range| range.run.compact(env));
         self.pinned = self.ranges.iter().map(|range| range.run.pinned()).sum();
         packed
     }
 
-    /// Copies every fragment with a completion. `false`: out of pages.
     pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         let copied = self.ranges.iter_mut().all(|range| range.run.give_back(env));
         self.pinned = self.ranges.iter().map(|range| range.run.pinned()).sum();

@@ -28,8 +28,7 @@ impl<'a> Iterator for Parts<'a> {
 }
 
 impl Run {
-    /// Bytes at the front that lie in whole pages, aligned and full of consecutive bytes; at most
-    /// `max`.
+    /// Bytes at the front, at most `max`, that lie in whole pages, aligned and full.
     pub(super) fn whole_pages(&self, max: usize) -> usize {
         let mut at = 0;
         for frag in self.frags() {

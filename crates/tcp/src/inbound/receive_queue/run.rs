@@ -17,8 +17,7 @@ pub(super) struct Run {
     pinned: usize,
 }
 
-/// Memory that a fragment pins alone, its entry in the deque included: otherwise many tiny
-/// fragments of one page would cost nothing.
+/// Memory that a fragment pins alone, its entry in the deque included.
 fn charge(frag: &Frag) -> usize {
     frag.pinned() + size_of::<Frag>()
 }
@@ -37,10 +36,6 @@ fn shared(a: &Frag, b: &Frag) -> usize {
 }
 
 impl Run {
-    pub(super) const fn new() -> Self {
-        Self { frags: VecDeque::new(), len: 0, pinned: 0 }
-    }
-
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -75,7 +70,6 @@ impl Run {
         }
     }
 
-    /// Puts the `len` bytes of a segment in front.
     pub(super) fn push_segment_front(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
         for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
             if len < SMALL_SEGMENT {
@@ -102,7 +96,6 @@ impl Run {
         }
     }
 
-    /// Copies the first bytes into `dst` and drops them.
     pub(super) fn read(&mut self, env: &mut Env<'_>, dst: &mut [u8]) -> usize {
         let mut at = 0;
         while let Some(to) = dst.get_mut(at..).filter(|to| !to.is_empty()) {
@@ -117,7 +110,6 @@ impl Run {
         at
     }
 
-    /// Copies bytes into `dst` from the one numbered `skip` on.
     pub(super) fn peek(&self, env: &mut Env<'_>, mut skip: usize, dst: &mut [u8]) -> usize {
         let mut at = 0;
         for frag in &self.frags {
@@ -131,7 +123,6 @@ impl Run {
         at
     }
 
-    /// Appends references to up to `max` bytes to `out`, from the one numbered `skip` on.
     pub(super) fn peek_frags(&self, mut skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         let mut taken = 0;
         for frag in &self.frags {
@@ -146,7 +137,6 @@ impl Run {
         taken
     }
 
-    /// Moves the first bytes, up to `max`, to `out`.
     pub(super) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         if max >= self.len {
             out.extend(core::iter::from_fn(|| self.frags.pop_front()));
@@ -168,8 +158,7 @@ impl Run {
         max - left
     }
 
-    /// Copies every fragment shorter than a page, to merge neighbours. Longer ones pin less than
-    /// four times their length. `false`: out of pages, the rest stays.
+    /// Copies every fragment shorter than a page, to merge neighbours. `false`: out of pages.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
     }
@@ -278,8 +267,7 @@ impl Run {
     }
 }
 
-/// A fragment of a small segment: a copy in shared pages, if it pins far more memory than it has
-/// bytes. Without free pages it stays.
+/// A fragment of a small segment: a copy in shared pages, if it pins far more than its bytes.
 fn small(env: &mut Env<'_>, frag: Frag) -> FragVec {
     if frag.pinned() > SMALL_SEGMENT_PINNED_FACTOR * frag.len() {
         let (copies, copied) =

@@ -97,7 +97,7 @@ fn kept(bytes: &'static [u8]) -> FragVec {
 }
 
 fn sack(queue: &ReceiveQueue) -> Vec<(u32, u32)> {
-    let mut out = SackBlocks::new();
+    let mut out = SackBlocks::default();
     queue.sack_blocks(&mut out);
     out.iter().map(|(l, r)| (l.get(), r.get())).collect()
 }
@@ -234,7 +234,7 @@ fn a_duplicate_beyond_a_gap_moves_its_block_to_the_front_behind_the_callers() {
     let again = queue.insert(&mut host.env(), Seq(11), kept(b"bc"));
     assert_eq!(again.duplicate, Some((Seq(11), Seq(13))));
     assert!(again.out_of_order);
-    let mut out = SackBlocks::new();
+    let mut out = SackBlocks::default();
     out.push(Seq(11), Seq(13));
     queue.sack_blocks(&mut out);
     let blocks = [(Seq(11), Seq(13)), (Seq(10), Seq(14)), (Seq(20), Seq(24))];

@@ -266,8 +266,7 @@ impl Life {
     }
 
     /// As Linux, very conservative: the third timeout in a row of a connection opened with Fast
-    /// Open, or its end before, means that the path drops such connections. [`FastOpenOutcome`] has
-    /// the result for a single server.
+    /// Open, or its end before, means that the path drops such connections.
     pub(crate) fn suspect_black_hole(&mut self) {
         if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
             self.flags.insert(LifeFlags::BLACK_HOLE);

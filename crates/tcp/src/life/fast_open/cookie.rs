@@ -25,8 +25,7 @@ impl FastOpenCookie {
         Self { bytes: [0; MAX_FAST_OPEN_COOKIE], len: 0, experimental }
     }
 
-    /// Parses an option's bytes after its kind, length and identifier. `None` if there are too few,
-    /// too many, or an odd number of them.
+    /// Parses the bytes after kind, length and identifier; `None` if their number is wrong.
     pub fn from_option(data: &[u8], experimental: bool) -> Option<Self> {
         let mut cookie = Self::request(experimental);
         if data.is_empty() {
@@ -111,8 +110,7 @@ impl FastOpenKeys {
         self.backup
     }
 
-    /// The cookie of the client at `client` for our address `server`. Linux makes the same with the
-    /// same key, so that a cluster may mix them.
+    /// The cookie of the client at `client` for our address `server`; Linux makes the same.
     ///
     /// RFC 7413 section 4.1.2 asks that a cookie authenticates the client's address, and that only
     /// the server can make it: here a keyed hash of both addresses.

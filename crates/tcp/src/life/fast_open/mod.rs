@@ -43,11 +43,8 @@ pub(crate) struct FastOpenState {
     pub(crate) option: Option<FastOpenCookie>,
     /// The option that our first SYN had.
     pub(crate) sent: Option<FastOpenCookie>,
-    /// The peer's MSS in the last connection.
     pub(crate) cached_mss: Option<u16>,
-    /// The SYN waits for the application's first data.
     pub(crate) deferred: bool,
-    /// Bytes of data in the SYN.
     pub(crate) syn_data: u32,
     /// The outcome of the handshake, until the stack takes it.
     pub(crate) outcome: Option<FastOpenOutcome>,

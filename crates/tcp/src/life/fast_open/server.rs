@@ -29,8 +29,7 @@ impl FastOpen<'_> {
         }
     }
 
-    /// The application has accepted the connection: from now on an ICMP error during the handshake
-    /// does not end it.
+    /// The application has accepted it: an ICMP error during the handshake no longer ends it.
     pub fn on_accepted(&mut self) {
         if self.0.path.state() == State::SynReceived {
             self.0.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
@@ -39,8 +38,7 @@ impl FastOpen<'_> {
 }
 
 impl Life {
-    /// Whether the application may send data: in states that send, for a SYN that waits for data,
-    /// and after a SYN with a valid cookie.
+    /// Whether data may be sent: also for a SYN that waits for data, and after one with a cookie.
     #[inline]
     pub(crate) fn takes_data(&self, path: &Path) -> bool {
         path.state().can_send()

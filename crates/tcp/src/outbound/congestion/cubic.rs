@@ -1,6 +1,5 @@
-//! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second, so that the
-//! cube of a time in seconds is a shift. Section numbers are the RFC's; intervals and rounding that
-//! it leaves open are Linux's.
+//! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second. Section
+//! numbers are the RFC's; intervals and rounding that it leaves open are Linux's.
 
 use pagewire_mem::Instant;
 
@@ -10,8 +9,7 @@ const C: u64 = 410;
 const BETA: u64 = 717;
 /// Ticks in a second, as a power of two.
 const TICK_BITS: u32 = 10;
-/// Times are cut here, in ticks: 1024 seconds, so that a cube fits 64 bits. The window has long
-/// reached its limit by then.
+/// Times are cut here, in ticks: 1024 seconds, so that a cube fits 64 bits.
 const MAX_TICKS: u64 = 1 << 20;
 /// Eighths of a window that Reno's estimate takes to grow by one: 1 / alpha_cubic, where
 /// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (section 4.3).
@@ -20,10 +18,9 @@ const RENO_EIGHTHS: u64 = 15;
 const REFRESH_MS: u32 = 31;
 
 /// State of congestion avoidance.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cubic {
-    /// When the current stage of congestion avoidance began (t_epoch), milliseconds, put off by the
-    /// times in which nothing was in flight.
+    /// When the present stage of congestion avoidance began (t_epoch), milliseconds, less pauses.
     epoch_ms: u32,
     /// When the step was computed last, milliseconds, and for which window.
     last_ms: u32,
@@ -46,29 +43,12 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
-    pub(super) const fn new() -> Self {
-        Self {
-            epoch_ms: 0,
-            last_ms: 0,
-            last_cwnd: 0,
-            per_step: 0,
-            acked: 0,
-            w_est: 0,
-            w_max: 0,
-            undo_w_max: 0,
-            origin: 0,
-            k: 0,
-            begun: false,
-        }
-    }
-
     /// Whether the stage began less than a second ago.
     pub(super) fn began_lately(&self, now: Instant) -> bool {
         self.begun && millis(now).wrapping_sub(self.epoch_ms) < 1000
     }
 
-    /// How many segments are to be acknowledged for each step of the window, now that `acked` more
-    /// were. `delay_min` is the least round trip in microseconds.
+    /// Segments to acknowledge for each step of the window. `delay_min` is in microseconds.
     pub(super) fn acks_per_step(
         &mut self,
         cwnd: u32,
@@ -169,7 +149,7 @@ impl Cubic {
     /// > W_max is set to the congestion window size at the beginning of the current congestion
     /// > avoidance stage.
     pub(super) fn on_timeout(&mut self) {
-        *self = Self { undo_w_max: self.undo_w_max, ..Self::new() };
+        *self = Self { undo_w_max: self.undo_w_max, ..Self::default() };
     }
 
     /// Takes back the last [`decrease`](Self::decrease); the next stage begins at that window.

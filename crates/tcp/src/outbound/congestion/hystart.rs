@@ -26,12 +26,11 @@ pub enum SlowStartExit {
 }
 
 /// Round trips and how long they were, in microseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HyStart {
     /// The shortest ever; 0: none yet.
     delay_min: u32,
-    /// The shortest in this round, in the last one, and in the round that began the conservative
-    /// part of slow start.
+    /// The shortest in this round, in the last, and in the first round of conservative slow start.
     current: u32,
     last: u32,
     baseline: u32,
@@ -51,23 +50,11 @@ pub(super) struct HyStart {
 }
 
 impl HyStart {
-    pub(super) const fn new(exit: SlowStartExit) -> Self {
-        Self {
-            delay_min: 0,
-            current: u32::MAX,
-            last: u32::MAX,
-            baseline: u32::MAX,
-            end: Seq(0),
-            samples: 0,
-            css_rounds: 0,
-            css_credit: 0,
-            exit,
-            found: false,
-            begun: false,
-        }
+    pub(super) fn new(exit: SlowStartExit) -> Self {
+        let none = u32::MAX;
+        Self { current: none, last: none, baseline: none, exit, ..Self::default() }
     }
 
-    /// The shortest round trip, microseconds.
     pub(super) const fn delay_min(&self) -> u32 {
         self.delay_min
     }

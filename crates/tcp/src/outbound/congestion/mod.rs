@@ -66,9 +66,9 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    const fn new(kind: CongestionKind) -> Self {
+    fn new(kind: CongestionKind) -> Self {
         match kind {
-            CongestionKind::Cubic => Self::Cubic(Cubic::new()),
+            CongestionKind::Cubic => Self::Cubic(Cubic::default()),
             CongestionKind::NewReno => Self::NewReno(NewReno),
         }
     }
@@ -94,7 +94,6 @@ impl Congestion {
         }
     }
 
-    /// The congestion window.
     pub(crate) fn cwnd(&self) -> u32 {
         self.cwnd
     }
@@ -104,17 +103,14 @@ impl Congestion {
         self.ssthresh
     }
 
-    /// Whether the threshold was ever set.
     pub(crate) fn has_ssthresh(&self) -> bool {
         self.ssthresh < INFINITE
     }
 
-    /// Whether the window still grows exponentially.
     pub(crate) fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
-    /// Which algorithm this is.
     pub(crate) fn kind(&self) -> CongestionKind {
         match self.algorithm {
             Algorithm::Cubic(_) => CongestionKind::Cubic,
@@ -129,8 +125,7 @@ impl Congestion {
         }
     }
 
-    /// A round trip was measured, before the window grows: slow start may end. `una` and `nxt` tell
-    /// where round trips end.
+    /// A round trip was measured, before the window grows: slow start may end.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
         // As Linux: a sample right after a loss measures a full queue that drains.
         if let Algorithm::Cubic(cubic) = &self.algorithm
@@ -198,8 +193,7 @@ impl Congestion {
         self.set_cwnd(cwnd);
     }
 
-    /// A congestion event: sets the threshold (the window follows by rate reduction). `flight` are
-    /// the segments sent and not cumulatively acknowledged (RFC 5681's FlightSize).
+    /// A congestion event: sets the threshold. `flight` is RFC 5681's FlightSize, in segments.
     pub(crate) fn cut(&mut self, flight: u32) {
         self.untouched = false;
         self.credit = 0;
@@ -217,7 +211,7 @@ impl Congestion {
         self.hystart.restart();
     }
 
-    /// The SYN or its acknowledgement was retransmitted.
+    /// The SYN or its acknowledgement was retransmitted, or marked (RFC 3168).
     ///
     /// > RFC 5681 section 3.1: if the SYN or SYN/ACK is lost, the initial window used by a sender
     /// > after a correctly transmitted SYN MUST be one segment consisting of at most SMSS bytes.
@@ -227,8 +221,7 @@ impl Congestion {
         }
     }
 
-    /// Undoes the last cut, which was spurious (RFC 5682, RFC 9438 section 4.9). Returns whether
-    /// the threshold was restored.
+    /// Undoes the last cut (RFC 5682, RFC 9438 section 4.9); whether the threshold was restored.
     ///
     /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
     /// > variables as follows if the current cwnd is lower than cwnd_prior.

@@ -66,7 +66,6 @@ bitflags::bitflags! {
     }
 }
 
-/// The counters of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Accurate {
     /// r.cep, and r.e0b, r.ceb, r.e1b: what we received.
@@ -169,6 +168,17 @@ impl Accurate {
         // A field that is left out has not changed.
         marked.or(Some(0))
     }
+
+    /// > RFC 9768 section 3.2.2.2: If a TCP Client in AccECN mode receives a CE mark in the IP-ECN field
+    /// > of a SYN/ACK, it MUST increment r.cep, but no more than once no matter how many CE-marked
+    /// > SYN/ACKs it receives
+    fn note_syn_ack(&mut self, bits: u8) {
+        self.syn = bits;
+        if bits == CE && !self.known.contains(Known::SYN_ACK_MARKED) {
+            self.known.insert(Known::SYN_ACK_MARKED);
+            self.packets += 1;
+        }
+    }
 }
 
 /// The bits of the ACE field as flags.
@@ -180,14 +190,12 @@ fn flags_of(code: u32) -> Flags {
     flags
 }
 
-/// The ACE field.
 fn code_of(flags: Flags) -> u32 {
     let bit = |flag, value| if flags.contains(flag) { value } else { 0 };
     bit(Flags::AE, 4) | bit(Flags::CWR, 2) | bit(Flags::ECE, 1)
 }
 
-/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
-/// section 3.2.2.1, table 3).
+/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768, tables 2 and 3).
 fn handshake_code(bits: u8) -> u32 {
     match bits {
         ECT1 => 0b011,
@@ -198,24 +206,10 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection. The
-    /// default is 0.
+    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
             accurate.syn = bits;
-        }
-    }
-}
-
-impl Accurate {
-    /// > RFC 9768 section 3.2.2.2: If a TCP Client in AccECN mode receives a CE mark in the IP-ECN field
-    /// > of a SYN/ACK, it MUST increment r.cep, but no more than once no matter how many CE-marked
-    /// > SYN/ACKs it receives
-    fn note_syn_ack(&mut self, bits: u8) {
-        self.syn = bits;
-        if bits == CE && !self.known.contains(Known::SYN_ACK_MARKED) {
-            self.known.insert(Known::SYN_ACK_MARKED);
-            self.packets += 1;
         }
     }
 }
@@ -487,7 +481,7 @@ pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags) {
         accurate.known.insert(Known::NOT_CAPABLE);
     }
     if code == 0b110 {
-        react_to_marked_syn(transfer);
+        transfer.congestion.on_syn_lost();
     }
 }
 
@@ -519,11 +513,6 @@ pub(super) fn of_segment(
     (flags_of(code), bits)
 }
 
-/// The path marked the SYN or SYN,ACK: treated as its loss (RFC 5681 section 3.1).
-fn react_to_marked_syn(transfer: &mut Transfer) {
-    transfer.congestion.on_syn_lost();
-}
-
 /// Reads the pure acknowledgement of our Not-ECT SYN,ACK (RFC 9768 section 3.2.2.1, table 4).
 ///
 /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
@@ -536,7 +525,7 @@ fn take_handshake_code(transfer: &mut Transfer, code: u32) {
         0b110 => {
             accurate.peer_packets += 1;
             accurate.known.insert(Known::NOT_CAPABLE);
-            react_to_marked_syn(transfer);
+            transfer.congestion.on_syn_lost();
         }
         _ => {}
     }

@@ -46,7 +46,6 @@ impl Transfer {
         (due, quick)
     }
 
-    /// Whether the acknowledgement echoes a mark.
     #[inline]
     pub(crate) fn echoes_mark(&self, header: &TcpHeader) -> bool {
         self.loss.ecn.contains(EcnFlags::CLASSIC)

@@ -4,8 +4,7 @@
 //!   sender  --ECT(0)-->  router  --CE-->  receiver  --feedback-->  sender: window reduced
 //! ```
 //!
-//! Two kinds of feedback, of which a connection uses one, or none. The handshake decides
-//! (`ecn_of_syn`, `negotiate_ecn`):
+//! Two kinds of feedback, which the handshake chooses (`ecn_of_syn`, `negotiate_ecn`):
 //!
 //! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
 //! - accurate (RFC 9768, `accurate.rs`): every segment has the receiver's count.
@@ -83,15 +82,13 @@ impl Transfer {
         }
     }
 
-    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits`
-    /// are the ECN bits of its IP header.
+    /// Reads the ECN support from a SYN or SYN,ACK with the ECN `bits` (RFC 9768, table 2).
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
         let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
-            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC
-            // 3168 section 6.1.1; "Broken" in RFC 9768's table).
+            // A host that reflects unknown bits (RFC 3168 section 6.1.1) echoes all flags.
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 accurate::begin(self, bits);
@@ -116,8 +113,7 @@ impl Transfer {
         }
     }
 
-    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was
-    /// never sent; `pure`: it is nothing but an acknowledgement.
+    /// The flags and the ECN bits of a segment. `fresh`: has new data, `pure`: only acknowledges.
     pub(crate) fn ecn_of_segment(
         &mut self,
         fresh: bool,

@@ -17,8 +17,7 @@ use crate::seq::Seq;
 #[derive(Debug, Default)]
 pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 
-/// Retransmissions beyond twice the records after which the list is cleaned of those that arrived,
-/// or were sent again: without SACK, or while nothing is delivered, no walk removes them.
+/// Retransmissions beyond twice the records after which the list is cleaned of those that arrived.
 pub(super) const RESENT_SLACK: usize = 64;
 
 /// The result of a walk.
@@ -68,8 +67,7 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent before `newest` (a delivered transmission and its end), and at
-    /// least `age` ago. `judged` is where the last walk ended.
+    /// Marks as lost what was sent before `newest`, and `age` ago; the last walk ended at `judged`.
     pub(crate) fn mark_aged(
         &mut self,
         now: Instant,

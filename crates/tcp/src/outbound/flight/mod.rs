@@ -26,7 +26,6 @@ pub(crate) use age::{Aged, Resent};
 use crate::seq::Seq;
 
 bitflags::bitflags! {
-    /// Marks of a record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Mark: u8 {
         /// Acknowledged selectively.
@@ -99,7 +98,7 @@ pub(crate) struct Flight {
 }
 
 /// What an acknowledgement delivered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) now: Instant,
     /// The least round trip of the path.
@@ -115,8 +114,7 @@ pub(crate) struct Delivered {
     pub(crate) packets: u32,
     /// Bytes acknowledged for the first time, cumulatively or selectively.
     pub(crate) bytes: u32,
-    /// When the first and the last of the records were sent that are newly acknowledged
-    /// cumulatively and were sent once.
+    /// When the first and the last record newly acknowledged cumulatively was sent, if sent once.
     pub(crate) acked_at: Option<(Instant, Instant)>,
     /// When the first and the last of those were sent that are newly acknowledged selectively.
     pub(crate) sacked_at: Option<(Instant, Instant)>,
@@ -137,25 +135,8 @@ pub(crate) struct Delivered {
 }
 
 impl Delivered {
-    pub(crate) const fn new(now: Instant, min_rtt: Duration, high: Seq) -> Self {
-        Self {
-            now,
-            min_rtt,
-            echo_ms: None,
-            high,
-            acked: 0,
-            packets: 0,
-            bytes: 0,
-            acked_at: None,
-            sacked_at: None,
-            ambiguous: false,
-            original: false,
-            sacked: false,
-            late: None,
-            newest: None,
-            rack_rtt: None,
-            ignored: 0,
-        }
+    pub(crate) fn new(now: Instant, min_rtt: Duration, high: Seq) -> Self {
+        Self { now, min_rtt, high, ..Self::default() }
     }
 
     fn note_late(&mut self, start: Seq) {
@@ -191,17 +172,14 @@ impl Flight {
         self.packets
     }
 
-    /// Wire segments marked as selectively acknowledged.
     pub(crate) const fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Wire segments marked as lost.
     pub(crate) const fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Wire segments retransmitted and in flight.
     pub(crate) const fn retransmitted(&self) -> u32 {
         self.retransmitted
     }
@@ -211,7 +189,6 @@ impl Flight {
         self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()
     }
 
-    /// Whether everything is acknowledged.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -221,12 +198,10 @@ impl Flight {
         self.lost > self.retransmitted
     }
 
-    /// The oldest record.
     pub(crate) fn first(&self) -> Option<&Sent> {
         self.records.front()
     }
 
-    /// The newest record.
     pub(crate) fn last(&self) -> Option<&Sent> {
         self.records.back()
     }
@@ -291,8 +266,7 @@ impl Flight {
         self.lose(0)
     }
 
-    /// Marks as lost, and not retransmitted, every record with wire segments longer than `mss` that
-    /// is not sacked.
+    /// Marks as lost, and not retransmitted, every unsacked record with segments longer than `mss`.
     pub(crate) fn mark_long_lost(&mut self, mss: u32) {
         for index in 0..self.records.len() {
             if self.records.get(index).is_some_and(|r| r.len().min(u32::from(r.mss)) > mss) {
@@ -313,8 +287,7 @@ impl Flight {
         }
     }
 
-    /// Marks the record at `index` as lost, and not retransmitted, unless it is sacked. Returns how
-    /// many wire segments are newly lost.
+    /// Marks the record as lost, not retransmitted, unless sacked; returns the newly lost segments.
     fn lose(&mut self, index: usize) -> u32 {
         let Some(record) = self.records.get_mut(index) else { return 0 };
         let packets = record.packets();
@@ -356,7 +329,6 @@ impl Flight {
         }
     }
 
-    /// One past the highest sacked byte.
     pub(crate) fn high_sacked(&self) -> Option<Seq> {
         (self.sacked > 0).then_some(self.high_sacked)
     }
@@ -378,8 +350,7 @@ impl Flight {
         }
     }
 
-    /// The lost record that starts at `start` was retransmitted up to `end`, in wire segments of
-    /// `mss` payload bytes. Returns how many.
+    /// The lost record at `start` was retransmitted up to `end`. Returns how many wire segments.
     pub(crate) fn on_retransmit(&mut self, start: Seq, end: Seq, at: Instant, mss: u32) -> u32 {
         let Some(index) = self.cut_out(start, end) else { return 0 };
         let Some(record) = self.records.get_mut(index) else { return 0 };
@@ -395,8 +366,7 @@ impl Flight {
         packets
     }
 
-    /// Removes the end of the last record from `start` on, which has not left. `false` if it was
-    /// sent before.
+    /// Removes the unsent end of the last record from `start` on. `false` if it was sent before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
         let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
@@ -412,8 +382,7 @@ impl Flight {
         true
     }
 
-    /// The device refused the retransmission of `start..end`: it is lost as before. Returns how
-    /// many wire segments; `None` if it was not retransmitted.
+    /// The device refused a retransmission, which is lost as before; returns its wire segments.
     pub(crate) fn on_refused(&mut self, start: Seq, end: Seq) -> Option<u32> {
         let index = self.cut_out(start, end)?;
         let record = self.records.get_mut(index)?;
@@ -451,8 +420,7 @@ impl Flight {
         Some(index)
     }
 
-    /// Cuts the record at `index` after `bytes` bytes. If that is no multiple of the MSS, the parts
-    /// have one more wire segment than the whole.
+    /// Cuts the record at `index` after `bytes` bytes, which may make one more wire segment.
     fn split(&mut self, index: usize, bytes: u32) {
         let Some(front) = self.records.get_mut(index) else { return };
         let (mut back, whole) = (*front, front.packets());
@@ -496,7 +464,6 @@ impl Flight {
         *self = Self::default();
     }
 
-    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.records.is_empty() {
             self.records = VecDeque::new();

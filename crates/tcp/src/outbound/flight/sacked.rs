@@ -113,11 +113,9 @@ impl Flight {
         self.sacked += packets;
     }
 
-    /// The peer received `left..right` twice: how many wire segments of it were retransmitted and
-    /// end after `marker`. Looks at a limited number of records.
+    /// The peer received `left..right` twice: how many retransmissions in it end after `marker`.
     ///
-    /// The acknowledgement or another block must cover the range too; otherwise the report is a lie
-    /// and has no effect.
+    /// The acknowledgement or another block must cover the range too, or the report is a lie.
     pub(crate) fn dsack(
         &mut self,
         left: Seq,

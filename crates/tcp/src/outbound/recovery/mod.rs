@@ -97,7 +97,7 @@ pub(crate) enum Resend {
 }
 
 /// State that only a connection with a loss needs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// `una` when the window was reduced, while the reduction can be undone.
     marker: Option<Seq>,
@@ -133,36 +133,11 @@ pub(crate) struct Recovery {
     pub(crate) since: Instant,
 }
 
-impl Recovery {
-    fn new(una: Seq) -> Self {
-        Self {
-            marker: None,
-            unexcused: None,
-            first_resent: None,
-            prior_ssthresh: 0,
-            prior_cwnd: 0,
-            prr_delivered: 0,
-            prr_out: 0,
-            probe_end: None,
-            probe_resent: false,
-            probe_due: false,
-            frto: false,
-            resend: Resend::No,
-            emulated: 0,
-            known: SackBlocks::new(),
-            next: una,
-            judged: una,
-            resent: Resent::default(),
-            dsack_round: None,
-            since: Instant::ZERO,
-        }
-    }
-}
-
 impl Transfer {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
         let una = self.snd.una;
-        self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
+        let new = || Recovery { next: una, judged: una, ..Recovery::default() };
+        self.recovery.get_or_insert_with(|| Box::new(new()))
     }
 
     /// Wire segments that arrived beyond a gap; without SACK, an estimate from duplicates.
@@ -311,7 +286,7 @@ impl Transfer {
         // only if the head is sacked and not acknowledged: then the receiver has reneged.
         if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
             self.flight.forget_sacks();
-            self.recovery_mut().known = SackBlocks::new();
+            self.recovery_mut().known = SackBlocks::default();
         }
         sack::forget_emulated(self);
         let age = Duration::from_micros(u64::from(self.loss.rack.rtt_us));
@@ -359,8 +334,7 @@ impl Transfer {
         }
     }
 
-    /// Every segment in flight longer than `mss` was dropped for its length: sends it again in
-    /// shorter ones, without a congestion response.
+    /// Every segment longer than `mss` was dropped for its length: sends it again in shorter ones.
     pub(crate) fn on_too_big(&mut self, mss: u32) {
         self.flight.mark_long_lost(mss);
         self.resend_without_blame();

@@ -1,5 +1,4 @@
-//! Tail loss probes (RFC 8985 section 7): when no acknowledgement comes, the last segment, or a new
-//! one, asks for it.
+//! Tail loss probes (RFC 8985 section 7): without an answer, one more segment asks for it.
 
 use pagewire_mem::Instant;
 

@@ -30,8 +30,7 @@ impl Transfer {
         }
     }
 
-    /// The next retransmission: its start and how many sequence numbers it has. `mss` is the
-    /// payload of a full segment now.
+    /// The next retransmission: start and sequence numbers; `mss`: payload of a full segment now.
     pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
         let una = self.snd.una;
         let recovery = self.recovery.as_deref_mut()?;

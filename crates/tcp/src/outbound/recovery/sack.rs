@@ -50,8 +50,7 @@ pub(crate) fn take_sacks(
     }
 }
 
-/// A segment arrived late: the path reorders from `late` to the highest number that had arrived,
-/// `high`.
+/// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
 pub(crate) fn note_reordering(
     transfer: &mut Transfer,
     path: &Path,
@@ -87,8 +86,7 @@ pub(crate) fn emulate_sacks(transfer: &mut Transfer, path: &Path, heard: &mut He
     heard.delivered += transfer.recovery_mut().emulated.saturating_sub(before);
 }
 
-/// `acked` wire segments were acknowledged: the first filled the gap, duplicates stood for the
-/// others. Returns how many of them are newly delivered.
+/// `acked` wire segments were acknowledged; returns those for which no duplicate stood.
 pub(crate) fn spend_emulated(transfer: &mut Transfer, acked: u32) -> u32 {
     let Some(recovery) = transfer.recovery.as_deref_mut() else { return acked };
     if acked == 0 {
@@ -108,8 +106,7 @@ pub(crate) fn forget_emulated(transfer: &mut Transfer) {
     }
 }
 
-/// Whether the congestion window may grow with this acknowledgement. As in Linux, selective
-/// acknowledgements count on a path that reorders.
+/// Whether the congestion window may grow: by SACK too, on a path that reorders, as in Linux.
 #[inline]
 pub(crate) fn may_grow(transfer: &Transfer, path: &Path, news: News) -> bool {
     let reorders = transfer.loss.reordering > u16::from(path.config().reordering);
@@ -138,8 +135,7 @@ fn take_dsack(
     if !duplicate {
         return false;
     }
-    // As Linux: a block longer than any window, or more duplicates than retransmissions, comes from
-    // the network, or is a lie.
+    // As Linux: a block longer than any window, or more duplicates than sent, is no report.
     let len = right.since(left);
     if !left.lt(right) || len > transfer.snd.max_window {
         return true;

@@ -43,8 +43,7 @@ pub(crate) fn try_undo_recovery(transfer: &mut Transfer, path: &Path, heard: &He
     // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
     // > exactly "recover" [...] duplicates may be of what was sent again
     //
-    // Without SACK, duplicates of our own retransmissions may follow: no new recovery begins until
-    // more than `high` is acknowledged.
+    // Without SACK, a new recovery begins only when more than `high` is acknowledged.
     if !path.has_sack() && transfer.snd.una == transfer.loss.high {
         if !transfer.has_resent() {
             transfer.recovery_mut().first_resent = None;
