@@ -111,8 +111,7 @@ impl Received {
         Offload { gso: self.gso, checksum }
     }
 
-    /// The super-frame in the packet's terms; `Err` if the headers are of another kind, or its
-    /// segments are smaller than any connection's.
+    /// The super-frame in the packet's terms; `Err`: other headers, or segments that are too small.
     pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };
         if size < MIN_GSO_SIZE {

@@ -18,8 +18,7 @@ use core::mem::MaybeUninit;
 
 use super::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
-/// Keeps one side's fields off the cache lines that the other side writes. 128, because x86 fetches
-/// lines in pairs.
+/// Keeps the sides off each other's cache lines. 128, because x86 fetches lines in pairs.
 #[repr(align(128))]
 struct Padded<T>(T);
 
@@ -104,20 +103,16 @@ impl<T> Producer<T> {
         true
     }
 
-    /// Whether the next push would fail.
     pub(crate) fn is_full(&mut self) -> bool {
         self.reserved.wrapping_sub(self.head) == self.shared.slots.len() && self.free() == 0
     }
 
-    /// Slots that can be pushed into now.
     pub(crate) fn free(&mut self) -> usize {
-        // Acquire pairs with the Release in `Consumer::release`: the consumer has moved the items
-        // out before they are overwritten.
+        // Acquire pairs with the Release in `Consumer::release`: the items have been moved out.
         self.head = self.shared.head.0.load(Ordering::Acquire);
         self.shared.slots.len() - self.reserved.wrapping_sub(self.head)
     }
 
-    /// Slots in all.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
@@ -169,14 +164,12 @@ impl<T> Consumer<T> {
         true
     }
 
-    /// Items that can be taken now.
     pub(crate) fn available(&mut self) -> usize {
         // Acquire pairs with the Release in `Producer::publish`.
         self.tail = self.shared.tail.0.load(Ordering::Acquire);
         self.tail.wrapping_sub(self.next)
     }
 
-    /// Slots in all.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.slots.len()
     }

@@ -241,8 +241,7 @@ impl Port {
         self.account.has_room(true)
     }
 
-    /// Moves frames for the guest to the back of `out`: those that the hook sent back, and those
-    /// that other ports' hooks redirected here.
+    /// Moves frames for the guest to the back of `out`: sent back, or redirected here.
     pub fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
         out.append(&mut self.back);
         if let Some((_, seat)) = &self.table {

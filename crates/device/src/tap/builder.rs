@@ -49,24 +49,21 @@ impl TapBuilder {
         self
     }
 
-    /// Largest IP packet in bytes, 1,280 to 65,521. By default the device keeps its own; a new one
-    /// has 1,500.
+    /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
     #[must_use]
     pub fn mtu(mut self, mtu: usize) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// The stack's link address, which must be a unicast one. By default it is derived from that of
-    /// the kernel's side.
+    /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
         self
     }
 
-    /// An address with prefix length, as in `10.77.0.1/24` or `fd77::1/64`, for the kernel's side;
-    /// repeatable.
+    /// An address of the kernel's side, as in `10.77.0.1/24` or `fd77::1/64`; repeatable.
     #[must_use]
     pub fn host_address(mut self, address: impl Display) -> Self {
         self.host_addresses.push(address.to_string());
@@ -79,8 +76,7 @@ impl TapBuilder {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
-    /// Memory to receive into, in bytes per queue; by default 64 MiB, of which only the part in use
-    /// at one time is ever touched.
+    /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
@@ -231,9 +227,8 @@ struct Settings {
     lanes: usize,
 }
 
-/// Makes the device with `spare` queues beside the first, which are detached at once: the kernel
-/// delivers nothing there, and with one queue it need not classify flows. `None`: impossible; an
-/// ordinary device may be possible.
+/// Makes the device with `spare` queues beside the first, which are detached at once: with one
+/// queue the kernel need not classify flows. `None`: an ordinary device may be possible.
 fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
     let (first, name) = sys::attach(name, Queues::ManyOfNew).ok()?;
     let mut queues = Vec::new();
@@ -245,9 +240,8 @@ fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String
     Some((first, queues, name))
 }
 
-/// Attaches the first queue. An existing device may have been made for one queue or for many; it
-/// takes only the kind of request it was made with. One made for many accepts a second program,
-/// which would then get some of the first one's frames: refused unless queues are shared.
+/// Attaches the first queue. An existing device takes only the kind of request it was made with.
+/// One made for many queues would share frames with another program: refused unless wanted.
 fn attach_first(
     name: &str,
     multi_queue: bool,
@@ -268,8 +262,7 @@ fn attach_first(
     }
 }
 
-/// Gives the kernel's side an address, and waits until the kernel accepts packets to it, so that
-/// the first one sent is not lost.
+/// Gives the kernel's side an address, and waits until the kernel accepts packets to it.
 fn add_address(
     netlink: &Netlink,
     index: u32,
@@ -347,8 +340,7 @@ fn system(what: impl Into<String>, source: io::Error) -> DeviceError {
     DeviceError::System { what: what.into(), source }
 }
 
-/// An address other than the kernel's side's, locally administered and unicast (IEEE 802 bits in
-/// the first byte), and the same on every start if that is.
+/// An address other than the kernel side's, derived from it: locally administered, unicast.
 fn derive_mac(kernel: [u8; 6]) -> [u8; 6] {
     let [first, b, c, d, e, last] = kernel;
     [first & !1 | 2, b, c, d, e, last ^ 1]

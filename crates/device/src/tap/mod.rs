@@ -73,7 +73,6 @@ pub struct Tap {
     refused: VecDeque<PacketBuf>,
 }
 
-/// The parts that receiving needs.
 struct Receiver {
     pool: PagePool,
     /// The writer of small payload, out of the way of bulk data.
@@ -82,8 +81,7 @@ struct Receiver {
     front: [u8; FRONT],
 }
 
-/// One byte more than the headers that fit a packet's head: a frame that leaves it unused was
-/// received whole even without pages.
+/// One byte more than fits a packet's head: a frame that leaves it unused was received whole.
 const FRONT: usize = VNET_HEADER + HEAD_CAPACITY + 1;
 
 impl Tap {

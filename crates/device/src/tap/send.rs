@@ -11,7 +11,6 @@ use crate::DeviceError;
 use crate::limits::TAP_REFUSED_FRAMES;
 use crate::vnet;
 
-/// The result for a frame.
 enum Sent {
     /// It is sent, or lost for good.
     Done,
@@ -45,7 +44,6 @@ impl Tap {
         Ok(())
     }
 
-    /// Sends one frame.
     fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<Sent, DeviceError> {
         let len = packet.len();
         let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {

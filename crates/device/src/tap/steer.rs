@@ -34,7 +34,6 @@ pub(super) struct Steering {
     given: usize,
     /// Recent bulk flows on lane 0.
     recent: Vec<Candidate>,
-    /// Bulk frames so far.
     frames: u64,
 }
 
@@ -55,13 +54,11 @@ struct Candidate {
 }
 
 impl Steering {
-    /// A state with so many spare lanes.
     pub(super) fn new(spare: usize) -> Self {
         let slots = vec![Slot::default(); spare];
         Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
     }
 
-    /// Lanes in use.
     #[cfg(test)]
     pub(super) fn lanes(&self) -> usize {
         1 + self.given

@@ -27,8 +27,7 @@ pub(super) struct Aio {
     nothing: OwnedFd,
 }
 
-/// `struct iocb` of `linux/aio_abi.h`. The key and the flags of the read, whose order depends on
-/// the byte order, are both 0.
+/// `struct iocb` of `linux/aio_abi.h`. The key and the read's flags, ordered by endianness, are 0.
 #[repr(C)]
 #[derive(Default)]
 struct Request {

@@ -49,8 +49,7 @@ impl VhostUserBuilder {
         self
     }
 
-    /// The stack's link address, which must be a unicast one. By default it is derived from the
-    /// socket's path, so that ports of one host differ. The front end sets the guest's.
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
@@ -64,16 +63,14 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Only the part in use
-    /// at one time is ever touched.
+    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as used.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// Shortest frame, in bytes, that stays in the guest's memory and is passed by reference; 1,024
-    /// by default. Shorter ones are copied. `usize::MAX`: all are.
+    /// Shortest frame, in bytes, that is passed by reference; 1,024 by default. `usize::MAX`: none.
     #[must_use]
     pub fn by_reference_from(mut self, bytes: usize) -> Self {
         self.by_reference = Some(bytes);
@@ -185,8 +182,7 @@ impl VhostUserBuilder {
             medium: Medium::Ethernet,
             mac: self.mac.unwrap_or_else(|| derive_mac(path)),
             mtu,
-            // Super-frames are cut in software for a guest that takes none: guests change, this
-            // does not.
+            // Super-frames are cut in software for a guest that takes none.
             max_super_frame: MAX_MTU,
             rx_checksum: true,
             tx_checksum: true,

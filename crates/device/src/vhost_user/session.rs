@@ -26,7 +26,6 @@ use crate::port::PortCounters;
 
 /// The state that both threads share.
 pub(super) struct Session {
-    /// The offered features.
     offered: u64,
     pub(super) features: u64,
     protocol: u64,
@@ -52,7 +51,6 @@ impl Session {
         self.vrings.iter().any(Vring::owes_signal)
     }
 
-    /// Sends refused signals again.
     pub(super) fn retry_signals(&mut self) {
         let Self { vrings, counters, .. } = self;
         vrings.iter_mut().for_each(|vring| vring.retry_signals(counters));
@@ -101,13 +99,11 @@ impl Session {
         self.standing.bell.ring();
     }
 
-    /// No front end will connect any more.
     pub(super) fn spend(&mut self) {
         self.spent = true;
         self.standing.bell.ring();
     }
 
-    /// Whether a feature was negotiated.
     pub(super) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
     }
