@@ -57,9 +57,8 @@ impl UdpSocket {
         Ok(received?.into())
     }
 
-    /// Sends a datagram by reference from `source`, an address of this host, instead of the address that
-    /// the socket is bound to or the route selects (`IP_PKTINFO`). `to`: the destination; `None`: the
-    /// address that the socket is connected to. Returns the datagram's length.
+    /// Sends a datagram by reference from `source`, an address of this host, to `to` or the
+    /// connected address (`IP_PKTINFO`). Returns its length.
     ///
     /// # Errors
     /// `InvalidInput` for an address of another host, and as [`send_to`](Self::send_to).

@@ -115,8 +115,7 @@ impl Proxy {
         })
     }
 
-    /// Forwards between two established connections of this host, which belong to the proxy from then on:
-    /// use no clone of them.
+    /// Forwards between two established connections of this host; use no clone of them afterwards.
     ///
     /// # Errors
     /// `InvalidInput` if one belongs to another host; the error of a connection that is over.

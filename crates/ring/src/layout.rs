@@ -70,8 +70,7 @@ pub trait Words: Copy {
 pub enum Op {
     /// Completes with 0.
     Nop = 0,
-    /// Accepts a connection on the listener `target`; the completion has its handle. With
-    /// [`Submission::MULTISHOT`] repeatedly.
+    /// Accepts one connection, or with [`Submission::MULTISHOT`] all, on the listener `target`.
     Accept = 1,
     /// Receives on `target`: by reference where bytes lie in the registered group `group`, else by
     /// copy.
@@ -96,8 +95,7 @@ pub enum Op {
     /// the `target`: makes `address` its peer, the destination of its sends and the only sender it
     /// receives from, whose errors it reports; no address: removes the peer.
     Connect = 7,
-    /// Opens a datagram socket on `address`, with port 0 on a free one; the completion has its
-    /// handle and address.
+    /// Opens a datagram socket on `address` (port 0: a free one); the completion has both.
     Bind = 8,
 }
 
@@ -228,8 +226,7 @@ impl Submission {
         Self { op, flags, group, reserved, user_data, target, argument, address, reserved_word }
     }
 
-    /// A receive into `group`, of at most `limit` bytes (0: all) of a connection in all, or of each
-    /// datagram.
+    /// A receive into `group`, of at most `limit` bytes (0: all) in all, or of each datagram.
     pub const fn receive(target: u64, group: u16, limit: u64, user_data: u64) -> Self {
         Self { group, argument: limit, ..Self::new(Op::Receive, target, user_data) }
     }
@@ -324,8 +321,7 @@ pub struct Completion {
     pub handle: u64,
     /// A datagram's sender; the address of a bound socket.
     pub address: Address,
-    /// For a datagram: datagrams of its socket that the queue had no room for so far, modulo 2^32
-    /// (Linux's `SO_RXQ_OVFL`).
+    /// Datagrams of its socket that the queue dropped so far, modulo 2^32 (Linux's `SO_RXQ_OVFL`).
     pub dropped: u32,
 }
 

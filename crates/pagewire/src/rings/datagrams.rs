@@ -63,8 +63,7 @@ impl Datagram {
 }
 
 impl AsyncRings {
-    /// A datagram socket on the first usable address. Port 0 means a free one, an unspecified address all
-    /// of this host's.
+    /// A datagram socket on the first usable address; port 0: a free one.
     ///
     /// # Errors
     /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an

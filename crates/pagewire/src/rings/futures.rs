@@ -1,7 +1,5 @@
-//! Futures over rings: each completion goes to the task that waits for it.
-//!
-//! Rings have one application end, but many tasks. A task that is polled takes all completions, keeps
-//! its own and wakes the owners of the others.
+//! Futures over rings, which have one application end but many tasks: a task that is polled takes
+//! all completions, keeps its own and wakes the owners of the others.
 
 use std::future::poll_fn;
 use std::io;

@@ -2,9 +2,8 @@
 //!
 //! A datagram is delivered whole and in one completion: it waits until there is room for all its
 //! entries and copies (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile
-//! the next ones wait in the socket's queue, which the stack bounds in bytes and in datagrams. UDP
-//! has no window to close: datagrams without room in the queue are dropped and counted, and each
-//! completion has the count ([`Completion::dropped`]).
+//! the next ones wait in the socket's bounded queue; beyond it they are dropped and counted
+//! ([`Completion::dropped`]).
 
 use std::net::SocketAddr;
 
@@ -62,14 +61,12 @@ impl Datagrams {
 }
 
 impl Endpoint {
-    /// A datagram socket.
     pub(super) fn datagrams() -> Box<Self> {
         Box::new(Self { datagrams: Some(Box::default()), ..Self::default() })
     }
 }
 
 impl Engine {
-    /// Opens a datagram socket.
     pub(super) fn bind(
         &mut self,
         now: Instant,
