@@ -52,8 +52,7 @@ impl Traffic {
         Self { inspected, ..Self::default() }
     }
 
-    /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
-    /// `length`, by class, and ends the round.
+    /// Counts what arrives for `length`, by class, once all are open and `warm_up` has passed.
     pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
         let deadline = Instant::now() + SETUP;
         while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {

@@ -45,8 +45,7 @@ pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Fail
     Ok((on(left, LEFT).manual().start()?, on(right, RIGHT).manual().start()?, mtu))
 }
 
-/// A tap in a new network namespace, which this thread enters, and the tap's MTU. The machine's network
-/// is not touched, and the namespace ends with its threads.
+/// A tap in a new network namespace, which this thread enters, and the tap's MTU.
 pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
     enter_namespace()?;
     let mut tap = Tap::builder().name("pwbench").host_address(format!("{kernel}/24"));

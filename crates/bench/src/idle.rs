@@ -1,8 +1,7 @@
 //! `bench idle`: what an established connection costs while nothing happens on it.
 //!
-//! So many connections between two hosts of this process over the pair link: each is an end in either
-//! stack. The growth of the process's resident memory, divided by the number of ends, is the cost of
-//! one: the connection, its place in the tables, its timers, and the application's handle.
+//! Both ends of each are in this process, over the pair link. The growth of its resident memory,
+//! divided by the number of ends, is the cost: connection, tables, timers, and handle.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -189,12 +189,10 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
     Ok(connection)
 }
 
-/// Sets `SO_ZEROCOPY` on a kernel socket.
 pub(crate) fn set_zerocopy(socket: impl AsFd) -> io::Result<()> {
     set_socket_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
-/// Sends with `MSG_ZEROCOPY`.
 pub(crate) fn send_zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let zerocopy = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned());
     Ok(rustix::net::send(socket, bytes, zerocopy | SendFlags::NOSIGNAL)?)
@@ -277,8 +275,7 @@ pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u
     })
 }
 
-/// Repeats a call that does not wait until it has moved `size` bytes in all. Longer messages overwrite
-/// the buffer's start; its content is not used.
+/// Repeats a call that does not wait until it has moved `size` bytes, whose content is not used.
 pub(crate) fn poll(mut call: impl FnMut() -> io::Result<usize>, size: usize) -> io::Result<()> {
     let mut moved = 0;
     while moved < size {
@@ -303,7 +300,6 @@ pub(crate) fn poll_write(connection: &mut impl Write, mut bytes: &[u8]) -> io::R
     Ok(())
 }
 
-/// Moves this thread into a new network namespace.
 pub(crate) fn enter_namespace() -> Result<(), Failure> {
     new_network_namespace().map_err(|e| {
         let why = format!("{e}; this measurement needs root (CAP_SYS_ADMIN)");
@@ -311,8 +307,7 @@ pub(crate) fn enter_namespace() -> Result<(), Failure> {
     })
 }
 
-/// Whether threads of this process may do that, to be checked first. Tries it on a thread of its own,
-/// with which the namespace ends.
+/// Checks first whether threads of this process may do that, on a thread of its own.
 pub(crate) fn check_privilege() -> Result<(), Failure> {
     on_a_thread(enter_namespace)
 }

@@ -177,7 +177,6 @@ pub(crate) struct BenchCommon {
     pub(crate) stats: bool,
 }
 
-/// `pagewire bench stream`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamOptions {
     /// Kind of link
@@ -210,7 +209,6 @@ pub(crate) struct StreamOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench send`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SendOptions {
     /// Kind of link; over a tap the peer is a kernel socket (root)
@@ -256,7 +254,6 @@ pub(crate) enum Taking {
     Copy,
 }
 
-/// `pagewire bench path`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PathOptions {
     /// Packets that are lost, each way; repeatable, or with commas between
@@ -296,7 +293,6 @@ pub(crate) struct PathOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench share`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShareOptions {
     /// Rate of the bottleneck, as in 20mbit
@@ -363,7 +359,6 @@ pub(crate) enum Direction {
     Receive,
 }
 
-/// `pagewire bench receive`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReceiveOptions {
     /// Kind of link; over a tap kernel sockets send (root)
@@ -429,7 +424,6 @@ pub(crate) enum ReaderKind {
     Sum,
 }
 
-/// `pagewire bench ring`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RingOptions {
     /// Kind of link; over a tap the sender is a kernel socket (root)
@@ -467,7 +461,6 @@ pub(crate) struct RingOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench rr`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RrOptions {
     /// Bytes each way
@@ -487,7 +480,6 @@ pub(crate) struct RrOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench idle`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct IdleOptions {
     /// Established connections
@@ -499,7 +491,6 @@ pub(crate) struct IdleOptions {
     pub(crate) json: bool,
 }
 
-/// `pagewire bench port`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortOptions {
     /// Bytes of a frame, its Ethernet header included; several with commas

@@ -5,10 +5,8 @@
 //!   kernel -- tap -- hub -- fault -- tap -- kernel
 //! ```
 //!
-//! Both have one fault wrapper with equal seeds, which cuts super-frames first, so that packets are
-//! lost as on a wire. Every kernel has its own network namespace for the round, so that no path is
-//! remembered and the machine's network is not touched. Kernel sockets use CUBIC and the machine's
-//! buffer sizes.
+//! Both have fault wrappers with equal seeds, which cut super-frames first. Every kernel has its
+//! own network namespace for the round, so that no path is remembered. Kernel sockets use CUBIC.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -107,7 +105,6 @@ impl Case {
     }
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// Kernel to kernel.

@@ -205,8 +205,7 @@ fn with_shares(record: Record, shares: &[Share]) -> Record {
     }
 }
 
-/// Threads of one host, each with a connection to a thread of the other host, make round trips: they
-/// and the drivers compete for the lock all the time.
+/// Threads of one host make round trips to threads of the other, all competing for the lock.
 fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
     // Drivers that poll, as busy as they get.
     let (left, right) = hosts_with(|host| host)?;
@@ -249,10 +248,8 @@ fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Sha
 }
 
 /// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
-/// reference, each when the last was answered with one byte.
-///
-/// The caller makes the source before there is a connection: on a busy machine, filling it takes longer
-/// than the reader's timeout.
+/// reference, each when the last was answered. The caller makes the source first, because filling
+/// it may take longer than the reader's timeout.
 fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
     let (left, right) = hosts(false)?;
     let what = "counting wakeups";

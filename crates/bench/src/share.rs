@@ -6,8 +6,7 @@
 //!   kernel ---- tap ---/
 //! ```
 //!
-//! All go to one kernel. Each side has equally many flows, all begin together, and they are counted
-//! apart.
+//! Both sides have equally many flows to one kernel, which begin together and are counted apart.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender};

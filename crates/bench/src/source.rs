@@ -8,8 +8,7 @@ use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
 use crate::options::ReaderKind;
 use crate::sys::{prefer_huge_pages, region_of};
 
-/// Bytes of the buffer that senders walk through in order: larger than any cache, so that no
-/// figure comes from a buffer that is hot.
+/// Bytes of the buffer that senders walk through in order: larger than any cache.
 pub(crate) const SOURCE_LEN: usize = 256 << 20;
 
 /// Parts of a piece that [`sum`] reads side by side.
@@ -18,8 +17,7 @@ const PARTS: usize = 4;
 /// Bytes that it reads of each in turn.
 const CACHE_LINE: usize = 64;
 
-/// A buffer to send from, page-aligned, on huge pages where the system has them: with small ones,
-/// readers of cold memory also wait for page tables. Clones share it.
+/// A page-aligned buffer to send from, on huge pages where the system has them. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Source {
     bytes: Bytes,
@@ -111,8 +109,7 @@ impl Reader {
 }
 
 /// The sum of all bytes as eight-byte words: the least work that needs each of them. Four parts are
-/// read side by side: one stream of loads uses half of the memory's rate. From memory, this takes two
-/// thirds of the time; from the cache, it is equal.
+/// read side by side, because one stream of loads uses half of the memory's rate.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let lines = |bytes| <[u8]>::as_chunks::<CACHE_LINE>(bytes).0;
     let part = bytes.len() / PARTS / CACHE_LINE * CACHE_LINE;

@@ -26,7 +26,6 @@ use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STA
 use crate::signals::{self, Stop};
 use crate::{net, sys};
 
-/// Fetches one file.
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
@@ -166,11 +165,9 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes all of the fragments with as few calls as possible. The kernel reads them in place, even
-    /// if another process may change them, as in a virtual machine's memory.
-    ///
-    /// Chunks, not mappings: one call takes pages that are not adjacent, and parts of pages, which a
-    /// mapping would leave to be copied.
+    /// Writes all of the fragments with as few calls as possible. The kernel reads them in place,
+    /// even if another process may change them. Chunks, not mappings: one call takes parts of
+    /// pages, too.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let mut left: usize = frags.iter().map(Frag::len).sum();
         let mut frags = frags.to_vec();

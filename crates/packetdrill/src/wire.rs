@@ -50,9 +50,7 @@ impl Wire {
         })
     }
 
-    /// The device as the stack sees it: it cuts super-frames, so that they end, and are pushed, where
-    /// Linux's are. Scripts count packets by segment, and accept several where they expect a
-    /// super-frame.
+    /// The device as the stack sees it: it cuts super-frames, so that they end where Linux's do.
     pub fn capabilities(mtu: usize) -> Capabilities {
         Capabilities {
             medium: Medium::Ip,

@@ -119,9 +119,8 @@ impl Node for Stack {
 
 /// Stacks for a simulation.
 impl<N: Node> Sim<N> {
-    /// Settings of a stack with one address, ready for [`Stack::new`]: Ethernet, an MTU of 1,500,
-    /// checksums and segmentation left to the device, a small pool (so that counting its pages
-    /// after every step is quick), and a link address and secrets from the seed.
+    /// Settings of a stack with one address: Ethernet, an MTU of 1,500, checksums and segmentation
+    /// left to the device, a small pool, and a link address and secrets from the seed.
     pub fn stack_config(&mut self, address: Cidr) -> StackConfig {
         let mut secret = [0; 32];
         for word in secret.chunks_exact_mut(8) {

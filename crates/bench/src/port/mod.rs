@@ -58,7 +58,6 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 struct Line {
     path: PortPath,
     frame: u32,

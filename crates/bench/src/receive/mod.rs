@@ -63,7 +63,6 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel(ReceiveMode),
@@ -246,9 +245,8 @@ impl Counter {
         self.begun.is_some()
     }
 
-    /// Counts what was taken; returns the result when the round is over. `receiving`: where the sender
-    /// runs on the same thread, how much of the time since the warm-up was the receiver's, which is
-    /// also its part of the thread's CPU time. (Other processes take time from both alike.)
+    /// Counts what was taken; returns the result when the round is over. `receiving`: on a shared
+    /// thread, the receiver's time since the warm-up, for its part of the thread's CPU time.
     fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<Tally> {
         let now = Instant::now();
         let Some((begun, thread, everyone)) = self.begun else {

@@ -1,5 +1,4 @@
-//! Both ends of `bench ring`: senders of a stream or datagrams, and the application on rings that
-//! receives them.
+//! Both ends of `bench ring`: senders, and the application on rings that receives.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +22,7 @@ const SENDER_PORT: u16 = 9001;
 /// Buffers that may be delivered and not returned yet.
 pub(super) const ENTRIES: u32 = 16_384;
 
-/// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB, each
-/// datagram counted with its pages.
+/// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB.
 const BURST_BYTES: usize = 512 << 10;
 /// See [`BURST_BYTES`].
 const BURST: usize = 64;

@@ -1,11 +1,10 @@
 //! `bench ring`: receive through rings, by copy and by reference.
 //!
-//! Over the pair link, both hosts on one thread in turns, sent by reference from a buffer larger than
-//! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nothing is
-//! copied. With `--place`, a queue of its end of the pair writes payload into a region instead, as a
-//! network card would: that copy is the device's. Over a tap: from a kernel socket, which writes into
-//! the region of a queue. With `--udp` datagrams come instead of a stream. Both ends of either are in
-//! [`ends`].
+//! Over the pair link, both hosts on one thread in turns. By reference, the receiver has registered
+//! the sender's buffer, larger than any cache, as lent memory: nothing is copied. With `--place`, a
+//! queue of its end of the pair writes payload into a region instead: that copy is the device's.
+//! Over a tap, a kernel socket writes into the region of a queue. With `--udp` datagrams come
+//! instead of a stream.
 
 mod ends;
 
@@ -50,7 +49,6 @@ impl Mode {
     }
 }
 
-/// The result of a round.
 struct Outcome {
     round: Round,
     zc: u64,
@@ -191,8 +189,7 @@ impl Bench {
     fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
         let bytes = (self.options.region as usize) << 20;
         let region = Region::memfd(name, bytes)?;
-        // All that is delivered fits, whichever side runs next: the host leaves at most half of it in
-        // there.
+        // All that is delivered fits: the host leaves at most half of it in there.
         Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 

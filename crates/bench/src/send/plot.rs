@@ -1,5 +1,4 @@
-//! The curves of `bench send` as an SVG image: the sender's CPU time over the size of its sends, both
-//! axes in powers.
+//! The curves of `bench send` as an SVG image: CPU time over size, both axes in powers.
 
 use std::fmt::Write;
 
@@ -18,7 +17,6 @@ const BOTTOM: f64 = HEIGHT - 95.0;
 const OURS: &str = "#0060a8";
 const KERNEL: &str = "#a85000";
 
-/// One curve.
 struct Curve {
     name: String,
     color: &'static str,

@@ -1,5 +1,4 @@
-//! To and from a virtual machine, without the kernel's figures, because the other side is the guest's.
-//! The guest connects once for each round, with any program that sends or reads.
+//! To and from a virtual machine, which connects once for each round; no kernel is beside it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +19,6 @@ use crate::source::{Reader, Source};
 /// The port for a guest that receives.
 const SENDING_PORT: u16 = PORT + 1;
 
-/// One line of results.
 struct Line {
     direction: Direction,
     reader: Reader,

@@ -1,10 +1,9 @@
 //! `bench stream`: the bulk rate of one connection.
 //!
-//! Over the pair link: sent by reference from a buffer larger than any cache, received by
-//! reference; with a reader that touches nothing, and with one that sums every byte. Both hosts
-//! are driven on one thread, and then each on its own. Over a tap: to and from a kernel socket.
-//! Beside it, in the same rounds, kernel to kernel: over loopback for the pair, over veth for the
-//! tap. Over a port, to and from a virtual machine.
+//! Over the pair link: by reference from a buffer larger than any cache; with a reader that touches
+//! nothing, and with one that sums every byte; both hosts on one thread, and each on its own. Over
+//! a tap: to and from a kernel socket. Beside it, in the same rounds, kernel to kernel: over
+//! loopback for the pair, over veth for the tap. Over a port, to and from a virtual machine.
 
 mod guest;
 mod via;
@@ -68,7 +67,6 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel { between: Between, message: usize, reader: Reader },

@@ -1,15 +1,13 @@
 //! `bench stream --via-proxy`: with a proxy between sender and receiver.
 //!
-//! Over the pair link the left host has both ends of the stream, and the right one forwards between
-//! them: each byte makes two hops. On two threads, each does as much as both stacks of a direct hop
-//! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
-//! both ends, in one network namespace.
+//! Over the pair link the left host has both ends of the stream, and the right one forwards: each
+//! byte makes two hops. On two threads, each does as much as both stacks of a direct hop together.
+//! Over a tap, kernel sockets are both ends, in one network namespace.
 //!
-//! What to expect: with a proxy, frames are sent and received twice, on the same processors. Where no
-//! byte is touched and one processor bounds the rate, it was eight tenths of a direct hop's. On two
-//! threads it is less, because one thread runs both programs. With a reader that touches every byte the
-//! second hop is the smaller part, and where a network bounds the rate it costs nothing
-//! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
+//! What to expect: frames are sent and received twice, on the same processors. Where no byte is
+//! touched and one processor bounds the rate, it was eight tenths of a direct hop's
+//! (`crates/sim/tests/forwarding/single.rs` holds it to that); on two threads it is less. With a
+//! reader that touches every byte the second hop is the smaller part.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,6 @@
-//! From a request's path to an open file that lies beneath the directory served.
-//!
-//! The kernel resolves beneath it (`openat2`), so that no `..`, symbolic link or rename leads out.
-//! Hostile paths are refused before that.
+//! From a request's path to an open file beneath the directory served. The kernel resolves it
+//! (`openat2`), so that no `..`, symbolic link or rename leads out; hostile paths are refused
+//! before.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -64,8 +63,7 @@ impl RequestPath {
         Self { segments, is_directory: false }
     }
 
-    /// As a URL path that means a directory. It begins with exactly one slash, so that it cannot
-    /// be taken for another host.
+    /// As a URL path of a directory, with one slash in front, so that it cannot name another host.
     pub(crate) fn as_directory_url(&self) -> String {
         let encoded = self.segments.iter().map(|s| encode_segment(s) + "/");
         std::iter::once("/".to_owned()).chain(encoded).collect()

@@ -36,9 +36,8 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes
-    /// that are. `TCP_ZEROCOPY_RECEIVE`, which holds addresses, is
-    /// [`zerocopy_receive`](Self::zerocopy_receive), or [`Raw::getsockopt`](crate::raw::Raw::getsockopt)'s.
+    /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes.
+    /// `TCP_ZEROCOPY_RECEIVE` is [`zerocopy_receive`](Self::zerocopy_receive)'s.
     ///
     /// # Errors
     /// `ENOPROTOOPT` for options that sockets here do not have, `ENOTCONN` for what only a

@@ -1,9 +1,8 @@
 //! Groups: joining and leaving them, and how datagrams are sent there (`IP_ADD_MEMBERSHIP`,
-//! `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`, `IP_MULTICAST_*`, `IPV6_MULTICAST_*` and their like). Membership
-//! from certain sources only (`IP_ADD_SOURCE_MEMBERSHIP`, `IP_MSFILTER` and theirs) is refused with
-//! `ENOPROTOOPT`.
+//! `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`, `IP_MULTICAST_*`, `IPV6_MULTICAST_*`). Membership from
+//! certain sources only (`IP_ADD_SOURCE_MEMBERSHIP`, `IP_MSFILTER`) is refused with `ENOPROTOOPT`.
 //!
-//! A socket that is not bound yet has no socket in the stack: it joins when it is bound.
+//! A socket that is not bound yet joins when it is bound.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
