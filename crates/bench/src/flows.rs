@@ -19,6 +19,7 @@ use crate::source::Source;
 
 /// What failed, if one of them did.
 const CONNECTION: &str = "a connection of the measurement";
+pub(crate) const SOCKET: &str = "a socket of the measurement";
 
 /// How long connections may take to be set up over a bad path, one after the other.
 const SETUP: Duration = Duration::from_secs(60);

@@ -39,10 +39,18 @@ pub(crate) fn pair(mtu: Option<u32>) -> Result<(PairEnd, PairEnd, u32), Failure>
     Ok((left, right, mtu))
 }
 
-/// Two hosts without driver threads at the ends of a pair link, and its MTU.
-pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
+/// Two hosts at the ends of a pair link, with settings, and its MTU.
+pub(crate) fn on_a_pair(
+    mtu: Option<u32>,
+    set: impl Fn(Builder) -> Builder,
+) -> Result<(Host, Host, u32), Failure> {
     let (left, right, mtu) = pair(mtu)?;
-    Ok((on(left, LEFT).manual().start()?, on(right, RIGHT).manual().start()?, mtu))
+    Ok((set(on(left, LEFT)).start()?, set(on(right, RIGHT)).start()?, mtu))
+}
+
+/// [`on_a_pair`], without driver threads.
+pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
+    on_a_pair(mtu, Builder::manual)
 }
 
 /// A tap in a new network namespace, which this thread enters, and the tap's MTU.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use pagewire::{Host, TcpStream};
 
 use crate::failure::{Because, Failure};
-use crate::hosts::{self, LEFT, RIGHT, accept};
+use crate::hosts::{RIGHT, accept, on_a_pair};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, joined};
 use crate::options::IdleOptions;
@@ -25,7 +25,7 @@ const PER_PORT: u32 = 20_000;
 const WARM_UP: u32 = 64;
 
 pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
-    let (left, right) = hosts()?;
+    let (left, right, _) = on_a_pair(None, |host| host)?;
     let _warm = open(&left, &right, WARM_UP, FIRST_PORT)?;
     let before = resident()?;
     let started = Instant::now();
@@ -58,11 +58,6 @@ pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
     print(&[record], options.json, &heading, columns);
     drop(held);
     Ok(())
-}
-
-fn hosts() -> Result<(Host, Host), Failure> {
-    let (left, right, _) = hosts::pair(None)?;
-    Ok((hosts::on(left, LEFT).start()?, hosts::on(right, RIGHT).start()?))
 }
 
 /// Opens `count` connections and keeps both ends.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
+use crate::source::Reader;
+
 /// What `pagewire bench --help` ends with.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -374,8 +376,8 @@ pub(crate) struct ReceiveOptions {
     pub(crate) flows: u16,
 
     /// Whether the receiver touches every byte
-    #[arg(long, value_enum, default_value_t = ReaderKind::None, value_name = "READER")]
-    pub(crate) reader: ReaderKind,
+    #[arg(long, value_enum, default_value_t = Reader::None, value_name = "READER")]
+    pub(crate) reader: Reader,
 
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -403,25 +405,6 @@ pub(crate) enum ReceiveMode {
     Map,
     /// By reference, whatever the alignment
     Chunks,
-}
-
-impl ReceiveMode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Map => "map",
-            Self::Chunks => "chunks",
-        }
-    }
-}
-
-/// What a receiver does with the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReaderKind {
-    /// Nothing
-    None,
-    /// Sums every byte
-    Sum,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -522,6 +505,11 @@ pub(crate) enum PortPath {
     HookDrop,
     /// Written to a tap of the kernel
     KernelTap,
+}
+
+/// The name of a value on the command line, which results use, too.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Most bytes of one send: above the longest of the source document, far below the source's buffer.

@@ -17,7 +17,7 @@ use pagewire::Host;
 use pagewire_device::{Chance, Fault, FaultConfig, Tap};
 
 use crate::failure::{Because, Failure};
-use crate::flows::{Traffic, host_receive, host_send, kernel_receive, kernel_send};
+use crate::flows::{SOCKET, Traffic, host_receive, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
@@ -26,9 +26,6 @@ use crate::meter::{Round, Spread};
 use crate::options::{Direction, PathOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
-
-/// What failed, if one did.
-const SOCKET: &str = "a socket of the measurement";
 
 /// From this loss on, one connection is slow and its rate random: several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);

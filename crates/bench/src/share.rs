@@ -16,7 +16,7 @@ use pagewire::Host;
 use pagewire_device::{Device, Fault, FaultConfig, FaultDirection, PairEnd, Tap};
 
 use crate::failure::{Because, Failure};
-use crate::flows::{Traffic, host_send, kernel_receive, kernel_send};
+use crate::flows::{SOCKET, Traffic, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
@@ -28,9 +28,6 @@ use crate::source::Source;
 
 /// The kernel that competes.
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-
-/// What failed, if one did.
-const SOCKET: &str = "a socket of the measurement";
 
 /// Time before a round counts: all flows are out of slow start.
 const WARM_UP: Duration = Duration::from_secs(2);

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use clap::ValueEnum;
 use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
 
-use crate::options::ReaderKind;
 use crate::sys::{prefer_huge_pages, region_of};
 
 /// Bytes of the buffer that senders walk through in order: larger than any cache.
@@ -70,30 +70,16 @@ impl Source {
     }
 }
 
-/// Whether the receiver touches what it received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a receiver does with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reader {
+    /// Nothing
     None,
+    /// Sums every byte
     Sum,
 }
 
-impl From<ReaderKind> for Reader {
-    fn from(kind: ReaderKind) -> Self {
-        match kind {
-            ReaderKind::None => Self::None,
-            ReaderKind::Sum => Self::Sum,
-        }
-    }
-}
-
 impl Reader {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sum => "sum",
-        }
-    }
-
     /// Touches every byte, or none.
     pub(crate) fn see(self, bytes: &[u8]) {
         if self == Self::Sum {
@@ -104,6 +90,23 @@ impl Reader {
     pub(crate) fn see_frag(self, frag: &Frag) {
         if self == Self::Sum {
             frag.for_each_piece(&mut CopyLedger::new(), |piece| self.see(piece));
+        }
+    }
+}
+
+/// Whether data is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Copy,
+    /// By reference; a sender reads completions.
+    Zerocopy,
+}
+
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Zerocopy => "zerocopy",
         }
     }
 }

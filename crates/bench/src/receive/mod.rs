@@ -13,11 +13,13 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use crate::failure::{Failure, say};
 use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, WARM_UP, in_turns};
-use crate::options::{Link, ReceiveMode, ReceiveOptions};
+use crate::options::{Link, ReceiveMode, ReceiveOptions, name};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 use crate::sys::{Usage, process_usage, thread_usage};
@@ -34,7 +36,7 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
         sides: Sides::choose(),
         link: options.link,
         flows: usize::from(options.flows),
-        reader: options.reader.into(),
+        reader: options.reader,
         seconds: options.seconds,
         mtu: options.mtu,
         payload_pages: options.payload_pages,
@@ -48,12 +50,8 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     if !options.common.json {
         for line in &lines {
-            say(format_args!(
-                "{} {}, {}:",
-                line.engine(),
-                bench.link(line.what),
-                line.mode().name()
-            ));
+            let mode = name(line.mode());
+            say(format_args!("{} {}, {mode}:", line.engine(), bench.link(line.what)));
             line.tallies.iter().for_each(say);
         }
     }
@@ -75,9 +73,9 @@ struct Line {
 }
 
 fn lines(options: &ReceiveOptions) -> Vec<Line> {
-    let modes = [ReceiveMode::Copy, ReceiveMode::Map, ReceiveMode::Chunks];
     let wanted = |mode: &ReceiveMode| options.mode.is_none_or(|only| only == *mode);
-    let ours = modes.into_iter().filter(wanted).map(What::Pagewire);
+    let modes = ReceiveMode::value_variants().iter().copied();
+    let ours = modes.filter(wanted).map(What::Pagewire);
     // The kernel's receive by copy is always measured: all others are compared with it.
     let theirs = [What::Kernel(ReceiveMode::Copy), What::Kernel(ReceiveMode::Map)];
     let theirs = theirs.into_iter().filter(|what| match what {
@@ -150,9 +148,9 @@ impl Bench {
         let mtu = line.tallies.last().map_or(0, |t| t.mtu);
         let copied = line.tallies.iter().map(|t| t.copied).max().unwrap_or(0);
         Record::of_rounds("receive", line.engine(), self.link(line.what), &rounds)
-            .with("mode", line.mode().name())
+            .with("mode", name(line.mode()))
             .with("flows", self.flows)
-            .with("reader", self.reader.name())
+            .with("reader", name(self.reader))
             .with("mtu", mtu)
             .with("receiver_cpu_us_per_mib", rounded(line.median(Tally::receiver_us_per_mib), 3))
             .with("system_cpu_us_per_mib", rounded(line.median(Tally::system_us_per_mib), 3))

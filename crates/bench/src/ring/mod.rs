@@ -22,9 +22,9 @@ use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel;
 use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
 use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, RingOptions};
+use crate::options::{Link, RingOptions, name};
 use crate::report::{Record, rounded};
-use crate::source::Source;
+use crate::source::{Mode, Source};
 use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
 
 /// Bytes of single writes of a kernel peer.
@@ -32,22 +32,6 @@ const PEER_MESSAGE: usize = 1 << 20;
 
 /// IPv4's header and UDP's, in bytes.
 const DATAGRAM_HEADERS: usize = 28;
-
-/// How the application gets received bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Copy,
-    ZeroCopy,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::ZeroCopy => "zerocopy",
-        }
-    }
-}
 
 struct Outcome {
     round: Round,
@@ -79,7 +63,7 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
         kernel::check_privilege()?;
     }
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
-    let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
+    let mut modes = [(Mode::Copy, Vec::new()), (Mode::Zerocopy, Vec::new())];
     let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
     in_turns(options.common.rounds, &mut modes, round, |(_, outcomes), one| outcomes.push(one))?;
     let machine = Machine::describe();
@@ -98,13 +82,6 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
 }
 
 impl Bench {
-    fn link(&self) -> &'static str {
-        match self.options.link {
-            Link::Pair => "pair",
-            Link::Tap => "tap",
-        }
-    }
-
     /// Where the bytes of a mode lie.
     fn memory(&self, mode: Mode) -> &'static str {
         match (mode, self.options.link, self.options.place) {
@@ -117,7 +94,7 @@ impl Bench {
 
     fn record(&self, mode: Mode, outcomes: &[Outcome]) -> Record {
         let rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.round).collect();
-        let record = Record::of_rounds("ring", "pagewire", self.link(), &rounds);
+        let record = Record::of_rounds("ring", "pagewire", &name(self.options.link), &rounds);
         let Some(median) = median(outcomes) else { return record };
         let mib = rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let cpu: f64 = rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
@@ -145,7 +122,8 @@ impl Bench {
     /// The lines that users of the source document's program know.
     fn show(&self, mode: Mode, outcomes: &[Outcome]) {
         let Some(median) = median(outcomes) else { return };
-        say(format!("{} over {}, memory {}:", mode.name(), self.link(), self.memory(mode)));
+        let link = name(self.options.link);
+        say(format!("{} over {link}, memory {}:", mode.name(), self.memory(mode)));
         say(format!(" copy bytes: {}", median.copied));
         say(format!("   ZC bytes: {}", median.zc));
         let nsec = median.round.time.as_nanos();

@@ -6,17 +6,17 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use pagewire::{Completion, Host, TcpStream};
+use pagewire::{Builder, Completion, Host, TcpStream};
 use pagewire_mem::Frag;
 
-use super::{Case, Mode};
+use super::Case;
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Sides, joined, nap, pin};
 use crate::meter::{Round, WARM_UP};
 use crate::options::Taking;
-use crate::source::{SOURCE_LEN, Source};
+use crate::source::{Mode, SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
 
 /// Bytes that the sender on one thread queues before the receiver's turn, unless a send is longer.
@@ -88,9 +88,8 @@ impl Engines {
     /// turns: the timestamp counter around each side's part divides the thread's CPU time.
     pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
-        let (a, b, mtu) = hosts::pair(self.mtu)?;
-        let start = |device, ip| hosts::on(device, ip).manual().zerocopy_memory(HELD).start();
-        let (left, right) = (start(a, LEFT)?, start(b, RIGHT)?);
+        let set = |host: Builder| host.manual().zerocopy_memory(HELD);
+        let (left, right, mtu) = hosts::on_a_pair(self.mtu, set)?;
         let (stream, peer) = connect_in_turns(&left, &right)?;
         let mut sides = InTurns {
             sender: Sender::new(&self.source, &stream, case)?,

@@ -14,9 +14,9 @@ use crate::failure::{Because, Failure, say};
 use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, SendOptions, Taking};
+use crate::options::{Link, SendOptions, Taking, name};
 use crate::report::{Record, print, rounded};
-use crate::source::Source;
+use crate::source::{Mode, Source};
 use engines::{Engines, Sample};
 
 /// The cover letter's figures for a size in bytes: per cent of copy, for the sender and its system.
@@ -75,24 +75,6 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
 
 fn write_plot(file: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(file, text).because(format_args!("--plot {}", file.display()))
-}
-
-/// Whether data is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// An ordinary write.
-    Copy,
-    /// By reference, and completions are read.
-    Zerocopy,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Zerocopy => "zerocopy",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -182,10 +164,9 @@ impl Line {
         let (sender, system) = (self.spread(|s| s.sender), self.spread(|s| s.system));
         let median = self.median_round();
         let sent = median.map(|s| s.sent).unwrap_or_default();
-        let receiver = match (self.engine, options.receiver) {
-            (Engine::Pair, Taking::Reference) => "reference",
-            (Engine::Pair, Taking::Copy) => "copy",
-            (Engine::Tap | Engine::Kernel(_), _) => "kernel",
+        let receiver = match self.engine {
+            Engine::Pair => name(options.receiver),
+            Engine::Tap | Engine::Kernel(_) => "kernel".to_owned(),
         };
         let mut record = Record::of_rounds("send", engine, link, &rounds)
             .with("mode", self.case.mode.name())

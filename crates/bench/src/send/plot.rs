@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Engine, Line, Mode, size_name};
+use super::{Engine, Line, size_name};
+use crate::source::Mode;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 460.0;

@@ -12,7 +12,7 @@ use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, SPREAD};
 use crate::meter::{Meter, Round, in_turns};
-use crate::options::{Direction, StreamOptions};
+use crate::options::{Direction, StreamOptions, name};
 use crate::report::{Record, print};
 use crate::source::{Reader, Source};
 
@@ -115,14 +115,10 @@ fn to_guest(listener: &TcpListener, source: &Source, seconds: f64) -> Result<Rou
 
 impl Line {
     fn record(&self, mtu: u32) -> Record {
-        let direction = match self.direction {
-            Direction::Send => "send",
-            Direction::Receive => "receive",
-        };
         Record::of_rounds("stream", "pagewire", "vhost-user", &self.rounds)
-            .with("direction", direction)
+            .with("direction", name(self.direction))
             .with("peer", "guest")
-            .with("reader", self.reader.name())
+            .with("reader", name(self.reader))
             .with("mtu", mtu)
             .with("payload_bytes_copied", self.copied)
     }

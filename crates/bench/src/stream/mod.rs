@@ -22,7 +22,7 @@ use crate::hosts::{
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
 use crate::meter::{Meter, Round, in_turns};
-use crate::options::{Direction, StreamLink, StreamOptions};
+use crate::options::{Direction, StreamLink, StreamOptions, name};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 
@@ -134,7 +134,7 @@ impl Line {
         let mut record = Record::of_rounds("stream", engine, link, &self.rounds)
             .with("direction", direction)
             .with("peer", peer)
-            .with("reader", reader.name())
+            .with("reader", name(reader))
             .with("threads", threads)
             .with("mtu", self.mtu);
         if let What::PairViaProxy { .. } | What::TapViaProxy { .. } = self.what {
