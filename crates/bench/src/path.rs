@@ -104,11 +104,8 @@ impl Case {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Kernel to kernel.
     Kernel,
-    /// Pagewire to the kernel.
     Send,
-    /// The kernel to Pagewire.
     Receive,
 }
 

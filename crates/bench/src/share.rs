@@ -26,7 +26,6 @@ use crate::options::ShareOptions;
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
 
-/// The kernel that competes.
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
 /// Time before a round counts: all flows are out of slow start.

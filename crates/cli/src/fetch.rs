@@ -325,7 +325,6 @@ fn connect_reason(error: &io::Error) -> String {
     format!("{}{hint}", reason(error))
 }
 
-/// A transfer of content.
 struct Running {
     bytes: u64,
     /// Of the whole file, if known.
@@ -412,7 +411,6 @@ impl Running {
     }
 }
 
-/// How progress looks.
 pub(crate) fn bar_style() -> ProgressStyle {
     let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())

@@ -51,7 +51,6 @@ pub(crate) enum Poller {
 /// The newest host's number.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// One host.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
     zero: WallClock,
@@ -59,7 +58,6 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
     pub(crate) departure: Departure,
-    /// Panics of applications' code.
     pub(crate) panics: Panics,
     /// The driver sleeps, and no other thread takes turns.
     asleep: Arc<AtomicBool>,

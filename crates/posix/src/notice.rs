@@ -57,7 +57,6 @@ pub(crate) trait Subscriber: core::fmt::Debug + Send + Sync {
     /// The file may be ready for `what` (nothing: for anything). Returns whether a thread waited.
     fn push(&self, what: Events) -> bool;
 
-    /// `EPOLLEXCLUSIVE`.
     fn is_exclusive(&self) -> bool;
 
     /// The file is closed.

@@ -57,7 +57,6 @@ pub enum SimError {
     /// A page was lost, or counted twice.
     #[error("{node:?} does not conserve its pages: {audit:?}")]
     Pages {
-        /// The node.
         node: NodeId,
         /// The counts.
         audit: PoolAudit,

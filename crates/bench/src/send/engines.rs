@@ -73,7 +73,6 @@ impl Sent {
     }
 }
 
-/// Settings of all rounds.
 pub(super) struct Engines {
     pub(super) source: Source,
     pub(super) sides: Sides,
@@ -171,7 +170,6 @@ impl Engines {
         })
     }
 
-    /// Kernel to kernel.
     pub(super) fn kernel(&self, between: Between, case: Case) -> Result<Sample, Failure> {
         let sending = |connection| self.kernel_send(connection, case);
         let (clock, round) = kernel::connected(between, self.sides, sending, kernel_receive)?;

@@ -79,7 +79,6 @@ enum What {
 struct Line {
     what: What,
     rounds: Vec<Round>,
-    /// Of the last round.
     ledger: CopyLedger,
     mtu: u32,
 }

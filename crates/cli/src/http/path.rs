@@ -51,7 +51,6 @@ impl RequestPath {
         if self.segments.is_empty() { b".".to_vec() } else { self.segments.join(&b'/') }
     }
 
-    /// The file name, if there is one.
     pub(crate) fn file_name(&self) -> &[u8] {
         self.segments.last().map_or(b"", Vec::as_slice)
     }
@@ -94,7 +93,6 @@ pub(crate) enum Opened {
 }
 
 impl Root {
-    /// Opens a directory to serve from.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // Not O_PATH: a directory that cannot be read is reported now.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

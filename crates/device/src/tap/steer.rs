@@ -71,7 +71,6 @@ impl Steering {
         }
     }
 
-    /// Ends the reservation of a lane.
     pub(super) fn release(&mut self, lane: usize) {
         if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot::default();

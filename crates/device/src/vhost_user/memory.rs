@@ -9,7 +9,6 @@ use super::limits::MAX_MEMORY_REGIONS;
 use super::ring::Part;
 use super::window::{MapError, Window};
 
-/// One region, as announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) guest: u64,

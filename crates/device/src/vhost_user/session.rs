@@ -33,7 +33,6 @@ pub(super) struct Session {
     /// The guest receives by even ones and sends by odd ones.
     pub(super) vrings: Vec<Vring>,
     pub(super) counters: VhostCounters,
-    /// Whether a front end is there.
     pub(super) connected: bool,
     /// No front end will connect any more.
     pub(super) spent: bool,
@@ -168,6 +167,15 @@ impl Session {
     }
 }
 
+fn announced(region: &VhostUserMemoryRegion) -> Announced {
+    Announced {
+        guest: region.guest_phys_addr,
+        user: region.user_addr,
+        len: region.memory_size,
+        offset: region.mmap_offset,
+    }
+}
+
 impl VhostUserBackendReqHandlerMut for Session {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
@@ -208,15 +216,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         let mut memory = Memory::new(&self.standing.allowance);
-        let added = regions.iter().zip(files).try_for_each(|(region, file)| {
-            let announced = Announced {
-                guest: region.guest_phys_addr,
-                user: region.user_addr,
-                len: region.memory_size,
-                offset: region.mmap_offset,
-            };
-            memory.add(announced, file)
-        });
+        let mut each = regions.iter().zip(files);
+        let added = each.try_for_each(|(region, file)| memory.add(announced(region), file));
         self.replace_memory(added.map(|()| memory))?;
         Ok(None)
     }
@@ -328,12 +329,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        let announced = Announced {
-            guest: region.guest_phys_addr,
-            user: region.user_addr,
-            len: region.memory_size,
-            offset: region.mmap_offset,
-        };
+        let announced = announced(region);
         if self.memory.add_again(&announced, self.vrings.len() / 2) {
             return Ok(None);
         }

@@ -181,7 +181,6 @@ impl Vring {
         }
     }
 
-    /// Takes the descriptor by which the guest is interrupted.
     pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
         // Earlier entries were signalled on another descriptor, or on none, as by QEMU at the
         // start. A needless interrupt only makes the guest check its ring.
@@ -200,7 +199,6 @@ impl Vring {
         self.error.retry(signals);
     }
 
-    /// Takes the descriptor by which the front end is told of a broken ring.
     pub(super) fn set_error(&mut self, error: Option<OwnedFd>) {
         self.error.set(error);
     }
@@ -339,7 +337,6 @@ impl Vring {
         }
     }
 
-    /// The ring is invalid: nothing moves until it is set up anew.
     fn fail(&mut self) {
         self.broken = true;
         self.error.signal(&self.standing.signals);

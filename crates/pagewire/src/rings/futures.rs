@@ -192,7 +192,9 @@ impl AsyncRings {
     pub(super) async fn run(&self, submission: Submission) -> Brought {
         let user_data = self.0.state().begin(submission);
         let operation = Operation { rings: self, user_data, target: submission.target };
-        poll_fn(|cx| self.0.state().poll(user_data, cx)).await.inspect_done(operation)
+        let brought = poll_fn(|cx| self.0.state().poll(user_data, cx)).await;
+        std::mem::forget(operation);
+        brought
     }
 }
 
@@ -215,17 +217,6 @@ struct Operation<'a> {
     rings: &'a AsyncRings,
     user_data: u64,
     target: u64,
-}
-
-trait InspectDone: Sized {
-    fn inspect_done(self, operation: Operation<'_>) -> Self;
-}
-
-impl InspectDone for Brought {
-    fn inspect_done(self, operation: Operation<'_>) -> Self {
-        std::mem::forget(operation);
-        self
-    }
 }
 
 impl Drop for Operation<'_> {

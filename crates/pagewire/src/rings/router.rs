@@ -12,7 +12,6 @@ use pagewire_ring::{Completion, Entry, Op, Submission};
 use super::Rings;
 use crate::handle::Handle;
 
-/// Routes completions.
 pub(super) struct Router {
     state: Mutex<State>,
     host: Arc<Handle>,

@@ -37,7 +37,6 @@ pub enum EpollOp {
     Delete,
 }
 
-/// An instance.
 #[derive(Debug)]
 pub(crate) struct Epoll(Arc<Core>);
 

@@ -18,7 +18,6 @@ use crate::runtime::Runtime;
 /// Bytes that are written whole or not at all (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// One end of a pipe.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     pipe: Arc<Pipe>,
@@ -277,7 +276,6 @@ impl PipeEnd {
         }
     }
 
-    /// The pipe, to move payload in or out.
     pub(crate) fn pipe(&self) -> &Pipe {
         &self.pipe
     }

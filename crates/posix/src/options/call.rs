@@ -10,7 +10,6 @@ use crate::descriptors::Descriptors;
 use crate::file::socket::{Kind, Stage, State};
 use crate::{Errno, Fd, errno};
 
-/// The outcome of setting an option.
 pub(super) type Done = Result<(), Errno>;
 /// An option's value, as C lays it out.
 pub(super) type Value = Result<Vec<u8>, Errno>;
@@ -86,7 +85,6 @@ impl<'c, B: Backend> core::ops::Deref for SocketOptions<'c, B> {
 }
 
 impl<B: Backend> SocketOptions<'_, B> {
-    /// Remembers a setting.
     pub(super) fn remember(&self, set: impl FnOnce(&mut Options)) -> Done {
         set(&mut self.lock().options);
         Ok(())

@@ -214,7 +214,6 @@ impl<B: Backend> SocketOptions<'_, B> {
     }
 
     /// `SO_MEMINFO`: nine numbers in the order of Linux.
-    /// bytes queued for sending, ancillary, backlog, drops.
     fn memory_info(&self, state: &State) -> Vec<u8> {
         let (received, queued) = match state.stage.connection() {
             Some(id) => self

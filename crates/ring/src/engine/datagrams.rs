@@ -25,7 +25,6 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Counts new drops.
     pub(super) fn count_dropped(
         &mut self,
         stack: &mut Stack,

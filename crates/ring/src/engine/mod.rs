@@ -43,9 +43,7 @@ pub struct Engine {
     handle_of: HashMap<SocketId, u64>,
     /// Sockets to serve, each once; handles may be stale.
     ready: VecDeque<u64>,
-    /// Sockets that wait for room.
     parked: Parked,
-    /// Parked sockets are being served.
     unparking: bool,
     /// Submissions wait until completions are read.
     full: bool,
@@ -68,7 +66,6 @@ pub struct Engine {
     stuck: bool,
 }
 
-/// The socket of a handle.
 struct Socket {
     id: SocketId,
     kind: Kind,

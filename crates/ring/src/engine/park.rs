@@ -27,9 +27,7 @@ impl Need {
 /// The kinds of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
-    /// Places in the ring of completions.
     Completions,
-    /// Places in the ring of entries.
     Entries,
     /// Bytes of the copy group.
     Copies,
