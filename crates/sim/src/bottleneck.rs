@@ -200,7 +200,7 @@ impl Shares {
         wire / (self.rate as f64 * self.length.as_secs_f64())
     }
 
-    /// Jain's index of fairness (1984): 1 if all flows have the same, 1/n if one has all.
+    /// Jain's index of fairness (Jain, Chiu, Hawe, 1984): 1 if all are equal, 1/n if one has all.
     pub fn fairness(&self) -> f64 {
         let bytes = self.flows.iter().map(|flow| flow.bytes as f64);
         let (sum, squares) = bytes.fold((0.0, 0.0), |(s, q), b| (s + b, q + b * b));

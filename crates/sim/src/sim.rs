@@ -57,6 +57,7 @@ pub enum SimError {
     /// A page was lost, or counted twice.
     #[error("{node:?} does not conserve its pages: {audit:?}")]
     Pages {
+        /// The node.
         node: NodeId,
         /// The counts.
         audit: PoolAudit,

@@ -217,7 +217,7 @@ impl<T: Clone> FaultLine<T> {
     }
 }
 
-/// Random numbers of the seed alone, so that reported seeds stay valid: SplitMix64 (Steele, 2014).
+/// Random numbers that depend on the seed alone: SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct FaultRng(u64);
 

@@ -115,8 +115,7 @@ impl TapBuilder {
             return Err(system(what, Errno::INVAL.into()));
         }
         let is_new = existing.is_none();
-        let own =
-            if queues == 1 && existing.is_none() { attach_own(name, settings.lanes) } else { None };
+        let own = if queues == 1 && is_new { attach_own(name, settings.lanes) } else { None };
         let (fds, spare, name) = match own {
             Some((first, spare, name)) => (vec![first], spare, name),
             None => {
@@ -132,20 +131,17 @@ impl TapBuilder {
         };
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
+        let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
-            netlink.set_mtu(found.index, mtu).map_err(|e| {
-                system(format!("set the MTU of tap {name} to {mtu}{}", needs(&e)), e)
-            })?;
+            let set = netlink.set_mtu(found.index, mtu);
+            set.map_err(refused(format!("set the MTU of tap {name} to {mtu}")))?;
         }
         if is_new {
-            netlink.set_queue_frames(found.index, QUEUE_FRAMES).map_err(|e| {
-                system(format!("make the queue of tap {name} longer{}", needs(&e)), e)
-            })?;
+            let set = netlink.set_queue_frames(found.index, QUEUE_FRAMES);
+            set.map_err(refused(format!("make the queue of tap {name} longer")))?;
         }
         if !found.up {
-            netlink
-                .bring_up(found.index)
-                .map_err(|e| system(format!("bring tap {name} up{}", needs(&e)), e))?;
+            netlink.bring_up(found.index).map_err(refused(format!("bring tap {name} up")))?;
         }
         for &(address, prefix) in &settings.addresses {
             add_address(&netlink, found.index, &name, address, prefix)?;
