@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pagewire::{Builder, Host, TcpListener, TcpStream};
+use pagewire::{Builder, Host, SendBuf, TcpListener, TcpStream};
 use pagewire_device::{Device, Pair, PairConfig, PairEnd, Pcap, PcapConfig, Tap};
+use pagewire_mem::Frag;
 
 use crate::failure::{Because, Failure};
 use crate::kernel::{PATIENCE, enter_namespace};
@@ -131,6 +132,26 @@ pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io:
             }
             Err(e) => return Err(e),
         }
+    }
+}
+
+/// Pieces for a stream on which calls do not wait.
+pub(crate) struct Feed<I> {
+    pieces: I,
+    pending: SendBuf,
+}
+
+impl<I: Iterator<Item = Frag>> Feed<I> {
+    pub(crate) fn new(pieces: I) -> Self {
+        Self { pieces, pending: SendBuf::default() }
+    }
+
+    /// Sends what there is room for; `None`: there is none.
+    pub(crate) fn send(&mut self, to: &TcpStream) -> Result<Option<usize>, Failure> {
+        if self.pending.is_empty() {
+            self.pending = self.pieces.next().map(SendBuf::from).unwrap_or_default();
+        }
+        would_block(to.send_some(&mut self.pending))
     }
 }
 

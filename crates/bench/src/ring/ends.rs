@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pagewire::rings::Rings;
-use pagewire::{Host, SendBuf, TcpStream, UdpSocket};
+use pagewire::{Host, TcpStream, UdpSocket};
 use pagewire_mem::{Frag, PAGE_SIZE, Region};
 use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{Completion, Op, Submission};
 
 use crate::failure::Failure;
-use crate::hosts::{LEFT, PORT, RIGHT, SEND_PIECE, never_wait, would_block};
+use crate::hosts::{Feed, LEFT, PORT, RIGHT, SEND_PIECE, never_wait};
 use crate::kernel;
 use crate::meter::{Meter, Round};
 use crate::source::Source;
@@ -37,7 +37,7 @@ const ANSWER: u64 = 3;
 
 /// A sender by reference over a pair link.
 pub(super) enum Sender {
-    Stream { stream: TcpStream, source: Box<dyn Iterator<Item = Frag>>, pending: SendBuf },
+    Stream { stream: TcpStream, feed: Feed<Box<dyn Iterator<Item = Frag>>> },
     Datagrams { socket: UdpSocket, source: Box<dyn Iterator<Item = Frag>>, burst: usize },
 }
 
@@ -54,29 +54,21 @@ impl Sender {
         }
         let stream = host.start_connect(to)?;
         never_wait(&stream)?;
-        let source = Box::new(source.frags(SEND_PIECE));
-        Ok(Self::Stream { stream, source, pending: SendBuf::default() })
+        Ok(Self::Stream { stream, feed: Feed::new(Box::new(source.frags(SEND_PIECE))) })
     }
 
     /// Sends as much as there is room for.
     pub(super) fn send(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Stream { stream, source, pending } => loop {
-                if pending.is_empty() {
-                    *pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if !matches!(would_block(stream.send_some(pending)), Ok(Some(_))) {
-                    return Ok(());
-                }
-            },
+            Self::Stream { stream, feed } => while matches!(feed.send(stream), Ok(Some(_))) {},
             Self::Datagrams { socket, source, burst } => {
                 for frag in source.take(*burst) {
                     let to = (RIGHT, PORT);
                     socket.send_buf_to(frag, to)?;
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 }
 

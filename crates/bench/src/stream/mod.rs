@@ -8,16 +8,16 @@
 mod guest;
 mod via;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagewire::{Host, SendBuf, TcpStream};
+use pagewire::{Host, TcpStream};
 use pagewire_mem::{CopyLedger, Frag};
 
 use crate::failure::Failure;
 use crate::hosts::{
-    self, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns, hosts_in_turns,
-    patient, would_block,
+    self, Feed, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns,
+    hosts_in_turns, patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
@@ -206,19 +206,11 @@ impl Bench {
         reader: Reader,
         turn: impl Fn() -> bool,
     ) -> Result<Round, Failure> {
-        let mut source = self.source.frags(SEND_PIECE);
+        let mut feed = Feed::new(self.source.frags(SEND_PIECE));
         let mut meter = Meter::new(self.seconds);
-        let mut pending = SendBuf::default();
         let mut frags: Vec<Frag> = Vec::new();
         loop {
-            loop {
-                if pending.is_empty() {
-                    pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if would_block(sender.send_some(&mut pending))?.is_none() {
-                    break;
-                }
-            }
+            while feed.send(sender)?.is_some() {}
             if !turn() {
                 std::hint::spin_loop();
             }
@@ -246,13 +238,9 @@ impl Bench {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| -> Result<(), Failure> {
-                let mut source = self.source.frags(SEND_PIECE);
-                let mut pending = SendBuf::default();
+                let mut feed = Feed::new(self.source.frags(SEND_PIECE));
                 while !done.load(Ordering::Relaxed) {
-                    if pending.is_empty() {
-                        pending = source.next().map(SendBuf::from).unwrap_or_default();
-                    }
-                    if would_block(sender.send_some(&mut pending))?.is_none() && !left.turn() {
+                    if feed.send(&sender)?.is_none() && !left.turn() {
                         std::hint::spin_loop();
                     }
                 }
@@ -297,11 +285,7 @@ impl Bench {
             Direction::Send => {
                 let listener = kernel::listen(RIGHT.into())?;
                 let to = listener.local_addr()?;
-                let receiving = scope.spawn(move || {
-                    pin(self.sides.right);
-                    let peer = kernel::accept(&listener)?;
-                    kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
-                });
+                let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
                 let connection = host.connect_timeout(to, PATIENCE);
                 let connection = patient(connection)?;
                 // Until the peer closes.
@@ -315,11 +299,7 @@ impl Bench {
             Direction::Receive => {
                 let on = SocketAddr::from((LEFT, PORT));
                 let listener = host.listen(on)?;
-                let sending = scope.spawn(move || -> Result<(), Failure> {
-                    pin(self.sides.right);
-                    kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
-                    Ok(())
-                });
+                let sending = scope.spawn(move || self.kernel_sends(on));
                 let connection = patient(accept(&listener, nap))?;
                 let round = receive(&connection, reader, self.seconds);
                 connection.abort();
@@ -329,6 +309,17 @@ impl Bench {
             }
         })?;
         Ok(self.finish(round, mtu, &[&host]))
+    }
+
+    fn kernel_sends(&self, to: SocketAddr) -> Result<(), Failure> {
+        pin(self.sides.right);
+        kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
+        Ok(())
+    }
+
+    fn kernel_receives(&self, listener: &TcpListener, reader: Reader) -> Result<Round, Failure> {
+        pin(self.sides.right);
+        kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.seconds)
     }
 
     fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> Outcome {

@@ -17,7 +17,7 @@ use pagewire::{Host, Proxy, TcpStream};
 use super::{Bench, Outcome};
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, RIGHT, accept, hosts_in_turns, never_wait, patient};
-use crate::kernel::{self, PEER_MESSAGE};
+use crate::kernel;
 use crate::machine::{joined, pin};
 use crate::source::Reader;
 
@@ -67,16 +67,8 @@ impl Bench {
         let proxy = proxy(&host, LEFT.into(), to)?;
         let on = SocketAddr::from((LEFT, PROXY_PORT));
         let round = std::thread::scope(|scope| {
-            let sending = scope.spawn(move || -> Result<(), Failure> {
-                pin(self.sides.right);
-                kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
-                Ok(())
-            });
-            let receiving = scope.spawn(move || {
-                pin(self.sides.right);
-                let peer = kernel::accept(&listener)?;
-                kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
-            });
+            let sending = scope.spawn(move || self.kernel_sends(on));
+            let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
             let round = joined(receiving);
             proxy.abort_all();
             joined(sending)?;
