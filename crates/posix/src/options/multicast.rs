@@ -68,9 +68,9 @@ impl<B: Backend> SocketOptions<'_, B> {
                 let hops = u8::try_from(within(hops, -1..=255)?).unwrap_or(1);
                 self.set_multicast(true, |s| s.hops = hops)
             }),
-            libc::IPV6_MULTICAST_LOOP => int(value)
-                .and_then(flag)
-                .and_then(|on| self.set_multicast(true, |s| s.loops = on)),
+            libc::IPV6_MULTICAST_LOOP => {
+                int(value).and_then(flag).and_then(|on| self.set_multicast(true, |s| s.loops = on))
+            }
             IPV6_MULTICAST_ALL => {
                 int(value).and_then(flag).and_then(|on| self.set_multicast(true, |s| s.all = on))
             }
