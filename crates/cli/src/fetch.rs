@@ -1,5 +1,4 @@
-//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference: `pwritev` gets the
-//! pages that the device filled.
+//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference (`pwritev`).
 //!
 //! Content goes to `FILE.part`; `FILE.part.from` has the URL and the server's validator, so that an
 //! interrupted download goes on only if the file has not changed.
@@ -165,9 +164,8 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes all of the fragments with as few calls as possible. The kernel reads them in place,
-    /// even if another process may change them. Chunks, not mappings: one call takes parts of
-    /// pages, too.
+    /// Writes all of the fragments with few calls. The kernel reads them in place, even if another
+    /// process may change them. Chunks, not mappings: one call takes parts of pages, too.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let mut left: usize = frags.iter().map(Frag::len).sum();
         let mut frags = frags.to_vec();

@@ -51,11 +51,10 @@ pub const FAULT_HOLD: core::time::Duration = core::time::Duration::from_millis(5
 /// Longest delay of a fault wrapper: beyond it no TCP connection is set up.
 pub const FAULT_MAX_DELAY: core::time::Duration = core::time::Duration::from_secs(60);
 
-/// How long frames may wait in a queue under controlled delay (RFC 8289 section 4.3: 5% to 10% of
-/// the interval)...
+/// How long frames may wait under controlled delay (RFC 8289 section 4.3: 5% to 10% of the next).
 pub const CODEL_TARGET: core::time::Duration = core::time::Duration::from_millis(5);
 
-/// ... and for how long they may wait longer: about the longest usual round trip.
+/// For how long they may wait longer than that: about the longest usual round trip.
 pub const CODEL_INTERVAL: core::time::Duration = core::time::Duration::from_millis(100);
 
 /// Queues of a device, and rules that steer flows to them: searched for every frame.

@@ -1,6 +1,5 @@
 //! The header in front of each frame on a tap and in a guest's ring: `struct virtio_net_hdr` in the
-//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`, which is
-//! added where it is used).
+//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`).
 //!
 //! ```text
 //!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset

@@ -1,6 +1,5 @@
 //! What packetdrill calls in the C library, not through the table: with the object in `LD_PRELOAD`,
-//! these replace the C library's `getsockopt` and `sendfile`, and pass on calls for other
-//! descriptors.
+//! these replace the C library's `getsockopt` and `sendfile` for our descriptors.
 
 use core::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;

@@ -109,8 +109,7 @@ impl Wire {
         true
     }
 
-    /// Cuts a super-frame and completes checksums, with an Ethernet header, which the software that
-    /// does it expects.
+    /// Cuts a super-frame and completes checksums, with an Ethernet header for the software.
     fn finish(&mut self, mut frame: PacketBuf, wire: &mut VecDeque<PacketBuf>) -> Option<usize> {
         let version = frame.head().first()? >> 4;
         let kind: [u8; 2] = if version == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };

@@ -21,8 +21,7 @@ pub struct Datagram {
     pub to: IpAddr,
     /// The link by which it arrived; the first link for datagrams that the host sent to itself.
     pub link: LinkId,
-    /// If there are several datagrams: the payload bytes of each, of which the last may have fewer
-    /// ([`UdpSocket::set_joining`]).
+    /// Bytes of each of several datagrams but the last, see [`UdpSocket::set_joining`].
     pub segment: Option<u16>,
 }
 

@@ -97,8 +97,7 @@ impl Host {
         }
     }
 
-    /// Opens a connection and waits until it is established. Of several addresses, the first that
-    /// answers is used.
+    /// Opens a connection and waits until it is established: to the first address that answers.
     ///
     /// # Errors
     /// Those of the last address tried: `ConnectionRefused` (the port is closed),

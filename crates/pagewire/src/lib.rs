@@ -102,9 +102,8 @@
 //! [`Builder`] has the settings of a host. [`Builder::tcp_config`] sets the defaults of its connections,
 //! [`TcpStream::set_option`] changes one connection, [`TcpListener::set_option`] those it will accept.
 //!
-//! A [`UdpSocket`] may send to all hosts of a network ([`UdpSocket::set_broadcast`]), learn the addresses
-//! of received packets, and answer from the destination address ([`UdpSocket::recv_message`],
-//! [`UdpSocket::send_from`]).
+//! A [`UdpSocket`] may broadcast ([`UdpSocket::set_broadcast`]), learn the addresses of received
+//! packets, and answer from there ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
 //!
 //! Path MTU discovery uses ICMP reports by default ([`stack::MtuDiscover`], for datagrams
 //! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none. TCP Fast
@@ -115,8 +114,7 @@
 //!
 //! # Linux's system calls
 //!
-//! The crate `pagewire-posix` has sockets as descriptors with Linux's error numbers, poll and epoll,
-//! over a [`Host`].
+//! The crate `pagewire-posix` has a [`Host`]'s sockets as descriptors, with poll and epoll.
 
 #![deny(unsafe_code)]
 

@@ -30,8 +30,7 @@ impl TcpStream {
         self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, &mut *buf, RecvFlags::PEEK))
     }
 
-    /// Discards up to `max` received bytes, waiting for at least one; returns the number, 0 at the end
-    /// of the stream.
+    /// Discards up to `max` received bytes, waiting for one; how many, 0 at the stream's end.
     pub fn discard(&self, max: usize) -> io::Result<usize> {
         let discard = pagewire_stack::Discard(max);
         self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, discard, RecvFlags::empty()))

@@ -19,8 +19,7 @@ use crate::waiters::Interest;
 
 /// A TCP connection. Clones are the same connection, which closes when the last is dropped.
 ///
-/// Dropping closes as Linux does: queued data is still delivered; if received data was left unread,
-/// the peer gets a reset.
+/// A drop closes as on Linux: queued data is delivered; unread received data makes it a reset.
 #[derive(Clone)]
 pub struct TcpStream(pub(crate) Arc<Socket<TcpId>>);
 
@@ -109,8 +108,7 @@ impl TcpStream {
         self.0.local_addr()
     }
 
-    /// Ends one direction or both: after `Write` the peer sees the end of the stream once it has
-    /// read everything.
+    /// Ends one direction or both: after `Write` the peer reads the stream's end, behind the data.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.0.act(|mut tcp, now| tcp.shutdown(now, how))
     }
@@ -126,8 +124,7 @@ impl TcpStream {
         self.0.set_nonblocking(nonblocking)
     }
 
-    /// Whether small segments leave at once (true) or wait for an acknowledgement (Nagle's algorithm,
-    /// RFC 896; the default).
+    /// Whether small segments leave at once, or by Nagle's algorithm (RFC 896; the default).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.set_option(TcpOption::NoDelay(nodelay))
     }

@@ -9,8 +9,7 @@
 //!                 | failed: back to Closed
 //! ```
 //!
-//! A connection that ended stays `Connected`: what Linux answers then follows from the stack's
-//! connection.
+//! A connection that ended stays `Connected`: answers then follow from the stack's connection.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;

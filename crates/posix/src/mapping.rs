@@ -20,8 +20,7 @@ use crate::file::socket::{Kind, Stage};
 use crate::mapped::Mapped;
 use crate::{Errno, Fd, errno};
 
-/// A `struct tcp_zerocopy_receive`, without the caller's pointers: they are resolved in
-/// [`raw`](crate::raw).
+/// A `struct tcp_zerocopy_receive`, its pointers resolved by [`raw`](crate::raw).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZerocopyReceive {
     /// Where to map, in a range from [`Descriptors::mmap_reserve`].

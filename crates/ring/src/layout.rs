@@ -72,8 +72,7 @@ pub enum Op {
     Nop = 0,
     /// Accepts one connection, or with [`Submission::MULTISHOT`] all, on the listener `target`.
     Accept = 1,
-    /// Receives on `target`: by reference where bytes lie in the registered group `group`, else by
-    /// copy.
+    /// Receives on `target`: by reference where bytes lie in the group `group`, else by copy.
     ///
     /// On a connection up to `argument` bytes in all (0: no limit): once what is there, or with
     /// [`Submission::MULTISHOT`] until the limit, the end or a cancel. On a datagram socket one
@@ -88,8 +87,7 @@ pub enum Op {
     Shutdown = 4,
     /// Closes the socket `target`. Its operations end with `ECANCELED`.
     Close = 5,
-    /// Ends the receive or accept whose `user_data` is `argument` on `target`; with `target` 0, the
-    /// connect.
+    /// Ends `target`'s receive or accept with `user_data` `argument`; with `target` 0, the connect.
     Cancel = 6,
     /// Opens a connection to `address`; the completion has its handle. With a datagram socket as
     /// the `target`: makes `address` its peer, the destination of its sends and the only sender it

@@ -6,8 +6,7 @@
 //! counted ([`jumps`](Consumer::jumps)) and ignored.
 //!
 //! Entries are atomic words, so a side that writes where it must not causes invalid entries, never
-//! a data race. `sync` names the atomics, so that `tests/loom_ring.rs` can compile this very file
-//! against loom's.
+//! a data race. `sync` names the atomics, for `tests/loom_ring.rs` to replace.
 
 use core::marker::PhantomData;
 

@@ -1,10 +1,9 @@
 //! `bench receive`: what receiving costs the receiver, by copy, by mapping and in chunks.
 //!
 //! Over the pair link both hosts run on one thread: the sender's pages are those of a registered
-//! region, and the time of the receiver's stack and application is measured apart from the sender's.
-//! Over a tap a kernel socket sends. Beside it, in the same rounds, kernel sockets: `read`, and
-//! `TCP_ZEROCOPY_RECEIVE` for pages that were sent with `MSG_ZEROCOPY` and an MSS of whole pages, since
-//! no others can be mapped.
+//! region, and the receiver's time is measured apart. Over a tap a kernel socket sends. Beside it,
+//! in the same rounds, kernel sockets: `read`, and `TCP_ZEROCOPY_RECEIVE` for pages that were sent
+//! with `MSG_ZEROCOPY` and an MSS of whole pages.
 //!
 //! This file counts and prints; [`ours`] is how a host receives, [`kernel`] how a kernel socket does.
 

@@ -1,10 +1,9 @@
 //! `bench ring`: receive through rings, by copy and by reference.
 //!
 //! Over the pair link, both hosts on one thread in turns. By reference, the receiver has registered
-//! the sender's buffer, larger than any cache, as lent memory: nothing is copied. With `--place`, a
-//! queue of its end of the pair writes payload into a region instead: that copy is the device's.
-//! Over a tap, a kernel socket writes into the region of a queue. With `--udp` datagrams come
-//! instead of a stream.
+//! the sender's buffer as lent memory: nothing is copied. With `--place`, a queue of its end of the
+//! pair writes payload into a region instead: that copy is the device's. Over a tap, a kernel
+//! socket writes into a queue's region. With `--udp` datagrams come instead of a stream.
 
 mod ends;
 

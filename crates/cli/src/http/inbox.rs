@@ -1,5 +1,4 @@
-//! Received bytes that are not parsed yet: heads are copied for parsing, content passes as
-//! fragments.
+//! Received bytes that are not parsed yet: heads are copied, content passes as fragments.
 
 use std::collections::VecDeque;
 use std::io;

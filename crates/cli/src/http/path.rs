@@ -1,6 +1,5 @@
 //! From a request's path to an open file beneath the directory served. The kernel resolves it
-//! (`openat2`), so that no `..`, symbolic link or rename leads out; hostile paths are refused
-//! before.
+//! (`openat2`): no `..`, symbolic link or rename leads out; hostile paths are refused before.
 
 use std::ffi::OsStr;
 use std::fs::File;

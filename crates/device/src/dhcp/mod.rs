@@ -197,8 +197,7 @@ impl DhcpWatch {
     }
 }
 
-/// A device on whose link DHCP requests are answered. They do not reach the stack; every other
-/// frame passes unchanged.
+/// Answers DHCP requests on a device's link; every other frame passes unchanged.
 ///
 /// Leases are kept in memory. A client that asks for the address that it had before a restart keeps
 /// it, if no other client has it: this is the only server on the link.

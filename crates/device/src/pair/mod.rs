@@ -8,10 +8,9 @@
 //!   eventfd  <- rung by right                    eventfd  <- rung by left
 //! ```
 //!
-//! Each end belongs to one thread at a time, the two perhaps to different threads. If a ring is
-//! full, frames stay with the sender, so nothing is lost on a pair. An end whose peer is dropped
-//! receives what that had sent, and then the error [`DeviceError::Closed`], for good. What it sends
-//! is dropped and counted.
+//! Each end belongs to one thread at a time. If a ring is full, frames stay with the sender, so
+//! nothing is lost on a pair. An end whose peer is dropped receives what that had sent, and then
+//! the error [`DeviceError::Closed`], for good. What it sends is dropped and counted.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

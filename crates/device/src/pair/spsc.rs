@@ -96,8 +96,7 @@ impl<T> Producer<T> {
         if self.published == self.reserved {
             return false;
         }
-        // Release pairs with the Acquire in `Consumer::available`: the items are visible with the
-        // index.
+        // Release pairs with the Acquire in `Consumer::available`: the items come with the index.
         self.shared.tail.0.store(self.reserved, Ordering::Release);
         self.published = self.reserved;
         true

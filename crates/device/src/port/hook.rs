@@ -16,8 +16,7 @@ pub enum Verdict {
     Redirect(PortId),
 }
 
-/// Sees every frame that a port takes. The bytes are private: the stack parses what the hook
-/// leaves.
+/// Sees every frame that a port takes. The bytes are private: the stack parses what it leaves.
 pub trait EarlyHook: Send {
     /// Decides about a frame, which it may change.
     fn look(&mut self, frame: &mut RawFrame<'_>) -> Verdict;

@@ -1,5 +1,4 @@
-//! Variant of step R1, for several flows of a tap: the queues of one device, each with pages of its
-//! own.
+//! Variant of step R1, for several flows of a tap: queues of one device, each with its own pages.
 //!
 //! [`super::steer`] chooses a queue for each flow; here they are attached and read in turn.
 //!

@@ -180,8 +180,7 @@ impl Receiver {
         moved.into_iter().try_for_each(|frag| packet.push_frag(frag).ok())
     }
 
-    /// Makes a packet of the `len` bytes just read, of which `split` are in `front` and the rest
-    /// at the bulk writer's position.
+    /// Makes a packet of the `len` bytes just read: `split` in `front`, the rest behind the writer.
     fn packet(
         &mut self,
         lane: &mut Lane,

@@ -50,8 +50,7 @@ impl Tap {
             self.counters.tx_dropped_error += 1;
             return Ok(Sent::Done);
         };
-        // Both headers in one piece save the kernel one; they are private, so that what was checked
-        // is what is sent.
+        // Both headers in one piece save the kernel one; private, so that what is checked is sent.
         let mut front = [0; FRONT];
         let used = VNET_HEADER + packet.head().len();
         for (to, from) in front.iter_mut().zip(header.iter().chain(packet.head())) {

@@ -248,8 +248,7 @@ impl RingStream {
         Self { rings: rings.clone(), handle }
     }
 
-    /// The next bytes, up to `limit`, as soon as there are any; by reference if they lie in a registered
-    /// group and `group` names one.
+    /// The next bytes, up to `limit`; by reference if they lie in the registered group `group`.
     ///
     /// The future may be dropped at any time (a timeout, a `select!`): the next receive returns the bytes
     /// that it had received, whatever its limit.
@@ -287,8 +286,7 @@ impl RingStream {
         Received { len: buffers.iter().map(RingBuf::len).sum(), buffers }
     }
 
-    /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory may be used
-    /// again.
+    /// Sends `len` bytes from `offset` of a send group; how many, once the memory is free again.
     ///
     /// # Errors
     /// The error of the connection.

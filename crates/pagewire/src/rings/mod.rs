@@ -4,8 +4,7 @@
 //! defines their layout and operations. [`AsyncRings`] adds futures, and buffers whose drop gives their
 //! memory back.
 //!
-//! Submitting, receiving and giving buffers back take no lock. [`Rings::flush`] wakes the driver only if
-//! it sleeps.
+//! Submitting, receiving and giving back take no lock. [`Rings::flush`] wakes a sleeping driver.
 //!
 //! ```no_run
 //! use pagewire::device::Rule;

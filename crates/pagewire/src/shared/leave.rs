@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A connection whose peer has acknowledged everything is not reset: the peer may not have read it
-//! yet. The end is over when the devices are dropped, so that another host can open them; only then is
-//! the report given.
+//! yet. The end is over when the devices are dropped; only then is the report given.
 //!
 //! The thread that drives the host takes the steps ([`Inner::leave`]): its driver, or the caller of
 //! [`Host::shutdown`](crate::Host::shutdown) of a host without one. A request only sets flags and waits,

@@ -280,8 +280,7 @@ impl PipeEnd {
         &self.pipe
     }
 
-    /// Waits, at an end that writes for room (`EPIPE` without a reader), at one that reads for bytes
-    /// or the end.
+    /// Waits for room at the end that writes (`EPIPE` without a reader), or for bytes at the other.
     pub(crate) fn wait<B: Backend>(
         &self,
         runtime: &Runtime<B>,

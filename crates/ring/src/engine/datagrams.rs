@@ -1,9 +1,8 @@
 //! Datagram sockets (RFC 768), where they differ from connections.
 //!
-//! A datagram is delivered whole and in one completion: it waits until there is room for all its
-//! entries and copies (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile
-//! the next ones wait in the socket's bounded queue; beyond it they are dropped and counted
-//! ([`Completion::dropped`]).
+//! A datagram is delivered whole and in one completion: it waits until there is room for all of it
+//! (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile the next ones wait
+//! in the socket's bounded queue; beyond it they are dropped and counted ([`Completion::dropped`]).
 
 use std::net::SocketAddr;
 

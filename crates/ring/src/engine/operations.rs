@@ -60,8 +60,7 @@ impl Engine {
 
     /// Whether there is room to answer a submission.
     pub(super) fn can_answer(&mut self) -> bool {
-        // One for the answer, and those that a close or a cancel ends. Waiting completions come
-        // first, or they would pile up.
+        // One for the answer, and those that a close or a cancel ends; waiting ones come first.
         self.completions.free() >= 4 && self.waiting.is_empty()
     }
 

@@ -1,5 +1,4 @@
-//! Sockets that wait for room in a ring. Each costs one check, and the next one when it has an
-//! event or room is made.
+//! Sockets that wait for room in a ring. Each costs one check, and another at an event or room.
 
 use std::collections::VecDeque;
 
