@@ -92,7 +92,7 @@ fn plugged(options: &StreamOptions, path: &Path) -> Result<(Host, u32), Failure>
 fn from_guest(listener: &TcpListener, reader: Reader, seconds: f64) -> Result<Round, Failure> {
     let (connection, _) = listener.accept()?;
     connection.set_read_timeout(Some(PATIENCE))?;
-    let round = receive(&connection, reader, seconds);
+    let round = receive(&connection, reader, seconds, || {});
     connection.abort();
     round
 }

@@ -248,25 +248,11 @@ impl Bench {
             });
             let receiving = scope.spawn(|| -> Result<Round, Failure> {
                 pin(self.sides.right);
-                let result = (|| {
-                    let mut meter = Meter::new(self.seconds);
-                    let mut frags: Vec<Frag> = Vec::new();
-                    loop {
-                        match would_block(receiver.recv_into(RECV_PIECE, &mut frags))? {
-                            Some(0) => {
-                                return Err(Failure::Failed("the sender ended too early".into()));
-                            }
-                            Some(n) => {
-                                frags.drain(..).for_each(|frag| reader.see_frag(&frag));
-                                if let Some(round) = meter.count(n) {
-                                    return Ok(round);
-                                }
-                            }
-                            None if !right.turn() => std::hint::spin_loop(),
-                            None => {}
-                        }
+                let result = receive(&receiver, reader, self.seconds, || {
+                    if !right.turn() {
+                        std::hint::spin_loop();
                     }
-                })();
+                });
                 done.store(true, Ordering::Relaxed);
                 result
             });
@@ -301,7 +287,7 @@ impl Bench {
                 let listener = host.listen(on)?;
                 let sending = scope.spawn(move || self.kernel_sends(on));
                 let connection = patient(accept(&listener, nap))?;
-                let round = receive(&connection, reader, self.seconds);
+                let round = receive(&connection, reader, self.seconds, || {});
                 connection.abort();
                 drop(connection);
                 joined(sending)?;
@@ -335,17 +321,25 @@ impl Bench {
     }
 }
 
-fn receive(connection: &TcpStream, reader: Reader, seconds: f64) -> Result<Round, Failure> {
+/// Reads for a round; calls `idle` where a stream that does not wait has nothing.
+fn receive(
+    connection: &TcpStream,
+    reader: Reader,
+    seconds: f64,
+    idle: impl Fn(),
+) -> Result<Round, Failure> {
     let mut meter = Meter::new(seconds);
     let mut frags: Vec<Frag> = Vec::new();
     loop {
-        let n = connection.recv_into(RECV_PIECE, &mut frags)?;
-        if n == 0 {
-            return Err(Failure::Failed("the sender ended too early".into()));
-        }
-        frags.drain(..).for_each(|frag| reader.see_frag(&frag));
-        if let Some(round) = meter.count(n) {
-            return Ok(round);
+        match would_block(connection.recv_into(RECV_PIECE, &mut frags))? {
+            Some(0) => return Err(Failure::Failed("the sender ended too early".into())),
+            Some(n) => {
+                frags.drain(..).for_each(|frag| reader.see_frag(&frag));
+                if let Some(round) = meter.count(n) {
+                    return Ok(round);
+                }
+            }
+            None => idle(),
         }
     }
 }
