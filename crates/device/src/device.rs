@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf};
 
 use crate::limits::MAX_MTU;
 use crate::steering::Steering;
@@ -57,6 +57,26 @@ pub struct Capabilities {
     pub queues: usize,
     /// Payload reaches the peer as the same memory.
     pub by_reference: bool,
+}
+
+impl Capabilities {
+    /// An Ethernet device with one queue that takes over checksums and segmentation.
+    pub const fn offloading(mac: [u8; 6], mtu: usize) -> Self {
+        Self {
+            medium: Medium::Ethernet,
+            mac,
+            mtu,
+            max_super_frame: MAX_MTU,
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Native,
+            queues: 1,
+            by_reference: false,
+        }
+    }
 }
 
 /// Capabilities of a wrapper that reads headers: super-frames only as long as these can express.

@@ -8,7 +8,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Instant, MemError, PacketBuf, PagePool, PageWriter, TxChecksum,
 };
 
-use crate::limits::{ETHERNET, MAX_IP_PACKET, POOL_BYTES, SNIFFED_PACKETS};
+use crate::limits::{ETHERNET, POOL_BYTES, SNIFFED_PACKETS};
 
 /// A packet that the stack sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,17 +54,9 @@ impl Wire {
     pub fn capabilities(mtu: usize) -> Capabilities {
         Capabilities {
             medium: Medium::Ip,
-            mac: [0; 6],
-            mtu,
-            max_super_frame: MAX_IP_PACKET,
             rx_checksum: false,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: pagewire_mem::limits::MAX_FRAGS,
             header_split: HeaderSplit::None,
-            queues: 1,
-            by_reference: false,
+            ..Capabilities::offloading([0; 6], mtu)
         }
     }
 

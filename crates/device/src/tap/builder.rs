@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire_mem::{MAX_FRAGS, PagePool};
+use pagewire_mem::PagePool;
 use rustix::io::Errno;
 
 use super::limits::{
@@ -15,7 +15,7 @@ use super::limits::{
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
-use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+use crate::{Capabilities, DeviceError, HeaderSplit};
 
 /// Settings of a [`Tap`].
 ///
@@ -146,20 +146,9 @@ impl TapBuilder {
         for &(address, prefix) in &settings.addresses {
             add_address(&netlink, found.index, &name, address, prefix)?;
         }
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: self.mac.unwrap_or_else(|| derive_mac(found.mac)),
-            mtu: self.mtu.unwrap_or(found.mtu),
-            max_super_frame: usize::from(u16::MAX),
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Predicted,
-            queues,
-            by_reference: false,
-        };
+        let mac = self.mac.unwrap_or_else(|| derive_mac(found.mac));
+        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(found.mtu));
+        let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
         let mut spare = Some(spare);
         let make = |fd| {
             let pool = PagePool::new("pagewire-tap", settings.pool_bytes).map_err(|e| {

@@ -5,8 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagewire_mem::MAX_FRAGS;
-
 use super::allowance::FrontEndLimits;
 use super::control::{Control, Source, listen};
 use super::events::{Bell, Events};
@@ -18,7 +16,7 @@ use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
-use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+use crate::{Capabilities, DeviceError, Medium};
 
 /// Settings of a [`VhostUser`].
 ///
@@ -177,22 +175,10 @@ impl VhostUserBuilder {
         let session = Session::new(features::offered(pairs), &events, &standing);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
-        let mtu = self.mtu.unwrap_or(1500);
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: self.mac.unwrap_or_else(|| derive_mac(path)),
-            mtu,
-            // Super-frames are cut in software for a guest that takes none.
-            max_super_frame: MAX_MTU,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: pairs,
-            by_reference: false,
-        };
+        let mac = self.mac.unwrap_or_else(|| derive_mac(path));
+        // Super-frames are cut in software for a guest that takes none.
+        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(1500));
+        let capabilities = Capabilities { queues: pairs, ..card };
         Ok(VhostUser::over(control, capabilities, events, receiver))
     }
 
