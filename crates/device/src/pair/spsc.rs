@@ -7,9 +7,8 @@
 //!
 //! Both indices count up for ever; a mask gives the slot. Each side keeps the last value it saw of
 //! the other's index and reads it again only when that one says full or empty, so in a steady flow
-//! a cache line travels once a burst, not once a frame: the producer fills slots with
-//! [`push`](Producer::push) and shows them together with [`publish`](Producer::publish); the
-//! consumer takes with [`pop`](Consumer::pop) and gives the slots back together with
+//! a cache line travels once a burst: the producer shows what it [pushed](Producer::push) with
+//! [`publish`](Producer::publish), the consumer gives slots back with
 //! [`release`](Consumer::release).
 //!
 //! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against loom's.

@@ -1,9 +1,8 @@
 //! Variant of step R1, for several bulk flows of a tap: each is received by a queue of its own.
 //!
 //! Payload fills pages without holes only if the driver knows its flow before it reads. The order
-//! of frames does not tell: eight senders' frames arrive in nearly any order. A wrong guess is
-//! expensive: a super-frame's length is a multiple of the MSS and not of the page, so it would have
-//! to be copied to its flow's pages.
+//! of frames does not tell, and a wrong guess is expensive: a super-frame's length is no multiple
+//! of the page, so it would have to be copied to its flow's pages.
 //!
 //! But the kernel delivers a flow to the queue of a tap that last sent for it. So a tap that was
 //! made here has spare queues, detached until they are needed. A bulk flow that runs beside another

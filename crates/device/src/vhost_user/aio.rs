@@ -8,8 +8,7 @@
 //!                             names, and where the counter is full it stays full
 //! ```
 //!
-//! Checking the counter first (`poll`) does not help: it may be filled between the check and the
-//! write. `pwritev2` with `RWF_NOWAIT` is refused for eventfds.
+//! Checking the counter first (`poll`) leaves a gap; `pwritev2` refuses `RWF_NOWAIT` for eventfds.
 
 use std::ffi::c_long;
 use std::io;
