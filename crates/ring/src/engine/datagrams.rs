@@ -10,7 +10,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{BindOptions, Error, Readiness, SocketId, Stack};
 
 use super::operations::Answer;
-use super::{EISCONN, Endpoint, Engine, Kind, Socket};
+use super::{EISCONN, Endpoint, Engine, Kind};
 use crate::counters::Counters;
 use crate::layout::{Address, Completion};
 
@@ -72,15 +72,10 @@ impl Engine {
         on: SocketAddr,
         user_data: u64,
     ) -> Answer {
-        let errno = |error: Error| error.errno();
-        let id = stack.bind_udp(on, BindOptions::default()).map_err(errno)?;
-        let local = stack.local_addr(id).map_err(errno)?;
-        let socket = Socket::new(id, Kind::Open(Endpoint::datagrams()));
-        let Ok(handle) = self.sockets.insert(socket) else {
-            stack.close(now, id);
-            return Err(Error::TooManySockets.errno());
-        };
-        self.handle_of.insert(id.into(), handle);
+        let id = stack.bind_udp(on, BindOptions::default()).map_err(Error::errno)?;
+        let local = stack.local_addr(id).map_err(Error::errno)?;
+        let handle = self.own(now, stack, id, Kind::Open(Endpoint::datagrams()));
+        let handle = handle.map_err(Error::errno)?;
         let address = Address::new(local);
         self.post(Completion { user_data, handle, address, ..Completion::default() });
         Ok(None)

@@ -246,6 +246,23 @@ impl Engine {
         Some(handle)
     }
 
+    /// Makes a handle for a new socket, or closes it.
+    fn own(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        id: impl Into<SocketId>,
+        kind: Kind,
+    ) -> Result<u64, Error> {
+        let id = id.into();
+        let Ok(handle) = self.sockets.insert(Socket::new(id, kind)) else {
+            stack.close(now, id);
+            return Err(Error::TooManySockets);
+        };
+        self.handle_of.insert(id, handle);
+        Ok(handle)
+    }
+
     /// Closes every socket when the application is gone. The engine's drop releases its memory.
     pub fn close_all(&mut self, now: Instant, stack: &mut Stack) {
         for socket in self.sockets.values_mut() {

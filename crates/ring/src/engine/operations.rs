@@ -243,23 +243,11 @@ impl Engine {
                 Err(Error::WouldBlock) => return Outcome::Idle,
                 accepted => accepted,
             };
-            let adopted = match accepted {
-                Ok((connection, _)) => {
-                    let kind = Kind::Open(Box::default());
-                    match self.sockets.insert(Socket::new(connection, kind)) {
-                        Ok(handle) => {
-                            self.handle_of.insert(connection.into(), handle);
-                            self.look_at(handle);
-                            Ok(handle)
-                        }
-                        Err(_) => {
-                            stack.close(now, connection);
-                            Err(Error::TooManySockets)
-                        }
-                    }
-                }
-                Err(error) => Err(error),
-            };
+            let adopted = accepted.and_then(|(connection, _)| {
+                let handle = self.own(now, stack, connection, Kind::Open(Box::default()))?;
+                self.look_at(handle);
+                Ok(handle)
+            });
             let goes_on = multishot && adopted.is_ok();
             if !goes_on
                 && let Some(Socket { kind: Kind::Listener { accept }, .. }) =
