@@ -17,7 +17,6 @@ use crate::machine::joined;
 pub(crate) const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// See [`LEFT`]. Over a tap it is the kernel's.
 pub(crate) const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// See [`LEFT`].
 pub(crate) const PORT: u16 = 9000;
 
 /// Bytes handed to a connection at once.

@@ -280,7 +280,6 @@ pub(crate) struct FetchOptions {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }
@@ -324,7 +323,6 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
-    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }

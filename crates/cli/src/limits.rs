@@ -15,7 +15,6 @@ pub(crate) const CLIENT_PREFIX: u32 = 64;
 
 /// Parts of [`CROWDED_OF`] of the connections from which on none is kept open for another request.
 pub(crate) const CROWDED: usize = 3;
-/// See [`CROWDED`].
 pub(crate) const CROWDED_OF: usize = 4;
 
 /// Bytes in a second that a client must receive, by default: less than GPRS carries.
@@ -50,7 +49,6 @@ pub(crate) const PROXY_LOOK: Duration = Duration::from_millis(100);
 
 /// Lines about refused upstreams within [`REFUSAL_LINES_TIME`]; further ones are counted.
 pub(crate) const MAX_REFUSAL_LINES: u32 = 20;
-/// See [`MAX_REFUSAL_LINES`].
 pub(crate) const REFUSAL_LINES_TIME: Duration = Duration::from_secs(1);
 
 /// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4.

@@ -24,7 +24,6 @@ pub(super) const ENTRIES: u32 = 16_384;
 
 /// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB.
 const BURST_BYTES: usize = 512 << 10;
-/// See [`BURST_BYTES`].
 const BURST: usize = 64;
 
 /// A kernel's flow comes by the queue by which the last frame to it left, for three seconds.
