@@ -26,7 +26,7 @@ impl Chunk {
         self.frag.is_empty()
     }
 
-    /// The bytes, unless others may change them: a file's that were sent over a by-reference link.
+    /// The bytes, unless others may change them: those of a file sent over a by-reference link.
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.frag.as_slice()
     }

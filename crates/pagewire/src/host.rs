@@ -530,7 +530,7 @@ impl Builder {
     }
 
     /// How long a host may deliver after the drop of its last handle, or at the end of the process,
-    /// before it resets connections; see [`Host::shutdown`]. Two seconds by default.
+    /// before it resets connections; see [`Host::shutdown`]. Two seconds by default; zero: at once.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self

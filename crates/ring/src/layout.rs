@@ -70,7 +70,7 @@ pub trait Words: Copy {
 pub enum Op {
     /// Completes with 0.
     Nop = 0,
-    /// Accepts one connection, or with [`Submission::MULTISHOT`] all, on the listener `target`.
+    /// Accepts on the listener `target` (all: [`Submission::MULTISHOT`]), and reports the handle.
     Accept = 1,
     /// Receives on `target`: by reference where bytes lie in the group `group`, else by copy.
     ///
@@ -93,7 +93,7 @@ pub enum Op {
     /// the `target`: makes `address` its peer, the destination of its sends and the only sender it
     /// receives from, whose errors it reports; no address: removes the peer.
     Connect = 7,
-    /// Opens a datagram socket on `address` (port 0: a free one); the completion has both.
+    /// Opens a datagram socket on `address` (port 0: any); the completion has handle and address.
     Bind = 8,
 }
 
