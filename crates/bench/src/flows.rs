@@ -19,6 +19,7 @@ use crate::source::Source;
 
 /// What failed, if one of them did.
 const CONNECTION: &str = "a connection of the measurement";
+pub(crate) const SOCKET: &str = "a socket of the measurement";
 
 /// How long connections may take to be set up over a bad path, one after the other.
 const SETUP: Duration = Duration::from_secs(60);
@@ -52,8 +53,7 @@ impl Traffic {
         Self { inspected, ..Self::default() }
     }
 
-    /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
-    /// `length`, by class, and ends the round.
+    /// Counts what arrives for `length`, by class, once all are open and `warm_up` has passed.
     pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
         let deadline = Instant::now() + SETUP;
         while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pagewire::{Builder, Host, TcpListener, TcpStream};
+use pagewire::{Builder, Host, SendBuf, TcpListener, TcpStream};
 use pagewire_device::{Device, Pair, PairConfig, PairEnd, Pcap, PcapConfig, Tap};
+use pagewire_mem::Frag;
 
 use crate::failure::{Because, Failure};
 use crate::kernel::{PATIENCE, enter_namespace};
@@ -16,7 +17,6 @@ use crate::machine::joined;
 pub(crate) const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// See [`LEFT`]. Over a tap it is the kernel's.
 pub(crate) const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// See [`LEFT`].
 pub(crate) const PORT: u16 = 9000;
 
 /// Bytes handed to a connection at once.
@@ -39,14 +39,21 @@ pub(crate) fn pair(mtu: Option<u32>) -> Result<(PairEnd, PairEnd, u32), Failure>
     Ok((left, right, mtu))
 }
 
-/// Two hosts without driver threads at the ends of a pair link, and its MTU.
-pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
+/// Two hosts at the ends of a pair link, with settings, and its MTU.
+pub(crate) fn on_a_pair(
+    mtu: Option<u32>,
+    set: impl Fn(Builder) -> Builder,
+) -> Result<(Host, Host, u32), Failure> {
     let (left, right, mtu) = pair(mtu)?;
-    Ok((on(left, LEFT).manual().start()?, on(right, RIGHT).manual().start()?, mtu))
+    Ok((set(on(left, LEFT)).start()?, set(on(right, RIGHT)).start()?, mtu))
 }
 
-/// A tap in a new network namespace, which this thread enters, and the tap's MTU. The machine's network
-/// is not touched, and the namespace ends with its threads.
+/// [`on_a_pair`], without driver threads.
+pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
+    on_a_pair(mtu, Builder::manual)
+}
+
+/// A tap in a new network namespace, which this thread enters, and the tap's MTU.
 pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
     enter_namespace()?;
     let mut tap = Tap::builder().name("pwbench").host_address(format!("{kernel}/24"));
@@ -124,6 +131,26 @@ pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io:
             }
             Err(e) => return Err(e),
         }
+    }
+}
+
+/// Pieces for a stream on which calls do not wait.
+pub(crate) struct Feed<I> {
+    pieces: I,
+    pending: SendBuf,
+}
+
+impl<I: Iterator<Item = Frag>> Feed<I> {
+    pub(crate) fn new(pieces: I) -> Self {
+        Self { pieces, pending: SendBuf::default() }
+    }
+
+    /// Sends what there is room for; `None`: there is none.
+    pub(crate) fn send(&mut self, to: &TcpStream) -> Result<Option<usize>, Failure> {
+        if self.pending.is_empty() {
+            self.pending = self.pieces.next().map(SendBuf::from).unwrap_or_default();
+        }
+        would_block(to.send_some(&mut self.pending))
     }
 }
 

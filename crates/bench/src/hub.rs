@@ -1,7 +1,5 @@
-//! A hub in user space: devices whose frames go to each other, on a thread of their own.
-//!
-//! With a fault wrapper around one of them, the hub is a bad path between that one and all others: two
-//! kernels then have the path of a host on a wrapped device.
+//! A hub in user space: devices whose frames go to each other, on a thread of their own. With a
+//! fault wrapper around one of them, two kernels have the path of a host on a wrapped device.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,8 +1,7 @@
 //! `bench idle`: what an established connection costs while nothing happens on it.
 //!
-//! So many connections between two hosts of this process over the pair link: each is an end in either
-//! stack. The growth of the process's resident memory, divided by the number of ends, is the cost of
-//! one: the connection, its place in the tables, its timers, and the application's handle.
+//! Both ends of each are in this process, over the pair link. The growth of its resident memory,
+//! divided by the number of ends, is the cost: connection, tables, timers, and handle.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,7 +10,7 @@ use std::time::Instant;
 use pagewire::{Host, TcpStream};
 
 use crate::failure::{Because, Failure};
-use crate::hosts::{self, LEFT, RIGHT, accept};
+use crate::hosts::{RIGHT, accept, on_a_pair};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, joined};
 use crate::options::IdleOptions;
@@ -26,7 +25,7 @@ const PER_PORT: u32 = 20_000;
 const WARM_UP: u32 = 64;
 
 pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
-    let (left, right) = hosts()?;
+    let (left, right, _) = on_a_pair(None, |host| host)?;
     let _warm = open(&left, &right, WARM_UP, FIRST_PORT)?;
     let before = resident()?;
     let started = Instant::now();
@@ -59,11 +58,6 @@ pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
     print(&[record], options.json, &heading, columns);
     drop(held);
     Ok(())
-}
-
-fn hosts() -> Result<(Host, Host), Failure> {
-    let (left, right, _) = hosts::pair(None)?;
-    Ok((hosts::on(left, LEFT).start()?, hosts::on(right, RIGHT).start()?))
 }
 
 /// Opens `count` connections and keeps both ends.

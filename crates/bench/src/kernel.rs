@@ -189,12 +189,10 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
     Ok(connection)
 }
 
-/// Sets `SO_ZEROCOPY` on a kernel socket.
 pub(crate) fn set_zerocopy(socket: impl AsFd) -> io::Result<()> {
     set_socket_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
 }
 
-/// Sends with `MSG_ZEROCOPY`.
 pub(crate) fn send_zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let zerocopy = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned());
     Ok(rustix::net::send(socket, bytes, zerocopy | SendFlags::NOSIGNAL)?)
@@ -250,60 +248,85 @@ pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u
             pin(sides.right);
             let Ok(mut connection) = accept(&listener) else { return };
             let _ = (connection.set_nodelay(true), connection.set_nonblocking(true));
-            let mut buffer = vec![0; size];
-            while poll(|| connection.read(&mut buffer), size).is_ok() {
-                if poll_write(&mut connection, &buffer).is_err() {
-                    return;
-                }
-            }
+            poll_pong(&mut connection, size, || false, std::hint::spin_loop);
         });
         let pinging = scope.spawn(move || -> Result<Vec<u32>, Failure> {
             pin(sides.left);
             let mut connection = connect(to)?;
             let set = connection.set_nodelay(true).and_then(|()| connection.set_nonblocking(true));
             set.because(SOCKET)?;
-            let mut buffer = vec![0x55; size];
-            let mut samples = Samples::new(seconds);
-            loop {
-                let started = Instant::now();
-                poll_write(&mut connection, &buffer).because(SOCKET)?;
-                poll(|| connection.read(&mut buffer), size).because(SOCKET)?;
-                if samples.add(started) {
-                    return Ok(samples.finish());
-                }
-            }
+            poll_ping(&mut connection, size, seconds, std::hint::spin_loop).because(SOCKET)
         });
         joined(pinging)
     })
 }
 
-/// Repeats a call that does not wait until it has moved `size` bytes in all. Longer messages overwrite
-/// the buffer's start; its content is not used.
-pub(crate) fn poll(mut call: impl FnMut() -> io::Result<usize>, size: usize) -> io::Result<()> {
+/// Sends `size` bytes again and again, and takes as many back; times in nanoseconds. Calls on the
+/// stream do not wait: `idle` is called where they would.
+pub(crate) fn poll_ping(
+    stream: &mut (impl Read + Write),
+    size: usize,
+    seconds: f64,
+    idle: impl Fn(),
+) -> io::Result<Vec<u32>> {
+    let mut buffer = vec![0x55; size];
+    let mut samples = Samples::new(seconds);
+    loop {
+        let started = Instant::now();
+        poll_write(stream, &buffer, &idle)?;
+        poll_read(|| stream.read(&mut buffer), size, &idle)?;
+        if samples.add(started) {
+            return Ok(samples.finish());
+        }
+    }
+}
+
+/// The other side of [`poll_ping`], until it is over.
+pub(crate) fn poll_pong(
+    stream: &mut (impl Read + Write),
+    size: usize,
+    over: impl Fn() -> bool,
+    idle: impl Fn(),
+) {
+    let mut buffer = vec![0; size];
+    loop {
+        let read = || if over() { Ok(0) } else { stream.read(&mut buffer) };
+        let read = poll_read(read, size, &idle);
+        if read.and_then(|()| poll_write(stream, &buffer, &idle)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Repeats a call until it has read `size` bytes, which overwrite each other.
+fn poll_read(
+    mut call: impl FnMut() -> io::Result<usize>,
+    size: usize,
+    idle: impl Fn(),
+) -> io::Result<()> {
     let mut moved = 0;
     while moved < size {
         match call() {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => moved += n,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => idle(),
             Err(e) => return Err(e),
         }
     }
     Ok(())
 }
 
-pub(crate) fn poll_write(connection: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+fn poll_write(stream: &mut impl Write, mut bytes: &[u8], idle: impl Fn()) -> io::Result<()> {
     while !bytes.is_empty() {
-        match connection.write(bytes) {
+        match stream.write(bytes) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => idle(),
             Err(e) => return Err(e),
         }
     }
     Ok(())
 }
 
-/// Moves this thread into a new network namespace.
 pub(crate) fn enter_namespace() -> Result<(), Failure> {
     new_network_namespace().map_err(|e| {
         let why = format!("{e}; this measurement needs root (CAP_SYS_ADMIN)");
@@ -311,8 +334,7 @@ pub(crate) fn enter_namespace() -> Result<(), Failure> {
     })
 }
 
-/// Whether threads of this process may do that, to be checked first. Tries it on a thread of its own,
-/// with which the namespace ends.
+/// Checks first whether threads of this process may do that, on a thread of its own.
 pub(crate) fn check_privilege() -> Result<(), Failure> {
     on_a_thread(enter_namespace)
 }

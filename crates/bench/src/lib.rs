@@ -1,8 +1,6 @@
-//! `pagewire bench`: measurements whose figures can be compared.
-//!
-//! Every engine runs in every round; the first round warms up and does not count; medians are printed
-//! with the spread. `report` has the form of the results, `source` what is sent, `meter` how a round is
-//! measured, `hosts` our sockets and `kernel` the kernel's that run beside them.
+//! `pagewire bench`: measurements whose figures can be compared. Every engine runs in every round;
+//! the first round warms up; medians are printed with the spread. Read `report` (results), `source`
+//! (what is sent), `meter` (a round), `hosts` (our sockets) and `kernel` first.
 
 #![deny(unsafe_code)]
 

@@ -19,7 +19,6 @@ pub(crate) struct Meter {
     bytes: u64,
 }
 
-/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) bytes: u64,
@@ -92,8 +91,7 @@ impl Samples {
     }
 }
 
-/// Measures every line once in each round, and keeps the results: the first round warms up and does
-/// not count.
+/// Measures every line once in each round; the first round warms up and does not count.
 pub(crate) fn in_turns<L, R>(
     rounds: u16,
     lines: &mut [L],

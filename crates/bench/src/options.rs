@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
+use crate::source::Reader;
+
 /// What `pagewire bench --help` ends with.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -177,7 +179,6 @@ pub(crate) struct BenchCommon {
     pub(crate) stats: bool,
 }
 
-/// `pagewire bench stream`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamOptions {
     /// Kind of link
@@ -210,7 +211,6 @@ pub(crate) struct StreamOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench send`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SendOptions {
     /// Kind of link; over a tap the peer is a kernel socket (root)
@@ -256,7 +256,6 @@ pub(crate) enum Taking {
     Copy,
 }
 
-/// `pagewire bench path`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PathOptions {
     /// Packets that are lost, each way; repeatable, or with commas between
@@ -296,7 +295,6 @@ pub(crate) struct PathOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench share`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ShareOptions {
     /// Rate of the bottleneck, as in 20mbit
@@ -363,7 +361,6 @@ pub(crate) enum Direction {
     Receive,
 }
 
-/// `pagewire bench receive`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReceiveOptions {
     /// Kind of link; over a tap kernel sockets send (root)
@@ -379,8 +376,8 @@ pub(crate) struct ReceiveOptions {
     pub(crate) flows: u16,
 
     /// Whether the receiver touches every byte
-    #[arg(long, value_enum, default_value_t = ReaderKind::None, value_name = "READER")]
-    pub(crate) reader: ReaderKind,
+    #[arg(long, value_enum, default_value_t = Reader::None, value_name = "READER")]
+    pub(crate) reader: Reader,
 
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -410,26 +407,6 @@ pub(crate) enum ReceiveMode {
     Chunks,
 }
 
-impl ReceiveMode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Map => "map",
-            Self::Chunks => "chunks",
-        }
-    }
-}
-
-/// What a receiver does with the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReaderKind {
-    /// Nothing
-    None,
-    /// Sums every byte
-    Sum,
-}
-
-/// `pagewire bench ring`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RingOptions {
     /// Kind of link; over a tap the sender is a kernel socket (root)
@@ -467,7 +444,6 @@ pub(crate) struct RingOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench rr`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RrOptions {
     /// Bytes each way
@@ -487,7 +463,6 @@ pub(crate) struct RrOptions {
     pub(crate) common: BenchCommon,
 }
 
-/// `pagewire bench idle`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct IdleOptions {
     /// Established connections
@@ -499,7 +474,6 @@ pub(crate) struct IdleOptions {
     pub(crate) json: bool,
 }
 
-/// `pagewire bench port`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PortOptions {
     /// Bytes of a frame, its Ethernet header included; several with commas
@@ -531,6 +505,11 @@ pub(crate) enum PortPath {
     HookDrop,
     /// Written to a tap of the kernel
     KernelTap,
+}
+
+/// The name of a value on the command line, which results use, too.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Most bytes of one send: above the longest of the source document, far below the source's buffer.

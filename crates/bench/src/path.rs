@@ -5,10 +5,8 @@
 //!   kernel -- tap -- hub -- fault -- tap -- kernel
 //! ```
 //!
-//! Both have one fault wrapper with equal seeds, which cuts super-frames first, so that packets are
-//! lost as on a wire. Every kernel has its own network namespace for the round, so that no path is
-//! remembered and the machine's network is not touched. Kernel sockets use CUBIC and the machine's
-//! buffer sizes.
+//! Both have fault wrappers with equal seeds, which cut super-frames first. Every kernel has its
+//! own network namespace for the round, so that no path is remembered. Kernel sockets use CUBIC.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +17,7 @@ use pagewire::Host;
 use pagewire_device::{Chance, Fault, FaultConfig, Tap};
 
 use crate::failure::{Because, Failure};
-use crate::flows::{Traffic, host_receive, host_send, kernel_receive, kernel_send};
+use crate::flows::{SOCKET, Traffic, host_receive, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
@@ -28,9 +26,6 @@ use crate::meter::{Round, Spread};
 use crate::options::{Direction, PathOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
-
-/// What failed, if one did.
-const SOCKET: &str = "a socket of the measurement";
 
 /// From this loss on, one connection is slow and its rate random: several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);
@@ -107,14 +102,10 @@ impl Case {
     }
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Kernel to kernel.
     Kernel,
-    /// Pagewire to the kernel.
     Send,
-    /// The kernel to Pagewire.
     Receive,
 }
 

@@ -62,8 +62,7 @@ pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
     (x * scale).round() / scale
 }
 
-/// Prints all lines: one object each, or a table under a heading, of the columns that are named with
-/// spaces between.
+/// Prints all lines: one object each, or a table of the named columns under a heading.
 pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &str) {
     if json {
         for record in records {

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pagewire::{Builder, Host, TcpStream};
+use pagewire::TcpStream;
 
 use crate::failure::{Because, Failure};
-use crate::hosts::{self, LEFT, RIGHT, accept, connect_in_turns};
-use crate::kernel::{self, PATIENCE};
+use crate::hosts::{RIGHT, accept, connect_in_turns, hosts_in_turns, on_a_pair};
+use crate::kernel::{self, PATIENCE, poll_ping, poll_pong};
 use crate::machine::{Machine, Sides, joined, nap, pin};
-use crate::meter::{Round, Samples, Spread, in_turns, percentile};
+use crate::meter::{Round, Spread, in_turns, percentile};
 use crate::options::RrOptions;
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
@@ -98,57 +98,24 @@ impl Engine {
 
 /// Two hosts, each polled by its own thread.
 fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>, Failure> {
-    let (left, right) = hosts(true)?;
+    let (left, right, _) = hosts_in_turns(None)?;
     let (mut client, mut server) = connect_in_turns(&left, &right)?;
     let done = AtomicBool::new(false);
     let samples = std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(sides.right);
-            let mut buffer = vec![0; size];
-            let mut have = 0;
-            while !done.load(Ordering::Relaxed) {
-                match server.read(buffer.get_mut(have..).unwrap_or_default()) {
-                    Ok(0) => return,
-                    Ok(n) => have += n,
-                    Err(_) => {
-                        right.turn();
-                    }
-                }
-                if have == size {
-                    have = 0;
-                    let turned = || right.turn();
-                    if write_all(&mut server, &buffer, turned).is_err() {
-                        return;
-                    }
-                }
-            }
+            let over = || done.load(Ordering::Relaxed);
+            poll_pong(&mut server, size, over, || {
+                right.turn();
+            });
         });
         let pinging = scope.spawn(|| -> Result<Vec<u32>, Failure> {
             pin(sides.left);
-            let result = (|| {
-                let mut buffer = vec![0x55; size];
-                let mut samples = Samples::new(seconds);
-                loop {
-                    let started = Instant::now();
-                    write_all(&mut client, &buffer, || left.turn())?;
-                    let mut have = 0;
-                    while have < size {
-                        match client.read(buffer.get_mut(have..).unwrap_or_default()) {
-                            Ok(0) => return Err(Failure::Failed("the peer went away".into())),
-                            Ok(n) => have += n,
-                            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                                left.turn();
-                            }
-                            Err(e) => return Err(e.into()),
-                        }
-                    }
-                    if samples.add(started) {
-                        return Ok(samples.finish());
-                    }
-                }
-            })();
+            let samples = poll_ping(&mut client, size, seconds, || {
+                left.turn();
+            });
             done.store(true, Ordering::Relaxed);
-            result
+            Ok(samples?)
         });
         joined(pinging)
     })?;
@@ -156,33 +123,6 @@ fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>
         eprint!("{}{}", left.stats(), right.stats());
     }
     Ok(samples)
-}
-
-fn write_all(
-    stream: &mut impl Write,
-    mut bytes: &[u8],
-    mut turn: impl FnMut() -> bool,
-) -> Result<(), Failure> {
-    while !bytes.is_empty() {
-        match stream.write(bytes) {
-            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                turn();
-            }
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-fn hosts(manual: bool) -> Result<(Host, Host), Failure> {
-    // Without spinning: a reader that finds nothing sleeps at once.
-    hosts_with(|host| if manual { host.manual() } else { host.spin(Duration::ZERO) })
-}
-
-fn hosts_with(set: impl Fn(Builder) -> Builder) -> Result<(Host, Host), Failure> {
-    let (left, right, _) = hosts::pair(None)?;
-    Ok((set(hosts::on(left, LEFT)).start()?, set(hosts::on(right, RIGHT)).start()?))
 }
 
 /// One thread's share of a host.
@@ -205,11 +145,10 @@ fn with_shares(record: Record, shares: &[Share]) -> Record {
     }
 }
 
-/// Threads of one host, each with a connection to a thread of the other host, make round trips: they
-/// and the drivers compete for the lock all the time.
+/// Threads of one host make round trips to threads of the other, all competing for the lock.
 fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
     // Drivers that poll, as busy as they get.
-    let (left, right) = hosts_with(|host| host)?;
+    let (left, right, _) = on_a_pair(None, |host| host)?;
     let what = "going back and forth";
     let on = SocketAddr::from((RIGHT, 9002));
     let listener = right.listen(on).because(what)?;
@@ -249,12 +188,11 @@ fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Sha
 }
 
 /// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
-/// reference, each when the last was answered with one byte.
-///
-/// The caller makes the source before there is a connection: on a busy machine, filling it takes longer
-/// than the reader's timeout.
+/// reference, each when the last was answered. The caller makes the source first, because filling
+/// it may take longer than the reader's timeout.
 fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
-    let (left, right) = hosts(false)?;
+    // Without spinning: a reader that finds nothing sleeps at once.
+    let (left, right, _) = on_a_pair(None, |host| host.spin(Duration::ZERO))?;
     let what = "counting wakeups";
     let on = SocketAddr::from((RIGHT, 9001));
     let listener = right.listen(on).because(what)?;

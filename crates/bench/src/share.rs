@@ -6,8 +6,7 @@
 //!   kernel ---- tap ---/
 //! ```
 //!
-//! All go to one kernel. Each side has equally many flows, all begin together, and they are counted
-//! apart.
+//! Both sides have equally many flows to one kernel, which begin together and are counted apart.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,7 +16,7 @@ use pagewire::Host;
 use pagewire_device::{Device, Fault, FaultConfig, FaultDirection, PairEnd, Tap};
 
 use crate::failure::{Because, Failure};
-use crate::flows::{Traffic, host_send, kernel_receive, kernel_send};
+use crate::flows::{SOCKET, Traffic, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
@@ -27,11 +26,7 @@ use crate::options::ShareOptions;
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
 
-/// The kernel that competes.
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-
-/// What failed, if one did.
-const SOCKET: &str = "a socket of the measurement";
 
 /// Time before a round counts: all flows are out of slow start.
 const WARM_UP: Duration = Duration::from_secs(2);

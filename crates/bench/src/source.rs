@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use clap::ValueEnum;
 use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
 
-use crate::options::ReaderKind;
 use crate::sys::{prefer_huge_pages, region_of};
 
-/// Bytes of the buffer that senders walk through in order: larger than any cache, so that no
-/// figure comes from a buffer that is hot.
+/// Bytes of the buffer that senders walk through in order: larger than any cache.
 pub(crate) const SOURCE_LEN: usize = 256 << 20;
 
 /// Parts of a piece that [`sum`] reads side by side.
@@ -18,8 +17,7 @@ const PARTS: usize = 4;
 /// Bytes that it reads of each in turn.
 const CACHE_LINE: usize = 64;
 
-/// A buffer to send from, page-aligned, on huge pages where the system has them: with small ones,
-/// readers of cold memory also wait for page tables. Clones share it.
+/// A page-aligned buffer to send from, on huge pages where the system has them. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Source {
     bytes: Bytes,
@@ -72,30 +70,16 @@ impl Source {
     }
 }
 
-/// Whether the receiver touches what it received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a receiver does with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reader {
+    /// Nothing
     None,
+    /// Sums every byte
     Sum,
 }
 
-impl From<ReaderKind> for Reader {
-    fn from(kind: ReaderKind) -> Self {
-        match kind {
-            ReaderKind::None => Self::None,
-            ReaderKind::Sum => Self::Sum,
-        }
-    }
-}
-
 impl Reader {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sum => "sum",
-        }
-    }
-
     /// Touches every byte, or none.
     pub(crate) fn see(self, bytes: &[u8]) {
         if self == Self::Sum {
@@ -110,9 +94,25 @@ impl Reader {
     }
 }
 
+/// Whether data is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Copy,
+    /// By reference; a sender reads completions.
+    Zerocopy,
+}
+
+impl Mode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Zerocopy => "zerocopy",
+        }
+    }
+}
+
 /// The sum of all bytes as eight-byte words: the least work that needs each of them. Four parts are
-/// read side by side: one stream of loads uses half of the memory's rate. From memory, this takes two
-/// thirds of the time; from the cache, it is equal.
+/// read side by side, because one stream of loads uses half of the memory's rate.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let lines = |bytes| <[u8]>::as_chunks::<CACHE_LINE>(bytes).0;
     let part = bytes.len() / PARTS / CACHE_LINE * CACHE_LINE;

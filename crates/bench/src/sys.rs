@@ -12,8 +12,7 @@ use bytes::Bytes;
 use pagewire_mem::{Access, PAGE_SIZE, Region};
 use rustix::thread::UnshareFlags;
 
-/// Moves this thread into a new network namespace, which ends with the last thread, socket and device
-/// in it.
+/// Moves this thread into a new network namespace, which ends with what uses it.
 pub(crate) fn new_network_namespace() -> io::Result<()> {
     // SAFETY: only the network namespace is left; descriptors stay shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
@@ -28,18 +27,15 @@ pub(crate) struct Usage {
     pub(crate) switches: u64,
 }
 
-/// Of this thread.
 pub(crate) fn thread_usage() -> Usage {
     usage(libc::RUSAGE_THREAD)
 }
 
-/// Of all threads of this process.
 pub(crate) fn process_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
-/// Processor time of this thread so far, in nanoseconds; that of [`thread_usage`] can be a tick old. It
-/// uses the C library, because valgrind has no vDSO.
+/// Processor time of this thread so far, exactly. It uses the C library: valgrind has no vDSO.
 pub(crate) fn thread_time() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is one `timespec`, which outlives the call; a failure leaves the zeroes.
@@ -96,15 +92,13 @@ pub(crate) fn set_socket_option(
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A range of addresses into which the kernel maps what one of its sockets received
-/// (`TCP_ZEROCOPY_RECEIVE`).
+/// Addresses into which the kernel maps what a socket received (`TCP_ZEROCOPY_RECEIVE`).
 pub(crate) struct KernelWindow {
     base: NonNull<libc::c_void>,
     len: usize,
 }
 
-/// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`, and the first three fields of its structure, which is
-/// as long as a caller likes.
+/// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`, and the first three fields of its structure.
 const TCP_ZEROCOPY_RECEIVE: libc::c_int = 35;
 
 #[repr(C)]
@@ -171,8 +165,7 @@ impl Drop for KernelWindow {
     }
 }
 
-/// A tap of the kernel with defaults: no offloads, one queue, an unlimited send buffer; writes do not
-/// wait.
+/// A tap of the kernel with defaults: no offloads, one queue, unlimited; writes do not wait.
 pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
     let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/net/tun")?);
     rustix::io::ioctl_fionbio(&fd, true)?;

@@ -217,7 +217,6 @@ pub(crate) enum NetLink {
     VhostUser,
 }
 
-/// `pagewire demo`
 #[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
     /// Directory to serve; without it, 1 GiB of files is made in the temporary directory
@@ -237,7 +236,6 @@ pub(crate) struct DemoOptions {
     pub(crate) stats: bool,
 }
 
-/// `pagewire serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     /// Port to listen on, on all of our addresses
@@ -273,7 +271,6 @@ pub(crate) struct ServeOptions {
     pub(crate) net: NetOptions,
 }
 
-/// `pagewire fetch`
 #[derive(Debug, Args)]
 pub(crate) struct FetchOptions {
     /// Where to: http://ADDRESS:PORT/PATH, with an IPv4 address or an IPv6 address in brackets
@@ -283,12 +280,10 @@ pub(crate) struct FetchOptions {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 
-    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }
 
-/// `pagewire proxy`
 #[derive(Debug, Args)]
 pub(crate) struct ProxyOptions {
     /// Where clients connect to: one of our addresses and a port, as in 10.77.0.2:80 or
@@ -328,7 +323,6 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
-    // Last: its heading would stand above what follows.
     #[command(flatten)]
     pub(crate) net: NetOptions,
 }

@@ -16,8 +16,7 @@ use pagewire_device::DeviceError;
 pub(crate) enum Failure {
     /// Exit status 1. The text says what is wrong, and what to do.
     Failed(String),
-    /// An option's value makes no sense, or options contradict each other; exit status 2, as clap's.
-    /// The text says what to do.
+    /// An option makes no sense, or contradicts another; exit status 2. The text says what to do.
     Usage(String),
     /// The command was interrupted; exit status 130, as shells have it.
     Interrupted(String),
@@ -58,8 +57,7 @@ impl From<pagewire_bench::Failure> for Failure {
     }
 }
 
-/// A device that could not be opened: because of its settings, which are options here, or of the
-/// system.
+/// A device that could not be opened: because of its settings, or of the system.
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         match error {

@@ -1,5 +1,4 @@
-//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference: `pwritev` gets the
-//! pages that the device filled.
+//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference (`pwritev`).
 //!
 //! Content goes to `FILE.part`; `FILE.part.from` has the URL and the server's validator, so that an
 //! interrupted download goes on only if the file has not changed.
@@ -26,7 +25,6 @@ use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STA
 use crate::signals::{self, Stop};
 use crate::{net, sys};
 
-/// Fetches one file.
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
@@ -166,11 +164,8 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes all of the fragments with as few calls as possible. The kernel reads them in place, even
-    /// if another process may change them, as in a virtual machine's memory.
-    ///
-    /// Chunks, not mappings: one call takes pages that are not adjacent, and parts of pages, which a
-    /// mapping would leave to be copied.
+    /// Writes all of the fragments with few calls. The kernel reads them in place, even if another
+    /// process may change them. Chunks, not mappings: one call takes parts of pages, too.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let mut left: usize = frags.iter().map(Frag::len).sum();
         let mut frags = frags.to_vec();
@@ -328,7 +323,6 @@ fn connect_reason(error: &io::Error) -> String {
     format!("{}{hint}", reason(error))
 }
 
-/// A transfer of content.
 struct Running {
     bytes: u64,
     /// Of the whole file, if known.
@@ -415,7 +409,6 @@ impl Running {
     }
 }
 
-/// How progress looks.
 pub(crate) fn bar_style() -> ProgressStyle {
     let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())

@@ -2,56 +2,46 @@
 
 use std::time::Duration;
 
-/// Connections served at once by default; one more gets a 503. Each has a thread with a stack of
-/// [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
+/// Connections served at once by default, each with a thread; one more gets a 503.
 pub(crate) const CONNECTIONS: u32 = 1024;
 
 /// Most connections served at once: 4 GiB of address space for stacks.
 pub(crate) const MAX_CONNECTIONS: u32 = 16_384;
 
-/// The share of connections of one client: a half by default, so that no client can lock out all
-/// others. A client is an IPv4 address, or the leading bits of an IPv6 address that one user usually
-/// has.
+/// The share of connections of one client, an IPv4 address or an IPv6 network, by default.
 pub(crate) const CLIENT_SHARE: u32 = 2;
 /// See [`CLIENT_SHARE`]; bits.
 pub(crate) const CLIENT_PREFIX: u32 = 64;
 
-/// Of the connections served at once, parts of [`CROWDED_OF`] from which on a connection is closed
-/// after its response instead of kept open for another.
+/// Parts of [`CROWDED_OF`] of the connections from which on none is kept open for another request.
 pub(crate) const CROWDED: usize = 3;
-/// See [`CROWDED`].
 pub(crate) const CROWDED_OF: usize = 4;
 
-/// Bytes in a second that a client must receive, by default: less than the slowest networks carry, GPRS
-/// with a few KB/s.
+/// Bytes in a second that a client must receive, by default: less than GPRS carries.
 pub(crate) const MIN_RATE: &str = "1K";
 
 /// Time over which [`MIN_RATE`] is an average: a network may be away for a while.
 pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-/// Bytes of stack of a thread that serves a connection: its deepest frames are a directory listing
-/// and a request head, both on the heap.
+/// Bytes of stack of a thread that serves a connection.
 pub(crate) const THREAD_STACK: usize = 256 * 1024;
 
 /// Seconds that a proxy waits for its upstream's answer, by default; as the stack's default.
 pub(crate) const PROXY_CONNECT_SECONDS: u32 = 7;
 
-/// Seconds without a byte after which a proxy resets a connection, by default: 2 h 4 min (RFC 5382
-/// section 5, REQ-5).
+/// Seconds without a byte after which a proxy resets a connection (RFC 5382 section 5, REQ-5).
 pub(crate) const PROXY_IDLE_SECONDS: u32 = 7440;
 
 /// Seconds of silence after which a proxy sends keep-alive probes, by default.
 pub(crate) const PROXY_KEEPALIVE_SECONDS: u32 = 300;
 
-/// Bytes of memory that a proxy receives into, by default; three quarters of it may be in use. Ten
-/// thousand connections have 19 KiB each; unused memory is not touched.
+/// Bytes of memory that a proxy receives into, by default: 19 KiB for each of 10,000 connections.
 pub(crate) const PROXY_MEMORY: &str = "256M";
 
 /// Least memory of a proxy, bytes: the windows of one fast connection.
 pub(crate) const PROXY_LEAST_MEMORY: u64 = 8 << 20;
 
-/// Most connections of a proxy: each has two sockets, and an address has 28,232 ports to connect to
-/// one upstream from.
+/// Most connections of a proxy: an address has 28,232 ports to connect to one upstream from.
 pub(crate) const PROXY_MAX_CONNECTIONS: u32 = 28_232;
 
 /// How often a proxy checks for refusals to report, and whether it was asked to stop.
@@ -59,7 +49,6 @@ pub(crate) const PROXY_LOOK: Duration = Duration::from_millis(100);
 
 /// Lines about refused upstreams within [`REFUSAL_LINES_TIME`]; further ones are counted.
 pub(crate) const MAX_REFUSAL_LINES: u32 = 20;
-/// See [`MAX_REFUSAL_LINES`].
 pub(crate) const REFUSAL_LINES_TIME: Duration = Duration::from_secs(1);
 
 /// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4.
@@ -74,8 +63,7 @@ pub(crate) const MAX_TARGET: usize = 8 * 1024;
 /// Header fields of one message.
 pub(crate) const MAX_HEADERS: usize = 100;
 
-/// Bytes of content that a request may carry. GET and HEAD give it no meaning (RFC 9110 section
-/// 9.3.1); it is only read to find the next request.
+/// Bytes of content of a request, which is only read to find the next (RFC 9110 section 9.3.1).
 pub(crate) const MAX_REQUEST_BODY: u64 = 64 * 1024;
 
 /// From the first byte of a request's head to its last.
@@ -87,19 +75,16 @@ pub(crate) const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 /// Without progress: the peer takes no byte of a response, or sends none that we wait for.
 pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
 
-/// How long a blocked operation sleeps before it checks its file, and whether the command was asked to
-/// stop.
+/// How long a blocked operation sleeps before it checks its file, and whether it is to stop.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
 /// How long running downloads may go on after the first interrupt.
 pub(crate) const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
-/// How long the rest may take to be acknowledged after [`SHUTDOWN_TIME`], before a reset: a round trip
-/// on a slow line.
+/// How long the rest may take to be acknowledged after [`SHUTDOWN_TIME`], before a reset.
 pub(crate) const LAST_TIME: Duration = Duration::from_millis(200);
 
-/// How long, and how many bytes, we read after our last response, so that no reset destroys it (RFC
-/// 9112 section 9.6).
+/// How long, and how many bytes, we read after our last response (RFC 9112 section 9.6).
 pub(crate) const LINGER_TIME: Duration = Duration::from_secs(2);
 /// See [`LINGER_TIME`]; bytes.
 pub(crate) const LINGER_BYTES: usize = 256 * 1024;
@@ -107,25 +92,22 @@ pub(crate) const LINGER_BYTES: usize = 256 * 1024;
 /// Bytes of a file in one mapping: a huge file is never mapped whole.
 pub(crate) const MAP_WINDOW: u64 = 64 * 1024 * 1024;
 
-/// Mappings kept for the next reader: 16 GiB of address space when all are whole windows, no
-/// memory beyond the page cache.
+/// Mappings kept for the next reader: 16 GiB of address space, no memory beyond the page cache.
 pub(crate) const MAX_CACHED_WINDOWS: usize = 256;
 
 /// Bytes of a file handed to a connection at once. The file's length is looked at in between.
 pub(crate) const SEND_PIECE: u64 = 1024 * 1024;
 
-/// Files below this many bytes are read and copied unless `--copy-below` says otherwise. Measured
-/// with `scripts/crossover` over a tap: where mappings are kept, a request costs the server as much
-/// either way at 16 KiB, and less by reference from 32 KiB on (0.93, 0.84, 0.85 and 0.79 of copying
-/// at 32, 64, 128 and 256 KiB). With 1000 files in rotation, more than [`MAX_CACHED_WINDOWS`],
-/// copying was cheaper up to 256 KiB; nothing larger was measured.
+/// Files below this many bytes are read and copied by default. Measured with `scripts/crossover`
+/// over a tap: where mappings are kept, a request costs the server as much either way at 16 KiB,
+/// and less by reference from 32 KiB on. With more files in rotation than [`MAX_CACHED_WINDOWS`],
+/// copying was cheaper up to 256 KiB.
 pub(crate) const COPY_BELOW: u64 = 32 * 1024;
 
 /// Entries of a directory index; the rest is left out, and the page says so.
 pub(crate) const MAX_INDEX_ENTRIES: usize = 10_000;
 
-/// A file changed less than this ago may change again without its time stamp moving: ten ticks of
-/// the coarsest kernel clock. Its entity tag is weak until then.
+/// A file changed less than this ago may change again without its time stamp moving: ten ticks.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(100);
 
 /// Redirects that `fetch` follows. RFC 9110 section 15.4 recalls a limit of five.

@@ -1,5 +1,4 @@
-//! The `pagewire` command: a file server, a client, a proxy, a demonstration and the measurements, all on
-//! the stack.
+//! The `pagewire` command: a file server, a client, a proxy, a demonstration, measurements.
 //!
 //! Read [`args`] first. Each command is a module of its own name, and the measurements are a crate
 //! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].

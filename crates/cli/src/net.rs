@@ -23,7 +23,6 @@ const TAP_NAME: &str = "pw0";
 /// A host on the link of the options.
 pub(crate) struct Opened {
     pub(crate) host: Host,
-    /// Ours.
     pub(crate) addresses: Vec<IpAddr>,
     /// What `--stats` prints.
     pub(crate) report: Report,
@@ -36,8 +35,7 @@ pub(crate) struct Opened {
     _socket: Option<SocketFile>,
 }
 
-/// The socket that we listen on, removed at the command's end. The device does that when it is dropped,
-/// but threads that wait keep it until the process ends.
+/// The socket that we listen on: threads that wait keep the device, so the command removes it.
 struct SocketFile {
     path: PathBuf,
     /// Which file it is: another program may have taken the path since.
@@ -60,8 +58,7 @@ impl Drop for SocketFile {
 }
 
 impl Opened {
-    /// On a port, waits until a virtual machine's driver has set it up. Reports that it waits; an
-    /// interrupt ends it.
+    /// On a port, waits until a virtual machine's driver has set it up, or an interrupt comes.
     pub(crate) fn wait_for_peer(&self, options: &NetOptions, stop: &Stop) -> Result<(), Failure> {
         let Some(port) = self.report.port.as_ref().filter(|port| !port.is_up()) else {
             return Ok(());

@@ -28,8 +28,7 @@ impl Stop {
     }
 }
 
-/// For commands that have nothing to finish: SIGINT and SIGTERM end the process, and its hosts with
-/// it, with status 130. A second signal ends it at once.
+/// For commands with nothing to finish: SIGINT and SIGTERM end the process with status 130.
 pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     let stop = watch(|| {})?;
     let end = move || {

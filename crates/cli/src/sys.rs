@@ -22,8 +22,7 @@ pub(crate) fn lost_pages() -> u64 {
 }
 
 /// From now on, touching a page of a mapped file beyond the file's end reads zeros instead of
-/// ending the process. The server notices by the file's length and aborts the connection; without
-/// this, any thread that sums or copies payload in between would take all connections down.
+/// ending the process; the server notices by the file's length and aborts the connection.
 pub(crate) fn survive_truncated_files() -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: no handler, an empty mask, no flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -62,8 +61,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     }
 }
 
-/// Writes fragments where they lie, as many as one call takes, at a place in a file or wherever
-/// `to` stands; returns how many bytes went. Memory that others may change is read by the kernel only.
+/// Writes fragments where they lie, in one call, at a place in a file or wherever `to` stands.
 pub(crate) fn write_frags(
     to: BorrowedFd<'_>,
     frags: &[Frag],

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf};
 
 use crate::limits::MAX_MTU;
 use crate::steering::Steering;
@@ -59,8 +59,27 @@ pub struct Capabilities {
     pub by_reference: bool,
 }
 
-/// The capabilities of a wrapper that looks at frames as on a wire: super-frames have their length
-/// in their headers.
+impl Capabilities {
+    /// An Ethernet device with one queue that takes over checksums and segmentation.
+    pub const fn offloading(mac: [u8; 6], mtu: usize) -> Self {
+        Self {
+            medium: Medium::Ethernet,
+            mac,
+            mtu,
+            max_super_frame: MAX_MTU,
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Native,
+            queues: 1,
+            by_reference: false,
+        }
+    }
+}
+
+/// Capabilities of a wrapper that reads headers: super-frames only as long as these can express.
 pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
     let (mtu, longest) = (capabilities.mtu, capabilities.max_super_frame.min(MAX_MTU));
     // Without room for two segments, a small segment would follow every large one.
@@ -91,8 +110,7 @@ pub struct DeviceCounters {
     pub rx_dropped_memory: u64,
     /// Malformed frames (a short or contradictory virtio header, too long).
     pub rx_dropped_malformed: u64,
-    /// Received payload bytes that began on a page boundary, or continued a flow's bytes in
-    /// adjacent memory.
+    /// Received payload bytes on a page boundary, or right behind their flow's previous bytes.
     pub rx_aligned_bytes: u64,
     /// Received payload bytes.
     pub rx_payload_bytes: u64,
@@ -126,9 +144,8 @@ pub trait Device: Send {
     /// What the device can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Sends frames from the front of `frames`, as many as there is room for; the rest stays for a
-    /// later call. A frame that can never be sent is dropped and counted. `ledger` counts copies,
-    /// the stack's and the kernel's.
+    /// Sends frames from the front of `frames`, as far as there is room; the rest stays. A frame
+    /// that can never be sent is dropped and counted. `ledger` counts copies, also the kernel's.
     fn transmit(
         &mut self,
         now: Instant,
@@ -145,15 +162,13 @@ pub trait Device: Send {
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError>;
 
-    /// Moves frames to the back of `frames`, in order, that `transmit` took since the last call and
-    /// that were then refused for lack of something temporary (memory, a queue), so that their
-    /// sender knows at once. They are counted as dropped.
+    /// Moves to the back of `frames`, in order, what `transmit` took since the last call and then
+    /// lost for a temporary reason (no memory, a full queue). They are counted as dropped.
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
         let _ = frames;
     }
 
-    /// The next moment at which the device needs `receive` or `transmit` called although nothing
-    /// came in (a wrapper that delays frames).
+    /// When the device needs `receive` or `transmit` although nothing came in (delayed frames).
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
@@ -164,14 +179,12 @@ pub trait Device: Send {
         None
     }
 
-    /// Arms [`wait_fd`](Self::wait_fd) before a wait. `true`: there is a frame to receive already,
-    /// do not wait.
+    /// Arms [`wait_fd`](Self::wait_fd) before a wait; `true`: a frame is there, do not wait.
     fn arm(&mut self) -> bool {
         false
     }
 
-    /// Called after the wait, or instead of it: the device is polled from here on, and the other
-    /// side need not wake this one.
+    /// Ends the wait: the device is polled from here on, and the other side need not wake it.
     fn disarm(&mut self) {}
 
     /// Counts so far.
@@ -182,8 +195,7 @@ pub trait Device: Send {
         None
     }
 
-    /// Queues that can be given memory to receive into, and the rules that steer flows there.
-    /// `None`: the device has none.
+    /// Queues that take memory to receive into, and the rules that steer flows there, if any.
     fn steering(&mut self) -> Option<&mut Steering> {
         None
     }

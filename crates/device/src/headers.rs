@@ -1,8 +1,7 @@
-//! The ends of a frame's headers: as much of Ethernet, IP, TCP and UDP as a device needs to
-//! separate payload from headers, to follow a flow, and to cut a super-frame.
+//! The ends of a frame's headers, as far as a device needs them to separate payload from headers,
+//! to follow a flow, and to cut a super-frame.
 //!
-//! This is no validation. A device that misreads a frame loses alignment; the stack above reads and
-//! validates every field again.
+//! This is no validation: the stack reads and validates every field again.
 
 use crate::limits::MAX_SUPER_FRAME;
 
@@ -22,10 +21,8 @@ pub(crate) const TCP_SYN: u8 = 0x02;
 pub(crate) const TCP_PSH: u8 = 0x08;
 pub(crate) const TCP_CWR: u8 = 0x80;
 
-/// The transport protocol of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// A TCP segment.
     Tcp,
     /// The first or only fragment of a UDP datagram.
     Udp,
@@ -38,11 +35,8 @@ pub(crate) enum Transport {
 pub(crate) struct Layout {
     /// Where the IP header begins.
     pub(crate) ip: usize,
-    /// Whether it is IPv6.
     pub(crate) v6: bool,
-    /// Where the transport header begins.
     pub(crate) transport_at: usize,
-    /// The transport protocol.
     pub(crate) transport: Transport,
     /// Where payload begins: the length of all headers.
     pub(crate) payload: usize,
@@ -127,8 +121,7 @@ impl Layout {
         frame.get(at..at + len)
     }
 
-    /// The protocol that has a checksum over the rest of the packet, and the field's offset in its
-    /// header. `None` for fragments, whose checksum covers all of them.
+    /// The protocol whose checksum covers the rest, and the field's offset; `None` for fragments.
     pub(crate) fn checksum(&self, frame: &[u8]) -> Option<(u8, usize)> {
         let protocol = if self.v6 {
             *frame.get(self.ip + 6)?
@@ -147,24 +140,20 @@ impl Layout {
         Some((protocol, offset))
     }
 
-    /// Sequence number of a TCP segment.
     pub(crate) fn tcp_seq(&self, frame: &[u8]) -> Option<u32> {
         let at = self.transport_at + 4;
         frame.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// Flags of a TCP segment.
     pub(crate) fn tcp_flags(&self, frame: &[u8]) -> Option<u8> {
         frame.get(self.transport_at + 13).copied()
     }
 
-    /// Length of the headers of a data segment of the same connection: the fixed part, with the
-    /// time stamps if this segment has them.
+    /// Length of the headers of the connection's data segments: time stamps if this one has them.
     pub(crate) fn tcp_data_header(&self, frame: &[u8]) -> usize {
         let bare = self.transport_at + 20;
         let mut options = frame.get(bare..self.payload).unwrap_or_default();
-        // RFC 9293, section 3.1: kind 0 ends the list, kind 1 is one byte, all others have a
-        // length that counts kind and length as well.
+        // RFC 9293, section 3.1: kind 0 ends the list, kind 1 is one byte, others have a length.
         while let Some((&kind, rest)) = options.split_first() {
             options = match kind {
                 0 => break,
@@ -181,8 +170,7 @@ impl Layout {
     }
 }
 
-/// The value of a length field: 0 is that of a super-frame too long for it, whose length only the
-/// frame knows.
+/// The value of a length field; 0 stands for a super-frame too long for it.
 const fn length(field: u16) -> usize {
     match field {
         0 => MAX_SUPER_FRAME,

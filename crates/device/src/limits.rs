@@ -8,9 +8,8 @@ pub const PAIR_QUEUE_FRAMES: usize = 256;
 pub const PAIR_MAX_QUEUE_FRAMES: usize = 1 << 16;
 
 /// Largest IP packet of a pair by default, in bytes: 15 whole pages of payload (61,440) behind the
-/// longest of the usual headers, IPv6 (40), TCP (20) and its timestamps (12). Over IPv4 (20) the
-/// same packet has room for 20 bytes more than 15 pages. 16 pages would be 65,608, more than the
-/// 65,535 that the length field of IPv4 can express.
+/// longest of the usual headers: IPv6 (40), TCP (20) and its timestamps (12). 16 pages would exceed
+/// the 65,535 that IPv4's length field can express.
 pub const PAIR_MTU: usize = 15 * pagewire_mem::PAGE_SIZE + 40 + 20 + 12;
 
 /// Smallest MTU of a device, in bytes: every IPv4 host must accept it (RFC 791). IPv6 needs 1,280.
@@ -20,10 +19,9 @@ pub const MIN_MTU: usize = 576;
 pub const MAX_MTU: usize = 65_535;
 
 /// Longest super-frame that a driver may take, as an IP packet: 32 times what the length field of
-/// an IP header can express, two mebibytes, so that half of a default send buffer is one frame.
-/// Linux's `GSO_MAX_SIZE` is eight times that field, because a network card has to read it. A frame
-/// that crosses memory by reference costs the same at any length: four times the length made `bench
-/// stream` 1.7 times as fast.
+/// an IP header can express, two mebibytes, half of a default send buffer. Linux's `GSO_MAX_SIZE`
+/// is eight times that field, because a network card has to read it. By reference, a frame costs
+/// the same at any length: four times the length made `bench stream` 1.7 times as fast.
 pub const MAX_SUPER_FRAME: usize = 32 * MAX_MTU;
 
 /// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
@@ -35,19 +33,16 @@ pub const PCAP_SNAPLEN: u32 = 262_144;
 /// Bytes that a capture collects before it writes, so that a burst costs one system call.
 pub const PCAP_BUFFER: usize = 256 << 10;
 
-/// Frames that wait for a fault wrapper's rate limit by default; then the tail is dropped. The
-/// default length of a Linux interface's queue.
+/// Frames that wait for a fault wrapper's rate by default, as in a Linux interface's queue.
 pub const FAULT_QUEUE_FRAMES: usize = 1000;
 
-/// Frames that a fault wrapper may queue at most, and that it delays in each direction; more are
-/// lost, and counted.
+/// Frames that a fault wrapper may queue and delay in each direction; more are lost, and counted.
 pub const FAULT_MAX_FRAMES: usize = 1 << 16;
 
 /// Frames delayed at once to be overtaken; with more, a frame keeps its place.
 pub const FAULT_MAX_HELD: usize = 64;
 
-/// Frames that overtake a delayed one at most. Three make a sender count three duplicate
-/// acknowledgements (RFC 5681); one more, to go beyond.
+/// Frames that overtake a delayed one: one more than three duplicate ACKs (RFC 5681) need.
 pub const FAULT_OVERTAKERS: u64 = 4;
 
 /// Longest time for which a frame is delayed when too few follow to overtake it.
@@ -56,12 +51,10 @@ pub const FAULT_HOLD: core::time::Duration = core::time::Duration::from_millis(5
 /// Longest delay of a fault wrapper: beyond it no TCP connection is set up.
 pub const FAULT_MAX_DELAY: core::time::Duration = core::time::Duration::from_secs(60);
 
-/// How long frames may wait in a queue under controlled delay (RFC 8289 section 4.3: 5% to 10% of
-/// the interval)...
+/// How long frames may wait under controlled delay (RFC 8289 section 4.3: 5% to 10% of the next).
 pub const CODEL_TARGET: core::time::Duration = core::time::Duration::from_millis(5);
 
-/// ... and for how long they may wait longer: about the longest usual round trip (RFC 8289 section
-/// 4.3).
+/// For how long they may wait longer than that: about the longest usual round trip.
 pub const CODEL_INTERVAL: core::time::Duration = core::time::Duration::from_millis(100);
 
 /// Queues of a device, and rules that steer flows to them: searched for every frame.
@@ -72,25 +65,21 @@ pub const MAX_RULES: usize = 256;
 /// Smaller payload, in bytes, is not moved to its queue's memory: the connection copies it anyway.
 pub const PLACE_MIN: usize = 512;
 
-/// Least payload of a segment, in bytes, into which a writer may have a super-frame cut: what
-/// Linux's smallest MSS (48) leaves beside the longest TCP options (40), its `TCP_MIN_GSO_SIZE`.
-/// With one byte each, 64 KiB would become 65,000 frames.
+/// Least payload of a segment, in bytes, into which a writer may have a super-frame cut: Linux's
+/// `TCP_MIN_GSO_SIZE`, its smallest MSS (48) less the longest TCP options (40).
 pub const MIN_GSO_SIZE: u16 = 8;
 
 /// Frames that a super-frame is cut into for a guest that takes no super-frames: 64 KiB in segments
 /// of 36 bytes, the smallest MSS with timestamps, are 1,820. The rest of a longer one is lost.
 pub const MAX_CUT_FRAMES: usize = 2048;
 
-/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
-/// tap never uses.
+/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`.
 pub const VNET_HEADER: usize = 10;
 
-/// Addresses of a DHCP server at most, and so the clients it remembers: a network of 24 bits. A
-/// client that invents link addresses takes these and no more.
+/// Addresses of a DHCP server at most, and so the clients it remembers: a network of 24 bits.
 pub const DHCP_MAX_LEASES: usize = 256;
 
-/// Answers of a DHCP server that wait for room in the device; requests beyond are not answered, and
-/// clients repeat them.
+/// Answers of a DHCP server that wait for room in the device; further requests are not answered.
 pub const DHCP_MAX_ANSWERS: usize = 64;
 
 /// Bytes of a DHCP request's frame: Ethernet's usual MTU. RFC 2131 has clients stay below 576.

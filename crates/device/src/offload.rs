@@ -71,9 +71,8 @@ pub fn segment(
 }
 
 /// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are
-/// `packet`, for a device that takes only shorter super-frames: whole segments each, with checksums
-/// left to the device. A part no longer than a segment becomes a plain frame, complete. Returns how
-/// many. An error appends nothing.
+/// `packet`: whole segments each, with checksums left to the device. A part no longer than a
+/// segment becomes a plain frame, complete. Returns how many. An error appends nothing.
 pub fn shorten(
     packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
@@ -92,8 +91,7 @@ pub struct Pieces {
     pub left_out: usize,
 }
 
-/// As [`segment`] (`longest` 0) and [`shorten`], but makes only the first `most` frames, which
-/// bounds the work: the rest is lost, as with any queue that is full.
+/// As [`segment`] (`longest` 0) and [`shorten`], but makes only the first `most` frames.
 pub fn cut_within(
     mut packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
@@ -154,8 +152,7 @@ pub fn send_on(frame: &mut PacketBuf) {
     }
 }
 
-/// Turns a received frame whose checksum counts as verified into the frame as it was sent, with the
-/// checksum left to be completed: the field may never have been filled in.
+/// Leaves the checksum of a received frame to be completed: it may never have been filled in.
 pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
     let Ok(layout) = headers::parse(frame.head()) else { return };
     let Some((protocol, offset)) = layout.checksum(frame.head()) else { return };
@@ -187,10 +184,9 @@ pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
         TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
 }
 
-/// Reduces a packet to at most `max_frags` fragments, for a device that cannot gather more: to one,
-/// by a counted copy, if it has more. With `max_frags` 0 the whole frame becomes one piece, in the
-/// head where it fits, else in a single fragment with an empty head. `false`: no page was free for
-/// that, and the packet is unchanged.
+/// Reduces a packet to at most `max_frags` fragments, for a device that cannot gather more: by a
+/// counted copy to one, or with `max_frags` 0 to one piece, in the head where it fits, else in a
+/// fragment with an empty head. `false`: no page was free, and the packet is unchanged.
 pub fn linearize(
     packet: &mut PacketBuf,
     max_frags: usize,
@@ -241,8 +237,7 @@ struct Payload {
 }
 
 impl Payload {
-    /// Moves the next `n` bytes to `packet`. References to whole pages move along; only a page cut
-    /// in two needs one more.
+    /// Moves the next `n` bytes to `packet`; a page cut in two needs one more reference.
     fn move_to(&mut self, packet: &mut PacketBuf, mut n: usize) {
         while n > 0
             && let Some(frag) = self.frags.get_mut(self.next)

@@ -35,8 +35,7 @@ impl Level {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// How often the device has looked: pages given before the last look are in
-    /// [`free`](Self::free).
+    /// How often the device has looked: [`free`](Self::free) has pages given before that.
     pub fn looks(&self) -> usize {
         self.looks.load(Ordering::Relaxed)
     }
@@ -76,8 +75,7 @@ impl QueueMemory {
         self.note_level();
     }
 
-    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: there are too few
-    /// pages, or they are too scattered.
+    /// Makes sure that `writer` has `bytes` spare bytes; `false`: too few pages, or too scattered.
     pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
         writer.reserve(&mut self.pool, bytes)
     }
@@ -113,8 +111,7 @@ impl QueueMemory {
             placed.push(frag);
         }
         for frag in placed {
-            // Scattered pages could need more fragments than a frame has; the rest is cut off, and
-            // the peer sends it again.
+            // Scattered pages may need too many fragments; the peer sends the rest again.
             if frame.push_frag(frag).is_err() {
                 break;
             }
@@ -129,8 +126,7 @@ impl QueueMemory {
 pub enum Protocol {
     /// TCP.
     Tcp,
-    /// UDP. If a datagram comes in IP fragments, only the first has ports: the others stay on the
-    /// default queue.
+    /// UDP. Only the first of a datagram's IP fragments has ports: others stay on queue 0.
     Udp,
 }
 
@@ -316,7 +312,6 @@ impl Steering {
         self.changes
     }
 
-    /// Whether a queue has memory.
     pub(crate) fn is_bound(&self, queue: usize) -> bool {
         self.queues.get(queue).is_some_and(Option::is_some)
     }

@@ -1,6 +1,5 @@
 //! The header in front of each frame on a tap and in a guest's ring: `struct virtio_net_hdr` in the
-//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`, which is
-//! added where it is used).
+//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`).
 //!
 //! ```text
 //!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset
@@ -111,8 +110,7 @@ impl Received {
         Offload { gso: self.gso, checksum }
     }
 
-    /// The super-frame in the packet's terms; `Err` if the headers are of another kind, or its
-    /// segments are smaller than any connection's.
+    /// The super-frame in the packet's terms; `Err`: other headers, or segments that are too small.
     pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };
         if size < MIN_GSO_SIZE {

@@ -1,7 +1,5 @@
-//! The calls of the [table](crate::table), as C functions: each finds its stack, does what
-//! `pagewire-posix` does for a C caller, and leaves `errno` behind.
-//!
-//! Read [`run`] first; the calls are in the table's order.
+//! The calls of the [table](crate::table), as C functions, in its order: each does what
+//! `pagewire-posix` does for a C caller, and leaves `errno` behind. Read [`run`] first.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -85,7 +83,6 @@ unsafe fn run<T: Answer>(user: User, opens: bool, call: impl FnOnce(&Files) -> R
     result.map_or_else(failed, Answer::number)
 }
 
-/// Takes over changed settings.
 fn refresh(plugin: &Plugin, opens: bool) {
     must(plugin.refresh(opens));
 }
@@ -223,8 +220,7 @@ unsafe extern "C" fn send(
 }
 
 unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
-    // The commands that sockets know take an `int`; without an argument this is whatever the
-    // register held, and the command does not look at it.
+    // Without an argument this is whatever the register held, which the command ignores.
     let argument = argument as c_int;
     // SAFETY: `user` is the table's.
     unsafe { run(user, false, |files| files.fcntl(fd, command, argument)) as c_int }

@@ -86,15 +86,13 @@ impl Flags {
         Ok(flags)
     }
 
-    /// The largest IP packet, in bytes: as given, or what leaves the MSS that scripts are written for.
-    /// Those of IPv6 expect a link that takes 20 bytes more.
+    /// The largest IP packet, in bytes: as given, or what leaves the MSS that scripts expect.
     pub fn mtu(&self) -> usize {
         let v6 = self.addresses.iter().any(|a| a.addr().is_ipv6());
         self.mtu.unwrap_or(if v6 { MTU_V6 } else { MTU_V4 })
     }
 
-    /// The largest MSS, where the [MTU](Self::mtu) alone is not enough: with addresses of both versions
-    /// and no MTU given, it leaves too much to IPv4.
+    /// The largest MSS, where both IP versions have addresses and no [MTU](Self::mtu) is given.
     pub fn max_mss(&self) -> Option<u16> {
         let both = self.addresses.iter().any(|a| a.addr().is_ipv4()) && self.mtu() == MTU_V6;
         (both && self.mtu.is_none()).then_some(MSS)

@@ -11,30 +11,25 @@ pub const MSS: u16 = 1460;
 /// Largest IPv6 packet, in bytes: leaves an MSS of 1,460 too, which is what scripts expect.
 pub const MTU_V6: usize = 1520;
 
-/// Bytes of the stack's pool: some send buffers' worth. packetdrill locks all memory, so that
-/// every byte is taken from the machine at once.
+/// Bytes of the stack's pool: packetdrill locks all memory, so that each is used at once.
 pub const POOL_BYTES: usize = 16 << 20;
 
-/// How far the clock moves when packetdrill reads it: less than scripts can distinguish (milliseconds),
-/// and enough for a loop that waits for a time.
+/// How far the clock moves when packetdrill reads it: less than scripts can distinguish.
 pub const CREEP: Duration = Duration::from_micros(1);
 
-/// How long to wait for a packet, in virtual time. Scripts wait for seconds, but packetdrill does not
-/// pass their limit on; keep-alive and user timeouts are covered.
+/// How long to wait for a packet, in virtual time: longer than any script's timer.
 pub const RECEIVE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where the clock begins, in seconds since 1970: an arbitrary time, equal in every run.
 pub const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
-/// Packets of the stack that wait for packetdrill; a script that asks for none would otherwise fill
-/// memory. Linux's packet socket queues about as many.
+/// Packets of the stack that wait for packetdrill: about as many as in Linux's packet socket.
 pub const SNIFFED_PACKETS: usize = 4096;
 
 /// Longest file of settings that is read, in bytes: thousands of lines.
 pub const SETTINGS_BYTES: u64 = 1 << 20;
 
-/// How long the driver pauses, in real time, after a blocked call of another thread has ended, so that
-/// the thread can report it to packetdrill. It takes microseconds; only scripts that block need it.
+/// How long the driver pauses, in real time, for a thread to report that its call has ended.
 pub const HAND_OVER: Duration = Duration::from_millis(1);
 
 /// The stack's clock when a script begins: arithmetic with timeouts needs times before it.

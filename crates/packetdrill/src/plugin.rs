@@ -126,8 +126,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Writes counters that have changed beside the file of settings, for a stand-in for `nstat`:
-    /// lines of Linux's name, the count and a rate.
+    /// Writes changed counters beside the file of settings: lines of Linux's name, count and rate.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,8 +1,5 @@
 //! What packetdrill calls in the C library, not through the table: with the object in `LD_PRELOAD`,
-//! these replace the C library's, and pass on calls for other descriptors.
-//!
-//! packetdrill asks for TCP_INFO with the C library's `getsockopt` where a script has code, and has
-//! no entry for `sendfile`.
+//! these replace the C library's `getsockopt` and `sendfile` for our descriptors.
 
 use core::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;

@@ -1,6 +1,4 @@
-//! Linux's names for settings of the stack: the file that a stand-in for `sysctl` writes.
-//!
-//! Read [`Settings::apply`]: it is the list of names that mean something here.
+//! Linux's names for settings of the stack; [`Settings::apply`] is the list.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,8 +15,7 @@ use pagewire_tcp::{CongestionKind, EcnMode, MtuProbing};
 
 use crate::limits::SETTINGS_BYTES;
 
-/// The settings of a file: one `name=value` in a line, names as `sysctl` takes them (with dots or
-/// slashes), `#` before comments. Of several lines for one name the last one counts.
+/// The settings of a file: one `name=value` in a line, as `sysctl` takes them; the last one counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
@@ -44,8 +41,7 @@ impl Settings {
         self.get("pagewire.drop_output") == Some("1")
     }
 
-    /// The route that was set: its destination, the path's MTU, and the initial congestion window,
-    /// where given.
+    /// The route that was set: its destination, the path's MTU, and the initial window.
     pub fn route(&self) -> Option<(IpAddr, Option<usize>, Option<u32>)> {
         let words: Vec<_> = self.get("pagewire.route")?.split_whitespace().collect();
         let behind = |word: &str| {
@@ -63,8 +59,7 @@ impl Settings {
         ["pagewire.flush_metrics", "net.ipv4.tcp_fastopen_cookies"].map(|name| self.get(name))
     }
 
-    /// Applies the settings to `config`; everything else stays. Names without a meaning here are
-    /// ignored, as are invalid values.
+    /// Applies the settings to `config`; unknown names and invalid values are ignored.
     pub fn apply(&self, config: &mut StackConfig) {
         for (name, value) in &self.0 {
             match name.strip_prefix("net.ipv4.").unwrap_or(name) {
@@ -248,8 +243,7 @@ fn seconds(value: &str) -> Option<Duration> {
     number(value).map(Duration::from_secs)
 }
 
-/// Keys as Linux writes them: four words in hexadecimal, their bytes in little endian, and perhaps
-/// four more behind a comma.
+/// Keys as Linux writes them: four words in hexadecimal, and perhaps four more behind a comma.
 fn fast_open_keys(value: &str) -> Option<FastOpenKeys> {
     let key = |text: &str| {
         let mut key = [0; 16];

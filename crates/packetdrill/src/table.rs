@@ -1,5 +1,4 @@
-//! The table of calls, as packetdrill's header lays it out: one C structure, this order, and every
-//! function takes `userdata` first.
+//! The table of calls, as packetdrill's header lays it out; every function takes `userdata` first.
 
 use core::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 
@@ -11,11 +10,8 @@ use libc::{
 /// The stack's data: `userdata` of every call.
 pub type User = *mut c_void;
 
-/// What `packetdrill_interface_init` fills in.
-///
-/// `fcntl` and `ioctl` are variadic in C with one further argument at most. Here they take it as a
-/// machine word: on x86-64 and AArch64 Linux the first words of a variadic call use the registers of
-/// any other call, and the command tells whether there is one.
+/// What `packetdrill_interface_init` fills in. `fcntl` and `ioctl`, variadic in C, take their
+/// argument as a machine word: on x86-64 and AArch64 Linux it uses the same register.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // Each is the system call of its name.

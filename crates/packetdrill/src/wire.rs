@@ -8,7 +8,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Instant, MemError, PacketBuf, PagePool, PageWriter, TxChecksum,
 };
 
-use crate::limits::{ETHERNET, MAX_IP_PACKET, POOL_BYTES, SNIFFED_PACKETS};
+use crate::limits::{ETHERNET, POOL_BYTES, SNIFFED_PACKETS};
 
 /// A packet that the stack sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,23 +50,13 @@ impl Wire {
         })
     }
 
-    /// The device as the stack sees it: it cuts super-frames, so that they end, and are pushed, where
-    /// Linux's are. Scripts count packets by segment, and accept several where they expect a
-    /// super-frame.
+    /// The device as the stack sees it: it cuts super-frames, so that they end where Linux's do.
     pub fn capabilities(mtu: usize) -> Capabilities {
         Capabilities {
             medium: Medium::Ip,
-            mac: [0; 6],
-            mtu,
-            max_super_frame: MAX_IP_PACKET,
             rx_checksum: false,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: pagewire_mem::limits::MAX_FRAGS,
             header_split: HeaderSplit::None,
-            queues: 1,
-            by_reference: false,
+            ..Capabilities::offloading([0; 6], mtu)
         }
     }
 
@@ -111,8 +101,7 @@ impl Wire {
         true
     }
 
-    /// Cuts a super-frame and completes checksums, with an Ethernet header, which the software that
-    /// does it expects.
+    /// Cuts a super-frame and completes checksums, with an Ethernet header for the software.
     fn finish(&mut self, mut frame: PacketBuf, wire: &mut VecDeque<PacketBuf>) -> Option<usize> {
         let version = frame.head().first()? >> 4;
         let kind: [u8; 2] = if version == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };

@@ -11,10 +11,9 @@
 //! ```
 //!
 //! Only [`World::sleep`], [`World::receive`] and, by a microsecond, [`World::look`] move time. The
-//! thread that moves it, or hands in a packet, settles before and afterwards (`World::settle`): every
-//! thread that waits checks whether it is done, and if so finishes its call before time goes on. So a
-//! blocked call ends at exactly its time, whatever the machine's scheduler does, and two runs of a
-//! script are equal.
+//! thread that moves it, or hands in a packet, settles before and afterwards (`World::settle`):
+//! every waiting thread checks whether it is done, and if so finishes its call before time goes on.
+//! So a blocked call ends at exactly its time, and two runs of a script are equal.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -116,8 +115,7 @@ impl World {
         std::thread::current().id() == self.driver
     }
 
-    /// Runs a system call of the calling thread: the driver waits for other threads until their call
-    /// ends or waits.
+    /// Runs a system call of the calling thread: the driver waits until it ends or waits.
     pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         if self.is_driver() {
             let result = call();
@@ -139,9 +137,8 @@ impl World {
         result
     }
 
-    /// The time, for a thread that polls the clock: the first call after another event does not move
-    /// it, every further one does, so that a loop until some time ends. A thread whose call has just
-    /// ended gets the time of that.
+    /// The time: the first call after another event does not move it, every further one does, so
+    /// that a loop until some time ends. A thread whose call has just ended gets the time of that.
     pub fn look(&self) -> Instant {
         let mut inner = self.lock();
         if let Some(at) = inner.ended.remove(&std::thread::current().id()) {
@@ -189,8 +186,7 @@ impl World {
         self.advance(inner, until, true).wire.sniff()
     }
 
-    /// Copies a packet that was received to packetdrill's memory, as far as that has room; returns how
-    /// many bytes.
+    /// Copies a packet to packetdrill's memory, as far as that has room; returns how many bytes.
     pub fn hand_out(&self, packet: &[u8], into: &mut [u8]) -> usize {
         self.lock().wire.hand_out(packet, into)
     }

@@ -5,8 +5,7 @@ use std::io::IoSlice;
 use bytes::Bytes;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held};
 
-/// Received bytes, by reference. A drop, on any thread, releases the memory; the chunk outlives the
-/// connection and the host.
+/// Received bytes, by reference. A drop releases the memory; the chunk outlives the host.
 ///
 /// Until then it counts, with the whole pages that it touches, against the receive buffer of its
 /// connection: a program that keeps everything closes its window. Memory that is sent on does not count.
@@ -27,8 +26,7 @@ impl Chunk {
         self.frag.is_empty()
     }
 
-    /// The bytes, unless others may change them: data sent over a by-reference link out of a mapped file is
-    /// still that file.
+    /// The bytes, unless others may change them: those of a file sent over a by-reference link.
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.frag.as_slice()
     }

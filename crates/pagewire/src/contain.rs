@@ -27,8 +27,7 @@ impl std::ops::Deref for Panics {
     }
 }
 
-/// Panics of the application's code that a host called and contained; see
-/// [`Stats`](crate::Stats).
+/// Panics of the application's code that a host contained; see [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contained {

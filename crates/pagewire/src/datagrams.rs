@@ -21,8 +21,7 @@ pub struct Datagram {
     pub to: IpAddr,
     /// The link by which it arrived; the first link for datagrams that the host sent to itself.
     pub link: LinkId,
-    /// If there are several datagrams: the payload bytes of each, of which the last may have fewer
-    /// ([`UdpSocket::set_joining`]).
+    /// Bytes of each of several datagrams but the last, see [`UdpSocket::set_joining`].
     pub segment: Option<u16>,
 }
 
@@ -57,9 +56,8 @@ impl UdpSocket {
         Ok(received?.into())
     }
 
-    /// Sends a datagram by reference from `source`, an address of this host, instead of the address that
-    /// the socket is bound to or the route selects (`IP_PKTINFO`). `to`: the destination; `None`: the
-    /// address that the socket is connected to. Returns the datagram's length.
+    /// Sends a datagram by reference from `source`, an address of this host, to `to` or the
+    /// connected address (`IP_PKTINFO`). Returns its length.
     ///
     /// # Errors
     /// `InvalidInput` for an address of another host, and as [`send_to`](Self::send_to).

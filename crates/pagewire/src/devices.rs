@@ -32,7 +32,6 @@ pub(crate) struct Devices {
 pub(crate) const RECEIVING: usize = 0;
 pub(crate) const SENDING: usize = 1;
 
-/// The device of one link.
 pub(crate) struct LinkDevice {
     pub(crate) id: LinkId,
     pub(crate) device: Box<dyn Device>,
@@ -111,7 +110,6 @@ impl Devices {
         self.fds = self.all.iter().filter_map(|link| link.fd.clone()).collect();
     }
 
-    /// Whether every device is lost.
     pub(crate) fn are_all_lost(&self) -> bool {
         self.all.iter().all(|link| link.lost)
     }

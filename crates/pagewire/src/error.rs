@@ -4,8 +4,7 @@ use std::io;
 
 use pagewire_stack::{Error, MAX_PAYLOAD_PAGES};
 
-/// Nothing can be sent or received any more, and why: carried by errors of kind
-/// [`NetworkDown`](std::io::ErrorKind::NetworkDown).
+/// Why nothing can be sent or received any more; in errors of kind `NetworkDown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("network is down: {cause}")]
 pub struct NetworkDown {
@@ -13,8 +12,7 @@ pub struct NetworkDown {
     pub cause: String,
 }
 
-/// The stack's errors as `std::io`'s, errno included. Where the network may be down,
-/// `Shared::error` says why.
+/// The stack's errors as `std::io`'s, errno included; `Shared::error` adds why the network is down.
 pub(crate) fn io_error(error: Error) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }

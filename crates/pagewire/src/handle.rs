@@ -26,8 +26,7 @@ impl Handle {
         });
     }
 
-    /// Runs `act`, which takes the host's lock: at once, or when this thread releases that lock, if the
-    /// host called it under the lock. For drops, which cannot be refused.
+    /// Runs `act`, which takes the host's lock, at once, or when this thread releases that lock.
     pub(crate) fn outside(self: &Arc<Self>, act: impl FnOnce(&Arc<Self>) + Send + Sync + 'static) {
         if inside::is_called_by(self.shared.id) {
             return Deferral::later(Box::new(Later(Arc::clone(self), Some(act))));

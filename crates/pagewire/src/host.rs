@@ -33,8 +33,7 @@ use crate::zerocopy;
 /// Connections that may wait for `accept` by default; as for Linux programs with `std::net`.
 const DEFAULT_BACKLOG: usize = 128;
 
-/// How long a thread that waits polls the device before it sleeps. Waking a thread on another core
-/// costs 20 to 250 µs, a thread that polls answers in half a microsecond.
+/// How long a waiting thread polls the device before it sleeps. Waking a thread costs 20 to 250 µs.
 const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
 /// One stack on one device or several: where connections are made and accepted.
@@ -98,8 +97,7 @@ impl Host {
         }
     }
 
-    /// Opens a connection and waits until it is established. Of several addresses, the first that
-    /// answers is used.
+    /// Opens a connection and waits until it is established: to the first address that answers.
     ///
     /// # Errors
     /// Those of the last address tried: `ConnectionRefused` (the port is closed),
@@ -176,8 +174,7 @@ impl Host {
         worked
     }
 
-    /// Waits until the device has frames, a timer is due or `limit` is over, then takes a
-    /// [`turn`](Self::turn). For hosts started with [`Builder::manual`].
+    /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn).
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;
@@ -209,8 +206,7 @@ impl Host {
     }
 
     /// Calls `observer` for every event of the stack from now on, under its lock: it must be quick
-    /// and call nothing of this host. It replaces an earlier one. Its panics are contained
-    /// ([`Stats::contained`](crate::Stats::contained)).
+    /// and call nothing of this host. It replaces an earlier one. Panics are contained.
     pub fn on_event(&self, observer: impl FnMut(Event) + Send + 'static) {
         let mut inner = self.shared().lock();
         if let Some(before) = inner.observer.replace(Box::new(observer)) {
@@ -305,19 +301,15 @@ impl Host {
     /// delivered, at most for `limit`, and then the remaining connections are reset. Connections
     /// with unread received data are reset at once. Returns when the resets have left, or shortly
     /// after `limit` if the device takes nothing. A `limit` of zero only resets. Peers that have
-    /// acknowledged everything are not reset, as they may not have read it yet: they have a moment
-    /// to close their side, too.
+    /// acknowledged everything are not reset: they have a moment to close their side, too.
     ///
     /// Sockets of this host, in any thread, fail with `NetworkDown` from here on, and waits on them
-    /// end.
+    /// end. Devices are dropped before this returns, so that they can be opened again.
     ///
-    /// Devices are dropped before this returns, so that they can be opened again.
-    ///
-    /// The call is optional: the drop of a host and its sockets does the same, and so does the end
-    /// of the process (when `main` returns or panics, and at [`std::process::exit`]), within
-    /// [`Builder::shutdown_limit`]. Only a process that is killed, or aborts, leaves its peers
-    /// waiting; a program that handles signals should end by `exit`. The drop of a host without a
-    /// driver ([`Builder::manual`]) only resets.
+    /// The drop of a host and its sockets does the same, and so does the end of the process (when
+    /// `main` returns or panics, and at [`std::process::exit`]), within
+    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting.
+    /// The drop of a host without a driver ([`Builder::manual`]) only resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
     /// runtime (feature `tokio`), nor on a thread that drives a host: then the end comes in the
@@ -400,8 +392,7 @@ impl Builder {
         self
     }
 
-    /// Adds an address of this host on that device, with the prefix length of its network:
-    /// `"10.77.0.2/24"` or `"fd77::2/64"`.
+    /// Adds an address on that device, with its prefix length: `"10.77.0.2/24"` or `"fd77::2/64"`.
     pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
         self.addresses.push(cidr.as_ref().to_owned());
         self
@@ -472,9 +463,8 @@ impl Builder {
         self
     }
 
-    /// Bytes of memory that all connections together may pin for received data that is unread, or
-    /// forwarded data that is unacknowledged: less than the device's receive memory. 48 MiB by
-    /// default, three quarters of a tap's.
+    /// Bytes of memory that all connections together may pin for unread or forwarded data: less
+    /// than the device's receive memory. 48 MiB by default, three quarters of a tap's.
     pub fn receive_memory(mut self, bytes: usize) -> Self {
         self.receive_memory = Some(bytes);
         self
@@ -487,8 +477,7 @@ impl Builder {
     }
 
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
-    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
-    /// its own does not count there.
+    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`.
     pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
         self.zerocopy_memory = Some(bytes);
         self
@@ -503,11 +492,8 @@ impl Builder {
 
     /// Asks peers to send segments of whole pages of 4096 bytes, 1 to 15 pages each: their payload
     /// can be mapped ([`TcpStream::map_available`]) on links without super-frames, too. The link's
-    /// MTU must have room: at least [`mtu_of_pages`](pagewire_stack::mtu_of_pages), which is 4168
-    /// bytes for one page over either IP version. Sets `max_mss` of the connections' settings
-    /// ([`tcp_config`](Self::tcp_config)), according to their `timestamps`.
-    ///
-    /// With super-frames (a tap, the pair link) pages are whole without it.
+    /// MTU must have room: at least [`mtu_of_pages`](pagewire_stack::mtu_of_pages), 4168 bytes for
+    /// one page. Sets `max_mss` of the connections' settings, according to their `timestamps`.
     pub fn payload_pages(mut self, pages: u8) -> Self {
         self.payload_pages = Some(pages);
         self
@@ -537,16 +523,14 @@ impl Builder {
     }
 
     /// Starts no driver thread: the caller drives with [`Host::turn`], and blocking calls drive
-    /// while they wait. For one thread at a time: a second one that waits is not woken by the turns
-    /// of the first.
+    /// while they wait. For one thread at a time.
     pub fn manual(mut self) -> Self {
         self.manual = true;
         self
     }
 
     /// How long a host may deliver after the drop of its last handle, or at the end of the process,
-    /// before it resets the remaining connections; see [`Host::shutdown`]. Two seconds by default;
-    /// zero: it only resets.
+    /// before it resets connections; see [`Host::shutdown`]. Two seconds by default; zero: at once.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self
@@ -606,8 +590,7 @@ impl Builder {
     }
 }
 
-/// Tries the addresses in order until one succeeds; the error is the last one's. `none`: the error
-/// without an address.
+/// Tries the addresses in order until one succeeds; the error is the last one's, or `none`.
 pub(crate) fn try_each<T>(
     addresses: impl ToSocketAddrs,
     none: &'static str,

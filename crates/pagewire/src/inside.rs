@@ -56,8 +56,7 @@ pub(crate) fn drives(host: u64) -> bool {
     DRIVES.get() == host
 }
 
-/// Whether this thread is the driver of any host. A driver must not wait for another one: that one may
-/// wait for this host's output.
+/// Whether this thread is the driver of any host, and so must not wait for another driver.
 pub(crate) fn drives_any() -> bool {
     DRIVES.get() != 0
 }

@@ -87,12 +87,10 @@
 //!
 //! # The end
 //!
-//! A kernel closes the sockets that a process leaves, and so does a host: queued data is delivered, and
-//! connections that cannot deliver are reset, so that no peer waits for a process that is gone. That
-//! happens when a host and its sockets are dropped, when `main` returns or panics, and at
-//! [`std::process::exit`], within two seconds ([`Builder::shutdown_limit`]); [`Host::shutdown`] does it
-//! at once and reports on the connections. A program that handles signals should end by one of these,
-//! too: a process that a signal kills sends nothing.
+//! A kernel closes the sockets that a process leaves, and so does a host ([`Host::shutdown`]):
+//! queued data is delivered, and connections that cannot deliver are reset. That happens when a
+//! host and its sockets are dropped, when `main` returns or panics, and at [`std::process::exit`],
+//! within two seconds ([`Builder::shutdown_limit`]). A process that a signal kills sends nothing.
 //!
 //! A device that is lost for good (a deleted tap, a pair whose other end is dropped) ends its
 //! connections with [`NetworkDown`]; the last device ends all sockets: [`Host::check`] reports it.
@@ -102,21 +100,18 @@
 //! [`Builder`] has the settings of a host. [`Builder::tcp_config`] sets the defaults of its connections,
 //! [`TcpStream::set_option`] changes one connection, [`TcpListener::set_option`] those it will accept.
 //!
-//! A [`UdpSocket`] may send to all hosts of a network ([`UdpSocket::set_broadcast`]), learn the addresses
-//! of received packets, and answer from the destination address ([`UdpSocket::recv_message`],
-//! [`UdpSocket::send_from`]).
+//! A [`UdpSocket`] may broadcast ([`UdpSocket::set_broadcast`]), learn the addresses of received
+//! packets, and answer from there ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
 //!
 //! Path MTU discovery uses ICMP reports by default ([`stack::MtuDiscover`], for datagrams
-//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none. TCP Fast
-//! Open on the accepting side is off unless the host ([`stack::Stack::fast_open`], through
-//! [`Host::with_stack`]) and the listener ([`TcpOption::FastOpen`]) turn it on, or the host alone for all
-//! its listeners; [`stack::Stack::connect`], or the descriptors of `pagewire-posix`, open a connection
-//! with data in its SYN.
+//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none.
+//! TCP Fast Open is accepted if the host ([`stack::Stack::fast_open`], through
+//! [`Host::with_stack`]) and the listener ([`TcpOption::FastOpen`]) turn it on, or the host alone
+//! for all; [`stack::Stack::connect`], or `pagewire-posix`, open a connection with data in its SYN.
 //!
 //! # Linux's system calls
 //!
-//! The crate `pagewire-posix` has sockets as descriptors with Linux's error numbers, poll and epoll,
-//! over a [`Host`].
+//! The crate `pagewire-posix` has a [`Host`]'s sockets as descriptors, with poll and epoll.
 
 #![deny(unsafe_code)]
 

@@ -7,19 +7,15 @@ use pagewire_stack::{Cidr, LinkConfig};
 
 use crate::error::{StartError, parse, parse_all};
 
-/// A link to be added to a host: when it starts ([`Builder::link`](crate::Builder::link)) or while it
-/// runs ([`Host::add_link`](crate::Host::add_link)).
+/// A link to be added to a host that starts ([`Builder::link`](crate::Builder::link)) or runs
+/// ([`Host::add_link`](crate::Host::add_link)).
 ///
 /// ```
 /// use pagewire::{Host, Link, Pair};
 /// let (left, _peer) = Pair::new(Default::default())?;
 /// let (right, _other_peer) = Pair::new(Default::default())?;
-/// let host = Host::builder()
-///     .device(left)
-///     .address("10.0.0.1/24")
-///     .link(Link::new(right).address("10.0.1.1/24"))
-///     .ip_forwarding(true)
-///     .start()?;
+/// let host = Host::builder().device(left).address("10.0.0.1/24");
+/// let host = host.link(Link::new(right).address("10.0.1.1/24")).ip_forwarding(true).start()?;
 /// assert_eq!(host.stats().links.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -56,14 +56,12 @@ impl Mapping {
         self.0.is_empty()
     }
 
-    /// The bytes, unless others may change them: data sent over a by-reference link out of a mapped
-    /// file, or out of memory that its owner kept, is still that memory.
+    /// The bytes, unless others may change them; see [`Chunk::as_slice`](crate::Chunk::as_slice).
     pub fn as_slice(&self) -> Option<&[u8]> {
         self.0.as_slice()
     }
 
-    /// The first byte, for system calls; valid for [`len`](Self::len) bytes of reads while the
-    /// mapping lives.
+    /// The first byte; [`len`](Self::len) bytes are readable while the mapping lives.
     pub fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
     }
@@ -85,8 +83,7 @@ impl Mapping {
         }
     }
 
-    /// System calls that the mapping took: 0 for adjacent pages, except for the first mapping of a
-    /// host's memory.
+    /// System calls that the mapping took: 0 for adjacent pages.
     pub fn system_calls(&self) -> u32 {
         self.0.system_calls()
     }

@@ -9,14 +9,12 @@ use crate::tcp::{TcpListener, TcpStream};
 use crate::waiters::Interest;
 
 impl TcpStream {
-    /// Changes a setting of the connection, for instance
-    /// `TcpOption::NotSentLowat(128 << 10)`. See [`TcpOption`] for units and meanings.
+    /// Changes a setting of the connection; see [`TcpOption`] for units and meanings.
     pub fn set_option(&self, option: TcpOption) -> io::Result<()> {
         self.0.act(|mut tcp, now| tcp.set_option(now, option))
     }
 
-    /// As [`send_some`](Self::send_some); the flags say that more follows at once, that the last byte
-    /// ends a record, or that it is urgent.
+    /// As [`send_some`](Self::send_some), with flags.
     pub fn send_some_with(&self, buf: &mut SendBuf, flags: SendFlags) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -24,8 +22,7 @@ impl TcpStream {
         self.0.wait(Interest::Write, |mut tcp, now| tcp.send(now, &mut buf.frags, flags))
     }
 
-    /// Copies received bytes without consuming them, waiting for at least one; 0 at the end of the
-    /// stream.
+    /// Copies received bytes without consuming them, waiting for one; 0 at the end of the stream.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -33,8 +30,7 @@ impl TcpStream {
         self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, &mut *buf, RecvFlags::PEEK))
     }
 
-    /// Discards up to `max` received bytes, waiting for at least one; returns the number, 0 at the end
-    /// of the stream.
+    /// Discards up to `max` received bytes, waiting for one; how many, 0 at the stream's end.
     pub fn discard(&self, max: usize) -> io::Result<usize> {
         let discard = pagewire_stack::Discard(max);
         self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, discard, RecvFlags::empty()))

@@ -15,8 +15,7 @@ use crate::tcp::TcpStream;
 /// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
 /// there is room; ends of streams and resets are forwarded, too.
 ///
-/// It is a [`Service`]: ten thousand connections need no thread. A drop closes its listeners and resets
-/// its connections.
+/// It is a [`Service`], without a thread. A drop closes its listeners and resets its connections.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -115,8 +114,7 @@ impl Proxy {
         })
     }
 
-    /// Forwards between two established connections of this host, which belong to the proxy from then on:
-    /// use no clone of them.
+    /// Forwards between two established connections of this host; use no clone of them afterwards.
     ///
     /// # Errors
     /// `InvalidInput` if one belongs to another host; the error of a connection that is over.

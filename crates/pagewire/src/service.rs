@@ -7,11 +7,10 @@ use pagewire_stack::{Event, Stack};
 
 use crate::contain::{Panics, contain};
 
-/// A program that runs inside a host: the thread that drives the host calls it when something happens.
-/// It needs no thread and no wake-up of its own, however many connections it has.
+/// A program without a thread inside a host: the thread that drives the host calls it.
 ///
-/// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that host;
-/// it gets the stack instead. A service that panics is dropped; the host goes on
+/// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that
+/// host; it gets the stack instead. A service that panics is dropped
 /// ([`Stats::contained`](crate::Stats::contained)).
 pub trait Service: Send {
     /// Handles events of any socket of the host, or the time of [`poll_timeout`](Self::poll_timeout).

@@ -34,8 +34,7 @@ use crate::waiters::Waiters;
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use locked::Locked;
 
-/// How long after the last inline poll the driver takes the device back. Bounds the time that a
-/// frame can wait while an application thread computes.
+/// How long after the last inline poll the driver takes the device back, and a frame can wait.
 pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
 
 /// Who polls the device.
@@ -52,7 +51,6 @@ pub(crate) enum Poller {
 /// The newest host's number.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// One host.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
     zero: WallClock,
@@ -60,7 +58,6 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
     pub(crate) departure: Departure,
-    /// Panics of applications' code.
     pub(crate) panics: Panics,
     /// The driver sleeps, and no other thread takes turns.
     asleep: Arc<AtomicBool>,
@@ -183,8 +180,7 @@ impl Shared {
         (inner, self.now())
     }
 
-    /// Adjusts the driver's timer after a turn, a flush or a change of the poller, and releases the lock.
-    /// The drop of [`Locked`] wakes the waits that are over.
+    /// Adjusts the driver's timer, and releases the lock, whose drop wakes the waits that are over.
     pub(crate) fn unlock_and_wake(&self, mut inner: Locked<'_>) {
         self.rearm_timer(&mut inner);
         drop(inner);
@@ -200,8 +196,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the driver if it sleeps beyond the next deadline, or beyond the next try of what found no
-    /// room.
+    /// Wakes the driver if it sleeps beyond the next deadline or retry.
     pub(crate) fn rearm_timer(&self, inner: &mut Inner) {
         if inner.poller != Poller::Armed {
             return;
@@ -219,8 +214,7 @@ impl Shared {
         ring(&self.wake);
     }
 
-    /// Prepares for a sleep of the only thread that takes turns. `false`: memory that another thread
-    /// dropped is to be reported first, or the rings have work.
+    /// Prepares for a sleep of the only thread that takes turns; `false`: there is work.
     pub(crate) fn fall_asleep(&self, inner: &mut Inner) -> bool {
         // A drop from here on wakes the driver; an earlier one is pending below. (Both are SeqCst,
         // here and in `CompletionQueue`.)

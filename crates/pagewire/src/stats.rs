@@ -46,17 +46,18 @@ impl fmt::Display for Stats {
         for (reason, bytes) in self.ledger.iter().filter(|(_, bytes)| *bytes > 0) {
             writeln!(f, "  {:<24} {bytes}", reason.name())?;
         }
-        match &self.links[..] {
-            [_, _, ..] => {
-                for link in &self.links {
-                    writeln!(f, "device of link {}", link.link.index())?;
-                    report(f, &link.device)?;
-                }
-            }
-            _ => {
-                writeln!(f, "device")?;
-                report(f, &self.device)?;
-            }
+        let several = self.links.len() > 1;
+        let name = |link: &LinkStats| match several {
+            true => format!("device of link {}", link.link.index()),
+            false => "device".to_owned(),
+        };
+        if !several {
+            writeln!(f, "device")?;
+            report(f, &self.device)?;
+        }
+        for link in self.links.iter().filter(|_| several) {
+            writeln!(f, "{}", name(link))?;
+            report(f, &link.device)?;
         }
         write!(f, "{}", self.counters)?;
         if self.contained != Contained::default() {
@@ -66,12 +67,8 @@ impl fmt::Display for Stats {
             writeln!(f, "host failed: {why}")?;
         }
         for link in &self.links {
-            match &link.device_error {
-                Some(error) if self.links.len() > 1 => {
-                    writeln!(f, "device of link {} failed: {error}", link.link.index())?;
-                }
-                Some(error) => writeln!(f, "device failed: {error}")?,
-                None => {}
+            if let Some(error) = &link.device_error {
+                writeln!(f, "{} failed: {error}", name(link))?;
             }
         }
         Ok(())

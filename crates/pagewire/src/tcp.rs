@@ -1,5 +1,4 @@
-//! Streams and listeners: the verbs `write`, `send` and `recv_chunks` of a program, where a byte's path
-//! begins and ends.
+//! Streams and listeners: `send` and `recv_chunks`, where a byte's path begins and ends.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -18,11 +17,9 @@ use crate::socket::Socket;
 use crate::wait::{Clock, Patience};
 use crate::waiters::Interest;
 
-/// A TCP connection. Cheap to clone: clones are the same connection, which closes when the last
-/// is dropped.
+/// A TCP connection. Clones are the same connection, which closes when the last is dropped.
 ///
-/// Dropping closes as Linux does: what was sent is still delivered in the background; if received
-/// data was left unread, the peer gets a reset.
+/// A drop closes as on Linux: queued data is delivered; unread received data makes it a reset.
 #[derive(Clone)]
 pub struct TcpStream(pub(crate) Arc<Socket<TcpId>>);
 
@@ -89,15 +86,13 @@ impl TcpStream {
         })
     }
 
-    /// Receives bytes by reference, up to `max`, waiting for at least one; empty at the end of the
-    /// stream.
+    /// Receives up to `max` bytes by reference, waiting for one; empty at the end of the stream.
     pub fn recv_chunks(&self, max: usize) -> io::Result<Chunks> {
         self.0.wait(Interest::Read, |tcp, now| take_chunks(tcp, now, max))
     }
 
-    /// As [`recv_chunks`](Self::recv_chunks), into a vector of the caller. Returns the number of bytes,
-    /// 0 at the end of the stream. These bytes do not count against the receive buffer: the caller
-    /// bounds them.
+    /// As [`recv_chunks`](Self::recv_chunks), into a vector of the caller; the number of bytes, 0
+    /// at the end. They do not count against the receive buffer: the caller bounds them.
     pub fn recv_into(&self, max: usize, frags: &mut Vec<Frag>) -> io::Result<usize> {
         self.0.wait(Interest::Read, |mut tcp, now| {
             tcp.recv(now, pagewire_stack::Chunks { max, into: frags }, RecvFlags::empty())
@@ -114,8 +109,7 @@ impl TcpStream {
         self.0.local_addr()
     }
 
-    /// Ends one direction or both: after `Write` the peer sees the end of the stream once it has
-    /// read everything.
+    /// Ends one direction or both: after `Write` the peer reads the stream's end, behind the data.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.0.act(|mut tcp, now| tcp.shutdown(now, how))
     }
@@ -131,14 +125,12 @@ impl TcpStream {
         self.0.set_nonblocking(nonblocking)
     }
 
-    /// Whether small segments leave at once (true) or wait for an acknowledgement (Nagle's algorithm,
-    /// RFC 896; the default).
+    /// Whether small segments leave at once, or by Nagle's algorithm (RFC 896; the default).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.set_option(TcpOption::NoDelay(nodelay))
     }
 
-    /// Longest wait for data; `None` for ever. The error is `TimedOut` (not `WouldBlock`, as from
-    /// `std::net`). Zero is `InvalidInput`.
+    /// Longest wait for data; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }
@@ -263,8 +255,7 @@ impl TcpListener {
         Incoming(self)
     }
 
-    /// Whether future connections have opted in to zero-copy sends; see
-    /// [`TcpStream::set_zerocopy`].
+    /// Whether future connections have opted in; see [`TcpStream::set_zerocopy`].
     pub fn set_zerocopy(&self, on: bool) -> io::Result<()> {
         self.0.set_zerocopy(on)
     }

@@ -1,6 +1,4 @@
-//! Async forms, with feature `tokio`.
-//!
-//! The traits are tokio's. The driver thread calls the tasks' wakers, so these work on any executor.
+//! Async forms, with feature `tokio`, whose traits they have; they work on any executor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,8 +26,7 @@ use crate::wait::{Clock, Patience};
 use crate::waiters::Interest;
 use crate::zerocopy::{self, Completion, Sent, send_datagram};
 
-/// One try for a caller that polls: registers the task if there is no answer yet. A task that stops
-/// polling is forgotten at the next event, or with the socket.
+/// One try for a caller that polls: registers the task if there is no answer yet.
 fn poll_on<T>(
     (host, id): (&Handle, SocketId),
     interest: Interest,
@@ -83,8 +80,7 @@ struct WaitOp<'a, F> {
     waits: Option<Registered>,
 }
 
-/// The task's waker, and the one registered for it: the wait's own, so that it can be unregistered
-/// while other waits of the task go on.
+/// The task's waker, and the wait's own, which is unregistered alone.
 struct Registered {
     task: Waker,
     own: Waker,
@@ -229,8 +225,7 @@ impl TcpStream {
         poll_completion(&self.0.host, self.0.id.into(), cx)
     }
 
-    /// The completions as a stream, which ends when no send is outstanding. After more sends it
-    /// goes on.
+    /// The completions as a stream, which ends when no send is outstanding, until there is one.
     pub fn completion_stream(&self) -> CompletionStream<'_> {
         CompletionStream { host: &self.0.host, id: self.0.id.into() }
     }
@@ -319,8 +314,7 @@ impl UdpSocket {
         self.0.later(Interest::Read, receive).await
     }
 
-    /// Receives a datagram by reference, with the addresses of its packet; see
-    /// [`recv_message`](Self::recv_message).
+    /// Receives a datagram by reference; see [`recv_message`](Self::recv_message).
     pub async fn recv_message_async(&self) -> io::Result<Datagram> {
         let taker = pagewire_stack::Message(UDP_MAX_PAYLOAD_V4);
         let receive = |mut udp: Udp<'_>, _| udp.recv(taker, RecvFlags::empty());

@@ -1,10 +1,9 @@
-//! The turn: devices -> stack -> flush -> wake. Between R1 and R2, and between S5 and S6, every byte that
-//! enters or leaves a host passes here.
+//! The turn: devices -> stack -> flush -> wake. Between R1 and R2, and between S5 and S6, every
+//! byte that enters or leaves a host passes here.
 //!
-//! The driver thread takes turns (`driver.rs`), and a thread that waits (`wait.rs`); both hold the
-//! lock. [`Inner::turn`] receives a burst from each device, hands it to the stack and flushes.
-//! [`Inner::flush`] fires timers, sends output, and reports events to waits, services and rings.
-//! Their wakers are called when the lock is released.
+//! The driver thread takes turns (`driver.rs`), or a thread that waits (`wait.rs`), under the lock.
+//! [`Inner::turn`] receives a burst from each device; [`Inner::flush`] fires timers, sends output,
+//! and reports events. Wakers are called when the lock is released.
 
 use std::time::Duration;
 
@@ -21,12 +20,10 @@ use crate::shared::Inner;
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
 
-/// Rounds of output in one flush: with 64 frames a round, more than any window holds. What is left
-/// then is due at once, after other threads had the lock.
+/// Rounds of output in one flush: more than any window holds. The rest is due at once.
 const ROUNDS_PER_FLUSH: usize = 256;
 
-/// Turns of services and rings in one flush, before other threads get the lock: each turn answers what
-/// the output of the last one has changed.
+/// Turns of services and rings in one flush: each answers what the last one's output changed.
 const SERVICE_TURNS: usize = 16;
 
 /// How long frames wait at most for a device that had no room and does not say when it has.
@@ -127,8 +124,7 @@ impl Inner {
                 link.tx.clear();
                 continue;
             }
-            // Output that loops back to this host, or waits for its neighbour's address, leaves no
-            // frame.
+            // Output that loops back, or waits for its neighbour's address, leaves no frame.
             if link.tx.is_empty() && link.device.poll_timeout().is_none_or(|at| at > now) {
                 continue;
             }

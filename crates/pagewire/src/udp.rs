@@ -66,24 +66,21 @@ impl UdpSocket {
         self.recv_from(buf).map(|(n, _)| n)
     }
 
-    /// A call that sends more than `bytes` sends datagrams of `bytes` bytes each, of which the last may
-    /// be shorter: one call, at most 128 datagrams, and for [`send_zc_to`](Self::send_zc_to) one
-    /// completion. 0, the default: one call, one datagram.
+    /// A call that sends more than `bytes` sends datagrams of `bytes` bytes each, at most 128; the
+    /// last may be shorter. 0, the default: one call, one datagram.
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
         self.0.ask(|mut udp| udp.set_segment(bytes))
     }
 
-    /// How the socket treats the MTU of its paths: whether datagrams that are too long are fragmented
-    /// or refused, whether routers may fragment them, and what counts as too long. The default is
-    /// [`MtuDiscover::Want`]; protocols that discover the MTU themselves (QUIC) use
+    /// Whether datagrams that are too long are fragmented or refused, and what counts as too long.
+    /// The default is [`MtuDiscover::Want`]; protocols that discover the MTU themselves (QUIC) use
     /// [`MtuDiscover::Probe`] or [`MtuDiscover::Do`].
     pub fn set_mtu_discover(&self, how: MtuDiscover) -> io::Result<()> {
         self.0.ask(|mut udp| udp.set_mtu_discover(how))
     }
 
-    /// The longest IP packet, in bytes, that is known to reach the peer unfragmented. The longest
-    /// datagram has 28 bytes less, 48 over IPv6. The error is `NotConnected` if the socket is not
-    /// connected.
+    /// The longest IP packet, in bytes, known to reach the peer unfragmented: 28 bytes more than
+    /// the longest datagram, over IPv6 48. The error is `NotConnected` if there is no peer.
     pub fn path_mtu(&self) -> io::Result<usize> {
         self.0.act(|mut udp, _| udp.path_mtu())
     }
@@ -101,8 +98,7 @@ impl UdpSocket {
         self.join((*group).into(), by_number(interface))
     }
 
-    /// Leaves a group that was joined with the same arguments; otherwise the error is
-    /// `AddrNotAvailable`.
+    /// Leaves a group that was joined with the same arguments, or fails with `AddrNotAvailable`.
     pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
         self.leave((*group).into(), by_address(*interface))
     }

@@ -1,5 +1,4 @@
-//! A call of an application: its operation under the lock, the output that leaves, and the wait for an
-//! answer, which polls the device for a short while and then sleeps.
+//! A call of an application: its operation under the lock, the output that leaves, and the wait.
 
 use std::cell::Cell;
 use std::io;
@@ -88,8 +87,7 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         self.wait_clock(interest, |stack, clock| op(stack, clock.now()))
     }
 
-    /// As [`wait_on`](Self::wait_on), for an operation that seldom needs the time; see
-    /// [`Shared::wait`](crate::shared::Shared::wait).
+    /// As [`wait_on`](Self::wait_on), for an operation that seldom needs the time.
     #[inline]
     pub(crate) fn wait_clock<T>(
         &self,
@@ -263,8 +261,7 @@ impl Shared {
         }
     }
 
-    /// Tries once, and registers the waker if the answer is `WouldBlock`: both under one lock, so that
-    /// no event is missed in between.
+    /// Tries once, and registers the waker on `WouldBlock`, both under one lock.
     pub(crate) fn try_or_register<T>(
         &self,
         socket: impl Into<SocketId>,

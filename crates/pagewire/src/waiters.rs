@@ -16,7 +16,6 @@ pub(crate) enum Interest {
     Completion,
 }
 
-/// The wakers of all waits.
 #[derive(Default)]
 pub(crate) struct Waiters {
     sockets: HashMap<SocketId, Lists>,
@@ -94,7 +93,6 @@ impl Waiters {
         }
     }
 
-    /// Wakes all waits.
     pub(crate) fn forget_all(&mut self) {
         for mut lists in std::mem::take(&mut self.sockets).into_values() {
             lists.all().into_iter().for_each(|list| self.ready.append(list));

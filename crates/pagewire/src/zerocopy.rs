@@ -1,8 +1,5 @@
-//! Zero-copy sends: sends by reference that report when the memory may be used again (the contract of
-//! Linux's MSG_ZEROCOPY).
-//!
-//! Every send by reference keeps its memory until the last reference is dropped; a zero-copy send also
-//! reports that. Read [`TcpStream::send_zc`] first.
+//! Zero-copy sends: sends by reference that report when their memory has no reference left and may
+//! be used again (Linux's MSG_ZEROCOPY). Read [`TcpStream::send_zc`] first.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -31,10 +28,8 @@ pub struct Sent {
     pub id: Option<u32>,
 }
 
-/// Sends whose memory has no reference left: it may be used again.
-///
-/// That is neither "sent" nor "acknowledged"; for TCP it follows the acknowledgement of the last
-/// byte. Completions usually come in order, but need not.
+/// Sends whose memory has no reference left: it may be used again. For TCP that follows the
+/// acknowledgement of the last byte. Completions usually come in order, but need not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The ids of the sends: one for each call, counted from 0 on each socket; 0 follows 4,294,967,295.
@@ -52,9 +47,8 @@ pub struct Completions<'a> {
 }
 
 impl TcpStream {
-    /// Opts in to zero-copy sends (or out again). Without this, [`send_zc`](Self::send_zc) copies. An
-    /// accepted connection inherits the setting of its listener
-    /// ([`TcpListener::set_zerocopy`](crate::TcpListener::set_zerocopy)).
+    /// Opts in to zero-copy sends or out again, in which case [`send_zc`](Self::send_zc) copies. An
+    /// accepted connection inherits its listener's setting.
     pub fn set_zerocopy(&self, on: bool) -> io::Result<()> {
         self.0.set_zerocopy(on)
     }
@@ -264,8 +258,7 @@ impl std::fmt::Debug for Completions<'_> {
     }
 }
 
-/// The budget of all hosts of this process: the user's `RLIMIT_MEMLOCK` as it was when the first
-/// host started.
+/// The budget of all hosts of this process: `RLIMIT_MEMLOCK` when the first host started.
 pub(crate) fn process_pages() -> Arc<PageBudget> {
     static PAGES: OnceLock<Arc<PageBudget>> = OnceLock::new();
     let limit = || {

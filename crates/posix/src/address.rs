@@ -18,7 +18,6 @@ const LEN_V6: usize = 28;
 /// Bytes of a `sockaddr_in6` without its scope (RFC 2133), which Linux still takes.
 const LEN_V6_RFC2133: usize = 24;
 
-/// A socket's address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Domain {
     Inet,
@@ -33,8 +32,7 @@ pub struct SockAddr {
 }
 
 impl SockAddr {
-    /// As a socket of `domain` shows it: IPv4 peers of an IPv6 socket have mapped addresses (RFC
-    /// 4291 section 2.5.5.2).
+    /// As a socket of `domain` shows it: an IPv6 socket maps IPv4 peers (RFC 4291 section 2.5.5.2).
     pub(crate) fn new(addr: SocketAddr, domain: Domain) -> Self {
         let mut bytes = [0; LEN_V6];
         bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
@@ -94,11 +92,10 @@ pub(crate) fn family(bytes: &[u8]) -> Result<i32, Errno> {
     Ok(i32::from(u16::from_ne_bytes(family)))
 }
 
-/// Reads the address of a peer for a socket of `domain`.
+/// Reads the address of a peer for a socket of `domain`. As in Linux, an IPv6 socket takes AF_INET.
 ///
 /// # Errors
-/// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family. (An IPv6 socket takes
-/// an AF_INET address where it names a peer, as Linux does.)
+/// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family.
 pub(crate) fn parse(domain: Domain, bytes: &[u8]) -> Result<Given, Errno> {
     let family = family(bytes)?;
     if family == libc::AF_UNSPEC {

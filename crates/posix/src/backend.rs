@@ -11,21 +11,18 @@ use crate::{Errno, Fd};
 
 /// A stack behind a lock, with a clock. Called from any thread.
 pub trait Backend: Send + Sync {
-    /// Sends every [`Event`](pagewire_stack::Event) of the stack to [`Notices::notify`], from any
-    /// thread, with or without the stack's lock: it never calls back. Called once, before anything
-    /// else.
+    /// Sends every [`Event`](pagewire_stack::Event) to [`Notices::notify`], from any thread, with
+    /// or without the stack's lock: it never calls back. Called once, before anything else.
     fn attach(&self, notices: Arc<Notices>);
 
     /// The present moment.
     fn now(&self) -> Instant;
 
-    /// Runs `verb` on the stack at the present moment, under the stack's lock; afterwards, what
-    /// the stack has to send is sent, and its events are dispatched.
+    /// Runs `verb` on the stack, under its lock; then sends output and dispatches events.
     fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T;
 
-    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline` (`None`: for
-    /// ever), while the stack goes on. May return early. Setting the signal unparks the calling thread;
-    /// another thread may set it without the stack (a pipe, a close).
+    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline` (`None`:
+    /// for ever), while the stack goes on. May return early. Setting the signal unparks the thread.
     fn wait(&self, signal: &Signal, deadline: Option<Instant>);
 
     /// The time of day at the moment `at` of the clock, since 1970.
@@ -34,8 +31,7 @@ pub trait Backend: Send + Sync {
         today.saturating_sub(self.now().saturating_since(at))
     }
 
-    /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does. For
-    /// backends whose numbers mean something to the kernel too.
+    /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does.
     ///
     /// # Errors
     /// The error of the call that wants the descriptor.

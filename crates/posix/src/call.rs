@@ -61,8 +61,7 @@ pub(crate) struct SocketCall<'c, B: Backend> {
 }
 
 impl<B: Backend> SocketCall<'_, B> {
-    /// Repeats `attempt` as [`Runtime::block_on`] does, unless the file or the call
-    /// (`MSG_DONTWAIT`) does not block.
+    /// Repeats `attempt` as [`Runtime::block_on`] does, unless the file or `MSG_DONTWAIT` forbids.
     pub(crate) fn block_on<T>(
         &self,
         interest: Events,

@@ -1,8 +1,6 @@
-//! TCP Fast Open (RFC 7413): `MSG_FASTOPEN` and `TCP_FASTOPEN_CONNECT`.
-//!
-//! Both open with [`Stack::connect`](pagewire_stack::Stack::connect). With a cookie, the SYN waits for
-//! the first data ("deferred"); without one, a SYN leaves at once and asks for a cookie, and data
-//! follows the handshake.
+//! TCP Fast Open (RFC 7413): `MSG_FASTOPEN` and `TCP_FASTOPEN_CONNECT`, both by
+//! [`Stack::connect`](pagewire_stack::Stack::connect). With a cookie, the SYN waits for the first
+//! data ("deferred"); without one, a SYN leaves at once and asks for a cookie.
 
 use pagewire_stack::{FastOpenMode, Stack, TcpId, ZeroCopyCall};
 

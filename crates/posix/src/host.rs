@@ -43,8 +43,7 @@ impl Backend for HostBackend {
     fn wait(&self, signal: &Signal, deadline: Option<Instant>) {
         let left = deadline.map_or(LONGEST_SLEEP, |at| at.saturating_since(self.now()));
         if self.0.is_driver_thread() {
-            // A waker or an owner's drop that waits on the driver thread: no other thread drives the
-            // host.
+            // A waker or an owner's drop on the driver thread: no other thread drives the host.
             self.0.wait_turn(left.min(DRIVER_LOOK));
             return;
         }

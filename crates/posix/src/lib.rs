@@ -1,9 +1,8 @@
 //! Descriptors over a Pagewire stack that behave as Linux's sockets do, to the `errno`.
 //!
-//! Read [`Descriptors`] first: it is the table that numbers name, and has one method for each
-//! system call. [`Backend`] is what it runs on: a [`Host`](pagewire::Host) in real time
-//! ([`HostBackend`]), or anything that owns a stack and a clock. [`raw`] takes the pointers and
-//! structures of a C caller; everything else is safe.
+//! Read [`Descriptors`] first: the table, with one method for each system call. [`Backend`] is what
+//! it runs on: a [`Host`](pagewire::Host) in real time ([`HostBackend`]), or any stack and clock.
+//! [`raw`] takes the pointers and structures of a C caller; everything else is safe.
 //!
 //! ```text
 //! Descriptors::new(HostBackend::new(host))    a table over a running host
@@ -11,12 +10,10 @@
 //!   .connect(fd, address) .write(fd, bytes) .recv(fd, buffer, flags) .epoll_wait(…) .close(fd)
 //! ```
 //!
-//! Its numbers are its own: the kernel knows nothing of them, and no system call takes them. A whole
-//! server and its clients are in `tests/realtime.rs`.
+//! The kernel knows nothing of its numbers. An example is in `tests/realtime.rs`.
 //!
-//! Where the Rust API and Linux differ (the merging of notifications, the order of errors), this crate
-//! follows Linux, because programs depend on it. An option that the stack does not have is refused with
-//! `ENOPROTOOPT`, never accepted and ignored.
+//! Where the Rust API and Linux differ, this crate follows Linux, because programs depend on it. An
+//! option that the stack does not have is refused with `ENOPROTOOPT`, never ignored.
 
 mod address;
 mod backend;

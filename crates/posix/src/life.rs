@@ -9,8 +9,7 @@
 //!                 | failed: back to Closed
 //! ```
 //!
-//! A connection that ended stays `Connected`: what Linux answers then follows from the stack's
-//! connection.
+//! A connection that ended stays `Connected`: answers then follow from the stack's connection.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -53,12 +52,11 @@ const IPPROTO_MAX: i32 = 263;
 const SOCK_MAX: i32 = 11;
 
 impl<B: Backend> Descriptors<B> {
-    /// A TCP or UDP socket: `domain` is `AF_INET` or `AF_INET6`, `kind` `SOCK_STREAM` or
-    /// `SOCK_DGRAM`, perhaps with `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
+    /// A TCP or UDP socket: `AF_INET` or `AF_INET6`, `SOCK_STREAM` or `SOCK_DGRAM`, with flags.
     ///
     /// # Errors
-    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags and numbers,
-    /// `EMFILE`.
+    /// `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`, `EINVAL` for unknown flags and
+    /// numbers, `EMFILE`.
     pub fn socket(&self, domain: i32, kind: i32, protocol: i32) -> Result<Fd, Errno> {
         let flags = open_flags(kind & !TYPE_MASK)?;
         let domain = match domain {

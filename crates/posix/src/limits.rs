@@ -15,8 +15,7 @@ pub const MAX_IOV: usize = 1024;
 /// Bytes that one call moves at most: `MAX_RW_COUNT`, the largest `int` less a page.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 
-/// Most bytes that one `recv` with `MSG_TRUNC` and without memory drops: more than a receive buffer
-/// has.
+/// Most bytes that one `recv` with `MSG_TRUNC` drops: more than a receive buffer has.
 pub const MAX_DROPPED: usize = 64 << 20;
 
 /// Longest backlog that `listen` asks the stack for: Linux's `net.core.somaxconn`.
@@ -25,19 +24,16 @@ pub const SOMAXCONN: usize = 4096;
 /// Bytes of ancillary data that one call takes or gives: Linux's `net.core.optmem_max`.
 pub const MAX_CONTROL: usize = 131_072;
 
-/// Bytes of an option's value that are read: the longest has 280 (`tcp_info`). As in Linux, a caller
-/// may claim more.
+/// Bytes of an option's value that are read: the longest has 280 (`tcp_info`).
 pub const MAX_OPTION: usize = 4096;
 
-/// Paths of one wake-up from an epoll instance through those that watch it: the sum of what Linux
-/// allows for each length (500, 100, 50, 10). Each layer of a mesh multiplies them.
+/// Paths of one wake-up through epoll instances: the sum of Linux's limits (500, 100, 50, 10).
 pub const MAX_EPOLL_PATHS: usize = 660;
 
 /// Depth of epoll instances that watch one another (`EP_MAX_NESTS`).
 pub const MAX_EPOLL_DEPTH: usize = 4;
 
-/// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling: Linux's `net.core.wmem_max` and
-/// `net.core.rmem_max`.
+/// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling (`net.core.wmem_max`, `rmem_max`).
 pub const BUFFER_MAX: u32 = 4 << 20;
 
 /// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.

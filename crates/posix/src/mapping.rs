@@ -3,14 +3,12 @@
 //! [`mmap`](Descriptors::mmap) is the first (commit 93ab6cc69162): mapping a socket *is* receiving
 //! from it. [`mmap_reserve`](Descriptors::mmap_reserve) and
 //! [`zerocopy_receive`](Descriptors::zerocopy_receive) are the second (05255b823a61): addresses
-//! first, pages later. A stand-in for `mmap(2)` chooses the one that its program knows. Either way
-//! [`munmap`](Descriptors::munmap) unmaps; the kernel's own would take addresses that are not the
-//! caller's alone.
+//! first, pages later. Either way [`munmap`](Descriptors::munmap) unmaps; the kernel's own would
+//! take addresses that are not the caller's alone.
 //!
-//! Both show only pages that no process can make writable: those of a host's own memory, and a tap's.
-//! What a program on the pair link or a virtual machine sent by reference is still that sender's memory:
-//! read a copy, or map it with [`TcpStream::map`](pagewire::TcpStream::map), which makes no such
-//! promise.
+//! Both show only pages that no process can make writable: those of a host's own memory, and a
+//! tap's. Memory that a sender may still write is read by copy, or mapped with
+//! [`TcpStream::map`](pagewire::TcpStream::map).
 
 use pagewire_mem::{Instant, MapFault, PAGE_SIZE, Reserved};
 use pagewire_stack::{MapError, MapSealed, MapWith, Parts, RecvFlags, Stack, TcpId};
@@ -22,8 +20,7 @@ use crate::file::socket::{Kind, Stage};
 use crate::mapped::Mapped;
 use crate::{Errno, Fd, errno};
 
-/// A `struct tcp_zerocopy_receive`, without the caller's pointers: they are resolved in
-/// [`raw`](crate::raw).
+/// A `struct tcp_zerocopy_receive`, its pointers resolved by [`raw`](crate::raw).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZerocopyReceive {
     /// Where to map, in a range from [`Descriptors::mmap_reserve`].
@@ -112,8 +109,7 @@ impl<B: Backend> Descriptors<B> {
         Ok(self.mappings.add_reserved(reserved))
     }
 
-    /// Whether an address lies in what [`mmap`](Self::mmap) or
-    /// [`mmap_reserve`](Self::mmap_reserve) gave.
+    /// Whether an address is of [`mmap`](Self::mmap) or [`mmap_reserve`](Self::mmap_reserve).
     pub fn is_mapped(&self, addr: usize) -> bool {
         self.mappings.contains(addr)
     }

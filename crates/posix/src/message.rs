@@ -10,8 +10,7 @@ use pagewire_stack::Stack;
 use crate::options::UDP_SEGMENT;
 use crate::{Errno, SockAddr};
 
-/// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr`, its pointers
-/// resolved.
+/// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr` without pointers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendMessage<'a> {
     /// The destination's `sockaddr`, if there is one.

@@ -54,11 +54,9 @@ struct Watchers {
 
 /// An epoll instance's entry for a file, as the file's watch knows it.
 pub(crate) trait Subscriber: core::fmt::Debug + Send + Sync {
-    /// The file may be ready for `what` (nothing: for anything). Returns whether a thread was
-    /// waiting for that.
+    /// The file may be ready for `what` (nothing: for anything). Returns whether a thread waited.
     fn push(&self, what: Events) -> bool;
 
-    /// `EPOLLEXCLUSIVE`.
     fn is_exclusive(&self) -> bool;
 
     /// The file is closed.
@@ -80,8 +78,7 @@ impl Watch {
                 signal.set();
             }
         }
-        // As Linux: all that share the wake-up, and of the exclusive ones the first with a thread
-        // waiting.
+        // As Linux: all that share the wake-up, and the first exclusive one with a thread waiting.
         let mut taken = false;
         watchers.epolls.retain(|epoll| {
             let Some(ready) = epoll.upgrade() else { return false };
@@ -149,8 +146,7 @@ impl Notices {
         }
     }
 
-    /// The socket's events go to `watch` from here on. Called under the same lock of the stack as the
-    /// socket was made: once that is released, another thread may find an event.
+    /// Sends the socket's events to `watch`. Called under the stack lock that made the socket.
     pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
         self.lock().insert(id, Arc::clone(watch));
     }

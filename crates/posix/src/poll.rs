@@ -22,8 +22,7 @@ pub struct PollFd {
 }
 
 impl<B: Backend> Descriptors<B> {
-    /// Waits until a file is ready for what it is asked for, or `timeout` is over (`None`: for
-    /// ever). Returns how many are.
+    /// Waits until a file is ready, or `timeout` is over (`None`: for ever). Returns how many are.
     pub fn poll(&self, fds: &mut [PollFd], timeout: Option<Duration>) -> Result<usize, Errno> {
         let files: Vec<_> = fds.iter().map(|entry| self.file(entry.fd).ok()).collect();
         let watches: Vec<_> = files.iter().flatten().map(|file| &*file.watch).collect();
@@ -62,9 +61,8 @@ impl<B: Backend> Descriptors<B> {
     /// Changes what an instance watches.
     ///
     /// # Errors
-    /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (not an epoll instance, itself, or `EPOLLEXCLUSIVE`
-    /// where it cannot be, or a mesh of instances too dense), `ELOOP` (instances that watch each
-    /// other).
+    /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (no epoll instance, itself, `EPOLLEXCLUSIVE` where it
+    /// cannot be, too dense a mesh), `ELOOP` (instances that watch each other).
     pub fn epoll_ctl(&self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Errno> {
         let (instance, target) = (self.file(epoll)?, self.file(fd)?);
         match &instance.object {
@@ -75,8 +73,7 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Waits until something is ready, or `timeout` is over (`None`: for ever). Returns how many
-    /// entries of `events` were filled.
+    /// Waits until something is ready, or `timeout` is over (`None`: for ever); how many there are.
     ///
     /// # Errors
     /// `EINVAL` without room for an event, or if `epoll` is no instance.

@@ -260,12 +260,14 @@ impl<B: Backend> Raw<'_, B> {
         unsafe { self.readv_ranges(fd, &ranges) }
     }
 
+    fn check(&self, ranges: &[RawRange], fd: Fd, sending: bool) -> Result<()> {
+        if is_fault(ranges) { Err(self.0.before_fault(fd, sending)) } else { Ok(()) }
+    }
+
     /// # Safety
     /// Every range is null or writable.
     unsafe fn readv_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
-        if is_fault(ranges) {
-            return Err(self.0.before_fault(fd, false));
-        }
+        self.check(ranges, fd, false)?;
         // SAFETY: as the caller says.
         let mut iov = unsafe { pieces_mut(ranges) }?;
         self.0.readv(fd, &mut iov)
@@ -318,9 +320,7 @@ impl<B: Backend> Raw<'_, B> {
         }
         // SAFETY: as the caller says.
         let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
-        if is_fault(&ranges) {
-            return Err(self.0.before_fault(fd, false));
-        }
+        self.check(&ranges, fd, false)?;
         // SAFETY: as the caller says.
         let mut iov = unsafe { pieces_mut(&ranges) }?;
         if header.msg_controllen > i32::MAX as usize {
@@ -366,9 +366,7 @@ impl<B: Backend> Raw<'_, B> {
     /// # Safety
     /// Every range is null or readable.
     unsafe fn writev_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
-        if is_fault(ranges) {
-            return Err(self.0.before_fault(fd, true));
-        }
+        self.check(ranges, fd, true)?;
         // SAFETY: as the caller says.
         let iov = unsafe { borrow(ranges) };
         self.0.writev(fd, &iov)
@@ -431,9 +429,7 @@ impl<B: Backend> Raw<'_, B> {
         control: &[u8],
         flags: c_int,
     ) -> Result<usize> {
-        if is_fault(ranges) {
-            return Err(self.0.before_fault(fd, true));
-        }
+        self.check(ranges, fd, true)?;
         if flags & libc::MSG_ZEROCOPY != 0 {
             // SAFETY: readable until the notification, says the caller.
             return unsafe { self.0.sendmsg_zerocopy(fd, name, ranges, control, flags) };

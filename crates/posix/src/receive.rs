@@ -259,8 +259,7 @@ impl<B: Backend> SocketCall<'_, B> {
         }
     }
 
-    /// Takes up to `max` bytes by reference, for `splice`: nothing at the end, and before an urgent
-    /// byte. Never waits.
+    /// Takes up to `max` bytes by reference: none at the end or before an urgent byte. Never waits.
     pub(crate) fn receive_frags(&self, max: usize) -> Result<Vec<Frag>, Errno> {
         if self.kind != Kind::Stream {
             return Err(Errno::INVAL);

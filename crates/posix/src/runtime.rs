@@ -26,12 +26,10 @@ impl<B: Backend> Runtime<B> {
         Self { backend, notices, nesting: Mutex::default() }
     }
 
-    /// As [`Backend::with`].
     pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         self.backend.with(verb)
     }
 
-    /// Runs `verb` on a connection.
     pub(crate) fn with_tcp<T>(
         &self,
         id: TcpId,
@@ -40,7 +38,6 @@ impl<B: Backend> Runtime<B> {
         self.with(|stack, now| verb(stack.tcp(id)?, now)).map_err(errno)
     }
 
-    /// Runs `verb` on a datagram socket.
     pub(crate) fn with_udp<T>(
         &self,
         id: UdpId,

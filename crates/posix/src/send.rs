@@ -29,7 +29,6 @@ const KNOWN: i32 = libc::MSG_DONTWAIT
     | libc::MSG_FASTOPEN
     | libc::MSG_ZEROCOPY;
 
-/// The flags as the stack has them.
 fn send_flags(flags: i32) -> SendFlags {
     let mut out = SendFlags::empty();
     out.set(SendFlags::MORE, flags & libc::MSG_MORE != 0);
@@ -322,8 +321,7 @@ impl<B: Backend> SocketCall<'_, B> {
         })
     }
 
-    /// The stack's socket of a datagram socket that may send to the `sockaddr` in `name`, or where
-    /// it is connected; and how.
+    /// A datagram socket of the stack that may send to `name`, or where it is connected; and how.
     fn datagram_target(
         &self,
         name: Option<&[u8]>,
@@ -398,8 +396,7 @@ fn send_copies(
     Ok(sent)
 }
 
-/// The address that leads out by the link of this number (0: any will do) to `to`, where there are
-/// several links; as everywhere, a packet leaves by the link of the address that it is from.
+/// The address by which packets to `to` leave by the link of this number, if there are several.
 fn source_on(stack: &Stack, interface: u32, to: IpAddr) -> Result<Option<IpAddr>, Errno> {
     if interface == 0 {
         return Ok(None);

@@ -22,8 +22,7 @@ const SPLICE_ALL: u32 = 0xf;
 const MAX_SENDFILE: usize = 1 << 30;
 
 impl<B: Backend> Descriptors<B> {
-    /// A pipe: the end to read from, and the one to write to. `flags` is 0, `O_NONBLOCK`,
-    /// `O_CLOEXEC` or both.
+    /// A pipe: the ends to read from and to write to. `flags`: `O_NONBLOCK`, `O_CLOEXEC`.
     pub fn pipe2(&self, flags: i32) -> Result<(Fd, Fd), Errno> {
         if flags & !(libc::O_NONBLOCK | libc::O_CLOEXEC) != 0 {
             return Err(Errno::INVAL);
@@ -38,13 +37,12 @@ impl<B: Backend> Descriptors<B> {
         Ok((read, write?))
     }
 
-    /// Moves up to `len` bytes from a socket to a pipe, a pipe to a socket, or a pipe to a pipe, by
-    /// reference. Blocks until there is something, and room for it; `SPLICE_F_NONBLOCK` does not
-    /// wait for the pipe.
+    /// Moves up to `len` bytes between a socket and a pipe, or two pipes, by reference. Blocks for
+    /// bytes and room; `SPLICE_F_NONBLOCK` does not wait for the pipe.
     ///
     /// # Errors
-    /// `EINVAL` if neither is a pipe or both are ends of one, `ESPIPE` for an offset, `EBADF` for an
-    /// end that goes the other way, `EAGAIN`, `EPIPE`, and those of receiving and sending.
+    /// `EINVAL` if neither is a pipe or both are ends of one, `ESPIPE` for an offset, `EBADF` for
+    /// an end that goes the other way, `EAGAIN`, `EPIPE`, and those of receiving and sending.
     pub fn splice(&self, from: Fd, to: Fd, len: usize, flags: u32) -> Result<usize, Errno> {
         let (source, target) = (self.file(from)?, self.file(to)?);
         if flags & !SPLICE_ALL != 0 {

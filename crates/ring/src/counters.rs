@@ -13,8 +13,7 @@ pub struct Counters {
     pub datagrams: u64,
     /// Datagrams that were truncated.
     pub datagrams_truncated: u64,
-    /// Datagrams that their socket's queue had no room for, as seen at each delivery and when a
-    /// socket is closed.
+    /// Datagrams that their socket's queue had no room for.
     pub datagrams_dropped: u64,
     /// Entries written.
     pub entries: u64,

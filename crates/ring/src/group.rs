@@ -13,7 +13,6 @@ use crate::layout::{Entry, Fill};
 use crate::limits::{CACHE_BUFFERS, FILL_BATCH, MAX_LENT, MIN_WINDOW, WINDOW_SHARE};
 use crate::ring::Consumer;
 
-/// One group.
 pub(crate) struct Group {
     pub(crate) memory: Memory,
     fill: Consumer<Fill>,
@@ -40,7 +39,6 @@ pub(crate) struct Group {
     jumps: u64,
 }
 
-/// The memory of a group.
 pub(crate) enum Memory {
     /// Pages that a device's queue fills.
     Queue { lease: Lease, level: Arc<Level>, queue: usize },
@@ -92,8 +90,7 @@ impl Group {
         }
     }
 
-    /// Takes buffers that the application gave back, as far as they are wanted; returns whether any
-    /// was taken.
+    /// Takes returned buffers, as far as they are wanted; returns whether any was taken.
     pub(crate) fn refill(&mut self, id: u16, counters: &mut Counters) -> bool {
         let mut worked = false;
         // At most one ring's capacity in a turn.
@@ -131,8 +128,7 @@ impl Group {
             Memory::Queue { lease, .. } | Memory::Copy { lease, .. } => lease.pages() / 2,
             Memory::Lent { .. } => return true,
         };
-        // A ring that is half full is emptied anyway: parts of a page come back one by one, so
-        // there may be more entries than pages.
+        // A half-full ring is emptied anyway: parts of a page come back one by one.
         self.free() < CACHE_BUFFERS.min(target) || self.fill.available() > self.fill.capacity() / 2
     }
 
@@ -191,8 +187,7 @@ impl Group {
         }
     }
 
-    /// Checks whether buffers are scarce and prepares a notice; not before the application has
-    /// given the first buffer.
+    /// Prepares a notice if buffers are scarce; not before the application has given the first.
     pub(crate) fn watch(&mut self, counters: &mut Counters) -> usize {
         if let Memory::Queue { lease, .. } = &self.memory
             && lease.unposted() == lease.pages()
@@ -221,8 +216,7 @@ impl Group {
         self.threshold
     }
 
-    /// The number of buffers from which on closed windows open again: above the threshold, but
-    /// reachable while the device and flows keep some.
+    /// The number of buffers from which on closed windows open again.
     pub(crate) fn relief(&self) -> usize {
         let (threshold, Memory::Queue { lease, .. }) = (self.threshold.max(1), &self.memory) else {
             return 1;
@@ -284,8 +278,7 @@ impl Group {
         }
     }
 
-    /// Bytes that one flow may have in flight: all flows together have no more than a part of the
-    /// memory.
+    /// Bytes that one flow may have in flight: all together a part of the memory.
     pub(crate) fn window(&self) -> Option<u32> {
         let Memory::Queue { lease, .. } = &self.memory else { return None };
         let bytes = lease.pages() * pagewire_mem::PAGE_SIZE;

@@ -70,11 +70,9 @@ pub trait Words: Copy {
 pub enum Op {
     /// Completes with 0.
     Nop = 0,
-    /// Accepts a connection on the listener `target`; the completion has its handle. With
-    /// [`Submission::MULTISHOT`] repeatedly.
+    /// Accepts on the listener `target` (all: [`Submission::MULTISHOT`]), and reports the handle.
     Accept = 1,
-    /// Receives on `target`: by reference where bytes lie in the registered group `group`, else by
-    /// copy.
+    /// Receives on `target`: by reference where bytes lie in the group `group`, else by copy.
     ///
     /// On a connection up to `argument` bytes in all (0: no limit): once what is there, or with
     /// [`Submission::MULTISHOT`] until the limit, the end or a cancel. On a datagram socket one
@@ -89,15 +87,13 @@ pub enum Op {
     Shutdown = 4,
     /// Closes the socket `target`. Its operations end with `ECANCELED`.
     Close = 5,
-    /// Ends the receive or accept whose `user_data` is `argument` on `target`; with `target` 0, the
-    /// connect.
+    /// Ends `target`'s receive or accept with `user_data` `argument`; with `target` 0, the connect.
     Cancel = 6,
     /// Opens a connection to `address`; the completion has its handle. With a datagram socket as
     /// the `target`: makes `address` its peer, the destination of its sends and the only sender it
     /// receives from, whose errors it reports; no address: removes the peer.
     Connect = 7,
-    /// Opens a datagram socket on `address`, with port 0 on a free one; the completion has its
-    /// handle and address.
+    /// Opens a datagram socket on `address` (port 0: any); the completion has handle and address.
     Bind = 8,
 }
 
@@ -228,8 +224,7 @@ impl Submission {
         Self { op, flags, group, reserved, user_data, target, argument, address, reserved_word }
     }
 
-    /// A receive into `group`, of at most `limit` bytes (0: all) of a connection in all, or of each
-    /// datagram.
+    /// A receive into `group`, of at most `limit` bytes (0: all) in all, or of each datagram.
     pub const fn receive(target: u64, group: u16, limit: u64, user_data: u64) -> Self {
         Self { group, argument: limit, ..Self::new(Op::Receive, target, user_data) }
     }
@@ -324,8 +319,7 @@ pub struct Completion {
     pub handle: u64,
     /// A datagram's sender; the address of a bound socket.
     pub address: Address,
-    /// For a datagram: datagrams of its socket that the queue had no room for so far, modulo 2^32
-    /// (Linux's `SO_RXQ_OVFL`).
+    /// Datagrams of its socket that the queue dropped so far, modulo 2^32 (Linux's `SO_RXQ_OVFL`).
     pub dropped: u32,
 }
 

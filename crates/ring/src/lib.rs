@@ -1,8 +1,7 @@
 //! Receiving by reference into memory that the application registered, through rings.
 //!
 //! The application gives a region of its memory to a device's queue. Payload of the flows steered
-//! there lands in the region, and the stack reports its place: it never copies payload that landed
-//! there. The application gives the buffers back.
+//! there lands in the region, uncopied; the stack reports its place, and the buffers come back.
 //!
 //! ```text
 //!            submissions  (receive, send, accept, connect, bind, close, cancel)
@@ -43,14 +42,12 @@
 //! | no buffer to copy into either | the peer waits | waits in the socket's queue; beyond its limits dropped and counted ([`Completion::dropped`]) |
 //!
 //! Groups, notices, steering ([`Rule::udp_port`](pagewire_device::Rule::udp_port)) and the end of a
-//! registration are the same. If a datagram comes in IP fragments, only the first has ports that a
-//! rule can match; the rest of it is copied.
+//! registration are equal. Of a datagram in IP fragments, only the first matches rules by port.
 //!
 //! # Trust
 //!
-//! Nothing that the application writes into a ring is trusted. Indices are kept in private memory
-//! and compared; `pagewire_mem::Lease` counts buffers, each id with its generation. Invalid entries
-//! are refused and counted ([`Counters`]), without effect on other flows.
+//! Nothing that the application writes into a ring is trusted: indices are kept in private memory
+//! and compared, buffers counted by `pagewire_mem::Lease`, invalid entries refused ([`Counters`]).
 //!
 //! # Where Linux's two designs differ
 //!

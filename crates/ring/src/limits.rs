@@ -24,29 +24,25 @@ pub const MAX_CONNECTS: usize = 4096;
 /// Bytes of one send: lengths have 32 bits, and a result must fit a positive number of 32 bits.
 pub const MAX_SEND_BYTES: usize = 1 << 30;
 
-/// Bytes that one receive takes from its connection before others have their turn: four of a tap's
-/// largest super-frames, few enough that they are still in the cache when they are reported.
+/// Bytes that one receive takes at once: four of a tap's largest super-frames, still in the cache.
 pub const TAKE_BYTES: usize = 256 << 10;
 
 /// Receives of one connection in a turn.
 pub const RUNS_PER_TURN: usize = 16;
 
-/// Datagrams that one socket delivers in a turn: about the bytes of one take of a connection, in
-/// full Ethernet frames.
+/// Datagrams that one socket delivers in a turn: about as many bytes, in full Ethernet frames.
 pub const DATAGRAMS_PER_TURN: usize = 192;
 
 /// Fill entries taken at once.
 pub const FILL_BATCH: usize = 64;
 
-/// Buffers that the device shall have ready: a burst of 64 frames of 15 pages. Half of them for a
-/// small region.
+/// Buffers that the device shall have ready: 64 frames of 15 pages; half of a small region.
 pub const CACHE_BUFFERS: usize = 1024;
 
 /// Pieces of lent memory that an application may hold: as many as ids can name.
 pub const MAX_LENT: usize = 1 << pagewire_mem::limits::LEASE_PAGE_BITS;
 
-/// The flows of a region may have one part in so many of it in flight: the rest is with the
-/// application or on its way back.
+/// The flows of a region may have one part in so many of it in flight.
 pub const WINDOW_SHARE: usize = 4;
 
 /// Bytes that each flow may have in flight, however many flows there are: a tap's super-frame.

@@ -6,8 +6,7 @@
 //! counted ([`jumps`](Consumer::jumps)) and ignored.
 //!
 //! Entries are atomic words, so a side that writes where it must not causes invalid entries, never
-//! a data race. `sync` names the atomics, so that `tests/loom_ring.rs` can compile this very file
-//! against loom's.
+//! a data race. `sync` names the atomics, for `tests/loom_ring.rs` to replace.
 
 use core::marker::PhantomData;
 
@@ -48,8 +47,7 @@ pub(crate) const fn words_for<E: layout::Words>(entries: u32) -> usize {
     ENTRY_WORD + entries as usize * (size_of::<E::Array>() / 8)
 }
 
-/// Makes the two sides of a ring of `entries` entries, a power of two, in `words`: [`words_for`]
-/// words, all zero.
+/// Makes both sides of a ring of `entries` entries, a power of two, in `words`, all zero.
 pub(crate) fn ring<E: layout::Words>(words: Words, entries: u32) -> (Producer<E>, Consumer<E>) {
     if let Some(first) = words.first() {
         let shape = layout::MAGIC
@@ -70,8 +68,7 @@ impl<E: layout::Words> Memory<E> {
 
     /// The other side's index, if it is possible: at most `span` beyond `from`.
     fn look(&mut self, word: usize, from: u32, span: u32) -> u32 {
-        // Acquire pairs with the Release of the other side: entries before a tail are written,
-        // entries before a head are read.
+        // Acquire pairs with the Release of the other side: entries are written, or read.
         let raw = self.words.get(word).map_or(0, |word| word.load(Ordering::Acquire));
         match u32::try_from(raw) {
             Ok(index) if index.wrapping_sub(from) <= span => {

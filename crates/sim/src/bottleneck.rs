@@ -200,8 +200,7 @@ impl Shares {
         wire / (self.rate as f64 * self.length.as_secs_f64())
     }
 
-    /// Jain's index of fairness (Jain, Chiu, Hawe, 1984): 1 if all flows have the same, 1/n if one
-    /// has all.
+    /// Jain's index of fairness (Jain, Chiu, Hawe, 1984): 1 if all are equal, 1/n if one has all.
     pub fn fairness(&self) -> f64 {
         let bytes = self.flows.iter().map(|flow| flow.bytes as f64);
         let (sum, squares) = bytes.fold((0.0, 0.0), |(s, q), b| (s + b, q + b * b));
@@ -223,8 +222,7 @@ impl Shares {
         own.map(|flow| flow.bytes).sum::<u64>() as f64 / all.max(1) as f64
     }
 
-    /// The part of the sent packets that carried nothing new; about, because a few are not full or
-    /// still in flight.
+    /// The part of the sent packets that carried nothing new, about.
     pub fn sent_again(&self) -> f64 {
         let needed = self.arrived as f64 / PAYLOAD as f64;
         (1.0 - needed / self.queue.offered.max(1) as f64).max(0.0)

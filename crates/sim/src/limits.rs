@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-/// Shortest delay of a link each way: light in 200 m of fibre. Never zero, so that time moves as
-/// soon as nodes send, and a simulation in which it does not is stuck.
+/// Shortest delay of a link each way; never zero, so that time moves when nodes send.
 pub const MIN_DELAY: Duration = Duration::from_micros(1);
 
-/// Turns at one moment after which a simulation counts as livelocked. Since links have a delay, a
-/// node takes many turns at one moment only to send its queue: 16 bursts in each.
+/// Turns at one moment after which a simulation counts as livelocked.
 pub const MAX_TURNS_AT_ONE_MOMENT: u64 = 1_000;
 
 /// Turns after which any simulation has failed: hours of virtual time, or a slow livelock.
@@ -19,19 +17,16 @@ pub const MAX_BURSTS_PER_TURN: usize = 16;
 /// Stations whose place a switch remembers; beyond, it floods.
 pub const MAX_STATIONS: usize = 1024;
 
-/// Longest time without progress: ten retransmissions in a row lost, with a timeout that begins at
-/// 200 ms and doubles each time up to its maximum.
+/// Longest time without progress: ten retransmissions in a row lost, from 200 ms up.
 pub const MAX_STALL: Duration = Duration::from_secs(240);
 
 /// Longest virtual time for one transfer, and again for its connections to end.
 pub const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 
-/// Bytes of a stack's pool by default: ten times what one connection may hold, and few enough pages
-/// to count them after every step.
+/// Bytes of a stack's pool by default: few enough pages to count them after every step.
 pub const POOL_BYTES: usize = 16 << 20;
 
-/// Bytes of the pools of stacks that share a bottleneck: payload is passed by reference, so the
-/// pools are nearly empty, and their pages are counted after every step.
+/// Bytes of the pools of stacks that share a bottleneck, which are nearly empty.
 pub const BOTTLENECK_POOL_BYTES: usize = 1 << 20;
 
 /// Time within which the flows of one group begin, so that they are not synchronised.

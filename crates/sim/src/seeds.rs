@@ -23,11 +23,10 @@ pub struct Failure {
     pub capture: Option<PathBuf>,
 }
 
-/// Runs `scenario` for `seed`. If it fails, or panics, it runs once more with a capture; the same
-/// seed gives the same run, so the capture shows the failure.
+/// Runs `scenario` for `seed`. If it fails, or panics, it runs once more with a capture.
 ///
-/// `scenario` takes the seed and the file that it should [`capture`](crate::Sim::capture) to, if
-/// any. `command` runs this seed alone, with [`SEED_VARIABLE`] set.
+/// `scenario` takes the seed and the file to [`capture`](crate::Sim::capture) to, if any. `command`
+/// runs this seed alone, with [`SEED_VARIABLE`] set.
 pub fn run_seed(
     seed: u64,
     command: &str,

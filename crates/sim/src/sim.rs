@@ -6,10 +6,9 @@
 //!   node 2 --up--> [        ] ...
 //! ```
 //!
-//! Every node has one link to a switch that learns where stations are, as a real one does. A link
-//! is two bad paths (loss, delay, rate and so on, see [`FaultConfig`]), one each way. Nothing here
-//! reads a clock or a random source: time moves from event to event, and a seed determines the
-//! rest, so a simulation repeats exactly.
+//! Every node has one link to a switch that learns where stations are. A link is two bad paths, one
+//! each way ([`FaultConfig`]). Nothing here reads a clock or a random source: time moves from event
+//! to event, and a seed determines the rest, so a simulation repeats exactly.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -114,8 +113,7 @@ impl<N: Node> Sim<N> {
     }
 
     /// Attaches a node, over a link with these faults: [`FaultDirection::Transmit`] is away from
-    /// the node. The seed in `faults` is combined with the simulation's, and a link delays at least
-    /// a microsecond each way.
+    /// the node. A link delays at least a microsecond each way.
     pub fn add(&mut self, node: N, faults: FaultConfig) -> Result<NodeId, SimError> {
         let mut path = |direction: FaultDirection| {
             let touched = faults.on == FaultDirection::Both || faults.on == direction;
@@ -136,8 +134,7 @@ impl<N: Node> Sim<N> {
         Ok(id)
     }
 
-    /// Writes what every node sends and receives to a pcapng file, one interface for each. Call it
-    /// before nodes are added.
+    /// Writes what nodes send and receive to a pcapng file; to be called before nodes are added.
     pub fn capture(&mut self, path: &Path) -> Result<(), SimError> {
         self.capture = Some(PcapWriter::new(File::create(path)?, PcapConfig::default())?);
         Ok(())
@@ -186,8 +183,7 @@ impl<N: Node> Sim<N> {
         self.attached.iter().map(|link| link.up.in_flight() + link.down.in_flight()).sum()
     }
 
-    /// Sends the output of nodes that were used. Returns the time of the next event; `None`: there
-    /// is none.
+    /// Sends the output of nodes that were used; returns the time of the next event, if any.
     pub fn poll_timeout(&mut self) -> Result<Option<Instant>, SimError> {
         for at in 0..self.attached.len() {
             self.transmit(at)?;
@@ -274,8 +270,7 @@ impl<N: Node> Sim<N> {
             if let (Some(capture), Some(interface)) = (capture.as_mut(), link.interface) {
                 capture.record(interface, *now, PcapDirection::In, &frame, ledger)?;
             }
-            // Only here: frames travel as they were sent, so that a path can cut them and complete
-            // their sums.
+            // Only here: frames travel as they were sent, so that a path can cut them.
             hand_over(&mut frame);
             link.node.handle_frame(*now, frame);
             link.touched = true;

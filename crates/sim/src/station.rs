@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
-use pagewire_mem::{Instant, MAX_FRAGS, PacketBuf, PoolAudit};
+use pagewire_device::Capabilities;
+use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::{Cidr, Event, Stack, StackConfig};
 
 use crate::limits::POOL_BYTES;
@@ -119,30 +119,17 @@ impl Node for Stack {
 
 /// Stacks for a simulation.
 impl<N: Node> Sim<N> {
-    /// Settings of a stack with one address, ready for [`Stack::new`]: Ethernet, an MTU of 1,500,
-    /// checksums and segmentation left to the device, a small pool (so that counting its pages
-    /// after every step is quick), and a link address and secrets from the seed.
+    /// Settings of a stack with one address: Ethernet, an MTU of 1,500, checksums and segmentation
+    /// left to the device, a small pool, and a link address and secrets from the seed.
     pub fn stack_config(&mut self, address: Cidr) -> StackConfig {
         let mut secret = [0; 32];
         for word in secret.chunks_exact_mut(8) {
             word.copy_from_slice(&self.random().next_u64().to_le_bytes());
         }
         let [a, b, c, ..] = self.random().next_u64().to_le_bytes();
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            // Locally administered, unicast.
-            mac: [0x02, 0x50, 0x57, a, b, c],
-            mtu: 1500,
-            max_super_frame: 65_535,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: 1,
-            by_reference: true,
-        };
+        // Locally administered, unicast.
+        let card = Capabilities::offloading([0x02, 0x50, 0x57, a, b, c], 1500);
+        let capabilities = Capabilities { by_reference: true, ..card };
         let mut config = StackConfig::new(capabilities, vec![address], secret);
         config.pool_bytes = POOL_BYTES;
         config

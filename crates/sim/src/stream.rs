@@ -1,5 +1,4 @@
-//! The oracle for streams: every byte is a function of the stream's number and the byte's offset,
-//! so that received bytes can be checked without keeping the sent ones.
+//! The oracle for streams: every byte is a function of the stream's number and the byte's offset.
 
 /// Names a stream of bytes that never repeats within what a test can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

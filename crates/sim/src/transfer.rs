@@ -1,5 +1,4 @@
-//! The main scenario: two stacks, one connection, a stream each way, a bad link between, and every
-//! oracle on.
+//! The main scenario: two stacks, a stream each way, a bad link between, and every oracle on.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,8 +42,7 @@ pub struct Transfer {
     pub piece: usize,
     /// Small segments leave at once.
     pub no_delay: bool,
-    /// Programs use other features of sockets at random: corks, record marks, urgent data in line,
-    /// peeking.
+    /// Programs use other features at random: corks, record marks, urgent data, peeking.
     pub whims: bool,
     /// Settings of the connections of the client and of the server.
     pub tcp: [TcpConfig; 2],
@@ -145,8 +143,7 @@ impl Transfer {
         }
     }
 
-    /// As [`random`](Self::random), between stacks and programs with any settings, over queues that
-    /// drop and mark.
+    /// As [`random`](Self::random), with any settings, over queues that drop and mark.
     pub fn varied(seed: u64) -> Self {
         let mut random = FaultRng::new(seed ^ 0x0076_6172_6965_6421);
         let mut transfer = Self { whims: true, ..Self::random(seed) };
@@ -540,8 +537,7 @@ impl Peer {
                 Err(error) => return Err(format!("send at {}: {error}", self.outgoing.done)),
             }
         }
-        // Before the handshake is over there is no direction to end: RFC 9293 section 3.10.4
-        // deletes a connection that is closed in SYN-SENT, and so does Linux.
+        // RFC 9293 section 3.10.4: before the handshake is over there is no direction to end.
         let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
         if !self.outgoing.ended && connected {
             stack

@@ -12,10 +12,12 @@
 mod ours;
 mod tap;
 
+use clap::ValueEnum;
+
 use crate::failure::Failure;
 use crate::machine::{Machine, Sides, on_a_thread, pin};
 use crate::meter::{Round, Spread, in_turns};
-use crate::options::{PortOptions, PortPath};
+use crate::options::{PortOptions, PortPath, name};
 use crate::report::{Record, print, rounded};
 
 /// Frames that enter before the socket is emptied: a ring's burst.
@@ -24,18 +26,11 @@ const BURST: usize = 64;
 /// The port that the datagrams are for.
 const SINK: u16 = 9;
 
-const PATHS: [PortPath; 5] = [
-    PortPath::Build,
-    PortPath::Accounted,
-    PortPath::HookPass,
-    PortPath::HookDrop,
-    PortPath::KernelTap,
-];
-
 pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     let cpu = Sides::choose().left;
     let wanted = |path: &PortPath| options.path.is_empty() || options.path.contains(path);
-    let mut paths: Vec<PortPath> = PATHS.into_iter().filter(wanted).collect();
+    let all = PortPath::value_variants().iter().copied();
+    let mut paths: Vec<PortPath> = all.filter(wanted).collect();
     if paths.contains(&PortPath::KernelTap) && !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: the kernel's tap beside ours needs root");
         paths.retain(|path| *path != PortPath::KernelTap);
@@ -58,7 +53,6 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 struct Line {
     path: PortPath,
     frame: u32,
@@ -93,15 +87,8 @@ impl Line {
             _ => ("pagewire", "vhost-user"),
         };
         let Spread { min, median: mpps, max } = self.rates(frames);
-        let path = match self.path {
-            PortPath::Build => "build",
-            PortPath::Accounted => "accounted",
-            PortPath::HookPass => "hook-pass",
-            PortPath::HookDrop => "hook-drop",
-            PortPath::KernelTap => "kernel-tap",
-        };
         let mut record = Record::of_rounds("port", engine, link, &self.rounds)
-            .with("path", path)
+            .with("path", name(self.path))
             .with("frame", self.frame)
             .with("frames", frames)
             .with("mpps", rounded(mpps, 3))

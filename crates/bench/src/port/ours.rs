@@ -22,16 +22,14 @@ const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Descriptors of the guest's ring: QEMU's default.
 const RING: u16 = 256;
 
-/// The send buffer that frames are charged to: a usual limit of virtual machines, and more than a
-/// burst.
+/// The send buffer that frames are charged to: a virtual machine's usual, more than a burst.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// Bytes that the hook sees: more than the longest headers without options.
 const FILTER_REACH: usize = 128;
 
-/// Takes `frames` frames of `len` bytes from a guest; returns how much of this thread's time that took.
-/// The guest, a test double with real rings in shared memory, fills its ring in between, which does not
-/// count.
+/// Takes `frames` frames of `len` bytes from a guest; returns how much of this thread's time that
+/// took. The guest, a test double, fills its ring in between, which does not count.
 pub(super) fn round(
     path: PortPath,
     len: usize,

@@ -15,9 +15,8 @@ const NAME: &str = "pwport";
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// Writes `frames` frames of `len` bytes; returns how much of this thread's time that took. The kernel
-/// processes each in its stack, up to a socket that is not read: once that is full, it has less to do
-/// than ours. Uses its own network namespace, which ends with the thread.
+/// Writes `frames` frames of `len` bytes; returns how much of this thread's time that took. The
+/// kernel processes each, up to a socket that is not read. Uses its own network namespace.
 pub(super) fn round(len: usize, frames: u64) -> Result<Duration, Failure> {
     enter_namespace()?;
     let tap = open_tap(NAME).because(TAP)?;

@@ -17,8 +17,7 @@ use crate::options::ReceiveMode;
 use crate::source::Source;
 use crate::sys::{KernelWindow, set_socket_option};
 
-/// The largest MSS of whole pages that the kernel lets an application ask for: 7 pages and the 12 bytes
-/// of timestamps.
+/// The largest MSS of whole pages that the kernel lets an application ask for, with timestamps.
 const MSS: i32 = 7 * PAGE_SIZE as i32 + 12;
 
 /// The MTU on which such segments travel: with IPv4's and TCP's headers.
@@ -49,8 +48,7 @@ pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> 
     Ok(Tally { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
 }
 
-/// Sends so that data arrives in its own pages: plain writes are copied into larger blocks, which the
-/// kernel does not map.
+/// Sends so that data arrives in its own pages, which plain writes do not.
 fn send_mappable(connection: &TcpStream, source: &Source) {
     if set_zerocopy(connection).is_err() {
         return;

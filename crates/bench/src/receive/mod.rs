@@ -1,10 +1,9 @@
 //! `bench receive`: what receiving costs the receiver, by copy, by mapping and in chunks.
 //!
 //! Over the pair link both hosts run on one thread: the sender's pages are those of a registered
-//! region, and the time of the receiver's stack and application is measured apart from the sender's.
-//! Over a tap a kernel socket sends. Beside it, in the same rounds, kernel sockets: `read`, and
-//! `TCP_ZEROCOPY_RECEIVE` for pages that were sent with `MSG_ZEROCOPY` and an MSS of whole pages, since
-//! no others can be mapped.
+//! region, and the receiver's time is measured apart. Over a tap a kernel socket sends. Beside it,
+//! in the same rounds, kernel sockets: `read`, and `TCP_ZEROCOPY_RECEIVE` for pages that were sent
+//! with `MSG_ZEROCOPY` and an MSS of whole pages.
 //!
 //! This file counts and prints; [`ours`] is how a host receives, [`kernel`] how a kernel socket does.
 
@@ -13,11 +12,13 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use crate::failure::{Failure, say};
 use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, WARM_UP, in_turns};
-use crate::options::{Link, ReceiveMode, ReceiveOptions};
+use crate::options::{Link, ReceiveMode, ReceiveOptions, name};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 use crate::sys::{Usage, process_usage, thread_usage};
@@ -34,7 +35,7 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
         sides: Sides::choose(),
         link: options.link,
         flows: usize::from(options.flows),
-        reader: options.reader.into(),
+        reader: options.reader,
         seconds: options.seconds,
         mtu: options.mtu,
         payload_pages: options.payload_pages,
@@ -48,12 +49,8 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     if !options.common.json {
         for line in &lines {
-            say(format_args!(
-                "{} {}, {}:",
-                line.engine(),
-                bench.link(line.what),
-                line.mode().name()
-            ));
+            let mode = name(line.mode());
+            say(format_args!("{} {}, {mode}:", line.engine(), bench.link(line.what)));
             line.tallies.iter().for_each(say);
         }
     }
@@ -63,7 +60,6 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel(ReceiveMode),
@@ -76,9 +72,9 @@ struct Line {
 }
 
 fn lines(options: &ReceiveOptions) -> Vec<Line> {
-    let modes = [ReceiveMode::Copy, ReceiveMode::Map, ReceiveMode::Chunks];
     let wanted = |mode: &ReceiveMode| options.mode.is_none_or(|only| only == *mode);
-    let ours = modes.into_iter().filter(wanted).map(What::Pagewire);
+    let modes = ReceiveMode::value_variants().iter().copied();
+    let ours = modes.filter(wanted).map(What::Pagewire);
     // The kernel's receive by copy is always measured: all others are compared with it.
     let theirs = [What::Kernel(ReceiveMode::Copy), What::Kernel(ReceiveMode::Map)];
     let theirs = theirs.into_iter().filter(|what| match what {
@@ -151,9 +147,9 @@ impl Bench {
         let mtu = line.tallies.last().map_or(0, |t| t.mtu);
         let copied = line.tallies.iter().map(|t| t.copied).max().unwrap_or(0);
         Record::of_rounds("receive", line.engine(), self.link(line.what), &rounds)
-            .with("mode", line.mode().name())
+            .with("mode", name(line.mode()))
             .with("flows", self.flows)
-            .with("reader", self.reader.name())
+            .with("reader", name(self.reader))
             .with("mtu", mtu)
             .with("receiver_cpu_us_per_mib", rounded(line.median(Tally::receiver_us_per_mib), 3))
             .with("system_cpu_us_per_mib", rounded(line.median(Tally::system_us_per_mib), 3))
@@ -246,9 +242,8 @@ impl Counter {
         self.begun.is_some()
     }
 
-    /// Counts what was taken; returns the result when the round is over. `receiving`: where the sender
-    /// runs on the same thread, how much of the time since the warm-up was the receiver's, which is
-    /// also its part of the thread's CPU time. (Other processes take time from both alike.)
+    /// Counts what was taken; returns the result when the round is over. `receiving`: on a shared
+    /// thread, the receiver's time since the warm-up, for its part of the thread's CPU time.
     fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<Tally> {
         let now = Instant::now();
         let Some((begun, thread, everyone)) = self.begun else {

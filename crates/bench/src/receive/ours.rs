@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pagewire::stack::mtu_of_pages;
-use pagewire::{Builder, Host, SendBuf, TcpStream};
+use pagewire::{Builder, Host, TcpStream};
 use pagewire_mem::{Frag, PAGE_SIZE};
 
 use super::{Bench, CHUNK, Counter, Taken, Tally};
 use crate::failure::Failure;
 use crate::hosts::{
-    self, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, would_block,
+    self, Feed, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, would_block,
 };
 use crate::kernel::{self, PATIENCE, PEER_MESSAGE};
 use crate::machine::{joined, pin};
@@ -108,21 +108,13 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     let connections = connect_many_in_turns(&left, &right, bench.flows)?;
     let pieces = SOURCE_LEN / SEND_PIECE;
     let start = |flow: usize| bench.source.region_frags(SEND_PIECE, flow * pieces / bench.flows);
-    let mut senders: Vec<_> =
-        (0..bench.flows).map(|flow| (start(flow), SendBuf::default())).collect();
+    let mut feeds: Vec<_> = (0..bench.flows).map(|flow| Feed::new(start(flow))).collect();
     let mut taker = Taker::new(mode, bench.reader);
     let mut counter = Counter::new(bench.seconds);
     let mut receiving = Duration::ZERO;
     loop {
-        for ((source, pending), (sender, _)) in senders.iter_mut().zip(&connections) {
-            loop {
-                if pending.is_empty() {
-                    *pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if would_block(sender.send_some(pending))?.is_none() {
-                    break;
-                }
-            }
+        for (feed, (sender, _)) in feeds.iter_mut().zip(&connections) {
+            while feed.send(sender)?.is_some() {}
         }
         left.turn();
         let (begun, mut all) = (Instant::now(), Taken::default());

@@ -1,18 +1,17 @@
-//! Both ends of `bench ring`: senders of a stream or datagrams, and the application on rings that
-//! receives them.
+//! Both ends of `bench ring`: senders, and the application on rings that receives.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pagewire::rings::Rings;
-use pagewire::{Host, SendBuf, TcpStream, UdpSocket};
+use pagewire::{Host, TcpStream, UdpSocket};
 use pagewire_mem::{Frag, PAGE_SIZE, Region};
 use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{Completion, Op, Submission};
 
 use crate::failure::Failure;
-use crate::hosts::{LEFT, PORT, RIGHT, SEND_PIECE, never_wait, would_block};
+use crate::hosts::{Feed, LEFT, PORT, RIGHT, SEND_PIECE, never_wait};
 use crate::kernel;
 use crate::meter::{Meter, Round};
 use crate::source::Source;
@@ -23,10 +22,8 @@ const SENDER_PORT: u16 = 9001;
 /// Buffers that may be delivered and not returned yet.
 pub(super) const ENTRIES: u32 = 16_384;
 
-/// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB, each
-/// datagram counted with its pages.
+/// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB.
 const BURST_BYTES: usize = 512 << 10;
-/// See [`BURST_BYTES`].
 const BURST: usize = 64;
 
 /// A kernel's flow comes by the queue by which the last frame to it left, for three seconds.
@@ -39,7 +36,7 @@ const ANSWER: u64 = 3;
 
 /// A sender by reference over a pair link.
 pub(super) enum Sender {
-    Stream { stream: TcpStream, source: Box<dyn Iterator<Item = Frag>>, pending: SendBuf },
+    Stream { stream: TcpStream, feed: Feed<Box<dyn Iterator<Item = Frag>>> },
     Datagrams { socket: UdpSocket, source: Box<dyn Iterator<Item = Frag>>, burst: usize },
 }
 
@@ -56,29 +53,21 @@ impl Sender {
         }
         let stream = host.start_connect(to)?;
         never_wait(&stream)?;
-        let source = Box::new(source.frags(SEND_PIECE));
-        Ok(Self::Stream { stream, source, pending: SendBuf::default() })
+        Ok(Self::Stream { stream, feed: Feed::new(Box::new(source.frags(SEND_PIECE))) })
     }
 
     /// Sends as much as there is room for.
     pub(super) fn send(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Stream { stream, source, pending } => loop {
-                if pending.is_empty() {
-                    *pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if !matches!(would_block(stream.send_some(pending)), Ok(Some(_))) {
-                    return Ok(());
-                }
-            },
+            Self::Stream { stream, feed } => while matches!(feed.send(stream), Ok(Some(_))) {},
             Self::Datagrams { socket, source, burst } => {
                 for frag in source.take(*burst) {
                     let to = (RIGHT, PORT);
                     socket.send_buf_to(frag, to)?;
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 }
 

@@ -1,11 +1,9 @@
 //! `bench ring`: receive through rings, by copy and by reference.
 //!
-//! Over the pair link, both hosts on one thread in turns, sent by reference from a buffer larger than
-//! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nothing is
-//! copied. With `--place`, a queue of its end of the pair writes payload into a region instead, as a
-//! network card would: that copy is the device's. Over a tap: from a kernel socket, which writes into
-//! the region of a queue. With `--udp` datagrams come instead of a stream. Both ends of either are in
-//! [`ends`].
+//! Over the pair link, both hosts on one thread in turns. By reference, the receiver has registered
+//! the sender's buffer as lent memory: nothing is copied. With `--place`, a queue of its end of the
+//! pair writes payload into a region instead: that copy is the device's. Over a tap, a kernel
+//! socket writes into a queue's region. With `--udp` datagrams come instead of a stream.
 
 mod ends;
 
@@ -23,9 +21,9 @@ use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel;
 use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
 use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, RingOptions};
+use crate::options::{Link, RingOptions, name};
 use crate::report::{Record, rounded};
-use crate::source::Source;
+use crate::source::{Mode, Source};
 use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
 
 /// Bytes of single writes of a kernel peer.
@@ -34,23 +32,6 @@ const PEER_MESSAGE: usize = 1 << 20;
 /// IPv4's header and UDP's, in bytes.
 const DATAGRAM_HEADERS: usize = 28;
 
-/// How the application gets received bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Copy,
-    ZeroCopy,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::ZeroCopy => "zerocopy",
-        }
-    }
-}
-
-/// The result of a round.
 struct Outcome {
     round: Round,
     zc: u64,
@@ -81,7 +62,7 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
         kernel::check_privilege()?;
     }
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
-    let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
+    let mut modes = [(Mode::Copy, Vec::new()), (Mode::Zerocopy, Vec::new())];
     let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
     in_turns(options.common.rounds, &mut modes, round, |(_, outcomes), one| outcomes.push(one))?;
     let machine = Machine::describe();
@@ -100,13 +81,6 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
 }
 
 impl Bench {
-    fn link(&self) -> &'static str {
-        match self.options.link {
-            Link::Pair => "pair",
-            Link::Tap => "tap",
-        }
-    }
-
     /// Where the bytes of a mode lie.
     fn memory(&self, mode: Mode) -> &'static str {
         match (mode, self.options.link, self.options.place) {
@@ -119,7 +93,7 @@ impl Bench {
 
     fn record(&self, mode: Mode, outcomes: &[Outcome]) -> Record {
         let rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.round).collect();
-        let record = Record::of_rounds("ring", "pagewire", self.link(), &rounds);
+        let record = Record::of_rounds("ring", "pagewire", &name(self.options.link), &rounds);
         let Some(median) = median(outcomes) else { return record };
         let mib = rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let cpu: f64 = rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
@@ -147,7 +121,8 @@ impl Bench {
     /// The lines that users of the source document's program know.
     fn show(&self, mode: Mode, outcomes: &[Outcome]) {
         let Some(median) = median(outcomes) else { return };
-        say(format!("{} over {}, memory {}:", mode.name(), self.link(), self.memory(mode)));
+        let link = name(self.options.link);
+        say(format!("{} over {link}, memory {}:", mode.name(), self.memory(mode)));
         say(format!(" copy bytes: {}", median.copied));
         say(format!("   ZC bytes: {}", median.zc));
         let nsec = median.round.time.as_nanos();
@@ -191,8 +166,7 @@ impl Bench {
     fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
         let bytes = (self.options.region as usize) << 20;
         let region = Region::memfd(name, bytes)?;
-        // All that is delivered fits, whichever side runs next: the host leaves at most half of it in
-        // there.
+        // All that is delivered fits: the host leaves at most half of it in there.
         Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 

@@ -1,5 +1,4 @@
-//! One round of one size in one mode, on each engine: the sender, the receiver, and how time is
-//! divided.
+//! One round of one size in one mode, on each engine: the sides, and how time is divided.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream as KernelStream};
@@ -7,21 +6,20 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use pagewire::{Completion, Host, TcpStream};
+use pagewire::{Builder, Completion, Host, TcpStream};
 use pagewire_mem::Frag;
 
-use super::{Case, Mode};
+use super::Case;
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Sides, joined, nap, pin};
 use crate::meter::{Round, WARM_UP};
 use crate::options::Taking;
-use crate::source::{SOURCE_LEN, Source};
+use crate::source::{Mode, SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
 
-/// Bytes that the sender on one thread queues before the receiver's turn, unless one send is longer:
-/// copies then go to cached memory, as with a sender that is acknowledged quickly.
+/// Bytes that the sender on one thread queues before the receiver's turn, unless a send is longer.
 const BATCH: usize = 256 << 10;
 
 /// Bytes that zero-copy sends may hold: enough that the limit is not measured.
@@ -33,7 +31,6 @@ const MIB: f64 = (1 << 20) as f64;
 /// Longest wait for sends to complete once the last byte was acknowledged.
 const COMPLETION_TIME: Duration = Duration::from_secs(5);
 
-/// The result of a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) round: Round,
@@ -76,7 +73,6 @@ impl Sent {
     }
 }
 
-/// Settings of all rounds.
 pub(super) struct Engines {
     pub(super) source: Source,
     pub(super) sides: Sides,
@@ -87,14 +83,12 @@ pub(super) struct Engines {
 }
 
 impl Engines {
-    /// Both stacks on one thread, in turns. The sender's time is that of its calls and of its stack's
-    /// turns, which process acknowledgements: the timestamp counter around each side's part divides the
-    /// thread's CPU time.
+    /// Both stacks on one thread, in turns. The sender's time is that of its calls and its stack's
+    /// turns: the timestamp counter around each side's part divides the thread's CPU time.
     pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
-        let (a, b, mtu) = hosts::pair(self.mtu)?;
-        let start = |device, ip| hosts::on(device, ip).manual().zerocopy_memory(HELD).start();
-        let (left, right) = (start(a, LEFT)?, start(b, RIGHT)?);
+        let set = |host: Builder| host.manual().zerocopy_memory(HELD);
+        let (left, right, mtu) = hosts::on_a_pair(self.mtu, set)?;
         let (stream, peer) = connect_in_turns(&left, &right)?;
         let mut sides = InTurns {
             sender: Sender::new(&self.source, &stream, case)?,
@@ -122,8 +116,7 @@ impl Engines {
         let copied = copied() - copies;
         sides.complete()?;
         self.print_stats(&[&left, &right]);
-        // While another process ran, the counter went on and the thread's clock did not, for both sides
-        // in proportion to their time.
+        // The counter went on while another process ran, for both sides in proportion.
         let share = |part: u64| part as f64 / all.max(1) as f64;
         let mib = (bytes as f64 / MIB).max(1e-9);
         let us = cpu.as_secs_f64() * 1e6 / mib;
@@ -139,9 +132,8 @@ impl Engines {
         })
     }
 
-    /// To a kernel socket on the other side of a tap. The stack has no thread of its own: the sender's
-    /// thread has all its cost, and the kernel's work for the receiver during the sender's system
-    /// calls.
+    /// To a kernel socket on the other side of a tap. The sender's thread has all its stack's cost,
+    /// and the kernel's work for the receiver during its system calls.
     pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
         let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
@@ -178,7 +170,6 @@ impl Engines {
         })
     }
 
-    /// Kernel to kernel.
     pub(super) fn kernel(&self, between: Between, case: Case) -> Result<Sample, Failure> {
         let sending = |connection| self.kernel_send(connection, case);
         let (clock, round) = kernel::connected(between, self.sides, sending, kernel_receive)?;
@@ -274,7 +265,6 @@ impl<'a> Sender<'a> {
         Ok(Self { stream, source, whole, case, rest, bytes: 0, sent: Sent::default() })
     }
 
-    /// One call.
     fn call(&mut self) -> io::Result<usize> {
         let n = match self.case.mode {
             Mode::Copy => {

@@ -1,10 +1,9 @@
 //! `bench send`: a sender's CPU time, by copy and by reference with completions, measured as in the
 //! cover letter of Linux's MSG_ZEROCOPY.
 //!
-//! There, a process sends to another machine; one figure is the cycles of the process, the other those
-//! of its machine (with network interrupts), without the peer. So the receiver here takes by reference
-//! in both modes and touches nothing (`--receiver copy`: it copies in both): the system's figure is the
-//! sender with both stacks. [`engines`] divides the time.
+//! There, one figure is the cycles of the sending process, the other those of its machine, without
+//! the peer. So the receiver here takes by reference in both modes (`--receiver copy`: it copies),
+//! and the system's figure is the sender with both stacks. [`engines`] divides the time.
 
 mod engines;
 mod plot;
@@ -15,13 +14,12 @@ use crate::failure::{Because, Failure, say};
 use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, SendOptions, Taking};
+use crate::options::{Link, SendOptions, Taking, name};
 use crate::report::{Record, print, rounded};
-use crate::source::Source;
+use crate::source::{Mode, Source};
 use engines::{Engines, Sample};
 
-/// The cover letter's figures for a size in bytes: zero copy in per cent of copy, for the sender and
-/// for its system.
+/// The cover letter's figures for a size in bytes: per cent of copy, for the sender and its system.
 const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (4 << 10, 41, 79),
     (16 << 10, 18, 67),
@@ -79,25 +77,6 @@ fn write_plot(file: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(file, text).because(format_args!("--plot {}", file.display()))
 }
 
-/// Whether data is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// An ordinary write.
-    Copy,
-    /// By reference, and completions are read.
-    Zerocopy,
-}
-
-impl Mode {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Zerocopy => "zerocopy",
-        }
-    }
-}
-
-/// One size in one mode.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     mode: Mode,
@@ -158,8 +137,7 @@ impl Engines {
     }
 }
 
-/// Zero copy in per cent of copy, of the sender and of the system: medians over the rounds of what
-/// was measured one after the other. `None` for a line that copies.
+/// Zero copy in per cent of copy, of the sender and of the system: medians of pairs of rounds.
 fn ratios(line: &Line, all: &[Line]) -> Option<(f64, f64)> {
     let same = |l: &&Line| l.engine == line.engine && l.case.size == line.case.size;
     let copy = all.iter().filter(same).find(|l| l.case.mode == Mode::Copy)?;
@@ -186,10 +164,9 @@ impl Line {
         let (sender, system) = (self.spread(|s| s.sender), self.spread(|s| s.system));
         let median = self.median_round();
         let sent = median.map(|s| s.sent).unwrap_or_default();
-        let receiver = match (self.engine, options.receiver) {
-            (Engine::Pair, Taking::Reference) => "reference",
-            (Engine::Pair, Taking::Copy) => "copy",
-            (Engine::Tap | Engine::Kernel(_), _) => "kernel",
+        let receiver = match self.engine {
+            Engine::Pair => name(options.receiver),
+            Engine::Tap | Engine::Kernel(_) => "kernel".to_owned(),
         };
         let mut record = Record::of_rounds("send", engine, link, &rounds)
             .with("mode", self.case.mode.name())

@@ -1,9 +1,9 @@
-//! The curves of `bench send` as an SVG image: the sender's CPU time over the size of its sends, both
-//! axes in powers.
+//! The curves of `bench send` as an SVG image: CPU time over size, both axes in powers.
 
 use std::fmt::Write;
 
-use super::{Engine, Line, Mode, size_name};
+use super::{Engine, Line, size_name};
+use crate::source::Mode;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 460.0;
@@ -18,7 +18,6 @@ const BOTTOM: f64 = HEIGHT - 95.0;
 const OURS: &str = "#0060a8";
 const KERNEL: &str = "#a85000";
 
-/// One curve.
 struct Curve {
     name: String,
     color: &'static str,

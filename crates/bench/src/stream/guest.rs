@@ -1,5 +1,4 @@
-//! To and from a virtual machine, without the kernel's figures, because the other side is the guest's.
-//! The guest connects once for each round, with any program that sends or reads.
+//! To and from a virtual machine, which connects once for each round; no kernel is beside it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,14 +12,13 @@ use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, SPREAD};
 use crate::meter::{Meter, Round, in_turns};
-use crate::options::{Direction, StreamOptions};
+use crate::options::{Direction, StreamOptions, name};
 use crate::report::{Record, print};
 use crate::source::{Reader, Source};
 
 /// The port for a guest that receives.
 const SENDING_PORT: u16 = PORT + 1;
 
-/// One line of results.
 struct Line {
     direction: Direction,
     reader: Reader,
@@ -94,7 +92,7 @@ fn plugged(options: &StreamOptions, path: &Path) -> Result<(Host, u32), Failure>
 fn from_guest(listener: &TcpListener, reader: Reader, seconds: f64) -> Result<Round, Failure> {
     let (connection, _) = listener.accept()?;
     connection.set_read_timeout(Some(PATIENCE))?;
-    let round = receive(&connection, reader, seconds);
+    let round = receive(&connection, reader, seconds, || {});
     connection.abort();
     round
 }
@@ -117,14 +115,10 @@ fn to_guest(listener: &TcpListener, source: &Source, seconds: f64) -> Result<Rou
 
 impl Line {
     fn record(&self, mtu: u32) -> Record {
-        let direction = match self.direction {
-            Direction::Send => "send",
-            Direction::Receive => "receive",
-        };
         Record::of_rounds("stream", "pagewire", "vhost-user", &self.rounds)
-            .with("direction", direction)
+            .with("direction", name(self.direction))
             .with("peer", "guest")
-            .with("reader", self.reader.name())
+            .with("reader", name(self.reader))
             .with("mtu", mtu)
             .with("payload_bytes_copied", self.copied)
     }

@@ -1,29 +1,28 @@
 //! `bench stream`: the bulk rate of one connection.
 //!
-//! Over the pair link: sent by reference from a buffer larger than any cache, received by
-//! reference; with a reader that touches nothing, and with one that sums every byte. Both hosts
-//! are driven on one thread, and then each on its own. Over a tap: to and from a kernel socket.
-//! Beside it, in the same rounds, kernel to kernel: over loopback for the pair, over veth for the
-//! tap. Over a port, to and from a virtual machine.
+//! Over the pair link: by reference from a buffer larger than any cache; with a reader that touches
+//! nothing, and with one that sums every byte; both hosts on one thread, and each on its own. Over
+//! a tap: to and from a kernel socket. Beside it, in the same rounds, kernel to kernel: over
+//! loopback for the pair, over veth for the tap. Over a port, to and from a virtual machine.
 
 mod guest;
 mod via;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagewire::{Host, SendBuf, TcpStream};
+use pagewire::{Host, TcpStream};
 use pagewire_mem::{CopyLedger, Frag};
 
 use crate::failure::Failure;
 use crate::hosts::{
-    self, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns, hosts_in_turns,
-    patient, would_block,
+    self, Feed, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns,
+    hosts_in_turns, patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
 use crate::meter::{Meter, Round, in_turns};
-use crate::options::{Direction, StreamLink, StreamOptions};
+use crate::options::{Direction, StreamLink, StreamOptions, name};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 
@@ -68,7 +67,6 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel { between: Between, message: usize, reader: Reader },
@@ -81,7 +79,6 @@ enum What {
 struct Line {
     what: What,
     rounds: Vec<Round>,
-    /// Of the last round.
     ledger: CopyLedger,
     mtu: u32,
 }
@@ -136,7 +133,7 @@ impl Line {
         let mut record = Record::of_rounds("stream", engine, link, &self.rounds)
             .with("direction", direction)
             .with("peer", peer)
-            .with("reader", reader.name())
+            .with("reader", name(reader))
             .with("threads", threads)
             .with("mtu", self.mtu);
         if let What::PairViaProxy { .. } | What::TapViaProxy { .. } = self.what {
@@ -209,19 +206,11 @@ impl Bench {
         reader: Reader,
         turn: impl Fn() -> bool,
     ) -> Result<Round, Failure> {
-        let mut source = self.source.frags(SEND_PIECE);
+        let mut feed = Feed::new(self.source.frags(SEND_PIECE));
         let mut meter = Meter::new(self.seconds);
-        let mut pending = SendBuf::default();
         let mut frags: Vec<Frag> = Vec::new();
         loop {
-            loop {
-                if pending.is_empty() {
-                    pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if would_block(sender.send_some(&mut pending))?.is_none() {
-                    break;
-                }
-            }
+            while feed.send(sender)?.is_some() {}
             if !turn() {
                 std::hint::spin_loop();
             }
@@ -249,13 +238,9 @@ impl Bench {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| -> Result<(), Failure> {
-                let mut source = self.source.frags(SEND_PIECE);
-                let mut pending = SendBuf::default();
+                let mut feed = Feed::new(self.source.frags(SEND_PIECE));
                 while !done.load(Ordering::Relaxed) {
-                    if pending.is_empty() {
-                        pending = source.next().map(SendBuf::from).unwrap_or_default();
-                    }
-                    if would_block(sender.send_some(&mut pending))?.is_none() && !left.turn() {
+                    if feed.send(&sender)?.is_none() && !left.turn() {
                         std::hint::spin_loop();
                     }
                 }
@@ -263,25 +248,11 @@ impl Bench {
             });
             let receiving = scope.spawn(|| -> Result<Round, Failure> {
                 pin(self.sides.right);
-                let result = (|| {
-                    let mut meter = Meter::new(self.seconds);
-                    let mut frags: Vec<Frag> = Vec::new();
-                    loop {
-                        match would_block(receiver.recv_into(RECV_PIECE, &mut frags))? {
-                            Some(0) => {
-                                return Err(Failure::Failed("the sender ended too early".into()));
-                            }
-                            Some(n) => {
-                                frags.drain(..).for_each(|frag| reader.see_frag(&frag));
-                                if let Some(round) = meter.count(n) {
-                                    return Ok(round);
-                                }
-                            }
-                            None if !right.turn() => std::hint::spin_loop(),
-                            None => {}
-                        }
+                let result = receive(&receiver, reader, self.seconds, || {
+                    if !right.turn() {
+                        std::hint::spin_loop();
                     }
-                })();
+                });
                 done.store(true, Ordering::Relaxed);
                 result
             });
@@ -300,11 +271,7 @@ impl Bench {
             Direction::Send => {
                 let listener = kernel::listen(RIGHT.into())?;
                 let to = listener.local_addr()?;
-                let receiving = scope.spawn(move || {
-                    pin(self.sides.right);
-                    let peer = kernel::accept(&listener)?;
-                    kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
-                });
+                let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
                 let connection = host.connect_timeout(to, PATIENCE);
                 let connection = patient(connection)?;
                 // Until the peer closes.
@@ -318,13 +285,9 @@ impl Bench {
             Direction::Receive => {
                 let on = SocketAddr::from((LEFT, PORT));
                 let listener = host.listen(on)?;
-                let sending = scope.spawn(move || -> Result<(), Failure> {
-                    pin(self.sides.right);
-                    kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
-                    Ok(())
-                });
+                let sending = scope.spawn(move || self.kernel_sends(on));
                 let connection = patient(accept(&listener, nap))?;
-                let round = receive(&connection, reader, self.seconds);
+                let round = receive(&connection, reader, self.seconds, || {});
                 connection.abort();
                 drop(connection);
                 joined(sending)?;
@@ -332,6 +295,17 @@ impl Bench {
             }
         })?;
         Ok(self.finish(round, mtu, &[&host]))
+    }
+
+    fn kernel_sends(&self, to: SocketAddr) -> Result<(), Failure> {
+        pin(self.sides.right);
+        kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
+        Ok(())
+    }
+
+    fn kernel_receives(&self, listener: &TcpListener, reader: Reader) -> Result<Round, Failure> {
+        pin(self.sides.right);
+        kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.seconds)
     }
 
     fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> Outcome {
@@ -347,17 +321,25 @@ impl Bench {
     }
 }
 
-fn receive(connection: &TcpStream, reader: Reader, seconds: f64) -> Result<Round, Failure> {
+/// Reads for a round; calls `idle` where a stream that does not wait has nothing.
+fn receive(
+    connection: &TcpStream,
+    reader: Reader,
+    seconds: f64,
+    idle: impl Fn(),
+) -> Result<Round, Failure> {
     let mut meter = Meter::new(seconds);
     let mut frags: Vec<Frag> = Vec::new();
     loop {
-        let n = connection.recv_into(RECV_PIECE, &mut frags)?;
-        if n == 0 {
-            return Err(Failure::Failed("the sender ended too early".into()));
-        }
-        frags.drain(..).for_each(|frag| reader.see_frag(&frag));
-        if let Some(round) = meter.count(n) {
-            return Ok(round);
+        match would_block(connection.recv_into(RECV_PIECE, &mut frags))? {
+            Some(0) => return Err(Failure::Failed("the sender ended too early".into())),
+            Some(n) => {
+                frags.drain(..).for_each(|frag| reader.see_frag(&frag));
+                if let Some(round) = meter.count(n) {
+                    return Ok(round);
+                }
+            }
+            None => idle(),
         }
     }
 }

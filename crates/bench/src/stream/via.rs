@@ -1,15 +1,13 @@
 //! `bench stream --via-proxy`: with a proxy between sender and receiver.
 //!
-//! Over the pair link the left host has both ends of the stream, and the right one forwards between
-//! them: each byte makes two hops. On two threads, each does as much as both stacks of a direct hop
-//! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
-//! both ends, in one network namespace.
+//! Over the pair link the left host has both ends of the stream, and the right one forwards: each
+//! byte makes two hops. On two threads, each does as much as both stacks of a direct hop together.
+//! Over a tap, kernel sockets are both ends, in one network namespace.
 //!
-//! What to expect: with a proxy, frames are sent and received twice, on the same processors. Where no
-//! byte is touched and one processor bounds the rate, it was eight tenths of a direct hop's. On two
-//! threads it is less, because one thread runs both programs. With a reader that touches every byte the
-//! second hop is the smaller part, and where a network bounds the rate it costs nothing
-//! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
+//! What to expect: frames are sent and received twice, on the same processors. Where no byte is
+//! touched and one processor bounds the rate, it was eight tenths of a direct hop's
+//! (`crates/sim/tests/forwarding/single.rs` holds it to that); on two threads it is less. With a
+//! reader that touches every byte the second hop is the smaller part.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +17,7 @@ use pagewire::{Host, Proxy, TcpStream};
 use super::{Bench, Outcome};
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, RIGHT, accept, hosts_in_turns, never_wait, patient};
-use crate::kernel::{self, PEER_MESSAGE};
+use crate::kernel;
 use crate::machine::{joined, pin};
 use crate::source::Reader;
 
@@ -69,16 +67,8 @@ impl Bench {
         let proxy = proxy(&host, LEFT.into(), to)?;
         let on = SocketAddr::from((LEFT, PROXY_PORT));
         let round = std::thread::scope(|scope| {
-            let sending = scope.spawn(move || -> Result<(), Failure> {
-                pin(self.sides.right);
-                kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
-                Ok(())
-            });
-            let receiving = scope.spawn(move || {
-                pin(self.sides.right);
-                let peer = kernel::accept(&listener)?;
-                kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
-            });
+            let sending = scope.spawn(move || self.kernel_sends(on));
+            let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
             let round = joined(receiving);
             proxy.abort_all();
             joined(sending)?;

@@ -22,8 +22,7 @@ use crate::http::client::{self, CONNECT_TIME};
 use crate::http::inbox::{Inbox, Transfer};
 use crate::signals::Stop;
 
-/// Bytes in a batch when they are copied: they are kept in memory until hashed. One file is never
-/// divided, so the longest sets what is needed at most.
+/// Bytes in a batch when they are copied, which are kept in memory until hashed.
 const COPY_BATCH: u64 = 256 << 20;
 
 /// Bytes in a batch by reference: address space only, no memory beyond the page cache.

@@ -1,7 +1,5 @@
-//! `pagewire demo`: files over one server and client, by copy and by reference.
-//!
-//! Two hosts of this process share a pair link. Read [`tree`] for the files, [`client`] for what
-//! is timed and what is not.
+//! `pagewire demo`: files over one server and client, by copy and by reference, of two hosts that
+//! share a pair link. [`tree`] makes the files, [`client`] measures.
 
 mod client;
 mod tree;

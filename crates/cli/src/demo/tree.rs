@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 use crate::http::path::encode_segment;
 use crate::signals::Stop;
 
-/// A digest.
 pub(crate) type Hash = [u8; 32];
 
 /// A file to be served.

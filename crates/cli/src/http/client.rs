@@ -11,7 +11,6 @@ use super::connection::Connection;
 use super::inbox::{HeadError, Inbox, Transfer};
 use crate::limits::{MAX_HEAD, MAX_HEADERS, STALL_TIME};
 
-/// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
     pub(crate) status: u16,

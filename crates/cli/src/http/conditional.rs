@@ -86,8 +86,7 @@ impl Validators {
     /// Whether a `Range` holds: there is no `If-Range`, or it names exactly this state.
     pub(crate) fn range_holds(&self, conditions: &Conditions) -> bool {
         let Some(value) = conditions.if_range.as_deref().map(str::trim) else { return true };
-        // RFC 9110 section 13.1.5: an entity tag is compared strongly; a date must match exactly
-        // and be strong.
+        // RFC 9110 section 13.1.5: entity tags are compared strongly; a date is strong and equal.
         if value.starts_with('"') || value.starts_with("W/") {
             return !value.starts_with("W/") && value == self.etag;
         }

@@ -9,18 +9,15 @@ use pagewire_mem::{Frag, FragVec};
 ///
 /// A timeout that runs out is an error of kind `TimedOut` or `WouldBlock`, and nothing was moved.
 pub(crate) trait Connection: Read + Write {
-    /// Queues bytes from the front of `frags` by reference, waiting for room for at least one;
-    /// returns how many were taken off.
+    /// Queues bytes from the front of `frags` by reference, waiting for room; returns how many.
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize>;
 
-    /// Sends by reference that completed since the last call, and how many of them were copied; none
-    /// without completions.
+    /// Completed sends by reference since the last call, and how many of them were copied.
     fn completed(&mut self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// Takes up to `max` bytes by reference to the back of `out`, waiting for at least one;
-    /// 0: the peer sends no more.
+    /// Takes up to `max` bytes by reference to the back of `out`, waiting for one; 0: the end.
     fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize>;
 
     /// Bounds each wait of `read` and `recv_frags`.

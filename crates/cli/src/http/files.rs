@@ -1,5 +1,4 @@
-//! Byte path, variant of S1 for files: their pages are handed over by reference, mapped window by
-//! window, with the mappings of hot files kept.
+//! Byte path, variant of S1 for files: their pages, mapped window by window, by reference.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -51,16 +50,14 @@ impl OpenFile {
         Ok(Self { file, key, begun: stat, len: key.len, validators })
     }
 
-    /// How the file changed, by its timestamps: `write` and `truncate` move them at once, to the
-    /// kernel's clock tick; a write to mapped memory may do so late.
+    /// How the file changed, by its timestamps: a write to mapped memory may move them late.
     pub(crate) fn state(&self) -> State {
         let Ok(now) = fstat(&self.file) else { return State::Changed };
         let (key, begun) = (FileKey::of(&now), &self.begun);
         if key.len < self.len {
             return State::Shorter;
         }
-        // The change time also moves when another file takes its name, which replaces files safely, or
-        // when its rights change.
+        // The change time also moves when another file takes its name, or when its rights change.
         let renamed = now.st_nlink != begun.st_nlink;
         let given =
             (now.st_mode, now.st_uid, now.st_gid) != (begun.st_mode, begun.st_uid, begun.st_gid);
@@ -107,7 +104,6 @@ struct Window {
 
 impl MappingCache {
     /// Bytes `start..` of the file by reference, up to `max` and to the end of their window.
-    /// `start` lies before the end of the file.
     pub(crate) fn frags(&self, open: &OpenFile, start: u64, max: u64) -> Result<FragVec, MemError> {
         let index = start / MAP_WINDOW;
         let region = self.window(open, index)?;
@@ -142,7 +138,6 @@ impl MappingCache {
         cache.windows.retain(|(key, _), _| *key != open.key);
     }
 
-    /// Windows kept now.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().windows.len()

@@ -1,6 +1,4 @@
-//! Received bytes that are not parsed yet, as fragments.
-//!
-//! A message head is copied into one buffer for parsing; content passes as fragments.
+//! Received bytes that are not parsed yet: heads are copied, content passes as fragments.
 
 use std::collections::VecDeque;
 use std::io;
@@ -57,13 +55,11 @@ impl Inbox {
         Self { transfer, frags: VecDeque::new(), ended: false, deadline: None }
     }
 
-    /// Ends every wait for more at this time, as a timeout. `None`: only the connection's own timeout,
-    /// which bounds each wait and not their sum.
+    /// Ends every wait for more at this time. `None`: the connection's timeout bounds each wait.
     pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// Whether it is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.frags.iter().all(Frag::is_empty)
     }
@@ -116,9 +112,8 @@ impl Inbox {
         }
     }
 
-    /// Reads a message head up to and including its empty line. `idle` bounds the wait for the first
-    /// byte, `time` the rest. `on_tick` is called regularly while it waits: `false` stops, if nothing
-    /// of the head has come.
+    /// Reads a message head, its empty line included. `idle` bounds the wait for the first byte,
+    /// `time` the rest. `on_tick`, called regularly, stops it with `false` before the first byte.
     pub(crate) fn read_head(
         &mut self,
         connection: &mut impl Connection,

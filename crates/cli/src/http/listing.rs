@@ -72,7 +72,6 @@ fn entries(directory: &File) -> io::Result<(Vec<Entry>, usize)> {
     Ok((entries, left_out))
 }
 
-/// Text as HTML.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,8 +1,7 @@
-//! A connection whose peer has to receive at a least rate: a very slow reader would keep a place of the
-//! server for ever.
+//! A connection whose peer has to receive at a least rate, so that no slow reader keeps its place.
 //!
-//! Only time in which we wait for the peer counts, over all responses of the connection; between them
-//! it may be idle, as long as [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME) lets it.
+//! Only time in which we wait for the peer counts, over all responses; between them it may be idle,
+//! for [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME).
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,7 +1,5 @@
-//! From a request's path to an open file that lies beneath the directory served.
-//!
-//! The kernel resolves beneath it (`openat2`), so that no `..`, symbolic link or rename leads out.
-//! Hostile paths are refused before that.
+//! From a request's path to an open file beneath the directory served. The kernel resolves it
+//! (`openat2`): no `..`, symbolic link or rename leads out; hostile paths are refused before.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -52,7 +50,6 @@ impl RequestPath {
         if self.segments.is_empty() { b".".to_vec() } else { self.segments.join(&b'/') }
     }
 
-    /// The file name, if there is one.
     pub(crate) fn file_name(&self) -> &[u8] {
         self.segments.last().map_or(b"", Vec::as_slice)
     }
@@ -64,8 +61,7 @@ impl RequestPath {
         Self { segments, is_directory: false }
     }
 
-    /// As a URL path that means a directory. It begins with exactly one slash, so that it cannot
-    /// be taken for another host.
+    /// As a URL path of a directory, with one slash in front, so that it cannot name another host.
     pub(crate) fn as_directory_url(&self) -> String {
         let encoded = self.segments.iter().map(|s| encode_segment(s) + "/");
         std::iter::once("/".to_owned()).chain(encoded).collect()
@@ -96,7 +92,6 @@ pub(crate) enum Opened {
 }
 
 impl Root {
-    /// Opens a directory to serve from.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         // Not O_PATH: a directory that cannot be read is reported now.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -4,7 +4,6 @@ use super::body::Framing;
 use super::response::Reject;
 use crate::limits::{MAX_HEADERS, MAX_REQUEST_BODY, MAX_TARGET};
 
-/// A method that we serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -21,7 +20,6 @@ pub(crate) struct Conditions {
     pub(crate) if_range: Option<String>,
 }
 
-/// A valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) method: Method,

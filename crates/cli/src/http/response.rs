@@ -49,8 +49,7 @@ impl Reject {
         Self { status: Status(status), text: text.into(), close: false }
     }
 
-    /// An answer after which the connection is closed: the next request's begin is not known, or the
-    /// peer is not trusted.
+    /// An answer after which the connection is closed: the next request's begin is not known.
     pub(crate) fn closing(status: u16, text: impl Into<String>) -> Self {
         Self { status: Status(status), text: text.into(), close: true }
     }
@@ -79,7 +78,6 @@ impl Head {
         self
     }
 
-    /// Ends the head.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.0.push_str("\r\n");
         self.0.into_bytes()

@@ -43,7 +43,6 @@ pub(crate) struct Server {
     pub(crate) counters: Counters,
 }
 
-/// What the server did.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Responses begun, by class: 2xx, 3xx, 4xx, 5xx.
@@ -312,8 +311,7 @@ impl Server {
     ) -> Result<(), Broken> {
         let decision = file.validators.decide(&request.conditions);
         let range = match &request.range {
-            // RFC 9110 section 14.2: Range is defined for GET only, and evaluated after the
-            // conditions.
+            // RFC 9110 section 14.2: Range is for GET only, after the conditions.
             Some(range)
                 if request.method == Method::Get
                     && decision == Decision::Proceed
@@ -513,8 +511,7 @@ impl Server {
         self.send_frags(connection, frags, None)
     }
 
-    /// Sends until all is queued. While the peer takes nothing, checks regularly whether the file still
-    /// has the bytes.
+    /// Sends until all is queued, and checks while it waits whether the file still has the bytes.
     fn send_frags(
         &self,
         connection: &mut impl Connection,

@@ -18,15 +18,13 @@ use crate::limits::DHCP_MAX_FRAME;
 /// Ethernet, IPv4 without options, UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets", which some clients
-/// insist on.
+/// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets".
 const SHORTEST_MESSAGE: usize = 300;
 
 /// Option 26 of RFC 2132.
 const INTERFACE_MTU: u8 = 26;
 
-/// Whether a frame is UDP for a DHCP server here. Called for every frame: it reads a few header
-/// bytes that the stack reads next.
+/// Whether a frame is UDP for a DHCP server here. Reads a few header bytes of every frame.
 #[inline]
 pub(super) fn is_request(frame: &mut PacketBuf, config: &DhcpConfig) -> bool {
     if !frame.linearize(HEADERS) {
@@ -120,7 +118,6 @@ fn message(bytes: &[u8], checked: bool) -> Option<Message> {
     })
 }
 
-/// The frame of an answer.
 fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
     let (config, request) = (server.config(), &message.request);
     let (kind, given) = match answer {

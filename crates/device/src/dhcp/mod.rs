@@ -1,10 +1,7 @@
 //! A DHCP server (RFC 2131) for a device's link, below the stack: a wrapper. Read [`Dhcp`] first.
 //!
-//! It works at the link and not on a socket, because answers go to machines that have no address
-//! yet: only the link layer can name them. `server` decides, without frames and clocks; `frame`
-//! reads and builds frames, with `smoltcp`'s formats.
-//! yet: only the link layer can say whom they are for. What is decided is in `server`, without
-//! frames and clocks; `frame` reads and builds what goes over the link, with `smoltcp`'s formats.
+//! Answers go to machines that have no address yet, which only the link layer can name. `server`
+//! decides, without frames and clocks; `frame` reads and builds frames, with `smoltcp`'s formats.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -105,12 +102,10 @@ impl DhcpConfig {
         Ok(self)
     }
 
-    /// The network's broadcast address.
     fn broadcast(&self) -> Ipv4Addr {
         edges(self.server, self.prefix).1.into()
     }
 
-    /// The netmask.
     fn mask(&self) -> Ipv4Addr {
         (!host_bits(self.prefix)).into()
     }
@@ -196,15 +191,13 @@ impl DhcpWatch {
         self.0.counters()
     }
 
-    /// Addresses granted and not given back, in rising order. Expired ones stay until their place
-    /// is needed.
+    /// Granted addresses, in rising order. Expired ones stay until their place is needed.
     pub fn leases(&self) -> Vec<DhcpLease> {
         self.0.leases.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// A device on whose link DHCP requests are answered. They do not reach the stack; every other
-/// frame passes unchanged.
+/// Answers DHCP requests on a device's link; every other frame passes unchanged.
 ///
 /// Leases are kept in memory. A client that asks for the address that it had before a restart keeps
 /// it, if no other client has it: this is the only server on the link.

@@ -25,12 +25,9 @@ pub(super) struct Request {
     pub(super) relay: Ipv4Addr,
 }
 
-/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Offers an address.
     Offer(Ipv4Addr),
-    /// Grants an address.
     Ack(Ipv4Addr),
     /// Sends settings only.
     Inform,
@@ -160,8 +157,7 @@ impl Server {
     }
 
     /// RFC 2131 section 4.3.2. A request with a server chose this one's offer; one with an address
-    /// was away; one that has an address extends it. Each may have an address that no other client
-    /// has: no other server on the link could have given it.
+    /// was away; one that has an address extends it. This is the only server on the link.
     fn request(&mut self, now: Instant, request: &Request) -> Option<Answer> {
         let address = match request.wants {
             Some(wanted) => wanted,

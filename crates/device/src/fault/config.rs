@@ -62,14 +62,12 @@ pub enum Aqm {
     /// Not at all.
     #[default]
     None,
-    /// Marks frames that waited for longer, if their receiver reads marks (ECN, RFC 3168): a step,
-    /// as in data centres (RFC 8257).
+    /// Marks frames that waited for longer, if their receiver reads marks (RFC 3168, RFC 8257).
     Mark {
         /// The longest wait that is not marked.
         above: Duration,
     },
-    /// Controlled delay (RFC 8289): marks some frames while the queue is long, and drops them if
-    /// their receiver does not read marks.
+    /// Controlled delay (RFC 8289): marks some frames while the queue is long, or drops them.
     Codel,
 }
 

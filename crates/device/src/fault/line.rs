@@ -5,8 +5,6 @@
 //!   handle --> lost? --> queue for the rate --> delay --------------> line, by time --> poll
 //!                        full? lost        \--> held back: 1 to 4 overtake, or 5 ms --/
 //! ```
-//!
-//! The queue is in `queue`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -219,8 +217,7 @@ impl<T: Clone> FaultLine<T> {
     }
 }
 
-/// Random numbers that depend on the seed alone and on no library, so that a seed in a report stays
-/// valid: SplitMix64 (Steele, Lea, Flood, 2014).
+/// Random numbers that depend on the seed alone: SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct FaultRng(u64);
 

@@ -28,12 +28,11 @@ mod queue_tests;
 #[cfg(test)]
 mod tests;
 
-/// A device with faults. Payload is never changed in place, because it is shared: a damaged frame
-/// gets a private copy of the damaged piece, counted as `CopyReason::Fault`.
+/// A device with faults. Payload is shared and never changed in place: a damaged frame gets a
+/// private copy of the damaged piece, counted as `CopyReason::Fault`.
 ///
-/// Frames count as the stack builds them: a super-frame is lost as one, so it is no longer than on
-/// links that leave memory. With [`FaultConfig::cut`] super-frames are cut first, so that chances
-/// are those of packets on the wire.
+/// A super-frame is lost as one. With [`FaultConfig::cut`] super-frames are cut first, so that
+/// chances are those of packets on the wire.
 pub struct Fault<D> {
     device: D,
     capabilities: Capabilities,
@@ -43,8 +42,7 @@ pub struct Fault<D> {
     arrived: VecDeque<PacketBuf>,
 }
 
-/// One direction of a bad link, for frames: a [`FaultLine`] that also cuts and damages. The
-/// simulator uses it without a device.
+/// One direction of a bad link: a [`FaultLine`] that also cuts and damages frames.
 pub struct FaultPath {
     line: FaultLine<PacketBuf>,
     medium: Medium,
@@ -168,8 +166,7 @@ impl<D: Device> Device for Fault<D> {
         }
         self.pump(now, ledger)?;
         let Some(path) = &mut self.transmit else { return Ok(()) };
-        // Frames that the device has no room for are sent first; new frames stay with the stack, so
-        // that no queue grows here.
+        // The device's backlog goes first; new frames stay with the stack, so no queue grows here.
         if !path.ready.is_empty() {
             return Ok(());
         }
@@ -246,8 +243,7 @@ fn cut_frame(frame: PacketBuf, ledger: &mut CopyLedger) -> VecDeque<PacketBuf> {
 }
 
 /// Flips one bit, behind the link header (a wire's own check finds damage there). The frame gets a
-/// complete checksum that does not match, and the receiver has to verify it; a super-frame becomes
-/// frames of the wire, of which one is damaged.
+/// complete checksum that does not match; a super-frame is cut, and one of its frames damaged.
 fn damage_frame(
     mut frame: PacketBuf,
     medium: Medium,

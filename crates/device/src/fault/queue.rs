@@ -16,7 +16,6 @@ use crate::limits::{CODEL_INTERVAL, CODEL_TARGET};
 pub(super) struct Queue {
     /// When each frame leaves, and its bytes; the first in front.
     waiting: VecDeque<(Instant, usize)>,
-    /// The bytes of all frames.
     bytes: usize,
     /// When the last frame leaves.
     busy_until: Instant,
@@ -26,7 +25,6 @@ pub(super) struct Queue {
 /// The decision for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It leaves.
     Send {
         /// When its last bit is sent.
         left: Instant,
@@ -35,7 +33,6 @@ pub(super) enum Verdict {
         /// It is to be marked: the queue is too long.
         congested: bool,
     },
-    /// There is no room.
     Full,
     /// There is room, but the queue has been too long for too long, and a mark would not be read.
     Early,
@@ -90,8 +87,7 @@ impl Queue {
     }
 }
 
-/// Controlled delay (RFC 8289): if a queue does not get short for a whole interval, one frame is
-/// marked or dropped, and more and more often until it gets short.
+/// Controlled delay (RFC 8289): while a queue stays long, marks or drops more and more often.
 #[derive(Clone, Debug, Default)]
 struct Codel {
     /// When the queue will have been too long for an interval; `None`: it is short.
@@ -107,8 +103,7 @@ struct Codel {
 }
 
 impl Codel {
-    /// Called for each frame in order, at the time at which it leaves, having waited so long;
-    /// `true`: mark or drop this one.
+    /// Called for each frame in order, as it leaves; `true`: mark or drop this one.
     fn is_too_long(&mut self, now: Instant, waited: Duration, own_time: Duration) -> bool {
         // > RFC 8289 section 5.6: if (r.sojourn_time < TARGET || bytes() <= maxpacket)
         //

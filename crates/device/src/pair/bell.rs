@@ -1,5 +1,4 @@
-//! Waking an end of a pair: a word says what a sleeping end waits for. `spsc` is the queue beside
-//! it; `mod.rs` adds an eventfd.
+//! Waking an end of a pair: a word says what a sleeping end waits for.
 //!
 //! An end that polls leaves the word at 0 and costs its peer one load a burst. An end about to
 //! sleep writes what it waits for, checks once more, and sleeps; a peer that finds the word set
@@ -19,8 +18,7 @@ pub(crate) const GONE: u32 = 4;
 pub(crate) struct Bell(AtomicU32);
 
 impl Bell {
-    /// Sets what the waiter waits for before a sleep. It must check once more after this, and not
-    /// sleep if that is there.
+    /// Sets what the waiter waits for. It must check once more after this, before it sleeps.
     pub(crate) fn set(&self, what: u32) {
         self.0.store(what | GONE, Ordering::Relaxed);
         // Pairs with the fence in `claim`. Waiter: set the word, fence, read the ring. Waker: write the

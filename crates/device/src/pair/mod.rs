@@ -8,10 +8,9 @@
 //!   eventfd  <- rung by right                    eventfd  <- rung by left
 //! ```
 //!
-//! Each end belongs to one thread at a time, the two perhaps to different threads. If a ring is
-//! full, frames stay with the sender, so nothing is lost on a pair. An end whose peer is dropped
-//! receives what that had sent, and then the error [`DeviceError::Closed`], for good. What it sends
-//! is dropped and counted.
+//! Each end belongs to one thread at a time. If a ring is full, frames stay with the sender, so
+//! nothing is lost on a pair. An end whose peer is dropped receives what that had sent, and then
+//! the error [`DeviceError::Closed`], for good. What it sends is dropped and counted.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -70,8 +69,7 @@ impl Default for PairConfig {
     }
 }
 
-/// Makes two joined devices: each receives what the other sends, by reference.
-/// `Pair::new(Default::default())` suits most; [`PairConfig`] has the settings.
+/// Makes two joined devices: each receives what the other sends, by reference; see [`PairConfig`].
 #[derive(Debug)]
 pub struct Pair;
 
@@ -101,8 +99,7 @@ pub struct PairEnd {
     capabilities: Capabilities,
     tx: Producer<PacketBuf>,
     rx: Consumer<PacketBuf>,
-    /// Behind the queues: fields are dropped in order, and a peer that this wakes for the last time
-    /// must find the queues closed.
+    /// Behind the queues: a peer that this drop wakes must find the queues closed.
     peer: Peer,
     ours: Arc<Waiter>,
     /// The last `transmit` left frames behind.
@@ -211,8 +208,7 @@ impl PairEnd {
         frame.len() <= limit + MAX_LINK_HEADER && (caps.tx_checksum || !partial)
     }
 
-    /// Drops, and counts, frames that a dropped peer did not take: their pages are released now,
-    /// not with this end.
+    /// Drops, and counts, frames that a dropped peer did not take, so that their pages are free.
     fn reclaim(&mut self) {
         if self.tx.is_closed() {
             self.counters.tx_dropped_closed += self.tx.reclaim() as u64;
@@ -311,8 +307,7 @@ impl Device for PairEnd {
         if !std::mem::take(&mut self.armed) && self.unread_rings == 0 {
             return;
         }
-        // Only a peer that took the word writes, and once; so it is known whether there is, or will
-        // be, anything to read, and polling costs no system call.
+        // Only a peer that took the word writes, and once; so polling costs no system call.
         if self.ours.bell.clear() {
             self.unread_rings += 1;
         }
@@ -337,8 +332,7 @@ pub fn hand_over(frame: &mut PacketBuf) {
     };
 }
 
-/// Whether a sender that ran out of room should be woken: half of the ring is free. It checks the
-/// same before it sleeps.
+/// Whether a sender without room should be woken, or need not sleep: half of the ring is free.
 fn is_roomy(free: usize, capacity: usize) -> bool {
     free >= capacity.div_ceil(2)
 }

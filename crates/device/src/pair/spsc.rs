@@ -7,9 +7,8 @@
 //!
 //! Both indices count up for ever; a mask gives the slot. Each side keeps the last value it saw of
 //! the other's index and reads it again only when that one says full or empty, so in a steady flow
-//! a cache line travels once a burst, not once a frame: the producer fills slots with
-//! [`push`](Producer::push) and shows them together with [`publish`](Producer::publish); the
-//! consumer takes with [`pop`](Consumer::pop) and gives the slots back together with
+//! a cache line travels once a burst: the producer shows what it [pushed](Producer::push) with
+//! [`publish`](Producer::publish), the consumer gives slots back with
 //! [`release`](Consumer::release).
 //!
 //! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against loom's.
@@ -18,8 +17,7 @@ use core::mem::MaybeUninit;
 
 use super::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
-/// Keeps one side's fields off the cache lines that the other side writes. 128, because x86 fetches
-/// lines in pairs.
+/// Keeps the sides off each other's cache lines. 128, because x86 fetches lines in pairs.
 #[repr(align(128))]
 struct Padded<T>(T);
 
@@ -97,27 +95,22 @@ impl<T> Producer<T> {
         if self.published == self.reserved {
             return false;
         }
-        // Release pairs with the Acquire in `Consumer::available`: the items are visible with the
-        // index.
+        // Release pairs with the Acquire in `Consumer::available`: the items come with the index.
         self.shared.tail.0.store(self.reserved, Ordering::Release);
         self.published = self.reserved;
         true
     }
 
-    /// Whether the next push would fail.
     pub(crate) fn is_full(&mut self) -> bool {
         self.reserved.wrapping_sub(self.head) == self.shared.slots.len() && self.free() == 0
     }
 
-    /// Slots that can be pushed into now.
     pub(crate) fn free(&mut self) -> usize {
-        // Acquire pairs with the Release in `Consumer::release`: the consumer has moved the items
-        // out before they are overwritten.
+        // Acquire pairs with the Release in `Consumer::release`: the items have been moved out.
         self.head = self.shared.head.0.load(Ordering::Acquire);
         self.shared.slots.len() - self.reserved.wrapping_sub(self.head)
     }
 
-    /// Slots in all.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.slots.len()
     }
@@ -169,14 +162,12 @@ impl<T> Consumer<T> {
         true
     }
 
-    /// Items that can be taken now.
     pub(crate) fn available(&mut self) -> usize {
         // Acquire pairs with the Release in `Producer::publish`.
         self.tail = self.shared.tail.0.load(Ordering::Acquire);
         self.tail.wrapping_sub(self.next)
     }
 
-    /// Slots in all.
     pub(crate) fn capacity(&self) -> usize {
         self.shared.slots.len()
     }

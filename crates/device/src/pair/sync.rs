@@ -1,5 +1,4 @@
-//! Names of the standard library that `spsc` and `bell` use, so that `tests/loom_spsc.rs` can
-//! replace them by loom's.
+//! Names of the standard library that `tests/loom_spsc.rs` replaces by loom's.
 
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::Arc;

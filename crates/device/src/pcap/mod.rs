@@ -2,9 +2,8 @@
 //! and the writer below it. Read [`Pcap`] first.
 //!
 //! A capture shows the frames between the stack and the device: super-frames uncut, and transport
-//! checksums that are left to the device incomplete (Wireshark's "checksum offload"). Writing payload
-//! to the file is no copy of the ledger, with one exception: shared payload is read through snapshots,
-//! which are counted as `CopyReason::Snapshot`. So a test that counts copies runs without a capture.
+//! checksums that are left to the device incomplete (Wireshark's "checksum offload"). Only shared
+//! payload is copied, through snapshots that are counted (`CopyReason::Snapshot`).
 //!
 //! `pcap-file` writes the section and the interface description. Its packet block needs the frame
 //! in one piece, so the one here takes pieces.
@@ -68,8 +67,7 @@ pub struct Pcap<D, W: Write + Send> {
     device: D,
     capabilities: Capabilities,
     capture: Capture<W>,
-    /// Frames at the front of the caller's queue that were recorded, but that the device had no
-    /// room for.
+    /// Recorded frames at the front of the caller's queue that the device had no room for.
     recorded: usize,
 }
 
@@ -241,8 +239,7 @@ impl<W: Write> PcapWriter<W> {
         let padding = kept.next_multiple_of(4) - kept;
         let time = (self.config.epoch + Duration::from_nanos(now.as_nanos())).as_nanos() as u64;
         let total = (PACKET_BLOCK_OVERHEAD + kept + padding) as u32;
-        // pcapng (draft-ietf-opsawg-pcapng) section 4.3, Enhanced Packet Block: type, total
-        // length, interface, time (high, low), captured length, original length.
+        // pcapng section 4.3: type, total length, interface, time (high, low), both lengths.
         let before = [
             6,
             total,

@@ -17,12 +17,10 @@ pub enum PortError {
     /// The virtio header contradicts itself or the frame.
     #[error("the frame's virtio header contradicts the frame")]
     Offload,
-    /// A super-frame of segments that are smaller than any connection's
-    /// ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)).
+    /// Segments smaller than any connection's ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)).
     #[error("a super-frame in segments of {0} bytes would become too many frames")]
     Segments(u16),
-    /// The send buffer is full and the writer waits: it keeps the frame, and the port's `wake` is
-    /// called when there is room.
+    /// The send buffer is full: the writer keeps the frame and waits for the port's `wake`.
     #[error("the send buffer is full: wait for room")]
     WouldBlock,
     /// The send buffer is full and the writer does not wait: it keeps the frame.

@@ -16,23 +16,18 @@ pub enum Verdict {
     Redirect(PortId),
 }
 
-/// Sees every frame that a port takes.
-///
-/// The bytes are private: the writer cannot change them under the hook, and the stack parses the
-/// bytes that the hook leaves.
+/// Sees every frame that a port takes. The bytes are private: the stack parses what it leaves.
 pub trait EarlyHook: Send {
     /// Decides about a frame, which it may change.
     fn look(&mut self, frame: &mut RawFrame<'_>) -> Verdict;
 
-    /// How many of a frame's first bytes the hook needs; all by default. The rest is copied only
-    /// when the frame is not dropped. The same at every call.
+    /// How many of a frame's first bytes the hook needs; all by default. The same at every call.
     fn reach(&self) -> usize {
         usize::MAX
     }
 }
 
-/// A hook that sees only a frame's first bytes, at least 14: a filter on headers, whose drops cost
-/// the same at any length.
+/// A hook that sees only a frame's first bytes, at least 14: drops cost the same at any length.
 #[derive(Debug)]
 pub struct FirstBytes<H>(pub usize, pub H);
 

@@ -2,34 +2,29 @@
 
 use pagewire_mem::{CACHE_LINE, PAGE_SIZE};
 
-/// Bytes in front of a frame that is built in place: a cache line for a hook to put headers in, as
-/// Linux reserves for frames written to a tap (`NET_SKB_PAD`).
+/// Bytes in front of a frame that is built in place, for a hook's headers (Linux's `NET_SKB_PAD`).
 pub const HEADROOM: usize = CACHE_LINE;
 
 /// Shortest frame on Ethernet, in bytes: its header.
 pub const MIN_ETHERNET: usize = 14;
 
-/// Longest frame, in bytes: an Ethernet header, one VLAN tag, and the longest IP packet without a
-/// jumbo payload.
+/// Longest frame, in bytes: Ethernet, one VLAN tag, the longest IP packet without a jumbo payload.
 pub const MAX_FRAME: usize = 18 + 65_535;
 
-/// Memory for copied frames, in bytes per port, by default: several times what a datagram socket
-/// queues of the smallest frames. Touched only as far as used.
+/// Memory for copied frames, in bytes per port, by default; touched only as far as used.
 pub const POOL_BYTES: usize = 16 << 20;
 
 /// Least memory for frames, in bytes: the longest frame must fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 
-/// Frames that wait for a port's guest after a hook sent them back, and as many that were redirected to
-/// it: four turns' worth, beyond which frames for a guest that does not read are lost.
+/// Frames that wait for a port's guest after a hook sent them back, and as many redirected ones.
 pub const QUEUED_FRAMES: usize = 1024;
 
 /// Ports that can redirect to each other.
 pub const MAX_PORTS: usize = 256;
 
-/// Length in bytes from which a guest's memory is passed by reference rather than copied, unless
-/// the writer decides otherwise: frames that do not fit a page with their headroom and record, and
-/// are never built in place.
+/// Length in bytes from which a guest's memory is passed by reference by default: frames that do
+/// not fit a page with their headroom and record.
 pub const ZEROCOPY_FROM: usize = largest_built() + 1;
 
 /// Longest frame that is built in place, in bytes.

@@ -12,19 +12,16 @@
 //! ```
 //!
 //! Read [`Port::write`] first; `write` has the three ways in, `source` the writer's frame, `hook`
-//! the program that sees it before there is a packet, `table` the redirection between ports,
-//! `account` the send buffer. Blocks are carved in `mem/src/carve.rs`.
+//! the program that sees it, `table` the redirection between ports, `account` the send buffer.
 //!
 //! A frame is **built in place** if all of this holds, as for a tap of Linux: it is Ethernet; the
 //! port's send buffer is unlimited; the writer does not wait; zero copy was not chosen for it;
 //! headroom, frame and packet record fit one page ([`limits::fits_page`]). It costs one copy, into
-//! a page that several frames share: no allocation, no charge. Every other frame that is copied
-//! takes the **accounted** way: pages and a record of its own, charged to the send buffer until its
-//! consumer drops it, the only room it can wait for. Frames for which the writer chose **zero
-//! copy** keep their payload in place.
+//! a shared page: no allocation, no charge. Every other copied frame takes the **accounted** way:
+//! pages and a record of its own, charged to the send buffer until its consumer drops it. Frames
+//! for which the writer chose **zero copy** keep their payload in place.
 //!
-//! A port makes no system call and knows no ring. A vhost-user device, which has a ring, walks it
-//! and offers each frame as a [`FrameSource`].
+//! A port makes no system call and knows no ring: a device offers each frame as a [`FrameSource`].
 
 mod account;
 mod error;
@@ -241,8 +238,7 @@ impl Port {
         self.account.has_room(true)
     }
 
-    /// Moves frames for the guest to the back of `out`: those that the hook sent back, and those
-    /// that other ports' hooks redirected here.
+    /// Moves frames for the guest to the back of `out`: sent back, or redirected here.
     pub fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
         out.append(&mut self.back);
         if let Some((_, seat)) = &self.table {

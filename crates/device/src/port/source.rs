@@ -9,8 +9,7 @@ pub struct Fault;
 
 /// One frame of a writer. Everything in it is read at most once.
 pub trait FrameSource {
-    /// Bytes of the frame, its Ethernet or IP header first, without the virtio header. The same at
-    /// every call.
+    /// Bytes of the frame without the virtio header. The same at every call.
     fn len(&self) -> usize;
 
     /// Whether there are none.

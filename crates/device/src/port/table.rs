@@ -16,8 +16,7 @@ pub struct PortId {
     turn: u32,
 }
 
-/// The ports that frames can be redirected to: at most [`MAX_PORTS`], each with a queue of at most
-/// [`QUEUED_FRAMES`] frames.
+/// The ports that frames can be redirected to: at most [`MAX_PORTS`], each with a bounded queue.
 #[derive(Default)]
 pub struct PortTable {
     seats: Mutex<Vec<Arc<Place>>>,

@@ -19,12 +19,10 @@ use crate::device::Medium;
 use crate::headers::{self, Layout, Transport};
 use crate::limits::MIN_GSO_SIZE;
 
-/// The result for a frame that came in: the destination of the last packet in line, or why there is
-/// none.
+/// The last packet's destination, or why there is no packet.
 type Fate = Result<Verdict, PortDrop>;
 
-/// Packets for the stack. A packet is made in its final place: it has some 230 bytes, and moving it
-/// twice costs as much as the rest of building it.
+/// Packets for the stack, each made in its final place: a packet has some 230 bytes.
 type Line = VecDeque<PacketBuf>;
 
 impl Port {
@@ -132,8 +130,7 @@ impl Port {
         Ok(Ok(verdict))
     }
 
-    /// The accounted way: pages and a record of the frame's own, charged to the send buffer until
-    /// the frame is dropped.
+    /// The accounted way: pages and a record of the frame's own, charged until it is dropped.
     fn account<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -163,8 +160,7 @@ impl Port {
         Ok(Ok(verdict))
     }
 
-    /// If no page is free, a frame without payload, which needs none, comes in all the same: the
-    /// holder of the pages may be waiting for a pure acknowledgement.
+    /// Without pages, a frame without payload still comes in: it may be the ACK that frees pages.
     #[cold]
     fn take_headers<S: FrameSource>(
         &mut self,
@@ -190,9 +186,8 @@ impl Port {
         }
     }
 
-    /// Leaves the payload in the writer's memory; the headers are copied out, and only the copy is
-    /// used. `None`: the memory cannot be passed by reference. Then another way in reads everything
-    /// anew.
+    /// Leaves the payload in the writer's memory and copies the headers out; only the copy is used.
+    /// `None`: that memory cannot be referred to, and another way reads everything anew.
     fn refer<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -291,10 +286,9 @@ struct Arriving<'a, S> {
 }
 
 impl<S: FrameSource> Arriving<'_, S> {
-    /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. The
-    /// caller adds the payload's bytes to it. The payload is counted as copied; for a frame that
-    /// becomes no packet, whose headers are unknown, everything copied is.
-    /// a frame that becomes no packet, whose headers are unknown, all that was copied is.
+    /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line; the
+    /// caller adds the payload. The payload is counted as copied; for a frame without a packet,
+    /// whose headers are unknown, everything copied is.
     #[inline(always)]
     fn take(
         self,
@@ -329,8 +323,7 @@ impl<S: FrameSource> Arriving<'_, S> {
     }
 }
 
-/// Gives the last packet in line its payload. If it has no room, it is removed: its source gave
-/// more fragments than requested.
+/// Gives the last packet in line its payload, or removes it: its source gave too many fragments.
 fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
     let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
     if frags.into_iter().all(|frag| packet.push_frag(frag).is_ok()) {
@@ -388,8 +381,7 @@ fn ask(
     (verdict, start, end)
 }
 
-/// How many bytes of a frame of `len` bytes, whose first are `data`, go into the head: its headers.
-/// And its layout, if it is known.
+/// How many bytes of a frame of `len` bytes, whose first are `data`, are headers; and its layout.
 #[inline]
 fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>) {
     let layout = match medium {

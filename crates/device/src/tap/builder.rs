@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire_mem::{MAX_FRAGS, PagePool};
+use pagewire_mem::PagePool;
 use rustix::io::Errno;
 
 use super::limits::{
@@ -15,7 +15,7 @@ use super::limits::{
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
-use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+use crate::{Capabilities, DeviceError, HeaderSplit};
 
 /// Settings of a [`Tap`].
 ///
@@ -49,24 +49,21 @@ impl TapBuilder {
         self
     }
 
-    /// Largest IP packet in bytes, 1,280 to 65,521. By default the device keeps its own; a new one
-    /// has 1,500.
+    /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
     #[must_use]
     pub fn mtu(mut self, mtu: usize) -> Self {
         self.mtu = Some(mtu);
         self
     }
 
-    /// The stack's link address, which must be a unicast one. By default it is derived from that of
-    /// the kernel's side.
+    /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
         self
     }
 
-    /// An address with prefix length, as in `10.77.0.1/24` or `fd77::1/64`, for the kernel's side;
-    /// repeatable.
+    /// An address of the kernel's side, as in `10.77.0.1/24` or `fd77::1/64`; repeatable.
     #[must_use]
     pub fn host_address(mut self, address: impl Display) -> Self {
         self.host_addresses.push(address.to_string());
@@ -79,8 +76,7 @@ impl TapBuilder {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
-    /// Memory to receive into, in bytes per queue; by default 64 MiB, of which only the part in use
-    /// at one time is ever touched.
+    /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
@@ -119,8 +115,7 @@ impl TapBuilder {
             return Err(system(what, Errno::INVAL.into()));
         }
         let is_new = existing.is_none();
-        let own =
-            if queues == 1 && existing.is_none() { attach_own(name, settings.lanes) } else { None };
+        let own = if queues == 1 && is_new { attach_own(name, settings.lanes) } else { None };
         let (fds, spare, name) = match own {
             Some((first, spare, name)) => (vec![first], spare, name),
             None => {
@@ -136,38 +131,24 @@ impl TapBuilder {
         };
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
+        let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
-            netlink.set_mtu(found.index, mtu).map_err(|e| {
-                system(format!("set the MTU of tap {name} to {mtu}{}", needs(&e)), e)
-            })?;
+            let set = netlink.set_mtu(found.index, mtu);
+            set.map_err(refused(format!("set the MTU of tap {name} to {mtu}")))?;
         }
         if is_new {
-            netlink.set_queue_frames(found.index, QUEUE_FRAMES).map_err(|e| {
-                system(format!("make the queue of tap {name} longer{}", needs(&e)), e)
-            })?;
+            let set = netlink.set_queue_frames(found.index, QUEUE_FRAMES);
+            set.map_err(refused(format!("make the queue of tap {name} longer")))?;
         }
         if !found.up {
-            netlink
-                .bring_up(found.index)
-                .map_err(|e| system(format!("bring tap {name} up{}", needs(&e)), e))?;
+            netlink.bring_up(found.index).map_err(refused(format!("bring tap {name} up")))?;
         }
         for &(address, prefix) in &settings.addresses {
             add_address(&netlink, found.index, &name, address, prefix)?;
         }
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: self.mac.unwrap_or_else(|| derive_mac(found.mac)),
-            mtu: self.mtu.unwrap_or(found.mtu),
-            max_super_frame: usize::from(u16::MAX),
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Predicted,
-            queues,
-            by_reference: false,
-        };
+        let mac = self.mac.unwrap_or_else(|| derive_mac(found.mac));
+        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(found.mtu));
+        let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
         let mut spare = Some(spare);
         let make = |fd| {
             let pool = PagePool::new("pagewire-tap", settings.pool_bytes).map_err(|e| {
@@ -231,9 +212,8 @@ struct Settings {
     lanes: usize,
 }
 
-/// Makes the device with `spare` queues beside the first, which are detached at once: the kernel
-/// delivers nothing there, and with one queue it need not classify flows. `None`: impossible; an
-/// ordinary device may be possible.
+/// Makes the device with `spare` queues beside the first, which are detached at once: with one
+/// queue the kernel need not classify flows. `None`: an ordinary device may be possible.
 fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
     let (first, name) = sys::attach(name, Queues::ManyOfNew).ok()?;
     let mut queues = Vec::new();
@@ -245,9 +225,8 @@ fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String
     Some((first, queues, name))
 }
 
-/// Attaches the first queue. An existing device may have been made for one queue or for many; it
-/// takes only the kind of request it was made with. One made for many accepts a second program,
-/// which would then get some of the first one's frames: refused unless queues are shared.
+/// Attaches the first queue. An existing device takes only the kind of request it was made with.
+/// One made for many queues would share frames with another program: refused unless wanted.
 fn attach_first(
     name: &str,
     multi_queue: bool,
@@ -268,8 +247,7 @@ fn attach_first(
     }
 }
 
-/// Gives the kernel's side an address, and waits until the kernel accepts packets to it, so that
-/// the first one sent is not lost.
+/// Gives the kernel's side an address, and waits until the kernel accepts packets to it.
 fn add_address(
     netlink: &Netlink,
     index: u32,
@@ -347,8 +325,7 @@ fn system(what: impl Into<String>, source: io::Error) -> DeviceError {
     DeviceError::System { what: what.into(), source }
 }
 
-/// An address other than the kernel's side's, locally administered and unicast (IEEE 802 bits in
-/// the first byte), and the same on every start if that is.
+/// An address other than the kernel side's, derived from it: locally administered, unicast.
 fn derive_mac(kernel: [u8; 6]) -> [u8; 6] {
     let [first, b, c, d, e, last] = kernel;
     [first & !1 | 2, b, c, d, e, last ^ 1]

@@ -1,5 +1,4 @@
-//! Variant of step R1, for several flows of a tap: the queues of one device, each with pages of its
-//! own.
+//! Variant of step R1, for several flows of a tap: queues of one device, each with its own pages.
 //!
 //! [`super::steer`] chooses a queue for each flow; here they are attached and read in turn.
 //!
@@ -9,13 +8,12 @@
 //!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
-//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames of
-//! a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data there,
-//! into its memory. The answer to a SYN is enough. The kernel forgets flows after three seconds of
-//! silence and picks any lane for unknown ones. So misplaced payload is handled: other flows' payload
-//! that landed in registered memory is moved out, and counted (`CopyReason::Misplaced`); payload of a
-//! queue's flow that came by another lane stays in place, to be copied above
-//! ([`Level::missed`](crate::queues::Level::missed)), until the next acknowledgement corrects the lane.
+//! A queue of the interface that was given memory has a lane of its own, the last spare one: frames
+//! of a flow that a rule steers there leave by that lane, so the kernel delivers the flow's data
+//! there. The kernel forgets flows after three seconds of silence and picks any lane for unknown
+//! ones. So misplaced payload is handled: other flows' payload in registered memory is moved out,
+//! and counted (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays
+//! in place, to be copied above ([`Level::missed`](crate::queues::Level::missed)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -60,8 +58,7 @@ pub(super) struct TapQueues {
     steering: Steering,
     /// Readable when any attached queue is; only with spare queues.
     ready: Option<OwnedFd>,
-    /// Attached lanes, which are all read, because the kernel may deliver anything there; and the
-    /// index of the next.
+    /// Attached lanes, all read: the kernel may deliver anything there; and the index of the next.
     active: Vec<usize>,
     next: usize,
     /// Lanes attached for queues of the interface, one bit each.
@@ -70,11 +67,9 @@ pub(super) struct TapQueues {
     seen: u64,
     /// Attaches (`true`) or detaches a queue.
     attach: SetAttached,
-    /// Spare lanes that have sent nothing since they were given to a flow, one bit each: its frames
-    /// still come by the first.
+    /// Spare lanes that have sent nothing for their flow yet, one bit each.
     unused: u32,
-    /// Such a lane has sent, and older frames of its flow may still be in the first queue: they
-    /// come before those in its own.
+    /// Older frames of a lane's flow may still be in the first queue, and come first.
     moving: bool,
 }
 
@@ -124,8 +119,7 @@ impl TapQueues {
         1 + self.spare.len()
     }
 
-    /// Attaches a future queue of the interface, or says why that is impossible: before it gets
-    /// memory, which would be filled by copies only.
+    /// Attaches a future queue of the interface before it gets memory, or says why it cannot.
     pub(super) fn attacher(&self) -> impl FnMut(usize) -> io::Result<()> + Send + use<> {
         let (how, ready) = (self.attach, self.ready.as_ref().map(OwnedFd::try_clone));
         let fds: Vec<_> = self.spare.iter().map(|(fd, _)| Arc::clone(fd)).collect();
@@ -141,14 +135,12 @@ impl TapQueues {
                 return Ok(());
             };
             attach(how, ready, fd)?;
-            // Relaxed: the device is used in turns by the thread that gives memory and the one that
-            // reads.
+            // Relaxed: one thread at a time uses the device.
             attached.fetch_or(bit(slot + 1), Ordering::Relaxed);
             Ok(())
         }
     }
 
-    /// Reads a lane from now on.
     fn read_lane(&mut self, lane: usize) {
         if !self.active.contains(&lane) {
             self.active.push(lane);
@@ -277,8 +269,7 @@ impl TapQueues {
     }
 }
 
-/// Attaches a queue and watches it: both or neither, because it would not be read. One that another
-/// flow had before is attached already.
+/// Attaches a queue and watches it: both or neither. An earlier flow may have attached it.
 fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result<()> {
     match how(fd.as_fd(), true) {
         Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),

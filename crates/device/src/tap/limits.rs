@@ -1,7 +1,6 @@
 //! Every limit of the tap driver, with its unit and its reason.
 
-/// Longest frame a tap passes, in bytes: an Ethernet header and the longest IP packet without a
-/// jumbo payload.
+/// Longest frame a tap passes, in bytes: Ethernet and the longest IP packet.
 pub const MAX_FRAME: usize = 14 + 65_535;
 
 pub use crate::limits::VNET_HEADER;
@@ -18,37 +17,31 @@ pub const MAX_NAME: usize = 15;
 /// Most queues of one tap: the kernel's `MAX_TAP_QUEUES`.
 pub const MAX_QUEUES: usize = 256;
 
-/// Memory to receive into, in bytes per queue, by default: ten times the largest window the stack
-/// offers by default. Pages are touched only when needed.
+/// Memory to receive into, in bytes per queue, by default: ten of the stack's largest windows.
 pub const POOL_BYTES: usize = 64 << 20;
 
 /// Least memory to receive into, in bytes: a frame must always fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 
 /// Frames that wait in each queue of a new tap. The kernel's 1000 are fewer than ten thousand
-/// connections send at once, and a frame that finds the queue full is lost: a reset for good,
-/// because it is not sent again. A waiting frame is memory of the connection that sent it; a place
-/// in the queue is 8 bytes.
+/// connections send at once, and a lost reset is not sent again. A place in the queue is 8 bytes.
 pub const QUEUE_FRAMES: u32 = 16_384;
 
 /// Longest payload, in bytes, that is moved out of the way of bulk data instead of pinning a page
 /// (and the alignment of the next): below this a copy costs less than a reference.
 pub const SMALL_PAYLOAD: usize = 512;
 
-/// Frames of a flow that must follow each other, after another flow came between, until the next is
-/// expected to follow in memory too. Flows that alternate then always start on fresh pages. Also
-/// the frames that a flow must have sent to get a queue of its own.
+/// Frames of a flow in a row, after another flow came between, until the next is expected to follow
+/// in memory too; also what a flow must have sent to get a queue of its own.
 pub const TRUST: u8 = 4;
 
 /// Frames without bulk payload after which a flow no longer counts as running.
 pub const IDLE_FRAMES: u8 = 16;
 
-/// Bulk flows, beside the first, that get a queue of their own. Each takes up to half a MiB of the
-/// pool, and a system call when the driver checks for frames.
+/// Bulk flows, beside the first, that get a queue: each takes up to half a MiB and a system call.
 pub const SPARE_LANES: usize = 15;
 
-/// Bytes of the pool for each of those: room for a run of adjacent pages (`mem`'s `HOT_PAGES`) and
-/// as much again that readers hold.
+/// Bytes of the pool for each: a run of adjacent pages (`mem`'s `HOT_PAGES`), and as much in use.
 pub const LANE_BYTES: usize = 4 << 20;
 
 /// Bulk frames after which a flow no longer counts as running beside another.
@@ -63,8 +56,7 @@ pub const LANE_IDLE: u64 = 1024;
 /// Frames read from one queue before the others have their turn, if there are several.
 pub const LANE_BURST: usize = 8;
 
-/// How often, and how far apart, the driver checks whether a new address is in use: the kernel's
-/// worker takes about a millisecond, and not having it in use is no failure.
+/// How often, and how far apart, the driver checks whether a new address is in use.
 pub const SETTLE_TRIES: usize = 200;
 /// The pause between two tries.
 pub const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);

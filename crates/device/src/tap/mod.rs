@@ -56,10 +56,9 @@ use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 ///
 /// A tap that this program made vanishes when its last queue is dropped.
 ///
-/// Frames are sent with one gathering `writev`: virtio header and protocol headers, then the
-/// payload's fragments. They are received with one scattering `readv`, whose payload part follows
-/// the previous frame's in memory while one flow is running, so that a stream fills page after page
-/// without holes. Checksums and segmentation are left to the kernel in both directions.
+/// Frames are sent with one gathering `writev` and received with one scattering `readv`, whose
+/// payload part follows the previous frame's in memory while one flow is running, so that a stream
+/// fills pages without holes. The kernel does checksums and segmentation in both directions.
 #[derive(Debug)]
 pub struct Tap {
     queues: TapQueues,
@@ -73,7 +72,6 @@ pub struct Tap {
     refused: VecDeque<PacketBuf>,
 }
 
-/// The parts that receiving needs.
 struct Receiver {
     pool: PagePool,
     /// The writer of small payload, out of the way of bulk data.
@@ -82,8 +80,7 @@ struct Receiver {
     front: [u8; FRONT],
 }
 
-/// One byte more than the headers that fit a packet's head: a frame that leaves it unused was
-/// received whole even without pages.
+/// One byte more than fits a packet's head: a frame that leaves it unused was received whole.
 const FRONT: usize = VNET_HEADER + HEAD_CAPACITY + 1;
 
 impl Tap {

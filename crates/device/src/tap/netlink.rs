@@ -1,6 +1,4 @@
-//! The kernel's side of a tap, through rtnetlink: look it up, set its MTU and the length of its
-//! queue, bring it up, give it addresses. A few requests, so the messages are built here rather
-//! than by a library.
+//! The kernel's side of a tap, through rtnetlink: its MTU, queue length, state and addresses.
 //!
 //! ```text
 //!   0 length u32 | 4 type u16 | 6 flags u16 | 8 sequence u32 | 12 port u32 | 16 body … attributes
@@ -58,7 +56,6 @@ pub(super) struct Link {
     pub(super) mac: [u8; 6],
 }
 
-/// A netlink socket.
 pub(super) struct Netlink {
     socket: OwnedFd,
 }
@@ -106,8 +103,7 @@ impl Netlink {
     pub(super) fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let (family, flags) = match address {
             IpAddr::V4(_) => (AddressFamily::INET, 0),
-            // Without duplicate address detection the address works at once; the link has no other
-            // host.
+            // Without duplicate address detection: the link has no other host.
             IpAddr::V6(_) => (AddressFamily::INET6, IFA_F_NODAD),
         };
         let mut body = [family.as_raw() as u8, prefix, flags, 0, 0, 0, 0, 0];
@@ -135,8 +131,7 @@ impl Netlink {
         }
     }
 
-    /// Whether this machine accepts packets to `address`. A new IPv6 address gets there a moment
-    /// later, when the kernel's worker has run.
+    /// Whether this machine accepts packets to `address`: with IPv6 a moment after it was added.
     pub(super) fn is_local(&self, address: IpAddr) -> io::Result<bool> {
         let (family, octets) = match address {
             IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
@@ -171,7 +166,6 @@ impl Netlink {
     }
 }
 
-/// One request being built.
 struct Message(Vec<u8>);
 
 impl Message {

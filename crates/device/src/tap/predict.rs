@@ -39,9 +39,7 @@ struct Flow {
 pub(super) struct Seen<'a> {
     /// The frame's first bytes, at least the headers.
     pub(super) head: &'a [u8],
-    /// Its layout.
     pub(super) layout: Layout,
-    /// Bytes of payload.
     pub(super) payload: usize,
     /// Address of the first payload byte, if the headers are as long as they are.
     pub(super) at: usize,
@@ -58,7 +56,6 @@ pub(super) enum Verdict {
     Keep { aligned: bool },
 }
 
-/// State of the guess.
 #[derive(Debug)]
 pub(super) struct Predictor {
     header: usize,
@@ -90,7 +87,6 @@ impl Predictor {
         self.fresh
     }
 
-    /// Takes note of a frame.
     pub(super) fn observe(&mut self, seen: &Seen<'_>) -> Verdict {
         let Seen { head, layout, payload, at, end } = *seen;
         let tcp = layout.transport == Transport::Tcp;

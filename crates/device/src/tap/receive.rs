@@ -116,8 +116,7 @@ impl Receiver {
         }
     }
 
-    /// Makes sure that a lane has so many bytes spare: of registered memory, as long as that has
-    /// pages, else of the tap's own.
+    /// Makes sure that a lane has so many bytes spare: of registered memory while that has pages.
     fn reserve(&mut self, lane: &mut Lane, memory: Option<&mut QueueMemory>, bytes: usize) -> bool {
         lane.fill(memory.as_ref().map(|memory| memory.level()));
         if let Some(memory) = memory {
@@ -167,8 +166,7 @@ impl Receiver {
         Ok((packet, queue))
     }
 
-    /// Moves a frame's payload out of registered memory: the application that registered it must
-    /// see its own flows only.
+    /// Moves a frame's payload out of registered memory, whose application sees its own flows only.
     fn move_out(&mut self, packet: &mut PacketBuf, ledger: &mut CopyLedger) -> Option<()> {
         let mut moved = FragVec::new();
         for frag in packet.take_frags() {
@@ -182,8 +180,7 @@ impl Receiver {
         moved.into_iter().try_for_each(|frag| packet.push_frag(frag).ok())
     }
 
-    /// Makes a packet of the `len` bytes just read, of which `split` are in `front` and the rest
-    /// at the bulk writer's position.
+    /// Makes a packet of the `len` bytes just read: `split` in `front`, the rest behind the writer.
     fn packet(
         &mut self,
         lane: &mut Lane,
@@ -237,8 +234,7 @@ impl Receiver {
         Ok(packet)
     }
 
-    /// Finds the headers, and moves more of the frame's first bytes to `front` if that needs more;
-    /// returns how many are there.
+    /// Finds the headers, moving more first bytes to `front` if needed; returns how many are there.
     fn layout(&mut self, lane: &Lane, len: usize, split: usize) -> (Option<Layout>, usize) {
         let mut shown = split;
         loop {
@@ -258,8 +254,7 @@ impl Receiver {
         }
     }
 
-    /// Moves the frame's first `want` bytes to `front` as far as they fit a head, of which `shown`
-    /// are there and all beyond `split` are in the pages. Header bytes, not payload.
+    /// Moves the frame's first `want` bytes to `front` as far as they fit: `shown` are there.
     fn show(&mut self, lane: &Lane, want: usize, split: usize, shown: usize) -> usize {
         let want = want.min(HEAD_CAPACITY);
         if want <= shown {
@@ -362,7 +357,6 @@ impl Lane {
     }
 }
 
-/// Why a frame was lost.
 enum Lost {
     Malformed,
     Memory,

@@ -11,7 +11,6 @@ use crate::DeviceError;
 use crate::limits::TAP_REFUSED_FRAMES;
 use crate::vnet;
 
-/// The result for a frame.
 enum Sent {
     /// It is sent, or lost for good.
     Done,
@@ -45,15 +44,13 @@ impl Tap {
         Ok(())
     }
 
-    /// Sends one frame.
     fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<Sent, DeviceError> {
         let len = packet.len();
         let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {
             self.counters.tx_dropped_error += 1;
             return Ok(Sent::Done);
         };
-        // Both headers in one piece save the kernel one; they are private, so that what was checked
-        // is what is sent.
+        // Both headers in one piece save the kernel one; private, so that what is checked is sent.
         let mut front = [0; FRONT];
         let used = VNET_HEADER + packet.head().len();
         for (to, from) in front.iter_mut().zip(header.iter().chain(packet.head())) {

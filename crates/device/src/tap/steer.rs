@@ -1,9 +1,8 @@
 //! Variant of step R1, for several bulk flows of a tap: each is received by a queue of its own.
 //!
 //! Payload fills pages without holes only if the driver knows its flow before it reads. The order
-//! of frames does not tell: eight senders' frames arrive in nearly any order. A wrong guess is
-//! expensive: a super-frame's length is a multiple of the MSS and not of the page, so it would have
-//! to be copied to its flow's pages.
+//! of frames does not tell, and a wrong guess is expensive: a super-frame's length is no multiple
+//! of the page, so it would have to be copied to its flow's pages.
 //!
 //! But the kernel delivers a flow to the queue of a tap that last sent for it. So a tap that was
 //! made here has spare queues, detached until they are needed. A bulk flow that runs beside another
@@ -34,7 +33,6 @@ pub(super) struct Steering {
     given: usize,
     /// Recent bulk flows on lane 0.
     recent: Vec<Candidate>,
-    /// Bulk frames so far.
     frames: u64,
 }
 
@@ -55,13 +53,11 @@ struct Candidate {
 }
 
 impl Steering {
-    /// A state with so many spare lanes.
     pub(super) fn new(spare: usize) -> Self {
         let slots = vec![Slot::default(); spare];
         Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
     }
 
-    /// Lanes in use.
     #[cfg(test)]
     pub(super) fn lanes(&self) -> usize {
         1 + self.given
@@ -74,7 +70,6 @@ impl Steering {
         }
     }
 
-    /// Ends the reservation of a lane.
     pub(super) fn release(&mut self, lane: usize) {
         if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
             *slot = Slot::default();

@@ -37,7 +37,6 @@ pub(super) enum Queues {
 
 /// Of `linux/if_tun.h`: only make a device, do not open an existing one.
 const IFF_TUN_EXCL: c_int = 0x8000;
-/// Attaches and detaches a queue.
 const TUNSETQUEUE: c_ulong = 0x4004_54d9;
 const IFF_ATTACH_QUEUE: c_int = 0x0200;
 const IFF_DETACH_QUEUE: c_int = 0x0400;
@@ -53,8 +52,7 @@ pub(super) fn set_attached(fd: BorrowedFd<'_>, attached: bool) -> io::Result<()>
     check(set as isize).map(drop)
 }
 
-/// Opens a queue of the tap called `name`, which is made if it does not exist. Returns the name
-/// that the kernel gave it. Offloads are set here because every queue must agree on them.
+/// Opens a queue of the tap called `name`, or makes it. Returns the name that the kernel gave it.
 pub(super) fn attach(name: &str, kind: Queues) -> Result<(OwnedFd, String), (Step, io::Error)> {
     let open = File::options().read(true).write(true).open("/dev/net/tun");
     let fd = OwnedFd::from(open.map_err(|e| (Step::Open, e))?);

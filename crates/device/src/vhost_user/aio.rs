@@ -8,8 +8,7 @@
 //!                             names, and where the counter is full it stays full
 //! ```
 //!
-//! Checking the counter first (`poll`) does not help: it may be filled between the check and the
-//! write. `pwritev2` with `RWF_NOWAIT` is refused for eventfds.
+//! Checking the counter first (`poll`) leaves a gap; `pwritev2` refuses `RWF_NOWAIT` for eventfds.
 
 use std::ffi::c_long;
 use std::io;
@@ -27,8 +26,7 @@ pub(super) struct Aio {
     nothing: OwnedFd,
 }
 
-/// `struct iocb` of `linux/aio_abi.h`. The key and the flags of the read, whose order depends on
-/// the byte order, are both 0.
+/// `struct iocb` of `linux/aio_abi.h`. The key and the read's flags, ordered by endianness, are 0.
 #[repr(C)]
 #[derive(Default)]
 struct Request {

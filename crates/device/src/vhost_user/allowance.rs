@@ -1,9 +1,8 @@
-//! The resources that the front ends of one port may use, all of them together: counts that a new
-//! session does not reset, because memory behind a fragment outlives the session that shared it.
+//! The resources that all front ends of one port may use together. A new session does not reset the
+//! counts, because memory behind a fragment outlives the session that shared it.
 //!
-//! A [`Share`] is the part of one window of guest memory. It is released when the memory is
-//! unmapped, which happens with the drop of its last fragment; so a front end that takes its memory
-//! back or reconnects while fragments remain finds the count unchanged.
+//! A [`Share`] is the part of one window of guest memory, released when the memory is unmapped,
+//! with the drop of its last fragment.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -20,8 +19,7 @@ pub struct FrontEndLimits {
     pub mapped_bytes: usize,
     /// Mappings of guest memory at one time; [`limits::MAPPINGS`] by default.
     pub mappings: usize,
-    /// Front ends that may connect one after another without a pause; [`limits::SESSIONS`] by
-    /// default, at least 1.
+    /// Front ends that may connect without a pause; [`limits::SESSIONS`] by default, at least 1.
     pub sessions: u32,
     /// How soon each further one may; [`limits::SESSION_EVERY`] by default.
     pub session_every: Duration,
@@ -146,7 +144,6 @@ impl Pace {
         ahead.saturating_sub(self.slack)
     }
 
-    /// Notes a connection.
     pub(super) fn note(&mut self, now: Instant) {
         self.due = self.due.map_or(now, |due| due.max(now)).checked_add(self.every);
     }

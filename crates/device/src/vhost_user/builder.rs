@@ -5,8 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagewire_mem::MAX_FRAGS;
-
 use super::allowance::FrontEndLimits;
 use super::control::{Control, Source, listen};
 use super::events::{Bell, Events};
@@ -18,7 +16,7 @@ use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
-use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+use crate::{Capabilities, DeviceError, Medium};
 
 /// Settings of a [`VhostUser`].
 ///
@@ -49,8 +47,7 @@ impl VhostUserBuilder {
         self
     }
 
-    /// The stack's link address, which must be a unicast one. By default it is derived from the
-    /// socket's path, so that ports of one host differ. The front end sets the guest's.
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
     #[must_use]
     pub fn mac(mut self, mac: [u8; 6]) -> Self {
         self.mac = Some(mac);
@@ -64,16 +61,14 @@ impl VhostUserBuilder {
         self
     }
 
-    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Only the part in use
-    /// at one time is ever touched.
+    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as used.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// Shortest frame, in bytes, that stays in the guest's memory and is passed by reference; 1,024
-    /// by default. Shorter ones are copied. `usize::MAX`: all are.
+    /// Shortest frame, in bytes, that is passed by reference; 1,024 by default. `usize::MAX`: none.
     #[must_use]
     pub fn by_reference_from(mut self, bytes: usize) -> Self {
         self.by_reference = Some(bytes);
@@ -180,23 +175,10 @@ impl VhostUserBuilder {
         let session = Session::new(features::offered(pairs), &events, &standing);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
-        let mtu = self.mtu.unwrap_or(1500);
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: self.mac.unwrap_or_else(|| derive_mac(path)),
-            mtu,
-            // Super-frames are cut in software for a guest that takes none: guests change, this
-            // does not.
-            max_super_frame: MAX_MTU,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: pairs,
-            by_reference: false,
-        };
+        let mac = self.mac.unwrap_or_else(|| derive_mac(path));
+        // Super-frames are cut in software for a guest that takes none.
+        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(1500));
+        let capabilities = Capabilities { queues: pairs, ..card };
         Ok(VhostUser::over(control, capabilities, events, receiver))
     }
 

@@ -1,8 +1,6 @@
 //! Walking a chain of descriptors that another side wrote: each is read once, and only the copy is
-//! used.
-//!
-//! Every walk ends: it follows at most as many descriptors as the ring has, and one table of that
-//! length. Every address is checked; returned pieces lie in the guest's memory.
+//! used. A walk follows at most as many descriptors as the ring has, and one table of that length.
+//! Returned pieces lie in the guest's memory.
 
 use super::counters::VhostCounters;
 use super::memory::{Memory, Piece};
@@ -46,16 +44,13 @@ pub(super) enum Purpose {
     Write(usize),
 }
 
-/// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Bytes.
     pub(super) len: usize,
     /// Descriptors of the ring that the guest cannot use meanwhile; a table is one.
     pub(super) descriptors: u16,
 }
 
-/// The walker of one ring.
 pub(super) struct Walk<'a> {
     pub(super) ring: &'a Ring,
     pub(super) memory: &'a Memory,
@@ -91,8 +86,7 @@ impl Walk<'_> {
         Err(Lie::TooLong)
     }
 
-    /// Walks the descriptors of an indirect table, which is copied a few at a time and read only in
-    /// the copy.
+    /// Walks the descriptors of an indirect table, read only in copies of a few at a time.
     fn table(
         &self,
         table: Desc,

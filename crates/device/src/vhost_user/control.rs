@@ -1,7 +1,6 @@
-//! The control thread, which talks to the front end. It waits on the socket, applies one message at
-//! a time to the session under its lock, and serves the next front end when one is gone. A front
-//! end that stalls in the middle of a message stalls only this thread: the device tries the
-//! session's lock, and is woken when it is free.
+//! The control thread, which talks to the front end: applies one message at a time to the session
+//! under its lock, and serves the next front end when one is gone. A front end that stalls stalls
+//! only this thread: the device tries the session's lock, and is woken when it is free.
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -94,8 +93,7 @@ impl Shared {
     }
 
     /// The session, for the device, which never waits: a message may take as long as its front end
-    /// likes, and the whole host would wait. `None`: it is in use, and the bell is rung when it is
-    /// free.
+    /// likes. `None`: it is in use, and the bell is rung when it is free.
     pub(super) fn look(&self) -> Option<MutexGuard<'_, Session>> {
         let try_lock = || match self.session.try_lock() {
             Ok(session) => Some(session),
@@ -291,9 +289,8 @@ impl Shared {
         self.link().ending
     }
 
-    /// Handles the message that enables a ring before any features were chosen; `false`: the next
-    /// message is another. QEMU sends it at its device's reset and then never again; the library
-    /// refuses it, although the ring's state does not depend on features.
+    /// Handles the message that enables a ring before any features were chosen, which QEMU sends at
+    /// its device's reset and the library refuses; `false`: the next message is another.
     fn enables_early(&self, stream: &UnixStream) -> bool {
         if self.session().has(features::PROTOCOL_FEATURES) {
             return false;
@@ -388,8 +385,7 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to a front end, without waiting for one that does not accept: such a wait could not be
-/// ended.
+/// Connects to a front end, without waiting for one that does not accept.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -397,8 +393,7 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Whether a socket has no listener any more. Files of other kinds refuse connections in the same
-/// way, and must not be removed.
+/// Whether a socket has no listener. Files of other kinds must not be removed.
 fn is_dead(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
         && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)

@@ -1,8 +1,7 @@
 //! Counts of invalid input from guests and front ends, and of the work done for them.
 
-/// Counts of a vhost-user device in addition to those of every device
-/// ([`DeviceCounters`](crate::DeviceCounters)). The first group counts invalid input: of a guest
-/// through its rings, or of a front end through its socket.
+/// Counts of a vhost-user device beside [`DeviceCounters`](crate::DeviceCounters). The first group
+/// counts invalid input of a guest or a front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VhostCounters {
     /// Rings stopped because the available index ran further ahead than the ring is long.
@@ -19,8 +18,7 @@ pub struct VhostCounters {
     pub bad_address: u64,
     /// Frames dropped because a buffer to send from was writable, or one to receive into was not.
     pub wrong_direction: u64,
-    /// Frames dropped because an indirect table was empty, no multiple of 16 bytes, longer than the
-    /// ring, nested, or not negotiated.
+    /// Frames with an indirect table that is empty, not whole, too long, nested, or not negotiated.
     pub bad_indirect: u64,
     /// Frames dropped because the chain was shorter than the headers, or longer than any frame.
     pub bad_length: u64,
@@ -32,14 +30,12 @@ pub struct VhostCounters {
     pub bad_messages: u64,
     /// Descriptors refused because they were no eventfd.
     pub bad_event_fds: u64,
-    /// Memory refused: not sealed against shrinking, of huge pages, shorter than announced,
-    /// overlapping, too much.
+    /// Memory refused: not sealed, of huge pages, shorter than announced, overlapping, too much.
     pub bad_memory: u64,
     /// Rings refused because they lie outside of the shared memory, or have an invalid size.
     pub bad_rings: u64,
 
-    /// Frames discarded, as required, because the guest sent them by a ring that its front end has
-    /// disabled.
+    /// Frames discarded, as required, because the front end has disabled their ring.
     pub discarded: u64,
     /// Front ends that connected.
     pub sessions: u64,
@@ -47,8 +43,7 @@ pub struct VhostCounters {
     pub referenced: u64,
     /// Frames received as a copy.
     pub copied: u64,
-    /// Frames long enough for a reference that were copied because too many descriptors were held
-    /// already, or because they lay in too many pieces.
+    /// Frames copied instead of referred to: too many descriptors held, or too many pieces.
     pub copied_instead: u64,
     /// Descriptors returned to the guest with the drop of their last reference.
     pub returned: u64,

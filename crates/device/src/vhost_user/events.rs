@@ -19,7 +19,6 @@ impl Bell {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Rings.
     pub(super) fn ring(&self) {
         // Fails only when 2^64 - 1 signals are unread; then the reader is awake anyhow.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
@@ -30,8 +29,7 @@ impl Bell {
     }
 }
 
-/// Everything that can wake the device, behind one descriptor. Edge-triggered: the eventfds are not
-/// read, their counters are the other side's.
+/// Everything that can wake the device, edge-triggered: the other side's eventfds are not read.
 #[derive(Debug)]
 pub(super) struct Events {
     epoll: OwnedFd,
@@ -92,8 +90,7 @@ impl Signals {
             return None;
         }
         if matches!(self, Self::Write) {
-            // So that a full counter does not block. The front end could undo this: it is trusted
-            // not to.
+            // So that a full counter does not block; a trusted front end does not undo this.
             rustix::io::ioctl_fionbio(&fd, true).ok()?;
         }
         Some(fd)
@@ -124,12 +121,10 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Replaces the descriptor.
     pub(super) fn set(&mut self, fd: Option<OwnedFd>) {
         *self = Self { fd, owed: false };
     }
 
-    /// Whether there is a descriptor.
     pub(super) fn is_there(&self) -> bool {
         self.fd.is_some()
     }

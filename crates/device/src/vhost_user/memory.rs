@@ -1,5 +1,4 @@
-//! The guest's memory as the front end shared it: regions by guest address (used in descriptors)
-//! and by the front end's own address (used for rings).
+//! The guest's memory as the front end shared it: regions by guest and by front-end address.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,7 +9,6 @@ use super::limits::MAX_MEMORY_REGIONS;
 use super::ring::Part;
 use super::window::{MapError, Window};
 
-/// One region, as announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) guest: u64,
@@ -57,7 +55,6 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// No regions.
     pub(super) fn new(allowance: &Arc<Allowance>) -> Self {
         Self { slots: Vec::new(), allowance: Arc::clone(allowance) }
     }
@@ -106,8 +103,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The first of the bytes `guest..guest + len`, as far as they lie in one region. `None`: the
-    /// first byte lies in none.
+    /// The first of the bytes `guest..guest + len`, as far as they lie in one region, if any does.
     pub(super) fn find(&self, guest: u64, len: usize) -> Option<Piece> {
         self.slots.iter().enumerate().find_map(|(slot, Slot { about, .. })| {
             let into = guest.checked_sub(about.guest).filter(|&into| into < about.len)?;

@@ -9,9 +9,8 @@
 //! ```
 //!
 //! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; under them
-//! `chain` (descriptor chains) and `vring` (heads taken and given back), at the bottom `ring` and
-//! `window` (all access to the guest's memory); `returned` for descriptors that fragments hold;
-//! `session`, `control` and `memory` for the front end's messages.
+//! `chain` and `vring`, at the bottom `ring` and `window` (all access to the guest's memory);
+//! `returned` for descriptors that fragments hold; `session`, `control` and `memory` for messages.
 //!
 //! Nothing that the guest writes is trusted, and no message. Invalid input of a guest costs the
 //! frame or, where the ring itself is invalid, the ring; that of a front end costs the session;

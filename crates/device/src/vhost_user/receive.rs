@@ -27,7 +27,6 @@ use crate::limits::VNET_HEADER;
 use crate::port::{Fault, FrameSource, Path, Port, PortError, WriteFlags};
 use crate::vnet;
 
-/// The parts that receiving needs.
 pub(super) struct Receiver {
     pub(super) port: Port,
     /// Frames of so many bytes or more stay in the guest's memory.

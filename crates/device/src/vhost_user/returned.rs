@@ -1,5 +1,4 @@
-//! Descriptors that fragments hold: they come back from any thread, in any order, over one
-//! lock-free list that the device empties (as pages come back to a pool).
+//! Descriptors that fragments hold: they come back from any thread over one lock-free list.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -45,8 +44,7 @@ impl ReturnedHeads {
         if self.top.load(Ordering::Relaxed) == NIL {
             return;
         }
-        // Acquire pairs with the release in `push`: the buffers are read before the guest gets them
-        // back. Taking the whole list at once leaves no ABA.
+        // Acquire pairs with the release in `push`. Taking the whole list at once leaves no ABA.
         let mut head = self.top.swap(NIL, Ordering::Acquire);
         while let Some(next) = self.next.get(head as usize) {
             // Read before `take`: once that has put the head into the used ring, it may come again.

@@ -103,7 +103,6 @@ impl Ring {
         })
     }
 
-    /// Entries in the ring.
     pub(super) fn size(&self) -> u16 {
         self.size
     }
@@ -150,8 +149,7 @@ impl Ring {
         unsafe { word16(self.used, at) }
     }
 
-    /// How many heads the driver ever made available. Acquire pairs with the driver's release: its
-    /// earlier writes, entries and descriptors, are visible.
+    /// How many heads the driver ever made available. Acquire pairs with the driver's release.
     pub(super) fn avail_index(&self) -> u16 {
         self.avail_word(2).load(Ordering::Acquire)
     }
@@ -198,18 +196,15 @@ impl Ring {
         unsafe { word32(self.used, at + 4) }.store(len, Ordering::Relaxed);
     }
 
-    /// Device: publishes everything before `index`. Release pairs with the driver's acquire: it
-    /// sees the entries and the buffers as they were written.
+    /// Device: publishes everything before `index`. Release pairs with the driver's acquire.
     pub(super) fn set_used_index(&self, index: u16) {
         self.used_word(2).store(index, Ordering::Release);
     }
 
-    /// Device: whether the driver wants an interrupt for the entries `old..new` that were just
-    /// published.
+    /// Device: whether the driver wants an interrupt for the entries `old..new` just published.
     pub(super) fn wants_call(&self, old: u16, new: u16, event_index: bool) -> bool {
-        // Virtio 1.2, section 2.7.10: the index is stored before the event is read. The driver
-        // stores the event, then reads the index, with a barrier of its own between: without the
-        // two, both could miss each other.
+        // Virtio 1.2, section 2.7.10: the index is stored before the event is read; the driver does
+        // the reverse, with a barrier of its own.
         fence(Ordering::SeqCst);
         if event_index {
             let event = self.avail_word(4 + usize::from(self.size) * 2).load(Ordering::Relaxed);
@@ -232,8 +227,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Device: asks to be kicked when an entry beyond `from` becomes available. Read the index
-    /// again afterwards.
+    /// Device: asks to be kicked for entries beyond `from`. Read the index again afterwards.
     pub(super) fn ask_kick(&self, from: u16, event_index: bool) {
         if event_index {
             let at = 4 + usize::from(self.size) * 8;
@@ -245,8 +239,7 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Device: needs no kick. With the event index, by an event behind `from`, which is passed once
-    /// in 65,536 entries.
+    /// Device: needs no kick. With the event index, by an event just behind `from`.
     pub(super) fn spare_kick(&self, from: u16, event_index: bool) {
         if event_index {
             let at = 4 + usize::from(self.size) * 8;

@@ -26,7 +26,6 @@ use crate::port::PortCounters;
 
 /// The state that both threads share.
 pub(super) struct Session {
-    /// The offered features.
     offered: u64,
     pub(super) features: u64,
     protocol: u64,
@@ -34,7 +33,6 @@ pub(super) struct Session {
     /// The guest receives by even ones and sends by odd ones.
     pub(super) vrings: Vec<Vring>,
     pub(super) counters: VhostCounters,
-    /// Whether a front end is there.
     pub(super) connected: bool,
     /// No front end will connect any more.
     pub(super) spent: bool,
@@ -52,7 +50,6 @@ impl Session {
         self.vrings.iter().any(Vring::owes_signal)
     }
 
-    /// Sends refused signals again.
     pub(super) fn retry_signals(&mut self) {
         let Self { vrings, counters, .. } = self;
         vrings.iter_mut().for_each(|vring| vring.retry_signals(counters));
@@ -101,13 +98,11 @@ impl Session {
         self.standing.bell.ring();
     }
 
-    /// No front end will connect any more.
     pub(super) fn spend(&mut self) {
         self.spent = true;
         self.standing.bell.ring();
     }
 
-    /// Whether a feature was negotiated.
     pub(super) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
     }
@@ -172,6 +167,15 @@ impl Session {
     }
 }
 
+fn announced(region: &VhostUserMemoryRegion) -> Announced {
+    Announced {
+        guest: region.guest_phys_addr,
+        user: region.user_addr,
+        len: region.memory_size,
+        offset: region.mmap_offset,
+    }
+}
+
 impl VhostUserBackendReqHandlerMut for Session {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
@@ -212,15 +216,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         let mut memory = Memory::new(&self.standing.allowance);
-        let added = regions.iter().zip(files).try_for_each(|(region, file)| {
-            let announced = Announced {
-                guest: region.guest_phys_addr,
-                user: region.user_addr,
-                len: region.memory_size,
-                offset: region.mmap_offset,
-            };
-            memory.add(announced, file)
-        });
+        let mut each = regions.iter().zip(files);
+        let added = each.try_for_each(|(region, file)| memory.add(announced(region), file));
         self.replace_memory(added.map(|()| memory))?;
         Ok(None)
     }
@@ -332,12 +329,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        let announced = Announced {
-            guest: region.guest_phys_addr,
-            user: region.user_addr,
-            len: region.memory_size,
-            offset: region.mmap_offset,
-        };
+        let announced = announced(region);
         if self.memory.add_again(&announced, self.vrings.len() / 2) {
             return Ok(None);
         }

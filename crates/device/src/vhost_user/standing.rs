@@ -18,8 +18,7 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Fails for untrusted front ends if the system has no way to wake their guests without waiting
-    /// for them.
+    /// Fails for untrusted front ends where the system cannot wake guests without waiting for them.
     pub(super) fn new(
         bell: &Arc<Bell>,
         pairs: usize,

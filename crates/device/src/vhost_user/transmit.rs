@@ -13,7 +13,6 @@ use crate::limits::{MAX_CUT_FRAMES, VNET_HEADER};
 use crate::port::Port;
 use crate::{DeviceCounters, headers, offload, vnet};
 
-/// The parts that sending needs.
 pub(super) struct Sender {
     /// The buffers for the current frame.
     pieces: Vec<Piece>,
@@ -34,7 +33,6 @@ pub(super) struct Sender {
 /// Frames wait: the pair whose buffers were too few, and the number of its buffers at the last look.
 type Short = (usize, u16);
 
-/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Done,
@@ -72,8 +70,7 @@ impl Sender {
         }
     }
 
-    /// Sends the stack's frames as far as there is room; the rest stays, in order. Without a guest,
-    /// all are dropped.
+    /// Sends the stack's frames as far as there is room. Without a guest, all are dropped.
     pub(super) fn send_all(
         &mut self,
         session: &mut Session,
@@ -133,8 +130,7 @@ impl Sender {
         short
     }
 
-    /// Sends frames that hooks sent here: back, or from other ports. While frames wait for room, no
-    /// more are taken from the port, whose queues are bounded.
+    /// Sends what hooks sent here, and takes no more from the port while frames wait for room.
     pub(super) fn send_returned(
         &mut self,
         session: &mut Session,

@@ -57,7 +57,6 @@ pub(super) struct Vring {
 struct HeldHeads {
     /// For each head, the number of descriptors of its chain; 0: it is not held.
     heads: Vec<u16>,
-    /// Heads.
     count: u16,
     /// Their descriptors. Chains of a hostile guest may share some.
     descriptors: usize,
@@ -98,8 +97,7 @@ impl Vring {
         self.usable().filter(|_| self.enabled)
     }
 
-    /// The ring, if it is started and valid. Frames that a guest sends by a disabled one are taken,
-    /// too, and discarded.
+    /// The ring, if it is started and valid. Frames by a disabled ring are taken, and discarded.
     pub(super) fn usable(&self) -> Option<&Ring> {
         self.ring.as_ref().filter(|_| !self.broken)
     }
@@ -183,11 +181,9 @@ impl Vring {
         }
     }
 
-    /// Takes the descriptor by which the guest is interrupted.
     pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
-        // Earlier entries were signalled on another descriptor, or on none: QEMU starts a ring with
-        // a descriptor that it does not read, and sends the guest's afterwards. A guest that missed
-        // its event gets no other one, and one with a needless interrupt only checks its ring.
+        // Earlier entries were signalled on another descriptor, or on none, as by QEMU at the
+        // start. A needless interrupt only makes the guest check its ring.
         self.call.set(call);
         self.call.signal(&self.standing.signals);
     }
@@ -197,14 +193,12 @@ impl Vring {
         self.call.is_owed() || self.error.is_owed()
     }
 
-    /// Sends refused signals again.
     pub(super) fn retry_signals(&mut self, counters: &mut VhostCounters) {
         let signals = &self.standing.signals;
         counters.calls += u64::from(self.call.retry(signals));
         self.error.retry(signals);
     }
 
-    /// Takes the descriptor by which the front end is told of a broken ring.
     pub(super) fn set_error(&mut self, error: Option<OwnedFd>) {
         self.error.set(error);
     }
@@ -246,8 +240,7 @@ impl Vring {
         }
     }
 
-    /// Marks a head as held, with the descriptors of its chain, at least one; returns the list by
-    /// which it comes back.
+    /// Marks a head as held, with its chain's descriptors; returns the list by which it comes back.
     pub(super) fn hold(&mut self, head: u16, descriptors: u16) -> &Arc<ReturnedHeads> {
         if let Some(held) = self.held.heads.get_mut(usize::from(head)).filter(|held| **held == 0) {
             *held = descriptors.max(1);
@@ -269,7 +262,6 @@ impl Vring {
         held <= usize::from(limit) && self.held.returns.may_hold()
     }
 
-    /// Heads held now.
     pub(super) fn held(&self) -> u16 {
         self.held.count
     }
@@ -286,8 +278,7 @@ impl Vring {
         before - self.held.count
     }
 
-    /// Gives back everything that fragments hold, when the device ends or hangs up: a front end
-    /// that connects later counts from what came back.
+    /// Gives back everything that fragments hold, when the device ends or hangs up.
     pub(super) fn surrender(&mut self, counters: &mut VhostCounters) {
         self.drain();
         let held = std::mem::take(&mut self.held.heads);
@@ -346,7 +337,6 @@ impl Vring {
         }
     }
 
-    /// The ring is invalid: nothing moves until it is set up anew.
     fn fail(&mut self) {
         self.broken = true;
         self.error.signal(&self.standing.signals);

@@ -39,10 +39,9 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish: a
-    /// file that can be truncated would kill the process that touches its end. An unsealed file is
-    /// sealed here, if that is possible. Huge pages are for front ends that are trusted not to
-    /// punch holes into them. The descriptor is closed.
+    /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish:
+    /// truncation would kill the process that touches its end. An unsealed file is sealed here if
+    /// possible. Huge pages are for trusted front ends. The descriptor is closed.
     /// # Errors
     /// As [`Region::from_memfd`], above all [`MemError::NotSealed`] and [`MemError::HugePages`];
     /// more than is allowed.
@@ -83,7 +82,6 @@ impl Window {
         self.base.as_ptr().addr() as u64
     }
 
-    /// The file behind it.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.region.fd()
@@ -109,8 +107,7 @@ impl Window {
         self.region.copy_shared_in(offset, from)
     }
 
-    /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the window with it. `None`
-    /// if they do not lie in the window, or `keep` is another window's.
+    /// Bytes `offset..offset + len` as a fragment that `keep` keeps, if they lie in its window.
     pub(super) fn lend(&self, offset: usize, len: usize, keep: &Keep) -> Option<Frag> {
         let at = self.address(offset, len).filter(|_| keep.base == self.base.as_ptr().addr())?;
         // SAFETY: the range lies in the mapping (checked in `address`), which `keep` keeps: its
@@ -119,8 +116,7 @@ impl Window {
         Some(unsafe { Frag::from_raw(at, len, Access::Shared, keep.owner.clone()) })
     }
 
-    /// Copies up to `len` bytes of `frag`, from `from` on, to `offset`; returns how many. A copy at
-    /// the device's boundary.
+    /// Copies up to `len` bytes of `frag`, from `from` on, to `offset`; returns how many.
     pub(super) fn fill(
         &self,
         offset: usize,
@@ -135,8 +131,7 @@ impl Window {
     }
 }
 
-/// What a fragment of a window's memory keeps: the mapped memory, and a value that is dropped
-/// first. One for each window that a frame lies in.
+/// What a fragment keeps: one window's memory, and a value that is dropped first.
 #[derive(Clone, Debug)]
 pub(super) struct Keep {
     /// Where the window begins.

@@ -8,8 +8,7 @@ use pagewire_ring::Entry;
 
 use super::router::Router;
 
-/// Received bytes in registered, lent or copy memory. A drop, on any thread, gives the memory back; the
-/// buffer outlives its connection.
+/// Received bytes in registered, lent or copy memory. A drop, on any thread, gives the memory back.
 pub struct RingBuf {
     /// Before `home`: the memory may be reused as soon as it is given back.
     frag: Frag,

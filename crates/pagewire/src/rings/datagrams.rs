@@ -63,8 +63,7 @@ impl Datagram {
 }
 
 impl AsyncRings {
-    /// A datagram socket on the first usable address. Port 0 means a free one, an unspecified address all
-    /// of this host's.
+    /// A datagram socket on the first usable address; port 0: a free one.
     ///
     /// # Errors
     /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an
@@ -89,8 +88,7 @@ impl RingSocket {
         Self { rings: rings.clone(), handle: done.handle, local }
     }
 
-    /// The next datagram, truncated to `limit` bytes. By reference if it lies in a registered group and
-    /// `group` names one.
+    /// The next datagram, truncated to `limit` bytes; by reference if it lies in the group `group`.
     ///
     /// The future may be dropped at any time (a timeout, a `select!`): the next receive returns the datagram
     /// that it had received, whatever its limit.

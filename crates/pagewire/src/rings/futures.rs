@@ -1,7 +1,5 @@
-//! Futures over rings: each completion goes to the task that waits for it.
-//!
-//! Rings have one application end, but many tasks. A task that is polled takes all completions, keeps
-//! its own and wakes the owners of the others.
+//! Futures over rings, which have one application end but many tasks: a task that is polled takes
+//! all completions, keeps its own and wakes the owners of the others.
 
 use std::future::poll_fn;
 use std::io;
@@ -194,7 +192,9 @@ impl AsyncRings {
     pub(super) async fn run(&self, submission: Submission) -> Brought {
         let user_data = self.0.state().begin(submission);
         let operation = Operation { rings: self, user_data, target: submission.target };
-        poll_fn(|cx| self.0.state().poll(user_data, cx)).await.inspect_done(operation)
+        let brought = poll_fn(|cx| self.0.state().poll(user_data, cx)).await;
+        std::mem::forget(operation);
+        brought
     }
 }
 
@@ -217,17 +217,6 @@ struct Operation<'a> {
     rings: &'a AsyncRings,
     user_data: u64,
     target: u64,
-}
-
-trait InspectDone: Sized {
-    fn inspect_done(self, operation: Operation<'_>) -> Self;
-}
-
-impl InspectDone for Brought {
-    fn inspect_done(self, operation: Operation<'_>) -> Self {
-        std::mem::forget(operation);
-        self
-    }
 }
 
 impl Drop for Operation<'_> {
@@ -259,8 +248,7 @@ impl RingStream {
         Self { rings: rings.clone(), handle }
     }
 
-    /// The next bytes, up to `limit`, as soon as there are any; by reference if they lie in a registered
-    /// group and `group` names one.
+    /// The next bytes, up to `limit`; by reference if they lie in the registered group `group`.
     ///
     /// The future may be dropped at any time (a timeout, a `select!`): the next receive returns the bytes
     /// that it had received, whatever its limit.
@@ -298,8 +286,7 @@ impl RingStream {
         Received { len: buffers.iter().map(RingBuf::len).sum(), buffers }
     }
 
-    /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory may be used
-    /// again.
+    /// Sends `len` bytes from `offset` of a send group; how many, once the memory is free again.
     ///
     /// # Errors
     /// The error of the connection.

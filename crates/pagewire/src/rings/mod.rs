@@ -4,8 +4,7 @@
 //! defines their layout and operations. [`AsyncRings`] adds futures, and buffers whose drop gives their
 //! memory back.
 //!
-//! Submitting, receiving and giving buffers back take no lock. [`Rings::flush`] wakes the driver only if
-//! it sleeps.
+//! Submitting, receiving and giving back take no lock. [`Rings::flush`] wakes a sleeping driver.
 //!
 //! ```no_run
 //! use pagewire::device::Rule;
@@ -85,8 +84,7 @@ use crate::handle::Handle;
 use crate::host::{Host, try_each};
 use serve::RingWaker;
 
-/// An application's end of rings, for one thread at a time. A drop closes the sockets made through it
-/// and takes the memory from the device.
+/// An application's end of rings, for one thread at a time. A drop closes its sockets.
 pub struct Rings {
     host: Arc<Handle>,
     id: u64,
@@ -234,15 +232,13 @@ impl Rings {
         Ok(())
     }
 
-    /// Adds a submission; `false`: the ring is full, take completions first. [`flush`](Self::flush)
-    /// publishes it.
+    /// Adds a submission, for [`flush`](Self::flush) to publish; `false`: the ring is full.
     pub fn submit(&mut self, submission: Submission) -> bool {
         self.unshown = true;
         self.ends.submissions.push(submission).is_ok()
     }
 
-    /// Gives a buffer back; `false`: its fill ring is full, or there is none. [`flush`](Self::flush)
-    /// publishes it.
+    /// Gives a buffer back, for [`flush`](Self::flush) to publish; `false`: no ring, or no room.
     pub fn give_back(&mut self, entry: Entry) -> bool {
         self.unshown = true;
         match self.registered_mut(entry.group) {
@@ -309,8 +305,7 @@ impl Rings {
         self.ends.entries.pop()
     }
 
-    /// Waits for a completion, at most `limit`; `false`: there is none. Drives a
-    /// [`manual`](crate::Builder::manual) host.
+    /// Waits for a completion, at most `limit`; `false`: there is none. Drives a manual host.
     pub fn wait(&mut self, limit: Duration) -> bool {
         self.flush();
         self.ends.completions.release();
@@ -350,8 +345,7 @@ impl Rings {
         self.registered(group)?.view.as_ref()
     }
 
-    /// The application's part of a group. Private: code that reaches the rings' memory can forge entries,
-    /// and `futures` relies on their truth.
+    /// The application's part of a group. Private: with it, code could forge entries.
     fn registered(&self, group: u16) -> Option<&Registered> {
         match group {
             COPY_GROUP => Some(&self.ends.copy),

@@ -12,7 +12,6 @@ use pagewire_ring::{Completion, Entry, Op, Submission};
 use super::Rings;
 use crate::handle::Handle;
 
-/// Routes completions.
 pub(super) struct Router {
     state: Mutex<State>,
     host: Arc<Handle>,
@@ -122,8 +121,7 @@ impl Router {
         Arc::new(Self { state: Mutex::new(state), host })
     }
 
-    /// Takes the lock. Its holder may take the host's lock, so a thread with the host's lock takes this one
-    /// [outside](Self::outside).
+    /// Takes the lock; a thread with the host's lock takes it [outside](Self::outside).
     pub(super) fn state(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { state, later: Later::default() }
@@ -290,8 +288,7 @@ impl State {
         self.move_on();
     }
 
-    /// Handles the result of an abandoned operation: bytes are kept for the socket's next receive, a new
-    /// socket is closed.
+    /// Keeps the bytes of an abandoned operation for the next receive; closes a new socket.
     fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
         match what {
             What::Bytes(handle) if let Some(left) = self.left.get_mut(&handle) => {

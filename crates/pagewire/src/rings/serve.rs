@@ -45,7 +45,6 @@ impl RingWaker {
 }
 
 impl Attachments {
-    /// The engine of a handle.
     pub(crate) fn engine(&mut self, id: u64) -> Option<&mut Engine> {
         self.engines.iter_mut().find(|a| a.id == id).map(|a| &mut a.engine)
     }

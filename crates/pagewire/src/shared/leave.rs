@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A connection whose peer has acknowledged everything is not reset: the peer may not have read it
-//! yet. The end is over when the devices are dropped, so that another host can open them; only then is
-//! the report given.
+//! yet. The end is over when the devices are dropped; only then is the report given.
 //!
 //! The thread that drives the host takes the steps ([`Inner::leave`]): its driver, or the caller of
 //! [`Host::shutdown`](crate::Host::shutdown) of a host without one. A request only sets flags and waits,
@@ -25,23 +24,19 @@ use super::{Inner, Shared};
 use crate::driver::{self, LEAVE_LOOK};
 use crate::inside;
 
-/// Default time to deliver queued data when the last handle is dropped or the process ends
-/// ([`Builder::shutdown_limit`](crate::Builder::shutdown_limit)). Enough for some losses at a round trip
-/// of 100 ms, and about as long as a person waits.
+/// Default time to deliver queued data at the end of a host: some losses at a round trip of 100 ms.
 pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long after that resets may wait for a device without room, or for a neighbour's answer.
 pub(crate) const RESET_TIME: Duration = Duration::from_millis(100);
 
-/// How long connections wait for their peers to close, too, once all data was delivered. A peer that
-/// goes on sending gets a reset.
+/// How long connections wait for their peers to close, too, once all data was delivered.
 const HALF_CLOSED_TIME: Duration = Duration::from_millis(100);
 
 /// How long a wait for the end exceeds the limits, for a driver thread that is late.
 const LATE: Duration = Duration::from_millis(200);
 
-/// The result of a shutdown for the host's connections; see
-/// [`Host::shutdown`](crate::Host::shutdown).
+/// The result of a shutdown; see [`Host::shutdown`](crate::Host::shutdown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
@@ -51,8 +46,7 @@ pub struct ShutdownReport {
     pub reset: usize,
     /// Connections that the peer reset meanwhile.
     pub broken: usize,
-    /// Connections that ended before all was delivered, because the peer did not answer or the device was
-    /// lost.
+    /// Connections that ended early, because the peer did not answer or the device was lost.
     pub lost: usize,
     /// Whether the last packet was sent: `false` if the device had no room, or a neighbour did not answer.
     pub sent: bool,
@@ -154,8 +148,7 @@ impl Ends {
 }
 
 impl Shared {
-    /// Requests the host's end: delivery may take `limit`, or the rest of an earlier limit. `stays`: the
-    /// driver goes on. Takes no lock.
+    /// Requests the host's end within `limit`, without a lock. `stays`: the driver goes on.
     pub(crate) fn ask_to_leave(&self, limit: Duration, stays: bool) {
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match self.departure.is_asked() {
@@ -176,8 +169,7 @@ impl Shared {
         WallClock::now() + limit.min(YEAR) + RESET_TIME + LATE
     }
 
-    /// Ends a host that has no driver: sends queued output as far as the device takes it, and resets every
-    /// connection. Never waits, not even for the lock.
+    /// Ends a host that has no driver: sends what the device takes, and resets all. Never waits.
     pub(crate) fn reset_all(&self) {
         self.ask_to_leave(Duration::ZERO, false);
         let Some(mut inner) = self.try_lock() else { return };
@@ -199,8 +191,7 @@ impl Shared {
         Some(report)
     }
 
-    /// Takes all steps on this thread: that of a host without a driver, or the driver's own. `None`: the
-    /// lock is not available, or `until` has passed.
+    /// Takes all steps on this thread; `None`: the lock is not available, or `until` has passed.
     pub(crate) fn leave_here(&self, until: WallClock) -> Option<ShutdownReport> {
         loop {
             if inside::is_called_by(self.id) {

@@ -1,8 +1,5 @@
-//! The lock of a host: wakers are called, and values of the application dropped, only after its release.
-//!
-//! Wakers, services and the owners of sent memory are the application's code. A task that is woken or
-//! dropped may drop its sockets, and an owner may hold one: each would take the lock again. Their panics
-//! are contained and counted, and do not reach the thread that released the lock.
+//! The lock of a host: wakers are called, and values of the application dropped, only after its
+//! release, because each may take the lock again. Their panics are contained and counted.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +24,6 @@ struct After<'a> {
 }
 
 impl Shared {
-    /// Takes the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
@@ -38,8 +34,7 @@ impl Shared {
     }
 
     /// # Panics
-    /// In code of an application that this host called under its lock: it would wait for itself. The panic
-    /// is contained and counted.
+    /// In code of an application that this host called under its lock; contained and counted.
     #[cold]
     #[inline(never)]
     #[allow(clippy::panic, reason = "the application's mistake, contained")]
@@ -61,7 +56,6 @@ impl Shared {
         self.locked_broken(poisoned.into_inner(), after)
     }
 
-    /// Takes the lock, if it is free.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let after = After::new(self);
         match self.inner.try_lock() {
@@ -73,8 +67,7 @@ impl Shared {
         }
     }
 
-    /// A thread panicked while it held the lock. Panics of the application are caught before that, so this
-    /// crate's own code panicked.
+    /// A thread panicked while it held the lock, in this crate's own code: other panics are caught.
     #[cold]
     fn locked_broken<'a>(
         &'a self,
@@ -143,8 +136,7 @@ impl Inner {
         self.discarded.drain(..).for_each(Deferral::later);
     }
 
-    /// Fails the host after a panic of this crate's own code: its state is unknown. All sockets fail, all
-    /// waits are woken, and nothing is sent or received any more.
+    /// Fails the host after a panic of this crate's own code: all sockets fail, all waits end.
     #[cold]
     pub(crate) fn give_up(&mut self) {
         if self.failed {

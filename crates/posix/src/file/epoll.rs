@@ -37,7 +37,6 @@ pub enum EpollOp {
     Delete,
 }
 
-/// An instance.
 #[derive(Debug)]
 pub(crate) struct Epoll(Arc<Core>);
 
@@ -125,8 +124,7 @@ impl Subscriber for Ready {
 }
 
 impl Lists {
-    /// Takes an entry off both lists: a file that is added again must not be reported twice in one
-    /// call, nor make the list grow.
+    /// Takes an entry off both lists: a file that is added again must not be reported twice.
     fn remove(&mut self, key: &(usize, Fd)) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         if entry.queued {
@@ -155,7 +153,6 @@ impl Core {
 }
 
 impl Epoll {
-    /// A file of a new instance.
     pub(crate) fn file() -> Arc<File> {
         let watch = Arc::<Watch>::default();
         let epoll = Self(Core::new(Arc::clone(&watch)));
@@ -332,8 +329,7 @@ impl Core {
     }
 }
 
-/// What a walk found at each instance, so that it visits each edge of a mesh a few times and not once
-/// for each path. (The instance is kept, so that its address stays its own.)
+/// What a walk found at each instance, so that it visits each edge of a mesh a few times only.
 type Looked = HashMap<*const Core, (Arc<Core>, usize)>;
 
 /// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows. `looked` has the
@@ -385,8 +381,7 @@ fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<us
     Ok(highest)
 }
 
-/// Whether a wake-up still has few enough paths up from all instances of `below`, `inner` among them,
-/// once `core` watches `inner`. There is no ring.
+/// Whether a wake-up still has few enough paths up from `below` once `core` watches `inner`.
 fn check_breadth(inner: &Arc<Core>, core: &Arc<Core>, below: &Looked) -> Result<(), Errno> {
     let mut looked = HashMap::new();
     let new = 1 + ways_up(core, &mut looked);

@@ -1,5 +1,4 @@
-//! Open files, which descriptors and calls in progress share; `socket.rs`, `epoll.rs` and `pipe.rs` are
-//! their kinds.
+//! Open files; `socket.rs`, `epoll.rs` and `pipe.rs` are their kinds.
 
 pub(crate) mod epoll;
 pub(crate) mod pipe;

@@ -18,7 +18,6 @@ use crate::runtime::Runtime;
 /// Bytes that are written whole or not at all (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// One end of a pipe.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     pipe: Arc<Pipe>,
@@ -87,9 +86,8 @@ impl Pipe {
         Self { queue: Mutex::new(queue), read_watch: Arc::default(), write_watch: Arc::default() }
     }
 
-    /// Appends the fragments that `fill` returns for the room; `None`: there is no room. `EPIPE`
-    /// without a reader. The pipe is locked meanwhile, so that no other writer gets the room, and
-    /// nothing is fetched for a reader that goes away.
+    /// Appends the fragments that `fill` returns for the room, under the pipe's lock; `None`: there
+    /// is no room. `EPIPE` without a reader.
     pub(crate) fn put(
         &self,
         fill: impl FnOnce(usize) -> Result<Vec<Frag>, Errno>,
@@ -109,8 +107,7 @@ impl Pipe {
         Ok(Some(bytes))
     }
 
-    /// Gives up to `max` bytes to `spend`; what it leaves stays. Returns 0 at the end, `None` if there
-    /// is nothing yet. The pipe is locked meanwhile, so that no other reader finds it empty.
+    /// Gives up to `max` bytes to `spend`, under the pipe's lock; 0 at the end, `None` without any.
     pub(crate) fn take(
         &self,
         max: usize,
@@ -279,13 +276,11 @@ impl PipeEnd {
         }
     }
 
-    /// The pipe, to move payload in or out.
     pub(crate) fn pipe(&self) -> &Pipe {
         &self.pipe
     }
 
-    /// Waits, at an end that writes for room (`EPIPE` without a reader), at one that reads for bytes
-    /// or the end.
+    /// Waits for room at the end that writes (`EPIPE` without a reader), or for bytes at the other.
     pub(crate) fn wait<B: Backend>(
         &self,
         runtime: &Runtime<B>,

@@ -16,7 +16,6 @@ use crate::notice::Signal;
 use crate::options::Options;
 use crate::runtime::Runtime;
 
-/// A socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) domain: Domain,
@@ -24,7 +23,6 @@ pub(crate) struct Socket {
     state: Mutex<State>,
 }
 
-/// Its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Stream,
@@ -36,8 +34,7 @@ pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Where `bind` put it.
     pub(crate) bound: Option<SocketAddr>,
-    /// The address of its listener, which a connection that is dissolved keeps, as in Linux; the port
-    /// is the listener's.
+    /// The listener's address, which an accepted connection keeps when it is dissolved.
     pub(crate) address: Option<IpAddr>,
     /// The reservation of a stream's port.
     pub(crate) reservation: Option<PortReservation>,
@@ -68,7 +65,6 @@ impl State {
 }
 
 impl Stage {
-    /// The stack's socket.
     pub(crate) fn id(self) -> Option<SocketId> {
         match self {
             Self::Closed => None,
@@ -78,7 +74,6 @@ impl Stage {
         }
     }
 
-    /// The stack's datagram socket.
     pub(crate) fn datagram(self) -> Option<UdpId> {
         match self {
             Self::Datagram(id) => Some(id),
@@ -86,7 +81,6 @@ impl Stage {
         }
     }
 
-    /// The stack's connection.
     pub(crate) fn connection(self) -> Option<TcpId> {
         match self {
             Self::Connecting(id) | Self::Connected(id) => Some(id),
@@ -128,7 +122,6 @@ impl Socket {
         SocketAddr::new(state.address.unwrap_or(any), 0)
     }
 
-    /// All that the socket is ready for.
     pub(crate) fn events<B: Backend>(&self, runtime: &Runtime<B>) -> Events {
         let state = self.lock();
         let ready = match state.stage.id() {
@@ -176,8 +169,7 @@ impl Socket {
         state.shut = [false; 2];
     }
 
-    /// From now on every arrival is an event, not only the first after a look: an epoll instance
-    /// watches.
+    /// Reports every arrival from now on: an epoll instance watches.
     pub(crate) fn report_edges<B: Backend>(&self, runtime: &Runtime<B>) {
         let mut state = self.lock();
         state.options.edges = true;
@@ -248,8 +240,7 @@ const LINGER_LOOK: Duration = Duration::from_millis(10);
 /// As `tcp_poll` in Linux.
 fn connection_events(ready: Readiness) -> Events {
     let both = ready.contains(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED);
-    // In a handshake, a connection is writable that waits for its first data, or that a listener
-    // took with Fast Open.
+    // A handshake that waits for its first data, or was accepted with Fast Open, is writable.
     let handshake = !ready.contains(Readiness::CONNECTED) && !both;
     let closed = !handshake && ready.contains(Readiness::WRITE_CLOSED);
     Events::HUP.when(both)

@@ -10,7 +10,6 @@ use crate::descriptors::Descriptors;
 use crate::file::socket::{Kind, Stage, State};
 use crate::{Errno, Fd, errno};
 
-/// The outcome of setting an option.
 pub(super) type Done = Result<(), Errno>;
 /// An option's value, as C lays it out.
 pub(super) type Value = Result<Vec<u8>, Errno>;
@@ -36,9 +35,8 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes
-    /// that are. `TCP_ZEROCOPY_RECEIVE`, which holds addresses, is
-    /// [`zerocopy_receive`](Self::zerocopy_receive), or [`Raw::getsockopt`](crate::raw::Raw::getsockopt)'s.
+    /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes.
+    /// `TCP_ZEROCOPY_RECEIVE` is [`zerocopy_receive`](Self::zerocopy_receive)'s.
     ///
     /// # Errors
     /// `ENOPROTOOPT` for options that sockets here do not have, `ENOTCONN` for what only a
@@ -87,7 +85,6 @@ impl<'c, B: Backend> core::ops::Deref for SocketOptions<'c, B> {
 }
 
 impl<B: Backend> SocketOptions<'_, B> {
-    /// Remembers a setting.
     pub(super) fn remember(&self, set: impl FnOnce(&mut Options)) -> Done {
         set(&mut self.lock().options);
         Ok(())

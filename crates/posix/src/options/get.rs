@@ -213,8 +213,7 @@ impl<B: Backend> SocketOptions<'_, B> {
         state.options.receive_buffer.unwrap_or_else(current)
     }
 
-    /// `SO_MEMINFO`: bytes received, the receive buffer, bytes in flight, the send buffer, reserve,
-    /// bytes queued for sending, ancillary, backlog, drops.
+    /// `SO_MEMINFO`: nine numbers in the order of Linux.
     fn memory_info(&self, state: &State) -> Vec<u8> {
         let (received, queued) = match state.stage.connection() {
             Some(id) => self

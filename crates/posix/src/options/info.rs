@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use pagewire_stack::TcpInfo;
 
-/// Bytes of the structure.
 const LEN: usize = 280;
 
 /// Bits of `tcpi_options`.

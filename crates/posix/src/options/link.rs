@@ -1,5 +1,4 @@
-//! Sockets that are bound to a link (`SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`), by its name or its
-//! number. As for a process with `CAP_NET_RAW`, whose own the network is, they may be bound to another.
+//! Sockets that are bound to a link (`SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`), by name or number.
 
 use pagewire_stack::limits::LINK_NAME_BYTES;
 use pagewire_stack::{LinkId, SocketOption, Stack};

@@ -79,19 +79,15 @@ pub(crate) struct Options {
     pub(crate) marks: PacketMarks,
     /// `SO_MARK`: a number that can be read back, as on a Linux without rules that look at it.
     pub(crate) mark: u32,
-    /// `SO_TIMESTAMPING`.
     pub(crate) timestamping: u32,
-    /// `SO_ZEROCOPY`.
     pub(crate) zero_copy: bool,
     /// `SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`.
     pub(crate) link: Option<LinkId>,
-    /// `SO_BROADCAST`.
     pub(crate) broadcast: bool,
     /// `IP_PKTINFO` and `IPV6_RECVPKTINFO`.
     pub(crate) packet_info: [bool; 2],
     /// Groups joined before there was a socket of the stack's.
     pub(crate) groups: Memberships,
-    /// `IP_MULTICAST_*` and `IPV6_MULTICAST_*`.
     pub(crate) multicast: [MulticastSettings; 2],
     /// `UDP_GRO`.
     pub(crate) udp_join: bool,
@@ -116,13 +112,11 @@ pub(crate) struct Options {
     pub(crate) window_clamp: Option<u32>,
     /// `TCP_CONGESTION`; `None`: the stack's.
     pub(crate) congestion: Option<CongestionKind>,
-    /// `TCP_FASTOPEN_CONNECT`.
     pub(crate) fast_open_connect: bool,
     /// `TCP_FASTOPEN`, `TCP_FASTOPEN_KEY` and `TCP_FASTOPEN_NO_COOKIE` of a listener.
     pub(crate) fast_open_queue: Option<u32>,
     pub(crate) fast_open_keys: Option<FastOpenKeys>,
     pub(crate) fast_open_no_cookie: bool,
-    /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`.
     pub(crate) mtu_discover: Option<i32>,
     /// An epoll instance watches.
     pub(crate) edges: bool,
@@ -175,7 +169,6 @@ impl Options {
         .flatten()
     }
 
-    /// Settings for a new connection.
     pub(crate) fn config(&self, stack: &Stack) -> Arc<TcpConfig> {
         let mut config = stack.default_config();
         for option in self.tcp_options() {

@@ -1,16 +1,15 @@
 //! Groups: joining and leaving them, and how datagrams are sent there (`IP_ADD_MEMBERSHIP`,
-//! `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`, `IP_MULTICAST_*`, `IPV6_MULTICAST_*` and their like). Membership
-//! from certain sources only (`IP_ADD_SOURCE_MEMBERSHIP`, `IP_MSFILTER` and theirs) is refused with
-//! `ENOPROTOOPT`.
+//! `IPV6_JOIN_GROUP`, `MCAST_JOIN_GROUP`, `IP_MULTICAST_*`, `IPV6_MULTICAST_*`). Membership from
+//! certain sources only (`IP_ADD_SOURCE_MEMBERSHIP`, `IP_MSFILTER`) is refused with `ENOPROTOOPT`.
 //!
-//! A socket that is not bound yet has no socket in the stack: it joins when it is bound.
+//! A socket that is not bound yet joins when it is bound.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_stack::{GroupLink, LinkId, MulticastSettings, Stack};
 
-use super::call::{Done, SocketOptions, Value, flag, int as int_value, number};
-use super::set::{int, within};
+use super::call::{self, Done, SocketOptions, Value, int as int_value, number};
+use super::set::{flag, int, int_or_char, within};
 use crate::backend::Backend;
 use crate::file::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, errno};
@@ -48,8 +47,8 @@ impl<B: Backend> SocketOptions<'_, B> {
                 int_or_char(value).and_then(|on| self.set_multicast(false, |s| s.loops = on != 0))
             }
             IP_MULTICAST_ALL => int_or_char(value)
-                .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(false, |s| s.all = on != 0)),
+                .and_then(flag)
+                .and_then(|on| self.set_multicast(false, |s| s.all = on)),
             libc::IP_MULTICAST_IF => self.set_interface_v4(value),
             _ => return None,
         })
@@ -69,12 +68,12 @@ impl<B: Backend> SocketOptions<'_, B> {
                 let hops = u8::try_from(within(hops, -1..=255)?).unwrap_or(1);
                 self.set_multicast(true, |s| s.hops = hops)
             }),
-            libc::IPV6_MULTICAST_LOOP => int(value)
-                .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(true, |s| s.loops = on != 0)),
-            IPV6_MULTICAST_ALL => int(value)
-                .and_then(|on| within(on, 0..=1))
-                .and_then(|on| self.set_multicast(true, |s| s.all = on != 0)),
+            libc::IPV6_MULTICAST_LOOP => {
+                int(value).and_then(flag).and_then(|on| self.set_multicast(true, |s| s.loops = on))
+            }
+            IPV6_MULTICAST_ALL => {
+                int(value).and_then(flag).and_then(|on| self.set_multicast(true, |s| s.all = on))
+            }
             libc::IPV6_MULTICAST_IF => self.set_interface_v6(value),
             _ => return None,
         })
@@ -196,8 +195,8 @@ pub(super) fn get_ip_multicast(state: &State, name: i32) -> Value {
     let [settings, _] = state.options.multicast;
     match name {
         libc::IP_MULTICAST_TTL => int_value(settings.hops.into()),
-        libc::IP_MULTICAST_LOOP => flag(settings.loops),
-        IP_MULTICAST_ALL => flag(settings.all),
+        libc::IP_MULTICAST_LOOP => call::flag(settings.loops),
+        IP_MULTICAST_ALL => call::flag(settings.all),
         libc::IP_MULTICAST_IF => Ok(match settings.source {
             Some(IpAddr::V4(source)) => source.octets().to_vec(),
             _ => vec![0; IN_ADDR],
@@ -210,8 +209,8 @@ pub(super) fn get_ipv6_multicast(state: &State, name: i32) -> Value {
     let [_, settings] = state.options.multicast;
     match name {
         libc::IPV6_MULTICAST_HOPS => int_value(settings.hops.into()),
-        libc::IPV6_MULTICAST_LOOP => flag(settings.loops),
-        IPV6_MULTICAST_ALL => flag(settings.all),
+        libc::IPV6_MULTICAST_LOOP => call::flag(settings.loops),
+        IPV6_MULTICAST_ALL => call::flag(settings.all),
         libc::IPV6_MULTICAST_IF => number(settings.link.map_or(0, LinkId::scope_id)),
         _ => Err(Errno::NOPROTOOPT),
     }
@@ -245,13 +244,4 @@ fn v6(value: &[u8], at: usize) -> Option<Ipv6Addr> {
 /// The number in the last four bytes of a structure that ends there.
 fn number_at(value: &[u8], end: usize) -> Option<u32> {
     value.get(end - 4..end)?.try_into().ok().map(u32::from_ne_bytes)
-}
-
-/// An `int`, or a `char` where there is no more.
-fn int_or_char(value: &[u8]) -> Result<i32, Errno> {
-    match value {
-        [] => Err(Errno::INVAL),
-        [one] | [one, _] | [one, _, _] => Ok(i32::from(*one)),
-        _ => int(value),
-    }
 }

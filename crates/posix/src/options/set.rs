@@ -70,7 +70,7 @@ impl<B: Backend> SocketOptions<'_, B> {
             libc::SO_TIMESTAMPING => self.set_timestamping(value),
             libc::SO_MARK => self.remember(|o| o.mark = value as u32),
             libc::SO_ZEROCOPY => {
-                let on = within(value, 0..=1)? == 1;
+                let on = flag(value)?;
                 let mut state = self.lock();
                 state.options.zero_copy = on;
                 let Some(id) = state.stage.id() else { return Ok(()) };
@@ -110,12 +110,10 @@ impl<B: Backend> SocketOptions<'_, B> {
         if let Some(done) = self.set_ip_multicast(name, value) {
             return done;
         }
-        // > An `int`, or a `char` where there is no more; nothing is 0, but for these.
+        // > Nothing is 0, but for these.
         let value = match value {
-            [] if matches!(name, libc::IP_TTL | libc::IP_FREEBIND) => return Err(Errno::INVAL),
-            [] => 0,
-            [one] | [one, _] | [one, _, _] => i32::from(*one),
-            _ => int(value)?,
+            [] if !matches!(name, libc::IP_TTL | libc::IP_FREEBIND) => 0,
+            value => int_or_char(value)?,
         };
         match name {
             libc::IP_FREEBIND => self.remember(|o| o.free_bind = value != 0),
@@ -243,10 +241,7 @@ impl<B: Backend> SocketOptions<'_, B> {
             libc::TCP_NODELAY => self.set(TcpOption::NoDelay(on), |o| o.no_delay = on),
             libc::TCP_CORK => self.set(TcpOption::Cork(on), |o| o.cork = on),
             libc::TCP_QUICKACK => self.set_stream(&self.lock(), TcpOption::QuickAck(on)),
-            TCP_INQ => {
-                let on = within(value, 0..=1)? == 1;
-                self.remember(|o| o.inq = on)
-            }
+            TCP_INQ => flag(value).and_then(|on| self.remember(|o| o.inq = on)),
             libc::TCP_MAXSEG => {
                 if value != 0 && !MAX_SEG.contains(&value) {
                     return Err(Errno::INVAL);
@@ -282,7 +277,7 @@ impl<B: Backend> SocketOptions<'_, B> {
             let remember = |o: &mut Options| o.fast_open_queue = Some(limit);
             return self.set_unconnected(TcpOption::FastOpen(limit), remember);
         }
-        let on = within(value, 0..=1)? == 1;
+        let on = flag(value)?;
         if name == TCP_FASTOPEN_NO_COOKIE {
             let remember = |o: &mut Options| o.fast_open_no_cookie = on;
             return self.set_unconnected(TcpOption::FastOpenNoCookie(on), remember);
@@ -405,8 +400,22 @@ pub(super) fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Resul
     if range.contains(&value) { Ok(value) } else { Err(Errno::INVAL) }
 }
 
+/// A value that is 0 or 1.
+pub(super) fn flag(value: i32) -> Result<bool, Errno> {
+    Ok(within(value, 0..=1)? == 1)
+}
+
 fn seconds(value: i32, most: i32) -> Result<Duration, Errno> {
     Ok(Duration::from_secs(within(value, 1..=most)? as u64))
+}
+
+/// An `int`, or a `char` where there is no more.
+pub(super) fn int_or_char(value: &[u8]) -> Result<i32, Errno> {
+    match value {
+        [] => Err(Errno::INVAL),
+        [one] | [one, _] | [one, _, _] => Ok(i32::from(*one)),
+        _ => int(value),
+    }
 }
 
 /// A `struct timeval`; all zero is no limit.

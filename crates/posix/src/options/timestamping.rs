@@ -77,8 +77,7 @@ pub(crate) fn info_and_data(found: &TxTimestamp, bits: u32) -> (u32, u32) {
     (info, if bits & OPT_ID != 0 { found.byte } else { 0 })
 }
 
-/// Whether the timestamp returns the payload. There is never room for it here, so that the message is
-/// cut.
+/// Whether the timestamp returns the payload, for which there is never room here.
 pub(crate) fn returns_payload(bits: u32) -> bool {
     bits & OPT_TSONLY == 0
 }

@@ -1,5 +1,4 @@
-//! Several messages with one call, as a C program makes it: one after the other, each as `sendmsg`
-//! and `recvmsg` take it.
+//! Several messages with one call, one after the other, each as `sendmsg` and `recvmsg` take it.
 
 use std::ptr;
 use std::time::Duration;

@@ -73,11 +73,9 @@ impl<B: Backend> Raw<'_, B> {
         Ok(len)
     }
 
-    /// `mmap(2)` of a stream in the sense of Linux's first version: it receives. The address is a hint
-    /// that is not taken.
-    ///
-    /// What it gives is read-only memory that stays until [`munmap`](Self::munmap) of all of it; see
-    /// [`Descriptors::mmap`](crate::Descriptors::mmap).
+    /// `mmap(2)` of a stream in the sense of Linux's first version: it receives, into read-only
+    /// memory that stays until [`munmap`](Self::munmap); see
+    /// [`Descriptors::mmap`](crate::Descriptors::mmap). The address is a hint that is not taken.
     pub fn mmap(
         &self,
         _addr: *mut c_void,
@@ -90,8 +88,7 @@ impl<B: Backend> Raw<'_, B> {
         self.0.mmap(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
     }
 
-    /// `mmap(2)` of a stream in the sense of Linux's later version: it reserves addresses for
-    /// `TCP_ZEROCOPY_RECEIVE`; see
+    /// `mmap(2)` of a stream in the sense of Linux's later version: it reserves addresses; see
     /// [`Descriptors::mmap_reserve`](crate::Descriptors::mmap_reserve).
     pub fn mmap_reserve(
         &self,

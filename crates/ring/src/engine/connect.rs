@@ -7,7 +7,7 @@ use pagewire_stack::{Error, Readiness, Stack};
 
 use super::operations::Answer;
 use super::park::Scarce;
-use super::{ENOBUFS, ENOENT, Engine, Kind, Need, Outcome, Socket};
+use super::{ENOBUFS, ENOENT, Engine, Kind, Need, Outcome};
 use crate::layout::Completion;
 use crate::limits::MAX_CONNECTS;
 
@@ -23,13 +23,9 @@ impl Engine {
         if self.connecting.len() >= MAX_CONNECTS {
             return Err(ENOBUFS);
         }
-        let id = stack.connect(now, to, None).map_err(|error| error.errno())?;
-        let socket = Socket::new(id, Kind::Connecting { user_data });
-        let Ok(handle) = self.sockets.insert(socket) else {
-            stack.close(now, id);
-            return Err(Error::TooManySockets.errno());
-        };
-        self.handle_of.insert(id.into(), handle);
+        let id = stack.connect(now, to, None).map_err(Error::errno)?;
+        let handle = self.own(now, stack, id, Kind::Connecting { user_data });
+        let handle = handle.map_err(Error::errno)?;
         self.connecting.push(handle);
         self.look_at(handle);
         Ok(None)

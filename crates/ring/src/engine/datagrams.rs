@@ -1,10 +1,8 @@
 //! Datagram sockets (RFC 768), where they differ from connections.
 //!
-//! A datagram is delivered whole and in one completion: it waits until there is room for all its
-//! entries and copies (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile
-//! the next ones wait in the socket's queue, which the stack bounds in bytes and in datagrams. UDP
-//! has no window to close: datagrams without room in the queue are dropped and counted, and each
-//! completion has the count ([`Completion::dropped`]).
+//! A datagram is delivered whole and in one completion: it waits until there is room for all of it
+//! (`Delivery::room_for`), and later ones do not overtake it (`park`). Meanwhile the next ones wait
+//! in the socket's bounded queue; beyond it they are dropped and counted ([`Completion::dropped`]).
 
 use std::net::SocketAddr;
 
@@ -12,7 +10,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{BindOptions, Error, Readiness, SocketId, Stack};
 
 use super::operations::Answer;
-use super::{EISCONN, Endpoint, Engine, Kind, Socket};
+use super::{EISCONN, Endpoint, Engine, Kind};
 use crate::counters::Counters;
 use crate::layout::{Address, Completion};
 
@@ -26,7 +24,6 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Counts new drops.
     pub(super) fn count_dropped(
         &mut self,
         stack: &mut Stack,
@@ -62,14 +59,12 @@ impl Datagrams {
 }
 
 impl Endpoint {
-    /// A datagram socket.
     pub(super) fn datagrams() -> Box<Self> {
         Box::new(Self { datagrams: Some(Box::default()), ..Self::default() })
     }
 }
 
 impl Engine {
-    /// Opens a datagram socket.
     pub(super) fn bind(
         &mut self,
         now: Instant,
@@ -77,15 +72,10 @@ impl Engine {
         on: SocketAddr,
         user_data: u64,
     ) -> Answer {
-        let errno = |error: Error| error.errno();
-        let id = stack.bind_udp(on, BindOptions::default()).map_err(errno)?;
-        let local = stack.local_addr(id).map_err(errno)?;
-        let socket = Socket::new(id, Kind::Open(Endpoint::datagrams()));
-        let Ok(handle) = self.sockets.insert(socket) else {
-            stack.close(now, id);
-            return Err(Error::TooManySockets.errno());
-        };
-        self.handle_of.insert(id.into(), handle);
+        let id = stack.bind_udp(on, BindOptions::default()).map_err(Error::errno)?;
+        let local = stack.local_addr(id).map_err(Error::errno)?;
+        let handle = self.own(now, stack, id, Kind::Open(Endpoint::datagrams()));
+        let handle = handle.map_err(Error::errno)?;
         let address = Address::new(local);
         self.post(Completion { user_data, handle, address, ..Completion::default() });
         Ok(None)

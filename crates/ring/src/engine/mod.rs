@@ -1,12 +1,10 @@
 //! The stack's side of the rings.
 //!
-//! [`Engine::turn`] does everything: it takes returned buffers, runs submissions, delivers received
-//! bytes and reports. The driver of the stack calls it once per turn, before it asks the stack for
-//! output; [`Engine::handle_event`] names the sockets to serve. Results that a ring has no room for
-//! wait here until the next turn.
+//! [`Engine::turn`] does everything, once per turn of the stack's driver, before that asks the
+//! stack for output; [`Engine::handle_event`] names the sockets to serve. Results that a ring has
+//! no room for wait here until the next turn.
 //!
-//! Connections and datagram sockets differ in two ways only (`Endpoint`): how data passes to and
-//! from the stack, and that a datagram is delivered whole, in one completion (`datagrams`).
+//! Connections and datagram sockets differ in `Endpoint` and `datagrams` only.
 
 mod connect;
 mod datagrams;
@@ -45,9 +43,7 @@ pub struct Engine {
     handle_of: HashMap<SocketId, u64>,
     /// Sockets to serve, each once; handles may be stale.
     ready: VecDeque<u64>,
-    /// Sockets that wait for room.
     parked: Parked,
-    /// Parked sockets are being served.
     unparking: bool,
     /// Submissions wait until completions are read.
     full: bool,
@@ -57,8 +53,7 @@ pub struct Engine {
     /// Reports sent memory that was released.
     let_go: Arc<CompletionQueue>,
     drained: Vec<Completed>,
-    /// Completions of finished sends that found no room. While there are any, no new submissions
-    /// are taken, which bounds them.
+    /// Completions that found no room; while there are any, no new submissions are taken.
     waiting: VecDeque<Completion>,
     /// Groups that are gone, to be reported.
     gone: VecDeque<u16>,
@@ -71,7 +66,6 @@ pub struct Engine {
     stuck: bool,
 }
 
-/// The socket of a handle.
 struct Socket {
     id: SocketId,
     kind: Kind,
@@ -235,8 +229,7 @@ impl Engine {
         &self.let_go
     }
 
-    /// Takes ownership of a socket of the stack; returns its handle. `None`: the table is full, or
-    /// the socket is of another kind.
+    /// Takes ownership of a socket; its handle, unless the table is full or the kind is another.
     pub fn adopt(&mut self, stack: &mut Stack, id: impl Into<SocketId>) -> Option<u64> {
         let id = id.into();
         let kind = match stack.remote_addr(id) {
@@ -253,8 +246,24 @@ impl Engine {
         Some(handle)
     }
 
-    /// Closes every socket when the application is gone. The engine's drop releases the memory that
-    /// it held.
+    /// Makes a handle for a new socket, or closes it.
+    fn own(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        id: impl Into<SocketId>,
+        kind: Kind,
+    ) -> Result<u64, Error> {
+        let id = id.into();
+        let Ok(handle) = self.sockets.insert(Socket::new(id, kind)) else {
+            stack.close(now, id);
+            return Err(Error::TooManySockets);
+        };
+        self.handle_of.insert(id, handle);
+        Ok(handle)
+    }
+
+    /// Closes every socket when the application is gone. The engine's drop releases its memory.
     pub fn close_all(&mut self, now: Instant, stack: &mut Stack) {
         for socket in self.sockets.values_mut() {
             stack.close(now, socket.id);
@@ -266,8 +275,7 @@ impl Engine {
         self.parked = Parked::default();
     }
 
-    /// Serves every socket in the next turn, after an event of all of them, such as the end of the
-    /// stack.
+    /// Serves every socket in the next turn, after an event of all of them.
     pub fn look_at_all(&mut self) {
         let all: Vec<u64> = self.handle_of.values().copied().collect();
         all.into_iter().for_each(|handle| self.look_at(handle));
@@ -281,7 +289,6 @@ impl Engine {
         }
     }
 
-    /// Serves one socket.
     fn serve(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
         socket.ready = false;
@@ -400,7 +407,6 @@ impl Engine {
         }
     }
 
-    /// Posts notices.
     fn notify(&mut self) {
         self.tell_waiting();
         while self.completions.free() > 0

@@ -60,8 +60,7 @@ impl Engine {
 
     /// Whether there is room to answer a submission.
     pub(super) fn can_answer(&mut self) -> bool {
-        // One for the answer, and those that a close or a cancel ends. Waiting completions come
-        // first, or they would pile up.
+        // One for the answer, and those that a close or a cancel ends; waiting ones come first.
         self.completions.free() >= 4 && self.waiting.is_empty()
     }
 
@@ -244,23 +243,11 @@ impl Engine {
                 Err(Error::WouldBlock) => return Outcome::Idle,
                 accepted => accepted,
             };
-            let adopted = match accepted {
-                Ok((connection, _)) => {
-                    let kind = Kind::Open(Box::default());
-                    match self.sockets.insert(Socket::new(connection, kind)) {
-                        Ok(handle) => {
-                            self.handle_of.insert(connection.into(), handle);
-                            self.look_at(handle);
-                            Ok(handle)
-                        }
-                        Err(_) => {
-                            stack.close(now, connection);
-                            Err(Error::TooManySockets)
-                        }
-                    }
-                }
-                Err(error) => Err(error),
-            };
+            let adopted = accepted.and_then(|(connection, _)| {
+                let handle = self.own(now, stack, connection, Kind::Open(Box::default()))?;
+                self.look_at(handle);
+                Ok(handle)
+            });
             let goes_on = multishot && adopted.is_ok();
             if !goes_on
                 && let Some(Socket { kind: Kind::Listener { accept }, .. }) =

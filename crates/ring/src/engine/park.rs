@@ -1,7 +1,4 @@
-//! Sockets that wait for room in a ring, served when there is some.
-//!
-//! All connections of an application that reads nothing are parked. Each costs one check, and the
-//! next one when it has an event or room is made, so that the host has its time for others.
+//! Sockets that wait for room in a ring. Each costs one check, and another at an event or room.
 
 use std::collections::VecDeque;
 
@@ -12,8 +9,7 @@ use super::{Engine, Kind};
 use crate::group::Group;
 use crate::layout::COPY_GROUP;
 
-/// What a socket waits for, and how much of it: a stream continues with the least amount, a
-/// datagram is delivered whole.
+/// What a socket waits for, and how much of it: a stream the least, a datagram all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
     pub(super) what: Scarce,
@@ -30,9 +26,7 @@ impl Need {
 /// The kinds of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
-    /// Places in the ring of completions.
     Completions,
-    /// Places in the ring of entries.
     Entries,
     /// Bytes of the copy group.
     Copies,

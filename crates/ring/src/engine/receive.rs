@@ -205,8 +205,7 @@ struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Delivers pending bytes, as far as they are wanted; returns what the rest needs, if there is
-    /// no room for it.
+    /// Delivers pending bytes, as far as they are wanted; returns what the rest lacks, if anything.
     fn run(&mut self, stack: &mut Stack, pending: &mut VecDeque<Frag>, group: u16) -> Option<Need> {
         while let Some(frag) = pending.front_mut() {
             let wanted = usize::try_from(self.left - self.bytes).unwrap_or(usize::MAX);

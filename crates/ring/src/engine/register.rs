@@ -50,16 +50,14 @@ pub struct QueueConfig {
     pub region: Region,
     /// Entries of the fill ring, a power of two.
     pub fill_entries: u32,
-    /// With fewer buffers than this left, the application gets a notice and the windows of the
-    /// queue's flows close. At most half of the region's.
+    /// With fewer buffers than this, at most half, the application gets a notice and windows close.
     pub threshold: usize,
     /// A notice follows after so many fill entries; 0: never.
     pub notify_every: u32,
 }
 
 impl QueueConfig {
-    /// `region` with a fill entry for each of its pages, a threshold of an eighth of them, and no
-    /// notices of drained entries.
+    /// `region` with a fill entry for each page, a threshold of an eighth, and no drain notices.
     pub fn new(region: Region) -> Self {
         let pages = region.len() / PAGE_SIZE;
         let fill_entries = u32::try_from(pages).unwrap_or(MAX_RING_ENTRIES);
@@ -249,9 +247,8 @@ impl Engine {
         }
     }
 
-    /// Undoes a registration that the application does not know of, because the device has refused
-    /// the memory, which the caller has dropped. No notice follows: it would be taken for one of
-    /// the next group with the number.
+    /// Undoes a registration that the device has refused, of which the application does not know.
+    /// No notice follows: it would be taken for one of the next group with the number.
     ///
     /// # Errors
     /// [`RegisterError::NoGroup`], also for a group whose memory is in use.
