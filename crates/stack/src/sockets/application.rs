@@ -227,13 +227,24 @@ impl Core {
     /// Wakes connections that wait for pages, if some are free.
     pub(crate) fn feed_starved(&mut self) {
         self.mem.pool.drain();
-        if self.sockets.work.starved.is_empty() || self.mem.pool.stats().free == 0 {
+        if self.sockets.work.starved.is_empty() {
+            return;
+        }
+        if self.mem.pool.stats().free == 0 {
+            // What waits to be filled serves all.
+            self.mem.filler.abandon();
+            self.mem.pool.drain();
+        }
+        if self.mem.pool.stats().free == 0 {
             return;
         }
         for index in core::mem::take(&mut self.sockets.work.starved) {
             if let Some(socket) = self.sockets.table.tcp_mut(index) {
                 socket.starved = false;
                 self.sockets.touch(index);
+            } else if let Some(socket) = self.sockets.table.udp_mut(index) {
+                socket.starved = false;
+                self.sockets.check_later(index);
             }
         }
     }
