@@ -6,29 +6,68 @@ use std::time::Duration;
 
 use pagewire_stack::{Cidr, CidrError};
 
-use crate::ask::{Ask, Journal, Judge, Verdict};
+use crate::ask::{Journal, Judge};
+use crate::dns::{DeniedName, OwnNames, Resolver};
 use crate::gateway::Gateway;
 use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
+use crate::policy::Rules;
 use crate::publish::Publish;
 use crate::relay::{Dial, Kernel};
 
 /// Settings of a new gateway; see [`Gateway::builder`].
 #[must_use]
 pub struct Builder {
-    pub(crate) rules: Arc<dyn Judge>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) judge: Option<Arc<dyn Judge>>,
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) dialler: Arc<dyn Dial>,
+    pub(crate) resolver: Resolver,
+    pub(crate) names: OwnNames,
+    pub(crate) denied: DeniedName,
 }
 
 impl Builder {
     pub(crate) fn new() -> Self {
-        let refuse = |_: &Ask| Some(Verdict::Refuse);
-        Self { rules: Arc::new(refuse), journal: None, dialler: Arc::new(Kernel) }
+        Self {
+            rules: Arc::default(),
+            judge: None,
+            journal: None,
+            dialler: Arc::new(Kernel),
+            resolver: Resolver::default(),
+            names: OwnNames::default(),
+            denied: DeniedName::default(),
+        }
     }
 
-    /// Who decides what guests may reach. What nobody allows is refused.
-    pub fn rules(mut self, rules: impl Judge + 'static) -> Self {
+    /// What guests may reach, and which names they may ask for. By default: everything but this
+    /// machine's loopback, and addresses of one link, such as those of cloud metadata.
+    pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = Arc::new(rules);
+        self
+    }
+
+    /// Asks `judge` first, in place of the rules where it has an opinion: for programs that embed a
+    /// gateway. It may allow what the rules' built-in part forbids.
+    pub fn judge(mut self, judge: impl Judge + 'static) -> Self {
+        self.judge = Some(Arc::new(judge));
+        self
+    }
+
+    /// Whom guests' DNS queries are passed to: the resolvers of this machine by default.
+    pub fn resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Names that the gateway itself knows.
+    pub fn names(mut self, names: OwnNames) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// What guests are told of names that the rules forbid.
+    pub fn denied_names(mut self, answer: DeniedName) -> Self {
+        self.denied = answer;
         self
     }
 

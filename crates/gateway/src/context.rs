@@ -9,14 +9,21 @@ use pagewire_stack::Cidr;
 
 use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Name, Protocol, Record, Verdict};
 use crate::counters::Counters;
+use crate::dns::DnsServer;
 use crate::limits::REDIRECTIONS;
+use crate::policy::{Rules, Whereabouts};
 use crate::watch::Watch;
 
 pub(crate) struct Context {
     pub(crate) guest: GuestId,
     /// The guest's own networks.
     pub(crate) inside: Vec<Cidr>,
-    pub(crate) rules: Arc<dyn Judge>,
+    pub(crate) rules: Arc<Rules>,
+    /// Asked before the rules.
+    pub(crate) judge: Option<Arc<dyn Judge>>,
+    /// Answers the guest's queries, and remembers names.
+    pub(crate) dns: DnsServer,
+    pub(crate) whereabouts: Whereabouts,
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) watch: Watch,
     pub(crate) counters: Counters,
@@ -52,7 +59,7 @@ impl Context {
         ask.names = self.names_of(now, to.ip());
         self.last_flow += 1;
         let flow = self.last_flow;
-        let (verdict, end) = self.verdict(&mut ask);
+        let (verdict, end) = self.verdict(now, &mut ask);
         self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         let to = match verdict {
             Verdict::Allow | Verdict::To(_) => Ok(end),
@@ -75,7 +82,7 @@ impl Context {
         ask.direction = Direction::In;
         self.last_flow += 1;
         let flow = self.last_flow;
-        let verdict = self.rules.judge(&ask).unwrap_or(Verdict::Refuse);
+        let verdict = self.ask(&ask);
         self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         let to = match verdict {
             Verdict::Allow => Ok(to),
@@ -89,11 +96,14 @@ impl Context {
     }
 
     /// The verdict on a flow, and where it is to go: each destination that rules lead to is judged.
-    fn verdict(&self, ask: &mut Ask) -> (Verdict, SocketAddr) {
+    fn verdict(&mut self, now: Instant, ask: &mut Ask) -> (Verdict, SocketAddr) {
         let asked = ask.to;
         let mut verdict = Verdict::Refuse;
+        let looks = self.rules.asks_for_ours()
+            || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
-            verdict = self.rules.judge(ask).unwrap_or(Verdict::Refuse);
+            ask.ours = looks && self.whereabouts.is_ours(now, ask.to.ip());
+            verdict = self.ask(ask);
             match verdict {
                 Verdict::To(to) if to != ask.to => ask.to = to,
                 Verdict::To(_) => verdict = Verdict::Allow,
@@ -114,9 +124,14 @@ impl Context {
         }
     }
 
+    fn ask(&self, ask: &Ask) -> Verdict {
+        let first = self.judge.as_ref().and_then(|judge| judge.judge(ask));
+        first.unwrap_or_else(|| self.rules.judge(ask))
+    }
+
     /// Names that the guest was told to have this address.
-    fn names_of(&self, _: Instant, _: IpAddr) -> Arc<[Name]> {
-        Arc::default()
+    fn names_of(&mut self, now: Instant, ip: IpAddr) -> Arc<[Name]> {
+        self.dns.names().of(now, ip)
     }
 
     /// The gateway's address of the same version of IP.

@@ -13,9 +13,11 @@ use crate::ask::GuestId;
 use crate::builder::{Builder, GuestConfig};
 use crate::context::Context;
 use crate::counters::Counters;
+use crate::dns::{DnsConfig, DnsServer};
 use crate::echo::Echo;
 use crate::engine::Engine;
-use crate::limits::GUESTS;
+use crate::limits::{GUESTS, UNSENT};
+use crate::policy::Whereabouts;
 use crate::publish::Publish;
 use crate::relay::{Relay, Setup};
 use crate::udp::Udp;
@@ -41,7 +43,7 @@ use crate::watch::Watch;
 /// let there = server.local_addr()?;
 /// let rules = move |ask: &Ask| (ask.to.port() == 80).then_some(Verdict::To(there));
 /// let loopback = move |ask: &Ask| if ask.to == there { Some(Verdict::Allow) } else { rules(ask) };
-/// let gateway = Gateway::builder().rules(loopback).start();
+/// let gateway = Gateway::builder().judge(loopback).start();
 /// let guest = gateway.add(device, GuestConfig::new().network("10.0.2.2/24")?)?;
 ///
 /// let mut connection = inside.connect("203.0.113.7:80")?;
@@ -126,7 +128,7 @@ impl Gateway {
         }
         let place = Place::take(&self.0.guests).ok_or(AddError::TooMany)?;
         let id = GuestId(self.0.last_guest.fetch_add(1, Ordering::Relaxed) + 1);
-        let tcp = TcpConfig { nagle: false, ..TcpConfig::default() };
+        let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
         let mut host = Host::builder()
             .boxed_device(device)
             .transparent(true)
@@ -140,6 +142,7 @@ impl Gateway {
             host = host.spin(limit);
         }
         let host = host.start()?;
+        let settings = &self.0.settings;
         let (listener, udp, echo) = host.with_stack(|stack, _| {
             let link = stack.links().next().ok_or(Error::NoSuchLink)?;
             let datagrams = stack.bind_every(link, DatagramKind::Udp)?;
@@ -147,13 +150,25 @@ impl Gateway {
             let echo = Echo::new(stack.bind_every(link, DatagramKind::Echo)?);
             Ok::<_, Error>((stack.listen_every(link)?, udp, echo))
         })?;
-        let settings = &self.0.settings;
+        let dns = DnsConfig {
+            on: config.networks.iter().map(|network| network.addr()).collect(),
+            resolver: settings.resolver.clone(),
+            own: settings.names.clone(),
+            rules: Arc::clone(&settings.rules),
+            denied: settings.denied,
+        };
+        let mut watch = Watch::new()?;
+        let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
+        watch.add_bell(dns.wait_fd())?;
         let context = Context {
             guest: id,
             inside: config.networks,
             rules: Arc::clone(&settings.rules),
+            judge: settings.judge.clone(),
+            dns,
+            whereabouts: Whereabouts::default(),
             journal: settings.journal.clone(),
-            watch: Watch::new()?,
+            watch,
             counters: Counters::default(),
             last_flow: 0,
         };

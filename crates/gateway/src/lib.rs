@@ -18,23 +18,36 @@
 )]
 
 mod ask;
+mod autoconf;
 mod builder;
 mod context;
 mod counters;
+mod dns;
 mod echo;
 mod engine;
 mod gateway;
 pub mod limits;
+mod log;
+mod policy;
 mod publish;
 mod relay;
 mod sys;
 mod udp;
 mod watch;
 
-pub use ask::Verdict;
-pub use ask::{Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzzing;
+
+pub use ask::{
+    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
+};
+pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use builder::{Builder, GuestConfig};
 pub use counters::Counters;
+pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver};
 pub use gateway::{AddError, Gateway, Guest};
+pub use log::Log;
+pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
 pub use publish::{Publish, PublishError};
 pub use relay::{Dial, Dialled};

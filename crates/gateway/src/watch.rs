@@ -96,6 +96,12 @@ impl Watch {
         self.add(source, (kind, at), EventFlags::IN)
     }
 
+    /// Watches a descriptor that is readable while there is work.
+    pub(crate) fn add_bell(&mut self, bell: impl AsFd) -> io::Result<()> {
+        let data = EventData::new_u64(Token { kind: Kind::Bell, serial: 0, at: 0 }.into());
+        Ok(epoll::add(&*self.epoll, bell, data, EventFlags::IN)?)
+    }
+
     fn add(
         &mut self,
         fd: impl AsFd,

@@ -281,7 +281,7 @@ fn what_rules_refuse_prohibit_or_drop_is_never_dialled() {
     let verdict = Arc::new(Mutex::new(Verdict::Refuse));
     let says = Arc::clone(&verdict);
     let rules = move |_: &Ask| Some(*says.lock().unwrap());
-    let world = world_with(|builder| builder.rules(rules), |config| config);
+    let world = world_with(|builder| builder.judge(rules), |config| config);
     let (server, at) = server();
     server.set_nonblocking(true).unwrap();
     let error = world.inside.connect(at).expect_err("refused");
@@ -300,7 +300,7 @@ fn rules_that_lead_in_a_circle_are_refused() {
         let other = if ask.to.port() == 1 { 2 } else { 1 };
         Some(Verdict::To((FAR, other).into()))
     };
-    let world = world_with(|builder| builder.rules(rules), |config| config);
+    let world = world_with(|builder| builder.judge(rules), |config| config);
     let error = world.inside.connect(far(1)).expect_err("a circle");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(world.guest.counters().dialled, 0);
@@ -308,7 +308,7 @@ fn rules_that_lead_in_a_circle_are_refused() {
 
 #[test]
 fn the_gateways_own_addresses_are_not_dialled() {
-    let world = world_with(|b| b.rules(|_: &Ask| Some(Verdict::Allow)), |config| config);
+    let world = world_with(|b| b.judge(|_: &Ask| Some(Verdict::Allow)), |config| config);
     let error = world.inside.connect("10.0.2.2:22").expect_err("nobody listens there");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(world.guest.counters().dialled, 0);
@@ -419,7 +419,7 @@ fn allow_all(_: &Ask) -> Option<Verdict> {
 #[test]
 fn the_guest_is_answered_only_when_the_far_side_has_answered() {
     let hand = Hand::default();
-    let world = world_with(|b| b.rules(allow_all).dialler(hand.clone()), |config| config);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
     let inner = world.inside.start_connect(far(80)).unwrap();
     eventually(|| hand.dials() == 1);
     // A wait that would see an answer sees none.
@@ -435,7 +435,7 @@ fn the_guest_is_answered_only_when_the_far_side_has_answered() {
 fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
     let hand = Hand::default();
     hand.0.lock().unwrap().errors.push(rustix::io::Errno::MFILE.into());
-    let world = world_with(|b| b.rules(allow_all).dialler(hand.clone()), |config| config);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
     let _inner = world.inside.start_connect(far(80)).unwrap();
     eventually(|| hand.dials() == 1);
     let _far = hand.answer();
@@ -447,7 +447,7 @@ fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
 #[test]
 fn dials_to_one_silent_destination_leave_room_for_others() {
     let hand = Hand::default();
-    let world = world_with(|b| b.rules(allow_all).dialler(hand.clone()), |config| config);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
     let dial = |to: SocketAddr| world.inside.start_connect(to).unwrap();
     let _silent: Vec<_> = (0..100).map(|_| dial(far(80))).collect();
     let limit = pagewire_gateway::limits::DIALS_PER_DESTINATION;
@@ -459,7 +459,7 @@ fn dials_to_one_silent_destination_leave_room_for_others() {
 
 #[test]
 fn connections_beyond_the_limit_wait_until_one_ends() {
-    let world = world_with(|builder| builder.rules(to_loopback), |config| config.connections(2));
+    let world = world_with(|builder| builder.judge(to_loopback), |config| config.connections(2));
     let (server, at) = server();
     let first = world.inside.connect(at).unwrap();
     let _second = world.inside.connect(at).unwrap();

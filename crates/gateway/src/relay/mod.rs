@@ -119,6 +119,7 @@ impl Relay {
 
     /// Handles events of the guest's connections and of the kernel's sockets, and what is due.
     pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        let mut names = self.context.dns.poll_timeout().is_some_and(|at| at <= now);
         for event in events {
             if event.socket == self.setup.listener {
                 self.handle_requests(now, stack);
@@ -128,6 +129,8 @@ impl Relay {
                 self.echo.note_guest();
             } else if let Some(&at) = self.places.get(&event.socket) {
                 self.handle_guest(at, event.readiness);
+            } else {
+                names = true;
             }
         }
         let news = self.context.watch.take();
@@ -137,10 +140,13 @@ impl Relay {
                 Kind::Endpoint => self.udp.note_host(token, ready),
                 Kind::Echo => self.echo.note_host(token, ready),
                 Kind::Published => self.note_clients(token),
-                Kind::Bell => {}
+                Kind::Bell => names = true,
             }
         }
         self.context.watch.give_back(news);
+        if names {
+            self.context.dns.turn(now, stack, events);
+        }
         self.accept(now, stack);
         self.pump(now, stack);
         self.admit(now, stack);
@@ -155,7 +161,8 @@ impl Relay {
         let listed = (!self.listed.is_empty()).then_some(Instant::ZERO);
         let datagrams = [self.udp.poll_timeout(), self.echo.poll_timeout()];
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
-        due.into_iter().chain([self.accept_at]).chain(datagrams).flatten().min()
+        let names = self.context.dns.poll_timeout();
+        due.into_iter().chain([self.accept_at, names]).chain(datagrams).flatten().min()
     }
 
     fn handle_guest(&mut self, at: u32, ready: Readiness) {
@@ -332,6 +339,7 @@ impl Relay {
         }
         self.published.clear();
         (self.deliver_at, self.sweep_at, self.accept_at) = (None, None, None);
+        self.context.dns.close(now, stack);
         self.udp.end_all(now, stack, &self.context);
         self.echo.end_all(now, stack, &self.context);
     }

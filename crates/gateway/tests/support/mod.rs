@@ -69,7 +69,7 @@ pub fn far(port: u16) -> SocketAddr {
 }
 
 pub fn world() -> World {
-    world_with(|builder| builder.rules(to_loopback), |config| config)
+    world_with(|builder| builder.judge(to_loopback), |config| config)
 }
 
 pub fn world_with(

@@ -86,7 +86,7 @@ pub fn worlds(
         furnish();
         let journal = Notes::default();
         let allow = |_: &Ask| Some(Verdict::Allow);
-        let gateway = Gateway::builder().rules(allow).journal(journal.take()).start();
+        let gateway = Gateway::builder().judge(allow).journal(journal.take()).start();
         let settings = GuestConfig::new().network("10.0.2.2/24").unwrap();
         let settings = settings.network("fd00:2::2/64").unwrap();
         let guest = gateway.add(take_tap.recv().unwrap(), settings).unwrap();
