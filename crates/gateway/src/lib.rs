@@ -30,6 +30,7 @@ pub mod limits;
 mod log;
 mod policy;
 mod publish;
+mod rate;
 mod relay;
 mod sys;
 mod udp;
@@ -49,5 +50,5 @@ pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver}
 pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;
 pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
-pub use publish::{Publish, PublishError};
+pub use publish::{OpenPort, Publish, PublishError};
 pub use relay::{Dial, Dialled};
