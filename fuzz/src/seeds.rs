@@ -5,6 +5,7 @@
 //! them to `fuzz/target/seeds`, for a corpus made anew.
 
 mod calls;
+mod gateway_seeds;
 mod guests;
 mod packets;
 mod ring_seeds;
@@ -158,6 +159,8 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     add("tcp_connection", "life", lives());
     add("stack_frames", "talk", conversations());
     add("posix_calls", "program", calls::calls());
+    add("dns_message", "exchange", gateway_seeds::exchanges());
+    add("autoconf", "guest", gateway_seeds::guests());
     seeds
 }
 
