@@ -7,6 +7,9 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod ask;
+mod limits;
+pub mod netns;
+pub mod sandbox;
 
 pub use ask::{
     Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
