@@ -82,6 +82,9 @@ pub const DHCP_MAX_LEASES: usize = 256;
 /// Answers of a DHCP server that wait for room in the device; further requests are not answered.
 pub const DHCP_MAX_ANSWERS: usize = 64;
 
+/// Resolvers sent to clients of DHCP; the C library takes three.
+pub const DHCP_MAX_RESOLVERS: usize = 3;
+
 /// Bytes of a DHCP request's frame: Ethernet's usual MTU. RFC 2131 has clients stay below 576.
 pub const DHCP_MAX_FRAME: usize = 14 + 1500;
 

@@ -107,6 +107,9 @@ pub struct Ask {
     pub to: SocketAddr,
     /// Names for which the guest was told the destination's address, the latest first.
     pub names: Arc<[Name]>,
+    /// The destination is an address of the gateway's own machine. Known only where a judge has
+    /// asked for it ([`Judge::asks_for_ours`]).
+    pub ours: bool,
     /// Who began it.
     pub direction: Direction,
 }
@@ -114,7 +117,8 @@ pub struct Ask {
 impl Ask {
     /// The question of a guest's flow to `to`, whose names are not known.
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
-        Self { guest, protocol, from, to, names: Arc::default(), direction: Direction::Out }
+        let (names, direction) = (Arc::default(), Direction::Out);
+        Self { guest, protocol, from, to, names, ours: false, direction }
     }
 }
 
@@ -137,6 +141,11 @@ pub enum Verdict {
 pub trait Judge: Send + Sync {
     /// The verdict; `None`: this judge has no opinion.
     fn judge(&self, ask: &Ask) -> Option<Verdict>;
+
+    /// Whether [`Ask::ours`] matters to it.
+    fn asks_for_ours(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(&Ask) -> Option<Verdict> + Send + Sync> Judge for F {

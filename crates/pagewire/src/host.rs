@@ -1,6 +1,5 @@
 //! A host: one stack on its devices.
 
-use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +20,7 @@ use crate::exit;
 use crate::handle::Handle;
 use crate::inside::{self, Call};
 use crate::link::Link;
-use crate::service::{Attached, Service};
+use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::stats::Stats;
@@ -58,6 +57,7 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<String>,
     links: Vec<Link>,
+    transparent: bool,
     ip_forwarding: bool,
     reverse_path_check: bool,
     pool_bytes: Option<usize>,
@@ -81,6 +81,7 @@ impl Host {
             addresses: Vec::new(),
             gateways: Vec::new(),
             links: Vec::new(),
+            transparent: false,
             ip_forwarding: false,
             reverse_path_check: true,
             pool_bytes: None,
@@ -252,10 +253,22 @@ impl Host {
         self.attach_as(Box::new(service), false);
     }
 
-    /// As [`attach`](Self::attach); `ours`: the service is part of this crate.
-    pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let attached = Attached { service, ours, dead: Cell::new(false) };
-        self.shared().work(|inner, _| inner.services.push(attached));
+    /// As [`attach`](Self::attach); `ours`: the service is part of this project, and its panic a bug
+    /// that ends the host.
+    #[doc(hidden)]
+    pub fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
+        let attached = Attached::new(service, ours);
+        self.shared().work(|inner, _| {
+            inner.services.push(attached);
+            inner.note_services();
+        });
+        // The driver does not wait on its descriptor yet.
+        self.shared().kick();
+    }
+
+    /// What wakes this host's driver from other threads, for services that get work from there.
+    pub fn waker(&self) -> HostWaker {
+        HostWaker(Arc::clone(&self.shared().wake))
     }
 
     /// Whether a connection belongs to this host.
@@ -426,6 +439,29 @@ impl Builder {
         self
     }
 
+    /// Whether every unicast address counts as ours on the first link: as the destination of what comes
+    /// in, and as the source of what leaves
+    /// ([`LinkConfig::transparent`](pagewire_stack::LinkConfig::transparent)); off by default. A
+    /// [`Service`] takes connections to all addresses by
+    /// [`Stack::listen_every`](pagewire_stack::Stack::listen_every).
+    ///
+    /// ```
+    /// use pagewire::{Host, Pair};
+    ///
+    /// let (left, right) = Pair::new(Default::default())?;
+    /// let gateway = Host::builder().device(left).address("10.0.0.1/24").transparent(true).start()?;
+    /// let guest = Host::builder().device(right).address("10.0.0.2/24").gateway("10.0.0.1").start()?;
+    ///
+    /// let listener = gateway.listen("0.0.0.0:80")?;
+    /// let stream = guest.connect("192.0.2.1:80")?; // the gateway answers for every address
+    /// assert_eq!(listener.accept()?.0.local_addr()?, stream.peer_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn transparent(mut self, on: bool) -> Self {
+        self.transparent = on;
+        self
+    }
+
     /// Whether packets for other hosts are forwarded between links, by reference (Linux's
     /// `ip_forward`); off by default.
     ///
@@ -545,6 +581,7 @@ impl Builder {
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
         config.links = self.links.iter().map(Link::config).collect::<Result<_, _>>()?;
+        config.transparent = self.transparent;
         config.ip_forwarding = self.ip_forwarding;
         config.reverse_path_check = self.reverse_path_check;
         config.tcp = self.tcp;

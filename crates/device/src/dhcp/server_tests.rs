@@ -234,6 +234,10 @@ fn settings_that_cannot_work_are_refused() {
         let refused = network(24).and_then(|c| c.range(first, last));
         assert!(matches!(refused, Err(DeviceError::Config(_))), "{first} {last}");
     }
+    let many = DhcpConfig { dns: vec![SERVER; 4], ..wide.clone() }.checked();
+    assert!(matches!(many, Err(DeviceError::Config(_))), "{many:?}");
+    let domain = DhcpConfig { domain: Some(String::new()), ..wide.clone() }.checked();
+    assert!(matches!(domain, Err(DeviceError::Config(_))), "{domain:?}");
     let long = wide.range(host(2), Ipv4Addr::new(10, 0, 1, 2));
     assert!(matches!(long, Err(DeviceError::Config(_))), "{long:?}");
 }

@@ -86,10 +86,11 @@ impl Net {
         if src.is_ipv4() != dst.is_ipv4() {
             return Err((Error::AddressFamily, DropReason::OutSource));
         }
-        if !self.routes.is_local(src) {
+        let way = self.way(now, &envelope);
+        if !self.routes.is_local(src) && !way.is_ok_and(|way| self.takes_any_source(way)) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
-        let way = self.way(now, &envelope)?;
+        let way = way?;
         let (link, hop) = way;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope, 0);
@@ -121,6 +122,10 @@ impl Net {
             Some(link) => self.routes.hop_by(now, link, to.dst),
         };
         hop.map_err(|error| (error, DropReason::NoRoute))
+    }
+
+    fn takes_any_source(&self, (link, hop): (LinkIndex, Hop)) -> bool {
+        hop != Hop::Local && self.links.at(link).transparent
     }
 
     /// Puts the IP header in front of a packet that is sent in one piece.

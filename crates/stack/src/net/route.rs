@@ -75,7 +75,7 @@ impl Routes {
         link: LinkIndex,
         config: &LinkConfig,
     ) -> Result<(), StackError> {
-        let LinkConfig { capabilities, addresses, gateways, routes } = config;
+        let LinkConfig { capabilities, addresses, gateways, routes, .. } = config;
         if addresses.is_empty() {
             return Err(StackError::NoAddress);
         }

@@ -38,7 +38,7 @@ impl ErrorQueue {
 
     /// Adds an error of a stream.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
-        self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
+        self.push_entry(QueuedError { error, origin, mtu: 0, to: None, about: None });
     }
 
     pub(super) fn push_entry(&mut self, entry: QueuedError) {

@@ -123,7 +123,8 @@ impl Host {
         let now = Instant::from_millis(1_000);
         let pool = PagePool::new("test", 4 << 20).unwrap();
         let shared = Shared::default();
-        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
+        let (writer, filler) = (PageWriter::new(), PageWriter::new());
+        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
         Self { net: Net::new(now, &config).unwrap(), mem, now }
     }
 
