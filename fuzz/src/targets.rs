@@ -27,6 +27,8 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "dns_message" => dns_message,
         "ethernet" => ethernet,
         "fault_spec" => fault_spec,
+        "frames_datagram" => frames_datagram,
+        "frames_stream" => frames_stream,
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,
@@ -117,6 +119,16 @@ pub(crate) fn udp(data: &[u8]) {
 /// Frames with their virtio header, as a tap's kernel side could write them.
 pub(crate) fn tap_frame(data: &[u8]) {
     pagewire_device::fuzzing::tap_frame(data);
+}
+
+/// A stream of frames behind their lengths, in any pieces.
+pub(crate) fn frames_stream(data: &[u8]) {
+    pagewire_device::fuzzing::frames_stream(data);
+}
+
+/// Frames as datagrams, of a peer and of others.
+pub(crate) fn frames_datagram(data: &[u8]) {
+    pagewire_device::fuzzing::frames_datagram(data);
 }
 
 /// A virtqueue that a hostile driver writes, walked between its writes.
