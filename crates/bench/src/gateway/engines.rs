@@ -56,7 +56,7 @@ impl Engine {
     /// Programs that it needs.
     const fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::Pasta => &["pasta"],
+            Self::Pasta => &["pasta", "unshare"],
             Self::Slirp4netns => &["slirp4netns"],
             Self::Gvproxy => &["gvproxy", "gvforwarder"],
             Self::Pagewire | Self::Veth | Self::Loopback => &[],
@@ -136,16 +136,21 @@ impl Guest {
     }
 
     fn pasta(&mut self, world: &World, mtu: &str) -> Result<(), Failure> {
-        let (path, guest, gateway) = (self.ns.path(), INNER.to_string(), GATEWAY.to_string());
-        // As root it would become `nobody`, who may not open our namespace.
-        let args = ["-f", "-q", "--runas", "0", "--config-net", "--no-map-gw", "-I", LINK];
+        let (guest, gateway) = (INNER.to_string(), GATEWAY.to_string());
+        // It gives up the right to look at our descriptors before it opens the namespace: as a
+        // file, in a mount namespace of its own, it may.
+        let file = std::env::temp_dir().join(format!("pw-pasta-{}-{mtu}", std::process::id()));
+        fs::write(&file, "").because(file.display())?;
+        let place = file.display().to_string();
+        self.files.push(file);
+        let mount = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+        let path = self.ns.path();
+        let front = ["--mount", "sh", "-c", mount, "sh", &path, &place, "pasta", "-f", "-q"];
+        let args = ["--runas", "0", "--config-net", "--netns-only", "--no-map-gw", "-I", LINK];
         let addresses = ["-a", &guest, "-n", "24", "-g", &gateway, "-m", mtu];
-        let nothing = ["-t", "none", "-u", "none", "-T", "none", "-U", "none", "--netns", &path];
-        self.processes.push(spawn(
-            &world.host,
-            "pasta",
-            &[&args[..], &addresses, &nothing].concat(),
-        )?);
+        let nothing = ["-t", "none", "-u", "none", "-T", "none", "-U", "none", "--netns", &place];
+        let args = [&front[..], &args, &addresses, &nothing].concat();
+        self.processes.push(spawn(&world.host, "unshare", &args)?);
         self.route_by(GATEWAY)
     }
 
