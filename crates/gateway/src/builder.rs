@@ -8,13 +8,12 @@ use pagewire_stack::{Cidr, CidrError};
 
 use crate::ask::{Journal, Judge};
 use crate::dns::{DeniedName, OwnNames, Resolver};
-use crate::gateway::Gateway;
 use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
 use crate::policy::Rules;
 use crate::publish::Publish;
 use crate::relay::{Dial, Kernel};
 
-/// Settings of a new gateway; see [`Gateway::builder`].
+/// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
 #[must_use]
 pub struct Builder {
     pub(crate) rules: Arc<Rules>,
@@ -82,11 +81,6 @@ impl Builder {
     pub fn dialler(mut self, dialler: impl Dial + 'static) -> Self {
         self.dialler = Arc::new(dialler);
         self
-    }
-
-    /// Starts the gateway, which has no guests yet.
-    pub fn start(self) -> Gateway {
-        Gateway::new(self)
     }
 }
 

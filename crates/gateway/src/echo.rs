@@ -155,9 +155,10 @@ impl Echo {
                 if let Some(why) = errors::refusal(&error) {
                     tell(now, stack, &flow, (why, None));
                 }
+                // The queue knows more: how long a packet may be on this path.
+                self.pass_errors(now, stack, context, at);
             }
         }
-        self.pass_errors(now, stack, context, at);
     }
 
     /// The place of a request's identifier, and where it goes; what the guest is told if it may not.
@@ -257,15 +258,16 @@ impl Echo {
         let Some(pinger) = self.pingers.get(at as usize) else { return };
         for _ in 0..UDP_BURST {
             let Some(reported) = datagrams::take_error(pinger.socket.as_fd()) else { return };
-            let Some(why) = errors::meaning(&reported) else { continue };
             let to = reported.to.ip();
             let Some(peer) = pinger.peers.iter().rfind(|peer| peer.at == to) else { continue };
+            let asked = peer.ask.to.ip();
+            let Some(why) = errors::meaning(&reported, asked) else { continue };
             // The packet's own header, as this machine sent it.
             let (quoted, n) = reported.quoted;
             let [.., high, low] = quoted;
             let seq = if n == quoted.len() { u16::from_be_bytes([high, low]) } else { 0 };
             context.counters.errors_in += 1;
-            tell(now, stack, &Flow::echo(pinger.guest, peer.ask.to.ip(), seq), why);
+            tell(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::ask::GuestId;
 use crate::builder::{Builder, GuestConfig};
 use crate::context::Context;
 use crate::counters::Counters;
-use crate::dns::{DnsConfig, DnsServer};
+use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::engine::Engine;
 use crate::limits::{GUESTS, UNSENT};
@@ -91,15 +91,18 @@ pub enum AddError {
     System(#[from] io::Error),
 }
 
+impl Builder {
+    /// Starts the gateway, which has no guests yet.
+    pub fn start(self) -> Gateway {
+        let (last_guest, guests) = (AtomicU32::new(0), Arc::default());
+        Gateway(Arc::new(Shared { settings: self, last_guest, guests }))
+    }
+}
+
 impl Gateway {
     /// The default settings.
     pub fn builder() -> Builder {
         Builder::new()
-    }
-
-    pub(crate) fn new(settings: Builder) -> Self {
-        let (last_guest, guests) = (AtomicU32::new(0), Arc::default());
-        Self(Arc::new(Shared { settings, last_guest, guests }))
     }
 
     /// Adds a guest behind this device.
@@ -253,6 +256,11 @@ impl Guest {
     /// The counts of its connections. The stack's are in [`Host::stats`].
     pub fn counters(&self) -> Counters {
         self.engine.read(Relay::counters)
+    }
+
+    /// The counts of its resolver.
+    pub fn dns_counters(&self) -> DnsCounters {
+        self.engine.read(Relay::dns_counters)
     }
 
     /// Its connections at the moment, dials included.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Wall};
 
 use pagewire::device::PairEnd;
@@ -141,6 +141,13 @@ impl Dial for Silence {
     }
 }
 
+/// Tests that count the process's descriptors run one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn allow_all(_: &Ask) -> Option<Verdict> {
     Some(Verdict::Allow)
 }
@@ -161,6 +168,7 @@ fn anywhere(i: u32) -> Ipv4Addr {
 
 #[test]
 fn a_flood_of_syns_to_everywhere_holds_no_more_than_the_limits() {
+    let _alone = alone();
     let silence = Silence::default();
     let gateway = Gateway::builder().judge(allow_all).dialler(silence.clone()).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
@@ -181,15 +189,16 @@ fn a_flood_of_syns_to_everywhere_holds_no_more_than_the_limits() {
     inner.read_exact(&mut vec![0; 1 << 20]).unwrap();
     eventually(|| guest.host().stats().links[0].device.rx_frames >= 100_000);
     assert!(guest.connections() <= limits::DIALS);
-    // Each dial keeps its place for a while: only then another gets it.
-    let rounds = 1 + (begun.elapsed().as_secs_f64() / limits::DIAL_FAIR.as_secs_f64()) as usize;
+    // Each dial keeps its place for seconds: only then another gets it.
+    let rounds = 2 + begun.elapsed().as_secs() as usize;
     let dials = silence.0.lock().unwrap().0;
-    assert!(dials <= limits::DIALS * (1 + rounds), "{dials} dials");
+    assert!(dials <= limits::DIALS * rounds, "{dials} dials");
     assert_eq!(guest.counters().opened, 0);
 }
 
 #[test]
 fn a_scan_of_all_ports_is_answered_and_leaves_nothing() {
+    let _alone = alone();
     let gateway = Gateway::builder().judge(|_: &Ask| Some(Verdict::Refuse)).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
     let before = descriptors();
@@ -208,6 +217,7 @@ fn a_scan_of_all_ports_is_answered_and_leaves_nothing() {
 
 #[test]
 fn forged_sources_reach_nobody() {
+    let _alone = alone();
     let gateway = Gateway::builder().judge(allow_all).dialler(Silence::default()).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
     for i in 0..1000u32 {
@@ -220,6 +230,7 @@ fn forged_sources_reach_nobody() {
 
 #[test]
 fn datagrams_from_every_port_open_no_more_than_the_limit() {
+    let _alone = alone();
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = sink.local_addr().unwrap().port();
     let gateway = Gateway::builder().judge(to_loopback).start();
@@ -241,6 +252,7 @@ fn datagrams_from_every_port_open_no_more_than_the_limit() {
 
 #[test]
 fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
+    let _alone = alone();
     let world = world();
     let mut streams = Vec::new();
     let (server, at) = server();

@@ -11,6 +11,7 @@ use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::life::timeout;
+use crate::outbound::room::take_room;
 use crate::shared::Env;
 
 /// Whether fragments in the send queue are merged.
@@ -153,7 +154,7 @@ impl Connection {
             return Ok(0);
         }
         // Also where the last super-segment begins.
-        self.take_room(filled);
+        take_room(self, filled);
         let longest = self.path.longest_frag();
         for frag in filler.commit_all(filled) {
             self.out.queue.push(frag, longest);
@@ -361,7 +362,7 @@ impl Connection {
 /// How many of `wanted` bytes can be queued now: at least one, or an error.
 fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
     check_sender(conn)?;
-    match conn.take_room(wanted.max(1)) {
+    match take_room(conn, wanted.max(1)) {
         0 => {
             conn.out.wait_for_room();
             Err(TcpError::WouldBlock)

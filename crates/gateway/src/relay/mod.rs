@@ -30,6 +30,7 @@ use slab::Slab;
 use crate::ask::{How, Record};
 use crate::context::Context;
 use crate::counters::Counters;
+use crate::dns::DnsCounters;
 use crate::echo::Echo;
 use crate::limits::{DELIVERY, DELIVERY_LOOK, SWEEP, TURN_BYTES};
 use crate::udp::Udp;
@@ -320,6 +321,11 @@ impl Relay {
     /// Connections and dials at the moment.
     pub(crate) fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// The counts of the guest's resolver.
+    pub(crate) fn dns_counters(&self) -> DnsCounters {
+        self.context.dns.counters()
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -1,5 +1,6 @@
 //! A connection of the guest and a socket of the kernel: what is known of both, and how they end.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,7 +10,6 @@ use pagewire_stack::{Error, KeepAlive, Readiness, Stack, TcpId, TcpOption};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
-use super::pump::Broken;
 use crate::ask::{Ask, How};
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
@@ -88,6 +88,19 @@ pub(super) enum Step {
     ResetHost(How),
     /// The far side is gone: the guest is to be reset, once it has what was received.
     ResetGuest(How),
+}
+
+/// Which side of a connection is broken, and why.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Guest(Error),
+    Host(io::Error),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Guest(error)
+    }
 }
 
 impl Pair {
@@ -273,8 +286,8 @@ pub(super) fn reset_on_drop(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-fn how_of(error: &std::io::Error) -> How {
-    use std::io::ErrorKind as Kind;
+fn how_of(error: &io::Error) -> How {
+    use io::ErrorKind as Kind;
     match error.kind() {
         Kind::TimedOut => How::PeerTimedOut,
         Kind::HostUnreachable => How::HostUnreachable,

@@ -18,23 +18,10 @@ use pagewire_mem::{CopyReason, Instant};
 use pagewire_stack::{Error, Lend, RecvFlags, SendFlags, Stack};
 use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 
-use super::pair::{Flags, Pair};
+use super::pair::{Broken, Flags, Pair};
 use crate::counters::Counters;
 use crate::limits::RELAY_BURST;
 use crate::sys::{self, Written};
-
-/// Which side of a connection is broken, and why.
-#[derive(Debug)]
-pub(super) enum Broken {
-    Guest(Error),
-    Host(io::Error),
-}
-
-impl From<Error> for Broken {
-    fn from(error: Error) -> Self {
-        Self::Guest(error)
-    }
-}
 
 impl Pair {
     /// Moves up to [`RELAY_BURST`] bytes from the guest to the kernel's socket.

@@ -152,27 +152,40 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let Some(to) = endpoint.peer(message.to).map(|peer| peer.at) else { return };
         let hop_limit = Some(message.hop_limit - 1);
+        let mut send = |part: &FragVec, segment| {
+            let how = Sending { to, segment, hop_limit };
+            // A report about an earlier datagram fails a call, and is over with that.
+            let first = endpoint.send(part.iter(), how, message.dont_fragment);
+            first.or_else(|_| endpoint.send(part.iter(), how, message.dont_fragment))
+        };
         let (mut sent, mut failed) = (0, None);
         for (part, segment) in Parts::of(message) {
-            let how = Sending { to, segment, hop_limit };
-            // A report about an earlier datagram fails this call and is over.
-            let done = endpoint.send(part.iter(), how, message.dont_fragment);
-            match done.or_else(|_| endpoint.send(part.iter(), how, message.dont_fragment)) {
-                Ok(n) => sent += n,
-                Err(error) => failed = Some(error),
+            match (send(&part, segment), segment) {
+                (Ok(n), _) => sent += n,
+                (Err(error), None) => failed = Some(error),
+                // This kernel, or the path, takes none of several.
+                (Err(_), Some(size)) => {
+                    for (one, _) in Parts::apart(part, size) {
+                        match send(&one, None) {
+                            Ok(n) => sent += n,
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                }
             }
         }
         endpoint.note_sent(now, message.to, sent);
         stack.ledger_mut().note(CopyReason::SocketTx, sent);
         context.counters.bytes_out += sent as u64;
-        context.counters.datagrams_out += count(sent, message.segment);
-        if let Some(error) = failed {
-            context.counters.datagrams_lost += 1;
-            if let Some(why) = errors::refusal(&error) {
-                tell(now, stack, &flow, (why, None));
-            }
+        let Some(error) = failed else {
+            context.counters.datagrams_out += count(sent, message.segment);
+            return;
+        };
+        context.counters.datagrams_lost += 1;
+        if let Some(why) = errors::refusal(&error) {
+            tell(now, stack, &flow, (why, None));
         }
-        // Also of its own machine: the datagram was too long for the path.
+        // The queue knows more: how long a datagram may be on this path.
         self.pass_errors(now, stack, context, at);
     }
 
@@ -293,7 +306,7 @@ impl Udp {
         for _ in 0..UDP_BURST {
             let Some(reported) = datagrams::take_error(endpoint.socket.as_fd()) else { return };
             let Some(asked) = endpoint.asked(reported.to) else { continue };
-            let Some(why) = errors::meaning(&reported) else { continue };
+            let Some(why) = errors::meaning(&reported, asked.ip()) else { continue };
             context.counters.errors_in += 1;
             tell(now, stack, &Flow::udp(endpoint.guest, asked), why);
         }
@@ -418,14 +431,18 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn of(message: &'a UdpMessage) -> Self {
-        let segment = usize::from(message.segment.unwrap_or(0));
+        let segment = message.segment.unwrap_or(0);
         let bytes: usize = message.payload.iter().map(Frag::len).sum();
-        let fits = message.payload.len() < GATHER && bytes <= segment * UDP_SEGMENTS;
-        match segment {
-            0 => Self { left: FragVec::new(), whole: Some(message), segment },
-            _ if fits => Self { left: FragVec::new(), whole: Some(message), segment },
-            _ => Self { left: message.payload.clone(), whole: None, segment },
+        let fits = message.payload.len() < GATHER && bytes <= usize::from(segment) * UDP_SEGMENTS;
+        if segment > 0 && !fits {
+            return Self::apart(message.payload.clone(), segment);
         }
+        Self { left: FragVec::new(), whole: Some(message), segment: segment.into() }
+    }
+
+    /// Each datagram by itself.
+    fn apart(payload: FragVec, segment: u16) -> Self {
+        Self { left: payload, whole: None, segment: segment.into() }
     }
 }
 

@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher13;
 use super::binds::{ANY, ANY_V4, Wanted};
 use super::cookie::CookieVerdict;
 use super::listen::{Old, ToListener};
+use super::requests::request_input;
 use super::table::Table;
 use super::tcp::Owner;
 use super::tuple::Tuple;
@@ -188,23 +189,9 @@ impl Core {
             }
         } else {
             let segment = ToListener::new(tuple, &header, received);
-            self.unclaimed_input(now, segment, self.net.came_by(received), packet.frag_len());
+            let came_by = self.net.came_by(received);
+            unclaimed_input(self, now, segment, came_by, packet.frag_len());
         }
-    }
-
-    /// Processes a segment to an address and port without a socket of its own.
-    fn unclaimed_input(
-        &mut self,
-        now: Instant,
-        segment: ToListener<'_>,
-        came_by: Option<LinkId>,
-        payload_len: usize,
-    ) {
-        if let Some(listener) = self.sockets.tcp_binds.every.find(came_by) {
-            return self.request_input(now, listener, segment, payload_len);
-        }
-        self.net.counters.drop_one(DropReason::TcpNoSocket);
-        self.send_reset(now, &segment.tuple, segment.header, payload_len);
     }
 
     /// Hands a segment to the connection at `index`.
@@ -308,12 +295,27 @@ impl Core {
             self.listener_input(now, listener, segment, &mut PacketBuf::for_rx(), Some(old));
         } else if let Some(listener) = self.sockets.tcp_binds.every.find(came_by) {
             // The answer looks for the old connection again.
-            self.request_input(now, listener, segment, 0);
+            request_input(self, now, listener, segment, 0);
         } else {
             return false;
         }
         true
     }
+}
+
+/// Processes a segment to an address and port without a socket of its own.
+fn unclaimed_input(
+    core: &mut Core,
+    now: Instant,
+    segment: ToListener<'_>,
+    came_by: Option<LinkId>,
+    payload_len: usize,
+) {
+    if let Some(listener) = core.sockets.tcp_binds.every.find(came_by) {
+        return request_input(core, now, listener, segment, payload_len);
+    }
+    core.net.counters.drop_one(DropReason::TcpNoSocket);
+    core.send_reset(now, &segment.tuple, segment.header, payload_len);
 }
 
 #[cfg(test)]

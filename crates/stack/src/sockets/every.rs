@@ -13,6 +13,7 @@ use super::binds::ANY;
 use super::ids::{ListenerId, UdpId};
 use super::listener::ListenerSocket;
 use super::request_table::Requests;
+use super::requests::close_requests;
 use super::table::Socket;
 use super::udp::{DatagramKind, UdpSocket};
 use crate::error::Error;
@@ -29,7 +30,7 @@ impl Stack {
     /// `InvalidInput` if the link is not transparent or is gone, `AddressInUse` if it has such a
     /// listener, `TooManySockets`.
     pub fn listen_every(&mut self, link: LinkId) -> Result<ListenerId, Error> {
-        self.core.check_every(link)?;
+        check_every(&self.core, link)?;
         let sockets = &mut self.core.sockets;
         if sockets.tcp_binds.every.find(Some(link)).is_some() {
             return Err(Error::AddressInUse);
@@ -63,7 +64,7 @@ impl Stack {
     /// # Errors
     /// As [`listen_every`](Self::listen_every), for each kind of socket.
     pub fn bind_every(&mut self, link: LinkId, kind: DatagramKind) -> Result<UdpId, Error> {
-        self.core.check_every(link)?;
+        check_every(&self.core, link)?;
         let mut socket = UdpSocket::new(SocketAddr::new(ANY, 0), Some(link));
         (socket.every, socket.receive_bytes) = (Some(kind), DATAGRAM_EVERY_BYTES);
         let Sockets { udp_binds, echoes, table, .. } = &mut self.core.sockets;
@@ -102,11 +103,6 @@ impl Stack {
 }
 
 impl Core {
-    fn check_every(&self, link: LinkId) -> Result<(), Error> {
-        let there = self.net.is_transparent(link);
-        if there { self.refuse_if_down() } else { Err(Error::InvalidInput) }
-    }
-
     pub(super) fn send_unreachable(
         &mut self,
         now: Instant,
@@ -121,7 +117,7 @@ impl Core {
     /// A link is gone: its sockets for every address are over.
     pub(crate) fn close_every(&mut self, link: LinkId) {
         if let Some(index) = self.sockets.tcp_binds.every.remove_link(link) {
-            self.close_requests(index);
+            close_requests(self, index);
         }
         let Sockets { udp_binds, echoes, .. } = &mut self.sockets;
         let gone = [udp_binds.every.remove_link(link), echoes.remove_link(link)];
@@ -132,4 +128,9 @@ impl Core {
             self.sockets.check_later(index);
         }
     }
+}
+
+fn check_every(core: &Core, link: LinkId) -> Result<(), Error> {
+    let there = core.net.is_transparent(link);
+    if there { core.refuse_if_down() } else { Err(Error::InvalidInput) }
 }

@@ -8,6 +8,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
 use super::ids::SocketId;
+use super::requests::close_requests;
 use super::table::Socket;
 use super::tcp::Owner;
 use crate::error::Error;
@@ -225,7 +226,7 @@ impl Core {
             }
             Some(Socket::Listener(listener)) if all => {
                 listener.down = true;
-                self.close_requests(index);
+                close_requests(self, index);
                 self.sockets.check_later(index);
             }
             Some(Socket::Listener(_) | Socket::TimeWait(_)) | None => {}

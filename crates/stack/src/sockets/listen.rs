@@ -236,7 +236,7 @@ impl Core {
             }
         }
         let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
-        let mut conn = self.passive(now, config, bound, segment, old);
+        let mut conn = passive(self, now, config, bound, segment, old);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.fast_open().offer_cookie(cookie);
         }
@@ -261,24 +261,6 @@ impl Core {
             listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_passive_opens += 1;
-    }
-
-    /// The connection that a SYN opens, in SYN-RECEIVED.
-    pub(super) fn passive(
-        &self,
-        now: Instant,
-        config: Arc<TcpConfig>,
-        bound: Option<LinkId>,
-        segment: ToListener<'_>,
-        old: Option<Old>,
-    ) -> Connection {
-        let ToListener { tuple, header, ecn, .. } = segment;
-        let (iss, ts) = self.numbers(now, &tuple);
-        let iss = old.map_or(iss, |old| iss_above(iss, old.last));
-        let link = tcp_link(&self.net, &tuple, bound);
-        let mut conn = Connection::accept(now, config, link, tuple.ports(), iss, ts, header);
-        conn.note_syn_mark(ecn);
-        conn
     }
 
     /// Takes the connection at `index`, in TIME-WAIT, out of the demux for a new one.
@@ -327,4 +309,22 @@ impl Core {
             self.tcp_abort(orphan);
         }
     }
+}
+
+/// The connection that a SYN opens, in SYN-RECEIVED.
+pub(super) fn passive(
+    core: &Core,
+    now: Instant,
+    config: Arc<TcpConfig>,
+    bound: Option<LinkId>,
+    segment: ToListener<'_>,
+    old: Option<Old>,
+) -> Connection {
+    let ToListener { tuple, header, ecn, .. } = segment;
+    let (iss, ts) = core.numbers(now, &tuple);
+    let iss = old.map_or(iss, |old| iss_above(iss, old.last));
+    let link = tcp_link(&core.net, &tuple, bound);
+    let mut conn = Connection::accept(now, config, link, tuple.ports(), iss, ts, header);
+    conn.note_syn_mark(ecn);
+    conn
 }

@@ -4,6 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
 use super::listen::{Old, ToListener};
+use super::requests::requests_timeout;
 use super::table::{Remains, Socket};
 use super::tuple::Tuple;
 use crate::config::TimeWaitReuse;
@@ -87,7 +88,7 @@ impl Core {
     pub(super) fn other_timeout(&mut self, now: Instant, index: u32) {
         let until = match self.sockets.table.at(index) {
             Some(Socket::TimeWait(remains)) => remains.tcp.until(),
-            Some(Socket::Listener(_)) => return self.requests_timeout(now, index),
+            Some(Socket::Listener(_)) => return requests_timeout(self, now, index),
             _ => return,
         };
         if until <= now {

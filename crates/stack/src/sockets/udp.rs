@@ -256,49 +256,8 @@ impl Core {
                 let from = (header.src_port, scope);
                 self.udp_queue(now, index, received, from, Beyond::default(), packet);
             }
-            None => self.udp_unclaimed(now, tuple, scope, received, packet),
+            None => udp_unclaimed(self, now, tuple, scope, received, packet),
         }
-    }
-
-    /// A datagram that no socket takes but the one for every address and port of its link.
-    #[inline(never)]
-    fn udp_unclaimed(
-        &mut self,
-        now: Instant,
-        tuple: Tuple,
-        scope: u32,
-        received: &Received,
-        packet: &mut PacketBuf,
-    ) {
-        let every = &self.sockets.udp_binds.every;
-        if received.is_unicast()
-            && let Some(index) = every.find(self.net.came_by(received))
-        {
-            let beyond = Beyond {
-                to_port: tuple.local_port,
-                hop_limit: received.hop_limit,
-                dont_fragment: received.forbids_fragments(packet),
-            };
-            let from = (tuple.remote_port, scope);
-            return self.udp_queue(now, index, received, from, beyond, packet);
-        }
-        self.udp_refused(now, tuple, received, packet);
-    }
-
-    #[cold]
-    fn udp_refused(
-        &mut self,
-        now: Instant,
-        tuple: Tuple,
-        received: &Received,
-        packet: &mut PacketBuf,
-    ) {
-        let reason = match self.sockets.udp_binds.find(&tuple, self.net.came_by(received)) {
-            Some(_) => DropReason::UdpNotConnected,
-            None => DropReason::UdpNoSocket,
-        };
-        self.net.counters.drop_one(reason);
-        self.refuse(now, received, packet);
     }
 
     /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
@@ -442,6 +401,47 @@ impl Core {
         }
         self.sockets.check_later(index);
     }
+}
+
+/// A datagram that no socket takes but the one for every address and port of its link.
+#[inline(never)]
+fn udp_unclaimed(
+    core: &mut Core,
+    now: Instant,
+    tuple: Tuple,
+    scope: u32,
+    received: &Received,
+    packet: &mut PacketBuf,
+) {
+    let every = &core.sockets.udp_binds.every;
+    if received.is_unicast()
+        && let Some(index) = every.find(core.net.came_by(received))
+    {
+        let beyond = Beyond {
+            to_port: tuple.local_port,
+            hop_limit: received.hop_limit,
+            dont_fragment: received.forbids_fragments(packet),
+        };
+        let from = (tuple.remote_port, scope);
+        return core.udp_queue(now, index, received, from, beyond, packet);
+    }
+    udp_refused(core, now, tuple, received, packet);
+}
+
+#[cold]
+fn udp_refused(
+    core: &mut Core,
+    now: Instant,
+    tuple: Tuple,
+    received: &Received,
+    packet: &mut PacketBuf,
+) {
+    let reason = match core.sockets.udp_binds.find(&tuple, core.net.came_by(received)) {
+        Some(_) => DropReason::UdpNotConnected,
+        None => DropReason::UdpNoSocket,
+    };
+    core.net.counters.drop_one(reason);
+    core.refuse(now, received, packet);
 }
 
 /// Replaces one fragment by a copy in one piece; `false` if there is none to be had.

@@ -101,7 +101,9 @@ impl std::ops::Deref for Received {
 impl Inbound {
     fn new(inbound: super::Inbound, packet: PacketBuf) -> Self {
         match inbound {
-            super::Inbound::Transport(ip) => Self::Transport(Received { ip, packet }),
+            super::Inbound::Transport(ip) | super::Inbound::Echo(ip) => {
+                Self::Transport(Received { ip, packet })
+            }
             super::Inbound::IcmpError { about, kind } => Self::IcmpError { about, kind },
         }
     }
