@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use pagewire_device::{
-    DatagramLink, Device, Dhcp, DhcpConfig, StreamLink, Tap, VhostUser, VhostUserBuilder,
-};
+use pagewire_device::{DatagramLink, Device, StreamLink, Tap, VhostUser, VhostUserBuilder};
 use pagewire_gateway::netns::{self, Namespace};
 use pagewire_gateway::sandbox::SandboxPlan;
 
@@ -25,7 +23,8 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let networks = guest::networks(&options.guest)?;
     let bound = bind(options, &networks)?;
     let mut ready = options.ready_fd.map(open_ready).transpose()?;
-    let line = guest::line(&options.guest)?;
+    // The kernel in a namespace has its addresses from the helper that made the tap.
+    let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
     guest::close_doors(&options.guest, SandboxPlan::default());
 
     // From here on there are threads.
@@ -37,12 +36,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
             Box::new(port)
         }
     };
-    let device = match options.link {
-        // The kernel there has its addresses from us.
-        GuestLink::Tap if options.netns.is_some() => device,
-        _ => lease(device, &networks, !options.guest.guest.is_empty())?,
-    };
-    let served = Arc::new(guest::start(&networks, line.around(device)?)?);
+    let served = Arc::new(opened.start(device)?);
     let shown = Arc::clone(&served);
     let stop = signals::watch(move || eprint!("{}", shown.report()))?;
     eprintln!("ready");
@@ -100,27 +94,6 @@ fn tap(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Tap, Failu
     let network = guest::inside(&options.guest, name, networks);
     let parts = netns::tap_in(&place, &network).map_err(|e| Failure::Failed(e.to_string()))?;
     Ok(Tap::builder().adopt(parts)?)
-}
-
-/// Gives the guest its IPv4 address by DHCP: the one that the options name, or any of the network.
-fn lease(
-    device: Box<dyn Device>,
-    networks: &[GuestNetwork],
-    named: bool,
-) -> Result<Box<dyn Device>, Failure> {
-    let of_v4 = networks.iter().find_map(|network| match (network.ours.address, network.guest) {
-        (std::net::IpAddr::V4(ours), std::net::IpAddr::V4(guest)) => {
-            Some((ours, network.ours.prefix, guest))
-        }
-        _ => None,
-    });
-    let Some((ours, prefix, guest)) = of_v4 else { return Ok(device) };
-    let mut config = DhcpConfig::network(ours, prefix)?;
-    config.router = Some(ours);
-    if named {
-        config = config.range(guest, guest)?;
-    }
-    Ok(Box::new(Dhcp::new(device, config)?))
 }
 
 /// A descriptor that the caller has opened for us to write to.

@@ -1,17 +1,21 @@
 //! From the gateway's options to a guest's network.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pagewire::Host;
-use pagewire_device::{Device, FaultConfig};
+use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxPlan};
-use pagewire_gateway::{Gateway, Guest, GuestConfig};
+use pagewire_gateway::{
+    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OwnNames, Publish, Resolver, Rules,
+};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::guest::GuestOptions;
-use crate::failure::Failure;
+use crate::failure::{Failure, reason};
 use crate::net::{self, Line, Network};
 
 /// Our addresses if none are given.
@@ -25,6 +29,27 @@ const GUEST: u32 = 15;
 pub(crate) struct GuestNetwork {
     pub(crate) ours: Network,
     pub(crate) guest: IpAddr,
+}
+
+impl GuestNetwork {
+    /// A device whose guest gets its address in this network: the same at each time.
+    fn tell(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
+        match (self.ours.address, self.guest) {
+            (IpAddr::V4(ours), IpAddr::V4(guest)) => {
+                let mut config = DhcpConfig::network(ours, self.ours.prefix)?.range(guest, guest)?;
+                (config.router, config.dns) = (Some(ours), vec![ours]);
+                Ok(Box::new(Dhcp::new(device, config)?))
+            }
+            (IpAddr::V6(ours), IpAddr::V6(guest)) => {
+                let text = format!("{ours}/{}", self.ours.prefix);
+                let network = text.parse().map_err(|e| Failure::misused(text, e))?;
+                let mut config = AutoconfConfig::new(network);
+                (config.guest, config.dns) = (Some(guest), vec![ours]);
+                Ok(Box::new(Autoconf::new(device, config)?))
+            }
+            _ => Ok(device),
+        }
+    }
 }
 
 /// The networks of the options: at most one of each version.
@@ -121,27 +146,117 @@ pub(crate) fn inside(options: &GuestOptions, tap: &str, networks: &[GuestNetwork
     }
 }
 
+/// What is opened for a gateway while this process still may: before the sandbox.
+pub(crate) struct Opened {
+    builder: Builder,
+    config: GuestConfig,
+    log: Option<File>,
+    line: Line,
+    /// What the guest is to be told of its addresses, if it does not have them.
+    told: Vec<GuestNetwork>,
+}
+
+/// Makes of the options what needs rights, or can be wrong.
+/// `tells`: the guest learns its addresses by DHCP and router advertisements.
+pub(crate) fn open(
+    options: &GuestOptions,
+    networks: &[GuestNetwork],
+    tells: bool,
+) -> Result<Opened, Failure> {
+    let create = |path: &PathBuf| {
+        let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
+        File::options().create(true).append(true).open(path).map_err(failed)
+    };
+    let mut config = GuestConfig::new();
+    for GuestNetwork { ours, guest } in networks {
+        let text = format!("{}/{}", ours.address, ours.prefix);
+        config = config.network(&text).map_err(|e| Failure::misused(text, e))?.guest(*guest);
+    }
+    for what in &options.publish {
+        config = config.publish(what.clone());
+    }
+    let builder = Gateway::builder()
+        .rules(rules(options)?)
+        .resolver(resolver(&options.dns)?)
+        .names(names(options, networks));
+    Ok(Opened {
+        builder,
+        config,
+        log: options.log.as_ref().map(create).transpose()?,
+        line: Line::open(fault(options)?, options.pcap.as_deref())?,
+        told: if tells { networks.to_vec() } else { Vec::new() },
+    })
+}
+
+impl Opened {
+    /// Starts the gateway, for the guest behind a device.
+    pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Served, Failure> {
+        let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
+        let mut device = self.line.around(device)?;
+        for network in self.told {
+            device = network.tell(device)?;
+        }
+        let mut builder = self.builder;
+        if let Some(file) = self.log {
+            builder = builder.journal(Log::new(file).map_err(|e| failed(&e))?);
+        }
+        let gateway = builder.start();
+        let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
+        Ok(Served { guest, _gateway: gateway })
+    }
+}
+
+fn rules(options: &GuestOptions) -> Result<Rules, Failure> {
+    let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
+    for rule in &options.allow {
+        rules = rules.allow(rule.clone());
+    }
+    for rule in &options.deny {
+        rules = rules.deny(rule.clone());
+    }
+    if let Some(address) = options.host {
+        rules = rules.map(address.into(), Ipv4Addr::LOCALHOST.into());
+    }
+    rules.checked().map_err(|e| Failure::Usage(format!("--allow and --deny: {e}")))
+}
+
+/// Whom to ask.
+fn resolver(words: &[String]) -> Result<Resolver, Failure> {
+    let parse = |word: &String| {
+        let address = word.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53));
+        address.or_else(|_| word.parse()).map_err(|_| {
+            let why = "give host, none, or addresses of name servers, as in 192.0.2.53";
+            Failure::misused(format!("--dns {word}"), why)
+        })
+    };
+    match words {
+        [] => Ok(Resolver::Host),
+        [word] if word == "host" => Ok(Resolver::Host),
+        [word] if word == "none" => Ok(Resolver::None),
+        words => Ok(Resolver::At(words.iter().map(parse).collect::<Result<_, _>>()?)),
+    }
+}
+
+/// The names that the gateway answers for.
+fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
+    let mut names = OwnNames::default();
+    let ours = networks.iter().map(|network| ("gateway", network.ours.address));
+    let host = options.host.map(|address| ("host", address.into()));
+    for (word, address) in ours.chain(host) {
+        // These words are names.
+        let _ = names.add_word(word, address);
+    }
+    for (name, address) in &options.name {
+        names.add(name.clone(), *address);
+    }
+    names
+}
+
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
     // Behind the guest, which it serves.
     _gateway: Gateway,
-}
-
-/// Starts a gateway for the guest behind a device.
-pub(crate) fn start(
-    networks: &[GuestNetwork],
-    device: Box<dyn Device>,
-) -> Result<Served, Failure> {
-    let gateway = Gateway::builder().rules(judge).start();
-    let mut config = GuestConfig::new();
-    for GuestNetwork { ours, .. } in networks {
-        let text = format!("{}/{}", ours.address, ours.prefix);
-        config = config.network(&text).map_err(|e| Failure::misused(text, e))?;
-    }
-    let guest = gateway.add_boxed(device, config);
-    let guest = guest.map_err(|e| Failure::because("starting the gateway", e))?;
-    Ok(Served { guest, _gateway: gateway })
 }
 
 impl Served {
@@ -152,7 +267,11 @@ impl Served {
 
     /// What `--stats` prints.
     pub(crate) fn report(&self) -> String {
-        format!("{}{}", self.guest.counters(), self.host().stats())
+        let mut text = String::from("gateway\n");
+        for (name, value) in self.guest.counters().report().filter(|(_, value)| *value > 0) {
+            text.push_str(&format!("  {name:<24} {value}\n"));
+        }
+        format!("{text}{}", self.host().stats())
     }
 
     /// Ends all connections; those that have something left to say have so long for it.
@@ -161,9 +280,11 @@ impl Served {
     }
 }
 
-/// The line of the options, with the file of its capture open.
-pub(crate) fn line(options: &GuestOptions) -> Result<Line, Failure> {
-    Line::open(fault(options)?, options.pcap.as_deref())
+/// The directory of a Unix socket that is to be published.
+fn directory(what: &Publish) -> Option<PathBuf> {
+    let text = what.to_string();
+    let (path, _) = text.rsplit_once(':').filter(|(path, _)| path.contains('/'))?;
+    Path::new(path).parent().map(Path::to_owned)
 }
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
@@ -177,6 +298,8 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
         return;
     }
     plan.read = sandbox::resolver_files();
+    plan.listens = !options.publish.is_empty();
+    plan.sockets = options.publish.iter().filter_map(directory).collect();
     for line in sandbox::close_doors(&plan).missing {
         eprintln!("pagewire: the sandbox is incomplete: {line}");
     }

@@ -66,15 +66,14 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
         eprintln!("pagewire: {note}");
     }
     let tap = Tap::builder().adopt(parts).map_err(|e| ours(e.into()))?;
-    let line = guest::line(&options.guest).map_err(ours)?;
+    let opened = guest::open(&options.guest, &networks, false).map_err(ours)?;
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();
     plan.child = true;
     guest::close_doors(&options.guest, plan);
 
     // From here on there are threads.
-    let device = line.around(Box::new(tap)).map_err(ours)?;
-    let gateway = guest::start(&networks, device).map_err(ours)?;
+    let gateway = opened.start(Box::new(tap)).map_err(ours)?;
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;
     let end = watch.until_it_ends(&mut program).map_err(ours)?;

@@ -123,8 +123,8 @@ fn probe() {
     if how != "open" {
         let mut plan = SandboxPlan::default();
         plan.read = resolver_files();
-        (plan.listens, plan.unix, plan.child) =
-            (how == "listening", how == "unix", how == "with a child");
+        (plan.listens, plan.child) = (how == "listening", how == "with_a_child");
+        plan.sockets.extend((how == "unix").then(|| "/there is no such directory".into()));
         for line in close_doors(&plan).missing {
             println!("= missing {line}");
         }
@@ -181,7 +181,7 @@ fn a_plan_may_keep_ports_unix_sockets_or_a_child_and_nothing_else_with_it() {
         ("listening", Some("listen")),
         ("unix", Some("open_a_unix_socket")),
         // Its own child has a descriptor already; others stay out of reach.
-        ("with a child", None),
+        ("with_a_child", None),
     ];
     for (how, keeps) in kept {
         let Some(found) = found(how) else { return };

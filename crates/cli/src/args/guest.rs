@@ -1,11 +1,12 @@
 //! Options of the gateway: who is behind it, by which line, and what may pass.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagewire_device::FaultConfig;
+use pagewire_gateway::{Name, Publish, Rule};
 
 /// What a guest of the gateway sees, and by which line it is reached.
 #[derive(Clone, Debug, Args)]
@@ -23,6 +24,42 @@ pub(crate) struct GuestOptions {
     /// Largest IP packet of the guest, in bytes: 1280 to 65521
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65521), value_name = "BYTES")]
     pub(crate) mtu: u32,
+
+    /// Publish a port of the guest on this machine, for clients of anywhere: [ADDRESS:]PORT[:GUESTPORT]
+    /// with /udp behind it for datagrams, a range of ports, or a Unix socket as PATH:GUESTPORT;
+    /// repeatable. Clients keep their addresses where that is possible
+    #[arg(long, value_name = "PORT")]
+    pub(crate) publish: Vec<Publish>,
+
+    /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp],
+    /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable
+    #[arg(long, value_name = "RULE")]
+    pub(crate) allow: Vec<Rule>,
+
+    /// Forbid what the guest reaches, whatever is permitted; repeatable. This machine's loopback
+    /// addresses, and those of one link (cloud metadata), are forbidden unless --allow names them
+    #[arg(long, value_name = "RULE")]
+    pub(crate) deny: Vec<Rule>,
+
+    /// Forbid everything, names too
+    #[arg(long, conflicts_with_all = ["allow", "deny"])]
+    pub(crate) offline: bool,
+
+    /// Have connections to this address go to 127.0.0.1 of this machine
+    #[arg(long, value_name = "IP")]
+    pub(crate) host: Option<Ipv4Addr>,
+
+    /// Whom to ask for names: host (those of /etc/resolv.conf), none, or addresses, in order of preference
+    #[arg(long, value_name = "ADDR|host|none")]
+    pub(crate) dns: Vec<String>,
+
+    /// A name that we answer for, besides `gateway` (this end) and `host` (of --host); repeatable
+    #[arg(long, value_name = "NAME=ADDR", value_parser = named)]
+    pub(crate) name: Vec<(Name, IpAddr)>,
+
+    /// Write a line of JSON for each verdict and each connection (names, bytes, how it ended) to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
 
     /// Write every frame to FILE, in pcapng
     #[arg(long, value_name = "FILE")]
@@ -111,6 +148,13 @@ Examples:
   pagewire gateway --link datagram --socket /tmp/pw.sock
       for vfkit and libkrun";
 
+fn named(text: &str) -> Result<(Name, IpAddr), String> {
+    let parts = text.split_once('=').ok_or("give a name and its address, as in db=10.1.2.3")?;
+    let name = parts.0.parse().map_err(|e| format!("{e}"))?;
+    let address = parts.1.parse().map_err(|_| format!("{} is no IP address", parts.1))?;
+    Ok((name, address))
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct RunOptions {
     /// Name of the program's network device, up to 15 bytes
@@ -133,6 +177,12 @@ Examples:
       on a bad line, which otherwise takes root and netem
   pagewire run --rate 2mbit --pcap slow.pcapng -- ./client
       on a slow line, with a capture for Wireshark
+  pagewire run --allow '*.debian.org' --log verdicts.jsonl -- apt-get update
+      nothing else in reach, and who was reached
+  pagewire run --publish 8080:80 -- nginx -g 'daemon off;'
+      then, outside: curl http://127.0.0.1:8080/
+  pagewire run --offline -- make test
+      no network at all, and no root for it
   pagewire run -- bash
       a shell: everything started there
 

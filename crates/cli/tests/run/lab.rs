@@ -6,20 +6,20 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use pagewire_testing::{Need, can};
 
-pub const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+pub(crate) const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 
 /// Where servers listen: addresses of the namespace's loopback device, which is no loopback address.
-pub const V4: &str = "198.51.100.1";
-pub const V6: &str = "2001:db8::1";
+pub(crate) const V4: &str = "198.51.100.1";
+pub(crate) const V6: &str = "2001:db8::1";
 
-pub struct Lab {
+pub(crate) struct Lab {
     netns: String,
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 impl Lab {
     /// `None` if the test is skipped.
-    pub fn new(name: &str, programs: &[&str]) -> Option<Self> {
+    pub(crate) fn new(name: &str, programs: &[&str]) -> Option<Self> {
         let programs = programs.iter().chain(&["ip"]).map(|name| Need::Program(name));
         let needs: Vec<Need<'_>> = [Need::Tap].into_iter().chain(programs).collect();
         if !can(&needs) {
@@ -41,38 +41,38 @@ impl Lab {
     }
 
     /// A program on the gateway's side.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.netns]).arg(program).current_dir(&self.dir);
         command
     }
 
     /// `pagewire run` with these options, and the program behind it.
-    pub fn run(&self, options: &[&str], program: &[&str]) -> Command {
+    pub(crate) fn run(&self, options: &[&str], program: &[&str]) -> Command {
         let mut command = self.command(PAGEWIRE);
         command.arg("run").args(options).arg("--").args(program);
         command
     }
 
     /// What a program inside says, which ends well.
-    pub fn inside(&self, options: &[&str], program: &[&str]) -> String {
+    pub(crate) fn inside(&self, options: &[&str], program: &[&str]) -> String {
         run(&mut self.run(options, program))
     }
 
     /// The same of a program that does not.
-    pub fn fails(&self, options: &[&str], program: &[&str]) -> Output {
+    pub(crate) fn fails(&self, options: &[&str], program: &[&str]) -> Output {
         let output = self.run(options, program).output().expect("it runs");
         assert!(!output.status.success(), "{program:?}: {}", text(&output.stdout));
         output
     }
 
     /// Starts a program and waits for the first line that it prints.
-    pub fn server(&self, program: &str, args: &[&str]) -> Running {
+    pub(crate) fn server(&self, program: &str, args: &[&str]) -> Running {
         Running::start(self.command(program).args(args))
     }
 
     /// An HTTP server with a file, at port 8000 of both addresses.
-    pub fn serve(&self, name: &str, content: &[u8]) -> [Running; 2] {
+    pub(crate) fn serve(&self, name: &str, content: &[u8]) -> [Running; 2] {
         std::fs::write(self.path(name), content).expect("a file");
         [V4, V6].map(|at| {
             let args = ["-u", "-m", "http.server", "8000", "--bind", at];
@@ -80,7 +80,7 @@ impl Lab {
         })
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 }
@@ -93,11 +93,11 @@ impl Drop for Lab {
 }
 
 /// A child that ends with the test, and what it says.
-pub struct Running(pub Child, pub BufReader<ChildStdout>);
+pub(crate) struct Running(pub(crate) Child, pub(crate) BufReader<ChildStdout>);
 
 impl Running {
     /// Waits for its first line.
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped"));
         let mut running = Self(child, lines);
@@ -105,14 +105,14 @@ impl Running {
         running
     }
 
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.1.read_line(&mut line).expect("its words");
         line
     }
 
     /// Sends a signal to it.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         run(Command::new("kill").args(["-s", name, &self.0.id().to_string()]));
     }
 }
@@ -125,7 +125,7 @@ impl Drop for Running {
 }
 
 /// What a program says, which ends well.
-pub fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().expect("program runs");
     assert!(
         output.status.success(),
@@ -137,12 +137,12 @@ pub fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// `len` bytes that depend on their position.
-pub fn content(len: usize) -> Vec<u8> {
+pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut x = 0x9e37_79b9_7f4a_7c15_u64;
     let word = |_| {
         x ^= x << 13;
@@ -153,6 +153,6 @@ pub fn content(len: usize) -> Vec<u8> {
     (0..len.div_ceil(8)).flat_map(word).take(len).collect()
 }
 
-pub fn is_same(file: &Path, content: &[u8]) -> bool {
+pub(crate) fn is_same(file: &Path, content: &[u8]) -> bool {
     std::fs::read(file).expect("a file") == content
 }

@@ -3,6 +3,7 @@
 
 mod lab;
 mod process;
+mod programs;
 
 use std::process::Command;
 
@@ -148,7 +149,8 @@ fn a_bad_line_is_bad_for_this_program() {
     let _servers = lab.serve("file", &content(200_000));
     let time = |options: &[&str]| -> f64 {
         let args = curl(&["-o", "got", "-w", "%{time_total}"]);
-        let args = [&args[..], &[&url(V4, "file")]].concat();
+        let url = url(V4, "file");
+        let args = [&args[..], &[&url]].concat();
         lab.inside(options, &args).trim().parse().expect("seconds")
     };
     // Two round trips at least: the handshake, and the request with its answer.

@@ -79,6 +79,7 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_dup3,
             libc::SYS_fcntl,
             libc::SYS_pipe2,
+            libc::SYS_socketpair,
             libc::SYS_eventfd2,
         ],
     ),
@@ -110,6 +111,7 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_fallocate,
             libc::SYS_msync,
             libc::SYS_mincore,
+            libc::SYS_fstatfs,
         ],
     ),
     (
@@ -249,7 +251,7 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
 
 /// Internet sockets for connections and datagrams (pings among them), and Unix sockets if wanted.
 fn sockets(plan: &SandboxPlan) -> Result<Vec<SeccompRule>, Error> {
-    let unix = plan.unix.then_some(AF_UNIX);
+    let unix = (!plan.sockets.is_empty()).then_some(AF_UNIX);
     let mut rules = Vec::new();
     for family in [AF_INET, AF_INET6].into_iter().chain(unix) {
         for kind in [SOCK_STREAM, SOCK_DGRAM] {
@@ -286,10 +288,10 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_made_for_every_plan() {
-        for bits in 0..8 {
+        for bits in 0..8_u8 {
             let plan = SandboxPlan {
                 listens: bits & 1 != 0,
-                unix: bits & 2 != 0,
+                sockets: (0..(bits >> 1) & 1).map(|_| "/tmp".into()).collect(),
                 child: bits & 4 != 0,
                 ..SandboxPlan::default()
             };

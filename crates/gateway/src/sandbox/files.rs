@@ -42,5 +42,6 @@ fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
     rules
         .create()?
         .add_rules(path_beneath_rules(&plan.read, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(&plan.sockets, AccessFs::MakeSock | AccessFs::RemoveFile))?
         .restrict_self()
 }

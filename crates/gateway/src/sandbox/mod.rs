@@ -26,8 +26,8 @@ pub struct SandboxPlan {
     pub read: Vec<PathBuf>,
     /// It listens on further TCP ports.
     pub listens: bool,
-    /// It connects to Unix sockets of the file system.
-    pub unix: bool,
+    /// Directories in which it makes Unix sockets, and removes files.
+    pub sockets: Vec<PathBuf>,
     /// It signals a process that it has started, and waits for it.
     pub child: bool,
 }
