@@ -268,3 +268,11 @@ pub const LOG_LINES: usize = 4096;
 
 /// How long the end of the log may take to be written when it is closed.
 pub const LOG_END_TIME: Duration = Duration::from_secs(1);
+
+// Helper processes.
+
+/// Bytes of a message between a process and the helper that enters namespaces for it.
+pub(crate) const HELPER_MESSAGE: usize = 64 << 10;
+
+/// Descriptors in such a message: Linux's `SCM_MAX_FD`, of which a tap has 16.
+pub(crate) const HELPER_FDS: usize = 253;

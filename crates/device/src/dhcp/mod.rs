@@ -213,7 +213,8 @@ impl DhcpWatch {
 /// Answers DHCP requests on a device's link; every other frame passes unchanged.
 ///
 /// Leases are kept in memory. A client that asks for the address that it had before a restart keeps
-/// it, if no other client has it: this is the only server on the link.
+/// it, if no other client has it: this is the only server on the link. A range of one address is
+/// for a link with one client: whoever asks gets it.
 ///
 /// ```
 /// use pagewire_device::{Dhcp, DhcpConfig, Pair};

@@ -119,7 +119,8 @@ fn furnish() {
     ip("-6 route add prohibit 2001:db8:2::/64");
 }
 
-fn leave_namespace() {
+/// Moves this thread into a network namespace of its own.
+pub fn leave_namespace() {
     // SAFETY: only this thread's network namespace changes; its file table stays shared.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
 }
