@@ -6,6 +6,7 @@
 
 mod failure;
 mod flows;
+mod gateway;
 mod hosts;
 mod hub;
 mod idle;
@@ -44,5 +45,6 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
         Bench::Port(options) => port::run(options),
+        Bench::Gateway(options) => gateway::run(options),
     }
 }

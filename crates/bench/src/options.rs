@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
+use crate::gateway::Engine;
 use crate::source::Reader;
 
 /// What `pagewire bench --help` ends with.
@@ -22,6 +23,8 @@ Examples:
   pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
+  pagewire bench gateway --plot gateway.svg
+                                        a guest's network, beside pasta and others (root)
   pagewire bench stream --json          one object per line";
 
 /// `pagewire bench`
@@ -74,6 +77,13 @@ pub(crate) enum Bench {
     /// that passes or drops them, and written to a tap of the kernel (root).
     #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
+    /// What a guest gets through `pagewire gateway`, beside other gateways; needs root
+    ///
+    /// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
+    /// run pasta, slirp4netns and gvproxy where they are installed, and the kernel's own forwarding.
+    /// All of it is in network namespaces of its own.
+    #[command(after_long_help = GATEWAY_EXAMPLES)]
+    Gateway(GatewayOptions),
 }
 
 const STREAM_EXAMPLES: &str = "\
@@ -142,6 +152,13 @@ Examples:
       frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
   pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
       two lengths by two paths, longer rounds";
+
+const GATEWAY_EXAMPLES: &str = "\
+Examples:
+  pagewire bench gateway --json
+      every engine that is there, MTU 1500 and 65520, one and eight connections
+  pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
+      ours beside pasta's, and whether the ratios are what they should be";
 
 /// Kinds of links of `pagewire bench stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -405,6 +422,49 @@ pub(crate) enum ReceiveMode {
     Map,
     /// By reference, whatever the alignment
     Chunks,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct GatewayOptions {
+    /// What is measured; repeatable, or with commas between [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ENGINE")]
+    pub(crate) engine: Vec<Engine>,
+
+    /// Largest IP packet that guests send and receive, in bytes: 1280 to 65520; the first is that of
+    /// connections, requests and round trips
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1500,65520",
+        value_parser = clap::value_parser!(u32).range(1280..=65_520),
+        value_name = "BYTES"
+    )]
+    pub(crate) mtu: Vec<u32>,
+
+    /// Connections side by side that move bytes; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8",
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        value_name = "N"
+    )]
+    pub(crate) flows: Vec<u16>,
+
+    /// Seconds that a round of each case lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Print our ratios to the other gateways, and which of them are as they should be
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) check: bool,
+
+    /// Draw the rates of all engines, as an SVG image
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
 }
 
 #[derive(Clone, Debug, Args)]

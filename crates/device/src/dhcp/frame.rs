@@ -21,7 +21,8 @@ const HEADERS: usize = 14 + 20 + 8;
 /// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets".
 const SHORTEST_MESSAGE: usize = 300;
 
-/// Option 26 of RFC 2132.
+/// Options 15 and 26 of RFC 2132.
+const DOMAIN_NAME: u8 = 15;
 const INTERFACE_MTU: u8 = 26;
 
 /// Whether a frame is UDP for a DHCP server here. Reads a few header bytes of every frame.
@@ -129,7 +130,11 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
     // RFC 2131 table 3: a DHCPNAK has none of the client's settings.
     let configures = answer != Answer::Nak;
     let mtu = server.mtu.to_be_bytes();
-    let options = [DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
+    let mut options = vec![DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
+    if let Some(domain) = &config.domain {
+        options.push(DhcpOption { kind: DOMAIN_NAME, data: domain.as_bytes() });
+    }
+    let dns = (configures && !config.dns.is_empty()).then(|| config.dns.iter().copied().collect());
     let repr = DhcpRepr {
         message_type: kind,
         transaction_id: message.transaction,
@@ -147,7 +152,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         client_identifier: message.identifier,
         server_identifier: Some(config.server),
         parameter_request_list: None,
-        dns_servers: None,
+        dns_servers: dns,
         max_size: None,
         lease_duration: given.map(|_| config.lease.as_secs() as u32),
         renew_duration: None,
