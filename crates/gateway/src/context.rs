@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagewire_mem::Instant;
 use pagewire_stack::Cidr;
@@ -28,6 +29,23 @@ pub(crate) struct Context {
     pub(crate) watch: Watch,
     pub(crate) counters: Counters,
     pub(crate) last_flow: u64,
+    pub(crate) share: Share,
+    /// Descriptors of the guest's connections, for those who open others.
+    pub(crate) descriptors: usize,
+}
+
+/// The descriptors of a gateway's guests, which have equal parts.
+#[derive(Clone)]
+pub(crate) struct Share {
+    pub(crate) all: usize,
+    pub(crate) guests: Arc<AtomicUsize>,
+}
+
+impl Share {
+    /// How many one guest may have.
+    pub(crate) fn of_one(&self) -> usize {
+        self.all / self.guests.load(Ordering::Relaxed).max(1)
+    }
 }
 
 /// A flow that was judged.

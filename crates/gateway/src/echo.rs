@@ -104,10 +104,10 @@ impl Echo {
             if !self.readable {
                 break;
             }
-            let Ok(mut socket) = stack.udp(self.socket) else { return };
+            let Ok(mut socket) = stack.udp(self.socket) else { return self.readable = false };
             match socket.recv(Message(UDP_LONGEST), RecvFlags::empty()) {
                 Ok(message) => self.send(now, stack, context, &message),
-                Err(Error::WouldBlock) => self.readable = false,
+                Err(Error::WouldBlock | Error::NetworkDown) => self.readable = false,
                 Err(_) => {}
             }
         }
@@ -152,7 +152,7 @@ impl Echo {
             }
             Err(error) => {
                 context.counters.datagrams_lost += 1;
-                if let Some(why) = errors::refusal(&error) {
+                if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
                     tell(now, stack, &flow, (why, None));
                 }
                 // The queue knows more: how long a packet may be on this path.
@@ -195,7 +195,8 @@ impl Echo {
     }
 
     fn open(&mut self, now: Instant, context: &mut Context, guest: SocketAddr) -> Option<u32> {
-        if self.pingers.len() >= ECHOES {
+        let is_full = self.pingers.len() + context.descriptors >= context.share.of_one();
+        if is_full || self.pingers.len() >= ECHOES {
             context.counters.endpoints_refused += 1;
             return None;
         }
@@ -286,6 +287,11 @@ impl Echo {
         let Some(pinger) = self.pingers.try_remove(at) else { return };
         self.by_guest.remove(&pinger.guest);
         pinger.peers.into_iter().for_each(|peer| peer.close(now, how, context));
+    }
+
+    /// Identifiers at the moment.
+    pub(crate) fn len(&self) -> usize {
+        self.pingers.len()
     }
 
     /// Closes everything: the guest is removed.

@@ -5,20 +5,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use pagewire::{Device, Host, StartError};
 use pagewire_stack::{DatagramKind, Error, TcpConfig};
+use rustix::process::{Resource, getrlimit};
 
 use crate::ask::GuestId;
 use crate::builder::{Builder, GuestConfig};
-use crate::context::Context;
+use crate::context::{Context, Share};
 use crate::counters::Counters;
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::engine::Engine;
-use crate::limits::{GUESTS, UNSENT};
+use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
 use crate::policy::Whereabouts;
-use crate::publish::Publish;
+use crate::publish::{OpenPort, Publish};
 use crate::relay::{Relay, Setup};
 use crate::udp::Udp;
 use crate::watch::Watch;
@@ -60,6 +62,7 @@ struct Shared {
     settings: Builder,
     last_guest: AtomicU32,
     guests: Arc<AtomicUsize>,
+    share: Share,
 }
 
 /// Why a guest was not added.
@@ -92,10 +95,15 @@ pub enum AddError {
 }
 
 impl Builder {
-    /// Starts the gateway, which has no guests yet.
+    /// Starts the gateway, which has no guests yet. Its guests share the descriptors that the process
+    /// may have at this time (`RLIMIT_NOFILE`), each an equal part.
     pub fn start(self) -> Gateway {
-        let (last_guest, guests) = (AtomicU32::new(0), Arc::default());
-        Gateway(Arc::new(Shared { settings: self, last_guest, guests }))
+        let (last_guest, guests) = (AtomicU32::new(0), Arc::<AtomicUsize>::default());
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let all = limit.saturating_sub(RESERVED_DESCRIPTORS).max(RESERVED_DESCRIPTORS);
+        let share = Share { all, guests: Arc::clone(&guests) };
+        Gateway(Arc::new(Shared { settings: self, last_guest, guests, share }))
     }
 }
 
@@ -172,6 +180,8 @@ impl Gateway {
             whereabouts: Whereabouts::default(),
             journal: settings.journal.clone(),
             watch,
+            share: self.0.share.clone(),
+            descriptors: 0,
             counters: Counters::default(),
             last_flow: 0,
         };
@@ -243,14 +253,42 @@ impl Guest {
     /// address was not [given](GuestConfig::guest).
     pub fn publish(&self, what: &Publish) -> io::Result<Vec<SocketAddr>> {
         let opened = what.open()?;
-        let addresses = opened.iter().filter_map(|opened| opened.local).collect();
+        let addresses = opened.iter().filter_map(OpenPort::address).collect();
+        self.serve(opened)?;
+        Ok(addresses)
+    }
+
+    /// Publishes sockets that are open.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` if the guest's address was not [given](GuestConfig::guest).
+    pub fn serve(&self, opened: Vec<OpenPort>) -> io::Result<()> {
         self.host.with_stack(|_, now| {
             let publish = |relay: &mut Relay| {
                 opened.into_iter().try_for_each(|opened| relay.publish(now, opened))
             };
             self.engine.with(publish)
-        })?;
-        Ok(addresses)
+        })
+    }
+
+    /// Waits until what the guest has sent on its connections was passed on, with the ends of its
+    /// streams, for guests that have ended: at least for `least`, the time for which a link may hold
+    /// frames, and at most for `limit` more. Returns whether that was enough.
+    pub fn finish(&self, least: Duration, limit: Duration) -> bool {
+        let soon = self.host.now() + least;
+        while self.host.now() < soon {
+            std::thread::park_timeout(soon.saturating_since(self.host.now()));
+        }
+        let end = soon + limit;
+        loop {
+            if self.engine.read(Relay::is_finished) {
+                return true;
+            }
+            if self.host.now() >= end {
+                return false;
+            }
+            std::thread::park_timeout(FINISH_LOOK);
+        }
     }
 
     /// The counts of its connections. The stack's are in [`Host::stats`].
@@ -265,7 +303,7 @@ impl Guest {
 
     /// Its connections at the moment, dials included.
     pub fn connections(&self) -> usize {
-        self.engine.read(Relay::flows)
+        self.engine.read(Relay::connections)
     }
 
     /// The gateway's end of the guest's network: services for the guest alone may listen here, and

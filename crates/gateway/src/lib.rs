@@ -31,6 +31,7 @@ mod log;
 pub mod netns;
 mod policy;
 mod publish;
+mod rate;
 mod relay;
 pub mod sandbox;
 mod sys;
@@ -51,5 +52,5 @@ pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver}
 pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;
 pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
-pub use publish::{Publish, PublishError};
+pub use publish::{OpenPort, Publish, PublishError};
 pub use relay::{Dial, Dialled};

@@ -82,6 +82,18 @@ pub const DELIVERY: Duration = Duration::from_secs(10);
 /// How often a delivery is looked at: a guest learns of a reset this much later at most.
 pub const DELIVERY_LOOK: Duration = Duration::from_millis(1);
 
+/// Deliveries that are looked at so often; more are looked at each [`SWEEP_DELIVERIES`].
+pub const DELIVERIES_SOON: usize = 64;
+
+/// How often many deliveries are looked at.
+pub const SWEEP_DELIVERIES: Duration = Duration::from_millis(20);
+
+/// Descriptors that the guests of a gateway leave for all else in the process.
+pub const RESERVED_DESCRIPTORS: usize = 256;
+
+/// The part of a guest's connections, one in so many, that clients of published ports leave free.
+pub const CLIENTS_LEAVE: usize = 4;
+
 // Published ports.
 
 /// Clients that wait in a published port's backlog: Linux's own limit (`somaxconn`).
@@ -98,6 +110,9 @@ pub const RECEIVE_MEMORY: usize = 16 << 20;
 /// Bytes of memory for data from the network that a guest has not acknowledged.
 pub const POOL_BYTES: usize = 16 << 20;
 
+/// How often a guest that ends is looked at.
+pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);
+
 /// Guests of one gateway: each has a stack and a thread.
 pub const GUESTS: usize = 256;
 
@@ -107,8 +122,19 @@ pub const GUESTS: usize = 256;
 /// process and less than a KiB of memory.
 pub const UDP_ENDPOINTS: usize = 4096;
 
-/// Destinations of one endpoint; the one that was silent longest makes room for a new one.
-pub const UDP_PEERS: usize = 1024;
+/// Destinations of one endpoint; the first makes room for a new one. Some 200 bytes each, and a
+/// datagram is compared with all.
+pub const UDP_PEERS: usize = 512;
+
+/// Destinations of all endpoints of one guest: three megabytes. Beyond, an endpoint has one only.
+pub const UDP_PEERS_IN_ALL: usize = 16_384;
+
+/// New clients of published UDP ports a second, on average once the burst is spent: each has records
+/// of its own, and anybody may pretend to be thousands.
+pub const UDP_CLIENTS_PER_SECOND: u32 = 1000;
+
+/// New clients of published UDP ports in one burst.
+pub const UDP_CLIENTS_BURST: u32 = 1000;
 
 /// Silence after which an endpoint is closed: what RFC 4787 recommends (section 4.3, REQ-5).
 pub const UDP_IDLE: Duration = Duration::from_secs(300);

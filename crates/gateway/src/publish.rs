@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::net::{bind, ipproto, listen, socket_with, sockopt};
+use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 
 use crate::ask::Protocol;
 use crate::limits::PUBLISHED_BACKLOG;
@@ -55,19 +55,45 @@ pub struct PublishError {
     why: &'static str,
 }
 
-/// An open socket for clients.
-pub(crate) struct Opened {
+/// An open socket for clients, not served yet; see [`Publish::open`].
+#[derive(Debug)]
+pub struct OpenPort {
     pub(crate) socket: OwnedFd,
     /// The port of the guest.
     pub(crate) port: u16,
     pub(crate) protocol: Protocol,
     /// The socket's own address, by which clients of an unnamed port find it.
     pub(crate) local: Option<SocketAddr>,
+    /// It need not be served: others stand for it.
+    pub(crate) optional: bool,
+    pub(crate) path: Option<Unlink>,
+}
+
+impl OpenPort {
+    /// Its address; none for a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.local
+    }
+}
+
+/// Removes the path of a Unix socket when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Unlink(PathBuf);
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Publish {
-    /// Opens its sockets: several for a range, or for all addresses of both versions of IP.
-    pub(crate) fn open(&self) -> io::Result<Vec<Opened>> {
+    /// Opens its sockets, before a guest serves them ([`Guest::serve`](crate::Guest::serve)):
+    /// several for a range, or for all addresses of both versions of IP. For processes that give up
+    /// their right to open them.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `PermissionDenied` and the like.
+    pub fn open(&self) -> io::Result<Vec<OpenPort>> {
         let (address, first, last) = match &self.on {
             On::Unix(path) => return Ok(vec![self.open_unix(path)?]),
             On::Ports { address, first, last } => (*address, *first, *last),
@@ -83,14 +109,14 @@ impl Publish {
                     opened.push(first);
                     // A machine may lack this version.
                     let second = self.open_port((Ipv6Addr::UNSPECIFIED, port).into(), to);
-                    opened.extend(second.ok());
+                    opened.extend(second.ok().map(|second| OpenPort { optional: true, ..second }));
                 }
             }
         }
         Ok(opened)
     }
 
-    fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<Opened> {
+    fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<OpenPort> {
         let family = if on.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (kind, protocol) = match self.protocol {
@@ -109,15 +135,26 @@ impl Publish {
             listen(&socket, PUBLISHED_BACKLOG)?;
         }
         let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?).ok();
-        Ok(Opened { socket, port: to, protocol: self.protocol, local })
+        let (protocol, optional, path) = (self.protocol, false, None);
+        Ok(OpenPort { socket, port: to, protocol, local, optional, path })
     }
 
-    fn open_unix(&self, path: &PathBuf) -> io::Result<Opened> {
+    fn open_unix(&self, path: &PathBuf) -> io::Result<OpenPort> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let address = SocketAddrUnix::new(path)?;
+        if let Err(error) = bind(&socket, &address) {
+            // The socket of a process that is gone refuses; anything else stays.
+            let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            if connect(&probe, &address) != Err(rustix::io::Errno::CONNREFUSED) {
+                return Err(error.into());
+            }
+            std::fs::remove_file(path)?;
+            bind(&socket, &address)?;
+        }
         listen(&socket, PUBLISHED_BACKLOG)?;
-        Ok(Opened { socket, port: self.to, protocol: Protocol::Tcp, local: None })
+        let (port, protocol, path) = (self.to, Protocol::Tcp, Some(Unlink(path.clone())));
+        Ok(OpenPort { socket, port, protocol, local: None, optional: false, path })
     }
 }
 

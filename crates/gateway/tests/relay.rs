@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant as Wall};
 
 use pagewire_gateway::{Ask, Dial, Dialled, How, Record, Verdict};
 use pagewire_stack::{Readiness, RecvFlags, SendFlags, TcpId};
@@ -457,6 +457,19 @@ fn dials_to_one_silent_destination_leave_room_for_others() {
     assert_eq!(hand.dials(), limit);
     let _other = dial("203.0.113.2:80".parse().unwrap());
     eventually(|| hand.dials() == limit + 1);
+}
+
+#[test]
+fn an_old_dial_yields_its_place_to_one_that_waits() {
+    let hand = Hand::default();
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let begun = Wall::now();
+    let all = pagewire_gateway::limits::DIALS_PER_DESTINATION + 1;
+    let dial = |_| world.inside.start_connect(far(80)).unwrap();
+    let _connections: Vec<_> = (0..all).map(dial).collect();
+    eventually(|| hand.dials() == all);
+    assert!(begun.elapsed() >= pagewire_gateway::limits::DIAL_FAIR);
+    assert_eq!(world.guest.counters().yielded, 1);
 }
 
 #[test]

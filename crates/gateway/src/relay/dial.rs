@@ -22,13 +22,16 @@ use rustix::net::sockopt;
 
 use super::dialler::Dialled;
 use super::pair::Pair;
-use super::rate::Rate;
 use super::{Flow, Relay};
 use crate::ask::{Ask, How, Protocol, Record};
 use crate::context::{Denial, Judged};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
 };
+use crate::rate::Rate;
+
+/// Stale entries that lists keep, beside as many as there are others, before they are packed.
+const STALE: usize = 64;
 
 /// Requests that have no answer yet.
 pub(super) struct Dials {
@@ -100,12 +103,21 @@ impl Dials {
         self.retry_at
     }
 
+    /// Whether no request waits for an answer.
+    pub(super) fn are_none(&self) -> bool {
+        self.asked.is_empty()
+    }
+
     /// Dials that have no answer yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     fn begin(&mut self, now: Instant, id: RequestId, to: IpAddr) {
+        if self.oldest.len() > 2 * self.in_flight + STALE {
+            let asked = &self.asked;
+            self.oldest.retain(|(_, id)| is_dialling(asked, id));
+        }
         self.in_flight += 1;
         *self.by_destination.entry(to).or_default() += 1;
         self.oldest.push_back((now, id));
@@ -124,6 +136,15 @@ impl Dials {
         }
     }
 
+    /// Puts a request at the end of those that wait.
+    fn wait(&mut self, id: RequestId) {
+        if self.waiting.len() > 2 * self.asked.len() + STALE {
+            let asked = &self.asked;
+            self.waiting.retain(|id| asked.contains_key(id) && !is_dialling(asked, id));
+        }
+        self.waiting.push_back(id);
+    }
+
     /// The oldest dial, or the oldest to a destination.
     fn oldest(&mut self, to: Option<IpAddr>) -> Option<(Instant, RequestId)> {
         let asked = &self.asked;
@@ -136,6 +157,10 @@ impl Dials {
         }
         self.oldest.iter().find(|(_, id)| dials(id, to)).copied()
     }
+}
+
+fn is_dialling(asked: &HashMap<RequestId, Asked>, id: &RequestId) -> bool {
+    asked.get(id).is_some_and(|asked| matches!(asked.stage, Stage::Dialling(..)))
 }
 
 impl Relay {
@@ -163,7 +188,7 @@ impl Relay {
         let stage = Stage::Waiting(to);
         let asked = Asked { ask, flow, began: request.at, stage, waited: false };
         self.dials.asked.insert(request.id, asked);
-        self.dials.waiting.push_back(request.id);
+        self.dials.wait(request.id);
     }
 
     /// Dials for those that wait, as far as there are places.
@@ -211,7 +236,12 @@ impl Relay {
             return Place::Full;
         }
         // An end of a connection is an event.
-        if self.flows.len() >= self.setup.connections {
+        if self.connections() >= self.setup.connections {
+            return Place::Full;
+        }
+        if !self.may_open() {
+            // One of another guest is none.
+            self.retry_by(now + DIAL_RETRY);
             return Place::Full;
         }
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);
@@ -312,21 +342,22 @@ impl Relay {
     /// A dial has failed: the guest sees what this process saw.
     fn fail(&mut self, now: Instant, stack: &mut Stack, id: RequestId, error: &io::Error) {
         let Some(asked) = self.forget(id) else { return };
-        let (answer, how) = match Outcome::of(error) {
+        let (Stage::Waiting(to) | Stage::Dialling(to, _)) = asked.stage;
+        let (answer, how) = match Outcome::of(error, to) {
             Outcome::Answer(answer, how) => (answer, how),
             Outcome::Retry => {
                 self.context.counters.exhausted += 1;
                 self.dials.rest_until = Some(now + DIAL_RETRY);
                 self.retry_by(now + DIAL_RETRY);
-                let (Stage::Waiting(to) | Stage::Dialling(to, _)) = asked.stage;
                 self.dials.asked.insert(id, Asked { stage: Stage::Waiting(to), ..asked });
-                self.dials.waiting.push_front(id);
+                self.dials.wait(id);
                 return;
             }
         };
         match how {
             How::Refused => self.context.counters.refused += 1,
             How::PeerTimedOut => self.context.counters.silent += 1,
+            How::Exhausted => self.context.counters.exhausted += 1,
             _ => self.context.counters.unreachable += 1,
         }
         self.answer(now, stack, id, answer);
@@ -403,7 +434,7 @@ enum Outcome {
 
 impl Outcome {
     /// The table of `connect(2)`'s errors. (A blackhole route is `EINVAL`.)
-    fn of(error: &io::Error) -> Self {
+    fn of(error: &io::Error, to: SocketAddr) -> Self {
         let unreachable = |why, how| Self::Answer(Answer::Unreachable(why), how);
         use io::ErrorKind as Kind;
         match error.kind() {
@@ -415,7 +446,16 @@ impl Outcome {
             }
             Kind::HostUnreachable => unreachable(Unreachable::Host, How::HostUnreachable),
             Kind::PermissionDenied => unreachable(Unreachable::Prohibited, How::Prohibited),
-            Kind::AddrNotAvailable | Kind::OutOfMemory => Self::Retry,
+            // Linux looks for a source first: this machine has no address of that version.
+            Kind::AddrNotAvailable if to.is_ipv6() => {
+                unreachable(Unreachable::Net, How::NetUnreachable)
+            }
+            // No port is free for this destination; others may have some. The next SYN asks again.
+            Kind::AddrNotAvailable => Self::Answer(Answer::Forget, How::Exhausted),
+            _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+                unreachable(Unreachable::Net, How::NetUnreachable)
+            }
+            Kind::OutOfMemory => Self::Retry,
             _ if LACKS.contains(&error.raw_os_error().unwrap_or_default()) => Self::Retry,
             _ => Self::Answer(Answer::Silence, How::PeerTimedOut),
         }

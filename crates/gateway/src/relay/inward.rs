@@ -14,8 +14,8 @@ use super::pair::{Pair, reset_on_drop};
 use super::{Flow, Relay};
 use crate::ask::{Ask, How, Protocol, Record};
 use crate::context::Judged;
-use crate::limits::{ACCEPT_BURST, DIAL_RETRY};
-use crate::publish::{Opened, can_be_kept};
+use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
+use crate::publish::{OpenPort, Unlink, can_be_kept};
 use crate::watch::{Kind, Token};
 
 /// A published port.
@@ -26,6 +26,7 @@ pub(super) struct Published {
     to: SocketAddr,
     /// Clients may wait in its backlog.
     waits: bool,
+    _path: Option<Unlink>,
 }
 
 impl Relay {
@@ -33,20 +34,27 @@ impl Relay {
     ///
     /// # Errors
     /// `AddrNotAvailable` if the guest's address is not known; the system's.
-    pub(crate) fn publish(&mut self, now: Instant, opened: Opened) -> io::Result<()> {
-        let Opened { socket, port, protocol, local } = opened;
-        let to = self.guest_address(local.map(|local| local.ip())).ok_or_else(|| {
-            let text = "the guest's address is not known: give it in the guest's settings";
-            io::Error::new(io::ErrorKind::AddrNotAvailable, text)
-        })?;
-        let to = SocketAddr::new(to, port);
+    pub(crate) fn publish(&mut self, now: Instant, opened: OpenPort) -> io::Result<()> {
+        let OpenPort { socket, port, protocol, local, optional, path } = opened;
+        let like = local.map(|local| local.ip());
+        // Datagrams keep their version of IP.
+        let fits = |ip: &IpAddr| like.is_none_or(|like| like.is_ipv4() == ip.is_ipv4());
+        let found = self.guest_address(like);
+        let to = match found.filter(|ip| protocol != Protocol::Udp || fits(ip)) {
+            Some(ip) => SocketAddr::new(ip, port),
+            None if optional && found.is_some() => return Ok(()),
+            None => {
+                let text = "the guest's address is not known: give it in the guest's settings";
+                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
+            }
+        };
         if protocol == Protocol::Udp {
             return self.udp.publish(now, &mut self.context, socket, to);
         }
         let place = self.published.vacant_entry();
         let at = place.key() as u32;
         let serial = self.context.watch.add_source(&socket, Kind::Published, at)?;
-        place.insert(Published { listener: socket, serial, to, waits: true });
+        place.insert(Published { listener: socket, serial, to, waits: true, _path: path });
         Ok(())
     }
 
@@ -77,7 +85,7 @@ impl Relay {
         let waiting: Vec<usize> = waiting.map(|(at, _)| at).collect();
         for at in waiting {
             for _ in 0..ACCEPT_BURST {
-                if self.flows.len() >= self.setup.connections {
+                if !self.has_room_for_clients() {
                     // They wait in the backlog.
                     return self.accept_at = Some(now + DIAL_RETRY);
                 }
@@ -105,6 +113,12 @@ impl Relay {
         if self.published.iter().any(|(_, published)| published.waits) {
             self.accept_at = Some(Instant::ZERO);
         }
+    }
+
+    /// Clients leave a part of the connections for the guest's own.
+    fn has_room_for_clients(&self) -> bool {
+        let all = self.setup.connections;
+        self.connections() < (all - all / CLIENTS_LEAVE).max(1) && self.may_open()
     }
 
     /// Connects a client with the guest; a client that may not, or cannot, is reset.

@@ -13,7 +13,6 @@ mod dialler;
 mod inward;
 mod pair;
 mod pump;
-mod rate;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -32,7 +31,9 @@ use crate::context::Context;
 use crate::counters::Counters;
 use crate::dns::DnsCounters;
 use crate::echo::Echo;
-use crate::limits::{DELIVERY, DELIVERY_LOOK, SWEEP, TURN_BYTES};
+use crate::limits::{
+    DELIVERIES_SOON, DELIVERY, DELIVERY_LOOK, SWEEP, SWEEP_DELIVERIES, TURN_BYTES,
+};
 use crate::udp::Udp;
 use crate::watch::{Kind, Token};
 use dial::{Dialling, Dials};
@@ -148,13 +149,15 @@ impl Relay {
         if names {
             self.context.dns.turn(now, stack, events);
         }
-        self.accept(now, stack);
         self.pump(now, stack);
-        self.admit(now, stack);
-        self.udp.turn(now, stack, &mut self.context);
-        self.echo.turn(now, stack, &mut self.context);
         self.deliver(now, stack);
         self.sweep(now, stack);
+        // Behind what makes room.
+        self.accept(now, stack);
+        self.admit(now, stack);
+        self.context.descriptors = self.flows.len();
+        self.udp.turn(now, stack, &mut self.context);
+        self.echo.turn(now, stack, &mut self.context);
     }
 
     /// When [`turn`](Self::turn) is due without an event.
@@ -223,7 +226,7 @@ impl Relay {
     /// Removes a pair.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: u32, step: Step) {
         let Some((_, Flow::Pair(pair))) = self.flows.try_remove(at as usize) else { return };
-        let Pair { tcp, socket, flow, ask, bytes_out, bytes_in, began, .. } = pair;
+        let Pair { tcp, socket, flags, flow, ask, bytes_out, bytes_in, began, .. } = pair;
         self.places.remove(&tcp.into());
         let how = match step {
             Step::Finished | Step::Wait | Step::Again => {
@@ -233,7 +236,10 @@ impl Relay {
             }
             Step::ResetHost(how) => {
                 self.note_end(how);
-                reset_on_drop(&socket);
+                // The kernel goes on to deliver a stream that the guest has ended.
+                if how != How::Removed || !flags.contains(Flags::OUT_ENDED) {
+                    reset_on_drop(&socket);
+                }
                 reset(now, stack, tcp);
                 how
             }
@@ -273,7 +279,9 @@ impl Relay {
             }
             !over
         });
-        self.deliver_at = (!self.deliveries.is_empty()).then_some(now + DELIVERY_LOOK);
+        let look =
+            if self.deliveries.len() > DELIVERIES_SOON { SWEEP_DELIVERIES } else { DELIVERY_LOOK };
+        self.deliver_at = (!self.deliveries.is_empty()).then_some(now + look);
     }
 
     /// Looks at the age of all pairs.
@@ -319,8 +327,23 @@ impl Relay {
     }
 
     /// Connections and dials at the moment.
-    pub(crate) fn flows(&self) -> usize {
-        self.flows.len()
+    pub(crate) fn connections(&self) -> usize {
+        self.flows.len() + self.deliveries.len()
+    }
+
+    /// Whether everything that the guest has sent on its connections was passed on, with the ends of
+    /// its streams.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.flows.iter().all(|(_, (_, flow))| match flow {
+            Flow::Pair(pair) => pair.flags.contains(Flags::OUT_ENDED),
+            Flow::Dialling(_) | Flow::Moving => false,
+        }) && self.dials.are_none()
+    }
+
+    /// Whether this guest may have another descriptor.
+    fn may_open(&self) -> bool {
+        let used = self.flows.len() + self.udp.len() + self.echo.len();
+        used < self.context.share.of_one()
     }
 
     /// The counts of the guest's resolver.

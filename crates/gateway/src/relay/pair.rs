@@ -218,7 +218,13 @@ impl Pair {
     fn note_broken(&mut self, broken: Broken) -> Result<(), Error> {
         match broken {
             Broken::Guest(error) => return Err(error),
-            Broken::Host(error) => self.how = how_of(&error),
+            Broken::Host(error) => {
+                self.how = how_of(&error);
+                // The socket is whole, and would never say that it has ended.
+                if matches!(self.how, How::Removed | How::Prohibited) {
+                    self.flags.insert(Flags::IN_ENDED);
+                }
+            }
         }
         self.flags.insert(Flags::HOST_BROKEN | Flags::HOST_IN | Flags::OUT_ENDED);
         Ok(())

@@ -123,7 +123,7 @@ pub(crate) fn receive(
     // exclusively; name and control are local arrays of the given lengths.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let n = check(n)?;
-    (name.len, control.len) = (message.msg_namelen as usize, message.msg_controllen as usize);
+    (name.len, control.len) = (message.msg_namelen as _, message.msg_controllen as _);
     let segment = control.find(libc::SOL_UDP, UDP_GRO).and_then(|data| {
         let size = i32::from_ne_bytes(data.get(..4)?.try_into().ok()?);
         u16::try_from(size).ok().filter(|size| usize::from(*size) < n)
@@ -149,7 +149,7 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>) -> Option<Reported> {
     // nothing else uses while the call lasts.
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
     let n = check(n).ok()?;
-    (name.len, control.len) = (message.msg_namelen as usize, message.msg_controllen as usize);
+    (name.len, control.len) = (message.msg_namelen as _, message.msg_controllen as _);
     let data = control
         .find(libc::SOL_IP, libc::IP_RECVERR)
         .or_else(|| control.find(libc::SOL_IPV6, libc::IPV6_RECVERR))?;
@@ -335,6 +335,7 @@ mod tests {
         assert_eq!(control.find(1, 4), None);
         // As the kernel's macros have it.
         // SAFETY: a plain calculation.
-        assert_eq!(control.len, unsafe { libc::CMSG_SPACE(2) + libc::CMSG_SPACE(4) } as usize);
+        let space = |len| unsafe { libc::CMSG_SPACE(len) } as usize;
+        assert_eq!(control.len, space(2) + space(4));
     }
 }

@@ -1,6 +1,7 @@
 //! One address and port of the guest that sends datagrams: a socket of the kernel, and where the
 //! guest has sent.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,7 @@ pub(super) struct Endpoint {
     pub(super) socket: OwnedFd,
     pub(super) serial: u32,
     /// Where the guest has sent, the latest last.
-    peers: Vec<Peer>,
+    peers: VecDeque<Peer>,
     /// When the guest last sent, and when something was last passed to it.
     sent_at: Instant,
     heard_at: Option<Instant>,
@@ -73,7 +74,7 @@ impl Endpoint {
             guest,
             socket,
             serial: 0,
-            peers: Vec::new(),
+            peers: VecDeque::new(),
             sent_at: now,
             heard_at: None,
             only_dns: true,
@@ -95,22 +96,32 @@ impl Endpoint {
         self.peers.get_mut(at)
     }
 
-    /// Adds a peer, by what the guest calls it and where it is; the oldest goes if there are too
-    /// many.
+    /// Adds a peer, by what the guest calls it and where it is; the first goes if there are too many
+    /// here, or `full` in all. Returns whether there is one more.
     pub(super) fn add(
         &mut self,
         now: Instant,
         judged: Judged,
         (asked, at): (SocketAddr, SocketAddr),
+        full: bool,
         context: &Context,
-    ) {
-        if self.peers.len() >= UDP_PEERS {
-            self.peers.remove(0).close(now, How::Finished, context);
+    ) -> bool {
+        let before = self.peers.len();
+        if (full || before >= UDP_PEERS)
+            && let Some(first) = self.peers.pop_front()
+        {
+            first.close(now, How::Finished, context);
         }
         let Judged { flow, ask, .. } = judged;
         context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
         self.only_dns &= at.port() == DNS;
-        self.peers.push(Peer { flow, ask, asked, at, began: now, bytes_out: 0, bytes_in: 0 });
+        self.peers.push_back(Peer { flow, ask, asked, at, began: now, bytes_out: 0, bytes_in: 0 });
+        self.peers.len() > before
+    }
+
+    /// How many peers there are.
+    pub(super) fn peers(&self) -> usize {
+        self.peers.len()
     }
 
     /// Notes what was sent.
@@ -119,6 +130,11 @@ impl Endpoint {
         if let Some(peer) = self.peer(asked) {
             peer.bytes_out += bytes as u64;
         }
+    }
+
+    /// Whether its port is published.
+    pub(super) fn is_published(&self) -> bool {
+        self.published
     }
 
     /// Whether somebody new sends to a published port.

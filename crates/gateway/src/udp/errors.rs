@@ -48,8 +48,11 @@ pub(crate) fn meaning(reported: &Reported, asked: IpAddr) -> Option<(Unreachable
 }
 
 /// What the guest is told when this machine cannot send; `None`: nothing.
-pub(crate) fn refusal(error: &io::Error) -> Option<Unreachable> {
+pub(crate) fn refusal(error: &io::Error, v6: bool) -> Option<Unreachable> {
     match error.kind() {
+        // Linux looks for a source first: this machine has no address of that version.
+        io::ErrorKind::AddrNotAvailable if v6 => Some(Unreachable::Net),
+        _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Some(Unreachable::Net),
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Some(Unreachable::Net),
         io::ErrorKind::HostUnreachable => Some(Unreachable::Host),
         io::ErrorKind::PermissionDenied => Some(Unreachable::Prohibited),

@@ -21,9 +21,11 @@ use slab::Slab;
 use crate::ask::{How, Protocol};
 use crate::context::Context;
 use crate::limits::{
-    GATHER, UDP_BURST, UDP_ENDPOINTS, UDP_LONGEST, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_ENDPOINTS,
+    UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::publish::can_be_kept;
+use crate::rate::Rate;
 use crate::sys::datagrams::{self, Sending};
 use crate::watch::{Kind, Token};
 use endpoint::Endpoint;
@@ -38,6 +40,12 @@ pub(crate) struct Udp {
     listed: VecDeque<u32>,
     /// The guest's socket may have datagrams.
     readable: bool,
+    /// Peers of all endpoints.
+    peers: usize,
+    /// New clients of published ports.
+    clients: Rate,
+    /// Before, no endpoint can make room for another.
+    evict_at: Instant,
     /// No page was free: when to read again.
     retry_at: Option<Instant>,
     sweep_at: Option<Instant>,
@@ -65,6 +73,9 @@ impl Udp {
             by_guest: HashMap::new(),
             listed: VecDeque::new(),
             readable: false,
+            peers: 0,
+            clients: Rate::new(UDP_CLIENTS_PER_SECOND, UDP_CLIENTS_BURST),
+            evict_at: Instant::ZERO,
             retry_at: None,
             sweep_at: None,
         })
@@ -112,7 +123,11 @@ impl Udp {
         }
         if self.retry_at.is_none_or(|at| at <= now) {
             self.retry_at = None;
+            let before = context.counters.bytes_in;
             for _ in 0..self.listed.len() {
+                if context.counters.bytes_in - before >= TURN_BYTES as u64 {
+                    break;
+                }
                 let Some(at) = self.listed.pop_front() else { break };
                 self.receive(now, stack, context, at);
             }
@@ -123,10 +138,10 @@ impl Udp {
     /// From the guest to the network.
     fn send_all(&mut self, now: Instant, stack: &mut Stack, context: &mut Context) {
         for _ in 0..UDP_BURST {
-            let Ok(mut udp) = stack.udp(self.socket) else { return };
+            let Ok(mut udp) = stack.udp(self.socket) else { return self.readable = false };
             match udp.recv(Message(UDP_LONGEST), RecvFlags::empty()) {
                 Ok(message) => self.send(now, stack, context, &message),
-                Err(Error::WouldBlock) => return self.readable = false,
+                Err(Error::WouldBlock | Error::NetworkDown) => return self.readable = false,
                 // An error of an earlier datagram, which is nobody's.
                 Err(_) => {}
             }
@@ -182,7 +197,7 @@ impl Udp {
             return;
         };
         context.counters.datagrams_lost += 1;
-        if let Some(why) = errors::refusal(&error) {
+        if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
             tell(now, stack, &flow, (why, None));
         }
         // The queue knows more: how long a datagram may be on this path.
@@ -211,19 +226,28 @@ impl Udp {
         }
         let at = match known {
             Some(at) => at,
-            None => self.open(now, context, message.from).ok_or(None)?,
+            None => self.open(now, context, message.from)?,
         };
         if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
-            endpoint.add(now, judged, (message.to, to), context);
+            let full = self.peers >= UDP_PEERS_IN_ALL;
+            let more = endpoint.add(now, judged, (message.to, to), full, context);
+            self.peers += usize::from(more);
         }
         Ok(at)
     }
 
-    /// Opens an endpoint; `None`: there are too many.
-    fn open(&mut self, now: Instant, context: &mut Context, guest: SocketAddr) -> Option<u32> {
-        if self.endpoints.len() >= UDP_ENDPOINTS && !self.evict(now, context) {
+    /// Opens an endpoint; what the guest is told if there are too many, or cannot be any.
+    fn open(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        guest: SocketAddr,
+    ) -> Result<u32, Option<Unreachable>> {
+        let is_full = self.endpoints.len() >= UDP_ENDPOINTS
+            || self.endpoints.len() + context.descriptors >= context.share.of_one();
+        if is_full && !self.evict(now, context) {
             context.counters.endpoints_refused += 1;
-            return None;
+            return Err(None);
         }
         let mut open = || -> io::Result<u32> {
             let mut endpoint = Endpoint::new(now, guest)?;
@@ -233,14 +257,14 @@ impl Udp {
             place.insert(endpoint);
             Ok(at)
         };
-        let Ok(at) = open() else {
+        let at = open().map_err(|error| {
             context.counters.exhausted += 1;
-            return None;
-        };
+            errors::refusal(&error, guest.is_ipv6())
+        })?;
         self.by_guest.insert(guest, at);
         self.sweep_at.get_or_insert(now + UDP_SWEEP);
         context.counters.endpoints_opened += 1;
-        Some(at)
+        Ok(at)
     }
 
     /// Passes what comes to this socket on to the guest's address, and what that sends out by it.
@@ -254,8 +278,11 @@ impl Udp {
         socket: OwnedFd,
         guest: SocketAddr,
     ) -> io::Result<()> {
-        if let Some(before) = self.by_guest.get(&guest) {
-            self.close(now, context, *before as usize, How::Finished);
+        if let Some(&before) = self.by_guest.get(&guest) {
+            if self.endpoints.get(before as usize).is_some_and(Endpoint::is_published) {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            self.close(now, context, before as usize, How::Finished);
         }
         let mut endpoint = Endpoint::published(now, guest, socket)?;
         let place = self.endpoints.vacant_entry();
@@ -268,10 +295,11 @@ impl Udp {
 
     /// Closes endpoints that may make room for others; whether there were any.
     fn evict(&mut self, now: Instant, context: &Context) -> bool {
-        // Not more often than the sweep: a flood must not make each datagram look at all endpoints.
-        if self.sweep_at.is_some_and(|at| at > now) {
+        // A flood must not make each datagram look at all endpoints.
+        if self.evict_at > now {
             return false;
         }
+        self.evict_at = now + UDP_SWEEP;
         self.close_those(now, context, |endpoint| endpoint.may_go(now))
     }
 
@@ -285,7 +313,11 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let mut read = Read::More;
         for _ in 0..UDP_BURST {
-            read = receive_one(now, stack, (self.socket, endpoint), context);
+            let full = self.peers >= UDP_PEERS_IN_ALL;
+            let before = endpoint.peers();
+            let mut admit = || self.clients.take(now).is_ok().then_some(full);
+            read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
+            self.peers += endpoint.peers().saturating_sub(before);
             if read != Read::More {
                 break;
             }
@@ -338,7 +370,13 @@ impl Udp {
     fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
         let Some(endpoint) = self.endpoints.try_remove(at) else { return };
         self.by_guest.remove(&endpoint.guest);
+        self.peers = self.peers.saturating_sub(endpoint.peers());
         endpoint.close(now, how, context);
+    }
+
+    /// Endpoints at the moment.
+    pub(crate) fn len(&self) -> usize {
+        self.endpoints.len()
     }
 
     /// Closes everything: the guest is removed.
@@ -355,6 +393,7 @@ fn receive_one(
     now: Instant,
     stack: &mut Stack,
     (socket, endpoint): (UdpId, &mut Endpoint),
+    admit: &mut impl FnMut() -> Option<bool>,
     context: &mut Context,
 ) -> Read {
     let Ok(mut udp) = stack.udp(socket) else { return Read::Dry };
@@ -363,7 +402,8 @@ fn receive_one(
         let result = got.insert(datagrams::receive(endpoint.socket.as_fd(), &mut [], spare));
         let received = result.as_ref().ok().filter(|received| !received.cut)?;
         if endpoint.is_new_client(received.from) {
-            welcome(now, endpoint, received.from, context);
+            // Beyond the rate of new clients they are strangers.
+            welcome(now, endpoint, received.from, admit()?, context);
         }
         let source = endpoint.source_of(now, received.from, received.len)?;
         is_known = true;
@@ -399,7 +439,13 @@ fn receive_one(
 }
 
 /// A new client of a published port, unless rules forbid it.
-fn welcome(now: Instant, endpoint: &mut Endpoint, client: SocketAddr, context: &mut Context) {
+fn welcome(
+    now: Instant,
+    endpoint: &mut Endpoint,
+    client: SocketAddr,
+    full: bool,
+    context: &mut Context,
+) {
     let judged = context.judge_client(Protocol::Udp, client, endpoint.guest);
     let called = match can_be_kept(client.ip(), endpoint.guest.ip()) {
         true => Some(client),
@@ -407,7 +453,7 @@ fn welcome(now: Instant, endpoint: &mut Endpoint, client: SocketAddr, context: &
         false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
     };
     if let (Ok(_), Some(called)) = (judged.to, called) {
-        endpoint.add(now, judged, (called, client), context);
+        endpoint.add(now, judged, (called, client), full, context);
     }
 }
 

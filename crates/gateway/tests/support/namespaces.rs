@@ -89,6 +89,8 @@ pub fn worlds(
         let gateway = Gateway::builder().judge(allow).journal(journal.take()).start();
         let settings = GuestConfig::new().network("10.0.2.2/24").unwrap();
         let settings = settings.network("fd00:2::2/64").unwrap();
+        let settings = settings.guest("10.0.2.15".parse().unwrap());
+        let settings = settings.guest("fd00:2::15".parse().unwrap());
         let guest = gateway.add(take_tap.recv().unwrap(), settings).unwrap();
         start.send(()).unwrap();
         outside(Outside { guest, gateway, journal }, outer);

@@ -6,7 +6,7 @@ use pagewire_mem::Instant;
 
 /// Grants events at a rate.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     /// Time between two events.
     interval: Duration,
     /// The time that an idle rate saves up: a burst of intervals.
@@ -16,13 +16,13 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn new(per_second: u32, burst: u32) -> Self {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let interval = Duration::from_secs(1) / per_second.max(1);
         Self { interval, most: interval * burst.max(1), full_at: Instant::ZERO }
     }
 
     /// Grants an event, or says when there is the next.
-    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let full_at = self.full_at.max(now) + self.interval;
         if full_at.saturating_since(now) > self.most {
             return Err(now + (full_at.saturating_since(now) - self.most));
