@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
-use crate::gateway::Engine;
 use crate::source::Reader;
 
 /// What `pagewire bench --help` ends with.
@@ -422,6 +421,23 @@ pub(crate) enum ReceiveMode {
     Map,
     /// By reference, whatever the alignment
     Chunks,
+}
+
+/// Engines of `pagewire bench gateway`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// `pagewire gateway` on a tap
+    Pagewire,
+    /// passt's form for namespaces
+    Pasta,
+    /// The one of rootless containers
+    Slirp4netns,
+    /// gvisor-tap-vsock, with gvforwarder as its guest's end
+    Gvproxy,
+    /// The kernel's own forwarding, without a gateway
+    Veth,
+    /// No way at all: both ends in one namespace
+    Loopback,
 }
 
 #[derive(Clone, Debug, Args)]
