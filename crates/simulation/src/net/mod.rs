@@ -1,0 +1,1 @@
+//! `tokio::net`, simulated.
