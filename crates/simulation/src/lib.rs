@@ -6,6 +6,14 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(any(
+    feature = "axum",
+    feature = "hyper",
+    feature = "openraft",
+    feature = "quinn",
+    feature = "tonic"
+))]
+pub mod fit;
 pub mod limits;
 mod names;
 pub mod net;

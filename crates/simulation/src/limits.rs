@@ -9,3 +9,19 @@ pub const POOL_BYTES: usize = 4 << 20;
 
 /// Bytes that a host's sockets may pin for unread data: two windows of a default connection.
 pub const RECEIVE_MEMORY: usize = 8 << 20;
+
+/// Connections that wait to be accepted by a listener of `bind`: tokio's number.
+pub const LISTEN_BACKLOG: usize = 1024;
+
+/// Bytes that one read into a growing buffer takes at most: the largest datagram.
+pub const READ_BUF: usize = 1 << 16;
+
+/// Largest buffer that a socket may ask for, in bytes before doubling (Linux's
+/// `net.core.wmem_max`).
+pub const MAX_BUFFER: u32 = 4 << 20;
+
+/// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
+pub const MIN_SEND_BUFFER: u32 = 4608;
+
+/// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
+pub const MIN_RECEIVE_BUFFER: u32 = 2304;

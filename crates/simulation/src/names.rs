@@ -61,8 +61,24 @@ impl Names {
         self.names.get(&Self::normal(name)).map(Vec::as_slice)
     }
 
+    /// What a program on a host with these addresses finds for `name`, as a resolver with a hosts
+    /// file does: the names that were set, and `localhost`.
+    pub(crate) fn resolve_on(&self, name: &str, own: &[IpAddr]) -> Option<Vec<IpAddr>> {
+        if Self::normal(name) != "localhost" {
+            return self.resolve(name).map(<[IpAddr]>::to_vec);
+        }
+        // RFC 6724 section 2.1: `::1` has the highest precedence.
+        let v6 = own.iter().any(IpAddr::is_ipv6).then_some(IpAddr::V6(Ipv6Addr::LOCALHOST));
+        let v4 = own.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Some(v6.into_iter().chain(v4).collect())
+    }
+
     /// The number of the host that has this address.
     pub(crate) fn host_of(&self, addr: IpAddr) -> Option<u32> {
         self.hosts.get(&addr).copied()
     }
 }
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

@@ -65,6 +65,11 @@ impl Connection {
         self.path.config()
     }
 
+    /// Whether acknowledgements leave at once (`TCP_QUICKACK`).
+    pub fn is_quick_ack(&self) -> bool {
+        self.inbound.ack.is_quick()
+    }
+
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
     pub fn queued_unsent(&self) -> usize {
         // A connection that has ended has no queue.

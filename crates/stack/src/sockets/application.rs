@@ -168,6 +168,12 @@ impl Tcp<'_> {
         self.socket.conn.config()
     }
 
+    /// Whether acknowledgements leave at once (`TCP_QUICKACK`), see
+    /// [`TcpOption::QuickAck`](crate::TcpOption).
+    pub fn quick_ack(&self) -> bool {
+        self.socket.conn.is_quick_ack()
+    }
+
     /// Bytes not acknowledged (`SIOCOUTQ`), and among them bytes never sent (`SIOCOUTQNSD`).
     pub fn queued_send(&self) -> (usize, usize) {
         let conn = &self.socket.conn;
