@@ -77,6 +77,11 @@ impl Clock {
         SimTime(u64::try_from(at.max(0)).unwrap_or(u64::MAX))
     }
 
+    /// Whether it runs fast or slow.
+    pub(crate) fn drifts(&self) -> bool {
+        self.skew.drift != 0
+    }
+
     /// Its wall clock, as the time since the epoch.
     fn wall(&self, at: SimTime) -> Duration {
         let local = i128::from(self.local(at)) + i128::from(self.skew.offset);

@@ -278,7 +278,7 @@ fn f10_an_unfinished_sleep_of_the_root_leaves_no_timer_behind() {
         assert!(limit.as_mut().poll(cx).is_pending());
         Poll::Ready(())
     }));
-    let task = host.runtime.spawn_local(sleep(9 * MS));
+    let task = host.runtime.spawn_local(async { sleep(9 * MS).await });
     host.runtime.block_on(task).expect("the task");
     assert_eq!(now(&host) - start, 9 * MS);
 }
