@@ -1,11 +1,21 @@
 //! Deterministic tests of tokio programs on a simulated network with a real TCP.
+//!
+//! Read [`Sim`] first: hosts and clients are async blocks, each with an address, a name, a clock and a
+//! TCP/IP stack of its own; [`net`] is `tokio::net` for them, and `tokio::time` works as it is. Time
+//! is virtual, and one seed determines everything. Then, as needed: [`Link`] (latency, loss,
+//! bandwidth), [`Control`] (partitions, crashes), [`Report`] and [`Failure`].
 
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+mod agenda;
+mod builder;
+mod capture;
+mod check;
+pub mod control;
+mod digest;
+mod engine;
+mod fabric;
 #[cfg(any(
     feature = "axum",
     feature = "hyper",
@@ -14,15 +24,43 @@
     feature = "tonic"
 ))]
 pub mod fit;
+mod gate;
+mod hosts;
+mod icmp;
 pub mod limits;
+mod link;
+mod machine;
 mod names;
 pub mod net;
-mod time;
+mod packet;
+mod panics;
+mod path;
+mod record;
+mod report;
+pub mod rng;
+mod runtime;
+mod sim;
+mod stuck;
+pub mod time;
+mod timeline;
 mod waiters;
+mod watch;
 mod world;
 
+pub use builder::{Builder, Leaks, Panics};
+pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE};
+pub use control::{Control, Pause};
+pub use digest::{Digest, DigestError};
+pub use fabric::Unreachable;
+pub use hosts::{All, HostOptions, Hosts, Known, all};
+pub use link::{Link, LinkError, Queue};
 pub use names::IpVersion;
-pub use time::SimTime;
+pub use pagewire_stack::TcpConfig;
+pub use record::Counts;
+pub use report::{Failure, FailureKind, Report};
+pub use rng::SimRng;
+pub use sim::{Sim, View};
+pub use time::{SimTime, Skew};
 pub use world::HostId;
 
 /// What programs and scenarios return: any error fails the run.

@@ -8,7 +8,7 @@
 //! # }
 //! ```
 //!
-//! For runs that repeat, give `EndpointConfig::rng_seed` bytes of [`rng`](crate::rng()), and the keys
+//! For runs that repeat, give `EndpointConfig::rng_seed` bytes of [`rng`](crate::rng::rng), and the keys
 //! of the handshake from a provider that is not random: the stock ones ask the system for
 //! randomness. Every datagram carries one packet, without marks of congestion.
 

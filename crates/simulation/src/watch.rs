@@ -1,0 +1,105 @@
+//! A thread with a real clock that watches the simulations of this process. It never steers a run
+//! that is well: it ends one that would not end, and finds tasks that block their thread.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::limits::{MAX_BLOCKED, MAX_TURN, WATCH_INTERVAL};
+use crate::runtime::{HostRuntime, Stopper};
+
+/// One simulation, as the thread sees it.
+pub(crate) struct Watch {
+    /// Odd while tasks run: changes with every begin and end.
+    turn: AtomicU64,
+    /// The thread that runs them.
+    thread: i32,
+    /// Milliseconds that this turn's thread was found asleep.
+    asleep: AtomicU64,
+    stopper: Mutex<Option<Stopper>>,
+}
+
+static WATCHED: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
+
+impl Watch {
+    /// Watches a simulation on this thread, as long as it lives.
+    pub(crate) fn new() -> Arc<Self> {
+        let watch = Arc::new(Self {
+            turn: AtomicU64::new(0),
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            asleep: AtomicU64::new(0),
+            stopper: Mutex::new(None),
+        });
+        lock(&WATCHED).push(Arc::downgrade(&watch));
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            // Without the thread, a run that does not end does not end.
+            let _ = std::thread::Builder::new().name("pagewire watch".into()).spawn(watch_all);
+        });
+        watch
+    }
+
+    /// Tasks begin to run.
+    pub(crate) fn begin(&self, runtime: &HostRuntime) {
+        *lock(&self.stopper) = Some(runtime.stopper());
+        self.turn.fetch_add(1, Relaxed);
+    }
+
+    /// Tasks are at rest. `Some`: the thread slept for so long meanwhile.
+    pub(crate) fn end(&self) -> Option<Duration> {
+        self.turn.fetch_add(1, Relaxed);
+        if self.asleep.load(Relaxed) == 0 {
+            return None;
+        }
+        let slept = Duration::from_millis(self.asleep.swap(0, Relaxed));
+        (slept >= MAX_BLOCKED).then_some(slept)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was seen of a simulation when it was last looked at.
+struct Seen {
+    watch: Weak<Watch>,
+    turn: u64,
+    since: Duration,
+}
+
+fn watch_all() {
+    let (mut all, mut time) = (Vec::<Seen>::new(), Duration::ZERO);
+    loop {
+        std::thread::sleep(WATCH_INTERVAL);
+        time += WATCH_INTERVAL;
+        let new = std::mem::take(&mut *lock(&WATCHED));
+        all.extend(new.into_iter().map(|watch| Seen { watch, turn: 0, since: time }));
+        all.retain_mut(|seen| {
+            let Some(watch) = seen.watch.upgrade() else { return false };
+            let turn = watch.turn.load(Relaxed);
+            if turn != seen.turn || turn.is_multiple_of(2) {
+                (seen.turn, seen.since) = (turn, time);
+                return true;
+            }
+            if is_asleep(watch.thread) && watch.turn.load(Relaxed) == turn {
+                watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
+            }
+            if time - seen.since >= MAX_TURN {
+                seen.since = time;
+                if let Some(stopper) = &*lock(&watch.stopper) {
+                    stopper.stop();
+                }
+            }
+            true
+        });
+    }
+}
+
+/// Whether a thread of this process sleeps, and does not merely wait for a processor.
+fn is_asleep(thread: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
+        return false;
+    };
+    // proc_pid_stat(5): the state follows the name, which is in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
