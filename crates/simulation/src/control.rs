@@ -1,9 +1,9 @@
 //! Trouble on demand: partitions, faults, crashes. From outside of the running programs by
 //! [`Sim::control`](crate::Sim::control), from inside by the functions of this module.
 //!
-//! An order takes effect at the same simulated time, after the run of the host that gave it, and
-//! after the packets of that run have left. So does an order from outside, before anything else
-//! happens.
+//! An order takes effect at the same simulated time, after the run of the host that gave it: one for
+//! the network before the packets of that run leave, one for hosts after. An order from outside takes
+//! effect before anything else happens.
 
 use std::io;
 use std::net::IpAddr;
@@ -35,6 +35,13 @@ pub(crate) enum Command {
     Pause(Vec<HostId>, Pause),
     Resume(Vec<HostId>),
     Skew(Vec<HostId>, Skew),
+}
+
+impl Command {
+    /// Whether no host is started, stopped or changed.
+    pub(crate) fn is_for_network(&self) -> bool {
+        matches!(self, Self::Paths(..) | Self::Uplink(..) | Self::Downlink(..))
+    }
 }
 
 /// What happens to a path between two hosts.

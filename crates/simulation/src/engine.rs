@@ -188,6 +188,8 @@ impl Sim {
     fn turn(&mut self, id: HostId, mut run: bool) -> Done {
         let mut ran = false;
         loop {
+            // What tasks said of the network counts for the packets of their run.
+            self.obey_network()?;
             let mut world = self.world.lock();
             world.transmit(id);
             world.collect_wakes(id);
@@ -316,20 +318,31 @@ impl Sim {
         self.clean.set(machine.clean, clean);
     }
 
-    /// Carries out orders.
+    /// Carries out all orders.
     pub(crate) fn obey(&mut self) -> Done {
-        loop {
-            let command = {
-                let mut world = self.world.lock();
-                let world = &mut *world;
-                let Some(command) = world.commands.pop_front() else { return Ok(()) };
-                let text = command.to_string();
-                world.record.note(world.now, Kind::Action, None, &text);
-                tracing::info!(target: "pagewire_simulation", at = %world.now, "{text}");
-                command
-            };
+        while let Some(command) = self.next_order(|_| true) {
             self.carry_out(command)?;
         }
+        Ok(())
+    }
+
+    /// Carries out orders for the network, up to the first one for a host.
+    fn obey_network(&mut self) -> Done {
+        while let Some(command) = self.next_order(Command::is_for_network) {
+            self.carry_out(command)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next order, if it is of this kind.
+    fn next_order(&mut self, is_due: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let command = world.commands.pop_front_if(|command| is_due(command))?;
+        let text = command.to_string();
+        world.record.note(world.now, Kind::Action, None, &text);
+        tracing::info!(target: "pagewire_simulation", at = %world.now, "{text}");
+        Some(command)
     }
 
     fn carry_out(&mut self, command: Command) -> Done {

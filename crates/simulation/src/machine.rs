@@ -191,7 +191,7 @@ impl Sim {
         };
         let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
         let before = Here::set(Some(here));
-        machine.span.in_scope(|| drop(runtime));
+        machine.span.in_scope(|| runtime.shutdown());
         Here::set(before);
         let mut wakes = Vec::new();
         if let Some(state) = shared.lock().hosts.get_mut(id.index()) {

@@ -36,6 +36,8 @@ pub(crate) type Program = std::pin::Pin<Box<dyn Future<Output = Result>>>;
 
 /// Tokio's runtime of one start of a host.
 pub(crate) struct HostRuntime {
+    /// Dropped before the runtime.
+    ending: Ending,
     tokio: LocalRuntime,
     metrics: RuntimeMetrics,
     parking: Arc<Parking>,
@@ -169,7 +171,8 @@ impl HostRuntime {
         let _ = parking.clock.set(Mutex::new(base));
         let metrics = tokio.metrics();
         let result = Rc::default();
-        Ok(Self { tokio, metrics, parking, base, clock: 0, main: None, result })
+        let ending = Ending(parking.clone());
+        Ok(Self { ending, tokio, metrics, parking, base, clock: 0, main: None, result })
     }
 
     /// Starts the program; it runs with the next [`run`](Self::run).
@@ -202,6 +205,13 @@ impl HostRuntime {
         let main = self.main.take_if(|main| main.is_finished())?;
         drop(main);
         Some(self.result.borrow_mut().take().map_or(End::Panicked, End::Returned))
+    }
+
+    /// Drops all tasks. Also works inside of another runtime, where a mere drop would panic.
+    pub(crate) fn shutdown(self) {
+        drop(self.ending);
+        // No work of its threads is left: every run waits for it.
+        self.tokio.shutdown_background();
     }
 
     /// Ends a run that does not come to rest.
@@ -281,10 +291,13 @@ impl HostRuntime {
     }
 }
 
-impl Drop for HostRuntime {
+/// Lets a runtime go.
+struct Ending(Arc<Parking>);
+
+impl Drop for Ending {
     fn drop(&mut self) {
-        self.parking.gate.open_for_good();
+        self.0.gate.open_for_good();
         // The waker holds the runtime's handle, which holds the hooks, which hold this.
-        self.parking.root.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.root.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -23,7 +23,9 @@ use std::time::Instant;
 
 use pagewire_stack::MtuDiscover;
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, UdpPoller};
+use quinn::{
+    AsyncTimer, AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, UdpPoller,
+};
 use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 

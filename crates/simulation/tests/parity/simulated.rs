@@ -6,9 +6,7 @@ pub(crate) use pagewire_simulation::net;
 use pagewire_simulation::{IpVersion, Sim};
 
 /// Runs a case on a host of its own.
-pub(crate) fn run(
-    case: impl Future<Output = Result<(), Box<dyn std::error::Error>>> + 'static,
-) {
+pub(crate) fn run(case: impl Future<Output = Result<(), Box<dyn std::error::Error>>> + 'static) {
     let mut sim = Sim::builder().ip(IpVersion::Both).build();
     sim.client("client", case);
     sim.run().unwrap();

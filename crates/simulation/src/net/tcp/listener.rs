@@ -48,7 +48,9 @@ impl TcpListener {
 
     /// The next connection, and its peer's address.
     #[track_caller]
-    pub fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send + Sync {
+    pub fn accept(
+        &self,
+    ) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send + Sync {
         let call = ("to accept", Some(Location::caller()));
         async move {
             let taken = self.socket.wait(Direction::Read, call, self.take()).await?;

@@ -314,13 +314,17 @@ impl TcpSocket {
     }
 
     /// [`tos_v4`](Self::tos_v4).
-    #[deprecated(note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific.")]
+    #[deprecated(
+        note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
+    )]
     pub fn tos(&self) -> io::Result<u32> {
         self.tos_v4()
     }
 
     /// [`set_tos_v4`](Self::set_tos_v4).
-    #[deprecated(note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific.")]
+    #[deprecated(
+        note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
+    )]
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
         self.set_tos_v4(tos)
     }

@@ -63,9 +63,9 @@ impl UdpSocket {
     pub async fn connect<A: ToSocketAddrs>(&self, addr: A) -> io::Result<()> {
         let mut last = None;
         for addr in resolve(&self.socket.here, addr)? {
-            let connected = self.socket.with(|stack, _| {
-                stack.as_udp(self.socket.id)?.connect(destination(addr))
-            });
+            let connected = self
+                .socket
+                .with(|stack, _| stack.as_udp(self.socket.id)?.connect(destination(addr)));
             match connected {
                 Ok(()) => return Ok(()),
                 Err(error) => last = Some(error),

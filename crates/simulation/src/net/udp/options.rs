@@ -54,13 +54,17 @@ impl UdpSocket {
     }
 
     /// [`tos_v4`](Self::tos_v4).
-    #[deprecated(note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific.")]
+    #[deprecated(
+        note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
+    )]
     pub fn tos(&self) -> io::Result<u32> {
         self.tos_v4()
     }
 
     /// [`set_tos_v4`](Self::set_tos_v4).
-    #[deprecated(note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific.")]
+    #[deprecated(
+        note = "`tos` related methods have been renamed `tos_v4` since they are IPv4-specific."
+    )]
     pub fn set_tos(&self, tos: u32) -> io::Result<()> {
         self.set_tos_v4(tos)
     }
@@ -171,9 +175,8 @@ impl UdpSocket {
     /// `InvalidInput` for what is no group, `AddrInUse` if it has joined, `ENODEV`.
     pub fn join_multicast_v4(&self, multiaddr: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         let on = on_v4(interface);
-        self.socket.with(|stack, now| {
-            stack.as_udp(self.socket.id)?.join_group(now, multiaddr.into(), on)
-        })
+        self.socket
+            .with(|stack, now| stack.as_udp(self.socket.id)?.join_group(now, multiaddr.into(), on))
     }
 
     /// Joins a group on the device with this number, or if that is 0, on the one that leads there.
@@ -192,9 +195,8 @@ impl UdpSocket {
     /// `AddrNotAvailable` if it has not joined.
     pub fn leave_multicast_v4(&self, multiaddr: Ipv4Addr, interface: Ipv4Addr) -> io::Result<()> {
         let on = on_v4(interface);
-        self.socket.with(|stack, now| {
-            stack.as_udp(self.socket.id)?.leave_group(now, multiaddr.into(), on)
-        })
+        self.socket
+            .with(|stack, now| stack.as_udp(self.socket.id)?.leave_group(now, multiaddr.into(), on))
     }
 
     /// Leaves a group.
