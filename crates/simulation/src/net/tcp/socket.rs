@@ -201,7 +201,6 @@ impl TcpSocket {
     }
 
     /// Panics: see [`net`](crate::net). tokio's cannot fail either.
-    #[allow(clippy::panic)]
     pub fn from_std_stream(_: std::net::TcpStream) -> Self {
         panic!("{}", no_descriptor())
     }
