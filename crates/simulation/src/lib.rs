@@ -45,6 +45,8 @@ pub mod time;
 mod timeline;
 #[cfg(feature = "subscriber")]
 pub mod trace;
+#[cfg(feature = "turmoil")]
+pub mod turmoil;
 mod waiters;
 mod watch;
 mod world;

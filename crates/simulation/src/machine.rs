@@ -289,6 +289,8 @@ impl crate::Builder {
         config.pool = PoolMemory::Anonymous;
         config.receive_memory = RECEIVE_MEMORY;
         config.announce = false;
+        // A copy of what a host sends to itself would come from the same pool.
+        config.loopback_by_reference = true;
         Ok(config)
     }
 }

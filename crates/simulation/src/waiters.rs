@@ -115,3 +115,7 @@ impl Waiters {
         wakes.extend(all.into_iter().map(|waiter| waiter.waker));
     }
 }
+
+#[cfg(test)]
+#[path = "waiters_tests.rs"]
+mod tests;

@@ -1,104 +1,106 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
-use pagewire_stack::{BindOptions, Stack};
+use pagewire_mem::Instant;
+use pagewire_stack::{BindOptions, Stack, StackConfig};
 
 use super::*;
 
-#[derive(Default)]
-struct Counter(AtomicUsize);
+struct Nobody;
 
-impl Wake for Counter {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
 }
 
-fn waker() -> (Arc<Counter>, Waker) {
-    let counter = Arc::<Counter>::default();
-    (Arc::clone(&counter), Waker::from(counter))
-}
-
-fn wait() -> Wait {
-    Wait { call: Call { what: "read", at: None }, since: Instant::ZERO, task: None }
+/// Each call gives another one.
+fn waker() -> Waker {
+    Waker::from(Arc::new(Nobody))
 }
 
 /// Two sockets of a stack: ids cannot be made otherwise.
 fn ids() -> [SocketId; 2] {
-    let capabilities = pagewire_device::Capabilities::default();
+    let capabilities = pagewire_device::Capabilities::offloading([2; 6], 1500);
     let addresses = vec!["10.0.0.1/8".parse().unwrap()];
-    let config = pagewire_stack::StackConfig::new(capabilities, addresses, [7; 32]);
-    let mut stack = Stack::new(Instant::ZERO, config).unwrap();
+    let mut stack = Stack::new(Instant::ZERO, StackConfig::new(capabilities, addresses, [7; 32]));
     let local: SocketAddr = "10.0.0.1:0".parse().unwrap();
+    let stack = stack.as_mut().unwrap();
     [(); 2].map(|()| stack.bind_udp(local, BindOptions::default()).unwrap().into())
 }
 
-fn readable(socket: SocketId) -> Event {
-    Event { socket, gained: Readiness::READABLE, readiness: Readiness::READABLE }
+struct World {
+    waiters: Waiters,
+    ids: WaiterIds,
+    time: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { waiters: Waiters::default(), ids: WaiterIds::default(), time: 0 }
+    }
+
+    fn add(&mut self, socket: SocketId, interest: Readiness, id: WaiterId, waker: &Waker) {
+        self.time += 1;
+        let (waker, since) = (waker.clone(), SimTime::from_nanos(self.time));
+        let waiter = Waiter { id, what: "to read", since, location: None, waker };
+        self.waiters.add(socket, interest, waiter);
+    }
+
+    fn take(&mut self, socket: SocketId, gained: Readiness) -> Vec<Waker> {
+        let mut wakes = Vec::new();
+        self.waiters.take(socket, gained, &mut wakes);
+        wakes
+    }
 }
 
 #[test]
 fn an_event_wakes_those_of_its_socket_and_interest_only() {
-    let [one, other] = ids();
-    let (mut waiters, mut loose) = (Waiters::default(), Loose::default());
-    let wakers: Vec<_> = (0..3).map(|_| waker()).collect();
-    let mut add = |socket, mask, n: usize| {
-        let slot = waiters.slot();
-        waiters.register(socket, slot, mask, (wait(), &wakers[n].1), &mut loose);
-    };
-    add(one, Readiness::FOR_READ, 0);
-    add(one, Readiness::FOR_WRITE, 1);
-    add(other, Readiness::FOR_READ, 2);
-    waiters.wake(&readable(one), &mut loose);
-    assert_eq!(loose.to_wake.len(), 1);
-    assert!(loose.to_wake[0].will_wake(&wakers[0].1));
-    assert_eq!(waiters.iter().count(), 2);
+    let ([one, other], mut world) = (ids(), World::new());
+    let wakers = [waker(), waker(), waker()];
+    for (socket, interest, waker) in [
+        (one, Readiness::FOR_READ, &wakers[0]),
+        (one, Readiness::FOR_WRITE, &wakers[1]),
+        (other, Readiness::FOR_READ, &wakers[2]),
+    ] {
+        let id = world.ids.next();
+        world.add(socket, interest, id, waker);
+    }
+    let woken = world.take(one, Readiness::READABLE);
+    assert!(woken.len() == 1 && woken[0].will_wake(&wakers[0]));
+    assert_eq!(world.waiters.sorted().len(), 2);
 }
 
 #[test]
 fn waits_are_woken_in_the_order_of_registration() {
-    let [one, _] = ids();
-    let (mut waiters, mut loose) = (Waiters::default(), Loose::default());
+    let ([one, _], mut world) = (ids(), World::new());
     let wakers: Vec<_> = (0..5).map(|_| waker()).collect();
-    for (_, waker) in &wakers {
-        let slot = waiters.slot();
-        waiters.register(one, slot, Readiness::FOR_READ, (wait(), waker), &mut loose);
+    for waker in &wakers {
+        let id = world.ids.next();
+        world.add(one, Readiness::FOR_READ, id, waker);
     }
-    waiters.wake(&readable(one), &mut loose);
-    assert_eq!(loose.to_wake.len(), 5);
-    for (woken, (_, waker)) in loose.to_wake.iter().zip(&wakers) {
-        assert!(woken.will_wake(waker));
-    }
+    let woken = world.take(one, Readiness::READABLE);
+    assert!(woken.iter().zip(&wakers).all(|(woken, waker)| woken.will_wake(waker)));
+    assert_eq!(woken.len(), 5);
 }
 
 #[test]
-fn of_calls_that_poll_the_last_waker_of_a_direction_counts() {
-    let [one, _] = ids();
-    let (mut waiters, mut loose) = (Waiters::default(), Loose::default());
-    let ((_, first), (_, last)) = (waker(), waker());
-    for waker in [&first, &last] {
-        waiters.register(one, Slot::Reader, Readiness::FOR_READ, (wait(), waker), &mut loose);
-    }
-    assert!(loose.to_drop[0].will_wake(&first));
-    waiters.wake(&readable(one), &mut loose);
-    assert_eq!(loose.to_wake.len(), 1);
-    assert!(loose.to_wake[0].will_wake(&last));
+fn the_last_waker_of_a_waiter_counts_and_its_wait_goes_on() {
+    let ([one, _], mut world) = (ids(), World::new());
+    let (id, first, last) = (world.ids.next(), waker(), waker());
+    world.add(one, Readiness::FOR_READ, id, &first);
+    world.add(one, Readiness::FOR_READ, id, &last);
+    assert_eq!(world.waiters.sorted()[0].1.since, SimTime::from_nanos(1));
+    let woken = world.take(one, Readiness::READABLE);
+    assert!(woken.len() == 1 && woken[0].will_wake(&last));
 }
 
 #[test]
 fn a_wait_that_ends_leaves_nothing() {
-    let [one, other] = ids();
-    let (mut waiters, mut loose) = (Waiters::default(), Loose::default());
-    let (_, waker) = waker();
-    let slot = waiters.slot();
-    waiters.register(one, slot, Readiness::FOR_READ, (wait(), &waker), &mut loose);
-    waiters.register(other, Slot::Writer, Readiness::FOR_WRITE, (wait(), &waker), &mut loose);
-    waiters.remove(one, slot, &mut loose);
-    waiters.remove(one, slot, &mut loose);
-    waiters.remove_all(other, &mut loose);
-    assert_eq!((waiters.iter().count(), loose.to_drop.len()), (0, 2));
-    waiters.wake(&readable(one), &mut loose);
-    assert!(loose.to_wake.is_empty());
+    let ([one, _], mut world) = (ids(), World::new());
+    let (id, waker) = (world.ids.next(), waker());
+    world.add(one, Readiness::FOR_READ, id, &waker);
+    assert!(world.waiters.remove(one, id).is_some());
+    assert!(world.waiters.remove(one, id).is_none());
+    assert!(world.take(one, Readiness::READABLE).is_empty());
+    assert!(world.waiters.sorted().is_empty());
 }

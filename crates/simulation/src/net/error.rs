@@ -28,6 +28,7 @@ pub(crate) mod errno {
     pub(crate) const NODEV: i32 = 19;
     pub(crate) const INVAL: i32 = 22;
     pub(crate) const NOPROTOOPT: i32 = 92;
+    pub(crate) const OPNOTSUPP: i32 = 95;
     pub(crate) const AFNOSUPPORT: i32 = 97;
     pub(crate) const NETUNREACH: i32 = 101;
 }

@@ -3,22 +3,18 @@
 use std::io;
 use std::time::Duration;
 
-use pagewire_stack::{TcpConfig, TcpOption};
+use pagewire_stack::TcpOption;
 
 use super::stream::TcpStream;
 
 impl TcpStream {
-    fn setting<T>(&self, get: impl Fn(&TcpConfig) -> T) -> io::Result<T> {
-        self.socket.with(|stack, _| Ok(get(stack.as_tcp(self.socket.id)?.config())))
-    }
-
     fn set(&self, option: TcpOption) -> io::Result<()> {
         self.socket.with(|stack, now| stack.as_tcp(self.socket.id)?.set_option(now, option))
     }
 
     /// Whether small segments leave at once (`TCP_NODELAY`).
     pub fn nodelay(&self) -> io::Result<bool> {
-        self.setting(|config| !config.nagle)
+        self.socket.with(|stack, _| Ok(stack.as_tcp(self.socket.id)?.nodelay()))
     }
 
     /// Sets whether small segments leave at once, without the Nagle algorithm.
@@ -38,7 +34,7 @@ impl TcpStream {
 
     /// How long a close waits for queued data (`SO_LINGER`), in whole seconds.
     pub fn linger(&self) -> io::Result<Option<Duration>> {
-        self.setting(|config| config.linger)
+        self.socket.with(|stack, _| Ok(stack.as_tcp(self.socket.id)?.config().linger))
     }
 
     /// Sets how long a close waits for queued data, cut to whole seconds. With zero, a drop resets

@@ -201,7 +201,6 @@ impl TcpSocket {
     }
 
     /// Panics: see [`net`](crate::net). tokio's cannot fail either.
-    #[allow(clippy::panic)]
     pub fn from_std_stream(_: std::net::TcpStream) -> Self {
         panic!("{}", no_descriptor())
     }
@@ -332,9 +331,9 @@ impl TcpSocket {
     /// The traffic class (`IPV6_TCLASS`).
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for a socket of IPv4.
+    /// `EOPNOTSUPP` for a socket of IPv4.
     pub fn tclass_v6(&self) -> io::Result<u32> {
-        self.check_v6()?;
+        self.check_v6(errno::OPNOTSUPP)?;
         self.tos_v4()
     }
 
@@ -343,12 +342,13 @@ impl TcpSocket {
     /// # Errors
     /// `ENOPROTOOPT` for a socket of IPv4.
     pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
-        self.check_v6()?;
+        self.check_v6(errno::NOPROTOOPT)?;
         self.set_tos_v4(tclass)
     }
 
-    fn check_v6(&self) -> io::Result<()> {
-        if self.v6 { Ok(()) } else { Err(os_error(errno::NOPROTOOPT)) }
+    /// Linux's answers differ for getters and setters.
+    fn check_v6(&self, number: i32) -> io::Result<()> {
+        if self.v6 { Ok(()) } else { Err(os_error(number)) }
     }
 
     /// The device that it is bound to (`SO_BINDTODEVICE`).

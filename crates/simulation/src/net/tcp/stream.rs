@@ -98,8 +98,19 @@ impl TcpStream {
     }
 
     /// The other side's address and port.
+    ///
+    /// # Errors
+    /// `NotConnected` once the connection is over.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.peer_addr()
+        let peer = self.socket.peer_addr()?;
+        let over = Readiness::WRITE_CLOSED | Readiness::READ_CLOSED;
+        self.socket.with(|stack, _| {
+            let id = self.socket.id;
+            // Both directions also end in order; then the connection lingers, and has a peer.
+            let closed = stack.readiness(id)?.contains(over)
+                && stack.as_tcp(id)?.info().state.name() == "CLOSED";
+            if closed { Err(Error::NotConnected) } else { Ok(peer) }
+        })
     }
 
     /// Takes the error that the connection met (`SO_ERROR`).

@@ -72,9 +72,9 @@ impl UdpSocket {
     /// The traffic class (`IPV6_TCLASS`).
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for a socket of IPv4.
+    /// `EOPNOTSUPP` for a socket of IPv4.
     pub fn tclass_v6(&self) -> io::Result<u32> {
-        self.check_v6()?;
+        self.check_v6(errno::OPNOTSUPP)?;
         self.tos_v4()
     }
 
@@ -83,12 +83,13 @@ impl UdpSocket {
     /// # Errors
     /// `ENOPROTOOPT` for a socket of IPv4, `InvalidInput` for more than 255.
     pub fn set_tclass_v6(&self, tclass: u32) -> io::Result<()> {
-        self.check_v6()?;
+        self.check_v6(errno::NOPROTOOPT)?;
         self.set_tos_v4(u32::from(byte(tclass)?))
     }
 
-    fn check_v6(&self) -> io::Result<()> {
-        let refused = || io::Error::from_raw_os_error(errno::NOPROTOOPT);
+    /// Linux's answers differ for getters and setters.
+    fn check_v6(&self, number: i32) -> io::Result<()> {
+        let refused = || io::Error::from_raw_os_error(number);
         self.socket.v6.then_some(()).ok_or_else(refused)
     }
 
@@ -152,9 +153,9 @@ impl UdpSocket {
     /// Whether datagrams to groups of IPv6 loop back to this host (`IPV6_MULTICAST_LOOP`).
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for a socket of IPv4.
+    /// `EOPNOTSUPP` for a socket of IPv4.
     pub fn multicast_loop_v6(&self) -> io::Result<bool> {
-        self.check_v6()?;
+        self.check_v6(errno::OPNOTSUPP)?;
         self.group(true, |settings| settings.loops)
     }
 
@@ -163,7 +164,7 @@ impl UdpSocket {
     /// # Errors
     /// `ENOPROTOOPT` for a socket of IPv4.
     pub fn set_multicast_loop_v6(&self, on: bool) -> io::Result<()> {
-        self.check_v6()?;
+        self.check_v6(errno::NOPROTOOPT)?;
         self.set_group(true, |settings| settings.loops = on)
     }
 
@@ -183,7 +184,7 @@ impl UdpSocket {
     /// # Errors
     /// As [`join_multicast_v4`](Self::join_multicast_v4); `ENOPROTOOPT` for a socket of IPv4.
     pub fn join_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        self.check_v6()?;
+        self.check_v6(errno::NOPROTOOPT)?;
         let (group, on) = ((*multiaddr).into(), on_v6(interface));
         self.socket.with(|stack, now| stack.as_udp(self.socket.id)?.join_group(now, group, on))
     }
@@ -203,7 +204,7 @@ impl UdpSocket {
     /// # Errors
     /// `AddrNotAvailable` if it has not joined, `ENOPROTOOPT` for a socket of IPv4.
     pub fn leave_multicast_v6(&self, multiaddr: &Ipv6Addr, interface: u32) -> io::Result<()> {
-        self.check_v6()?;
+        self.check_v6(errno::NOPROTOOPT)?;
         let (group, on) = ((*multiaddr).into(), on_v6(interface));
         self.socket.with(|stack, now| stack.as_udp(self.socket.id)?.leave_group(now, group, on))
     }

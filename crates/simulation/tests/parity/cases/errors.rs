@@ -80,15 +80,17 @@ cases! {
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 
-    async fn unread_data_is_lost_with_a_reset() {
+    async fn data_before_a_reset_can_still_be_read() {
         let (mut client, mut server) = pair().await?;
-        server.write_all(b"lost").await?;
+        server.write_all(b"last").await?;
         client.readable().await?;
         server.set_zero_linger()?;
         drop(server);
         settle().await;
-        let error = client.read(&mut [0; 4]).await.unwrap_err();
+        assert_eq!(client.read(&mut [0; 8]).await?, 4);
+        let error = client.read(&mut [0; 8]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(client.read(&mut [0; 8]).await?, 0);
     }
 
     async fn a_connection_that_was_reset_has_no_peer() {

@@ -10,7 +10,7 @@ use super::{poll_once, settle, two};
 
 /// Linux's numbers.
 const ENODEV: i32 = 19;
-const ENOPROTOOPT: i32 = 92;
+const EOPNOTSUPP: i32 = 95;
 
 fn number<T>(done: io::Result<T>) -> Option<i32> {
     done.err().expect("an error").raw_os_error()
@@ -72,7 +72,7 @@ cases! {
         let (a, _) = two().await?;
         a.set_tos_v4(0x2e)?;
         assert_eq!(a.tos_v4()?, 0x2e);
-        assert_eq!(number(a.tclass_v6()), Some(ENOPROTOOPT));
+        assert_eq!(number(a.tclass_v6()), Some(EOPNOTSUPP));
         let v6 = UdpSocket::bind("[::1]:0").await?;
         v6.set_tclass_v6(0x2e)?;
         assert_eq!(v6.tclass_v6()?, 0x2e);
@@ -86,7 +86,7 @@ cases! {
         a.set_multicast_ttl_v4(7)?;
         assert_eq!((a.multicast_loop_v4()?, a.multicast_ttl_v4()?), (false, 7));
         assert_eq!(a.set_multicast_ttl_v4(256).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(number(a.multicast_loop_v6()), Some(ENOPROTOOPT));
+        assert_eq!(number(a.multicast_loop_v6()), Some(EOPNOTSUPP));
         let v6 = UdpSocket::bind("[::1]:0").await?;
         assert!(v6.multicast_loop_v6()?);
         v6.set_multicast_loop_v6(false)?;
@@ -103,7 +103,9 @@ cases! {
         let (a, _) = two().await?;
         let group = Ipv4Addr::new(239, 1, 2, 3);
         let error = a.leave_multicast_v4(group, Ipv4Addr::UNSPECIFIED).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::AddrNotAvailable) || error.raw_os_error() == Some(ENODEV));
+        // Without a route to the group, there is no device to look at.
+        let no_route = error.raw_os_error() == Some(ENODEV);
+        assert!(no_route || error.kind() == ErrorKind::AddrNotAvailable);
     }
 
     async fn an_unknown_device_is_an_error() {
