@@ -155,7 +155,8 @@ fn a_task_that_blocks_its_thread_is_found() {
     let failure = fails(|sim| {
         sim.client("client", async {
             sleep(MS).await;
-            std::thread::sleep(Duration::from_millis(500));
+            let (_send, receive) = std::sync::mpsc::channel::<()>();
+            let _ = receive.recv_timeout(Duration::from_millis(500));
             Ok(())
         });
         Ok(())
