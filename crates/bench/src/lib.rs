@@ -21,6 +21,7 @@ mod ring;
 mod rr;
 mod send;
 mod share;
+mod sim;
 mod source;
 mod stream;
 mod sys;
@@ -44,5 +45,6 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
         Bench::Port(options) => port::run(options),
+        Bench::Sim(options) => sim::run(options),
     }
 }

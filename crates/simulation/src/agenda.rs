@@ -80,7 +80,8 @@ impl Agenda {
     }
 
     /// The time of the source's first event.
-    pub(crate) fn get(&self, source: SourceId) -> Option<u64> {
+    #[cfg(test)]
+    fn get(&self, source: SourceId) -> Option<u64> {
         let place = self.sources.get(source.0 as usize)?.place;
         Some(self.heap.get(place as usize)?.at)
     }

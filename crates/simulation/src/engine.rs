@@ -25,7 +25,7 @@ use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
-use crate::time::Clock;
+use crate::time::{Clock, show};
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
@@ -106,6 +106,7 @@ impl Sim {
                 self.turns_now = 0;
             }
             world.now = at;
+            show(Some(at));
         }
         let mut hosts = Vec::new();
         loop {
@@ -184,27 +185,32 @@ impl Sim {
         self.world.lock().agenda.set(self.actions, first);
     }
 
-    /// A host's turn: its stack sends, its tasks run as long as the stack or others wake them.
+    /// A host's turn: its stack sends, its tasks run as long as the stack or others wake them. A host
+    /// whose stack nothing has touched only runs.
     fn turn(&mut self, id: HostId, mut run: bool) -> Done {
-        let mut ran = false;
+        let (mut ran, mut sent) = (false, false);
         loop {
             // What tasks said of the network counts for the packets of their run.
             self.obey_network()?;
-            let mut world = self.world.lock();
-            world.transmit(id);
-            world.collect_wakes(id);
-            let wakes = world.take_wakes();
-            let runs = world.hosts.get(id.index()).is_some_and(|host| host.paused.is_none());
-            drop(world);
+            let (wakes, paused) = {
+                let mut world = self.world.lock();
+                let Some(state) = world.hosts.get(id.index()) else { break };
+                let (touched, paused) = (state.touched, state.paused.is_some());
+                if touched {
+                    sent = true;
+                    world.transmit(id);
+                    world.collect_wakes(id);
+                }
+                (world.take_wakes(), paused)
+            };
             if wakes.is_empty() && !run {
                 break;
             }
             wakes.into_iter().for_each(std::task::Waker::wake);
-            if !runs {
+            if paused {
                 break;
             }
-            run = false;
-            ran = true;
+            (run, ran) = (false, true);
             self.run_tasks(id)?;
             self.turns_now += 1;
             if self.turns_now > MAX_TURNS_AT_ONE_TIME {
@@ -215,11 +221,13 @@ impl Sim {
                 return Err(self.failure(FailureKind::Spinning, Some(id), what));
             }
         }
-        self.check_end(id)?;
         if ran {
+            self.check_end(id)?;
             self.arm(id);
         }
-        self.world.lock().end_turn(id);
+        if sent {
+            self.world.lock().end_turn(id);
+        }
         self.obey()
     }
 
@@ -236,7 +244,7 @@ impl Sim {
         };
         let host = HostRef { id, incarnation };
         let before = Here::set(Some(Here { world: self.world.clone(), host }));
-        self.watch.begin(runtime);
+        self.watch.begin(id);
         let rest = machine.span.in_scope(|| runtime.run(local));
         let blocked = self.watch.end();
         Here::set(before);

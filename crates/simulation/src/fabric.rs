@@ -67,11 +67,6 @@ impl Fabric {
         }
     }
 
-    /// The link of every pair that has none of its own.
-    pub(crate) fn default_link(&self) -> &Link {
-        &self.default
-    }
-
     /// No packet takes less time from one host to another.
     pub(crate) fn least_latency(&self) -> Duration {
         self.least
@@ -225,11 +220,6 @@ impl Fabric {
             Stage::Between(from, to) => Some((from, to)),
             Stage::Uplink(_) | Stage::Downlink(_) => None,
         })
-    }
-
-    /// Packets that are on their way, or held.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.paths.iter().map(Path::in_flight).sum()
     }
 }
 

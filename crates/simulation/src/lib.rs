@@ -43,6 +43,8 @@ mod sim;
 mod stuck;
 pub mod time;
 mod timeline;
+#[cfg(feature = "subscriber")]
+pub mod trace;
 #[cfg(feature = "turmoil")]
 pub mod turmoil;
 mod waiters;

@@ -158,6 +158,7 @@ impl Sim {
             Ok(mut runtime) => {
                 let host = HostRef { id, incarnation };
                 runtime.start(Here { world: shared.clone(), host }, program);
+                self.watch.start(id, &runtime);
                 machine.runtime = Some(runtime);
                 machine.done = false;
                 state.running = true;

@@ -114,16 +114,6 @@ impl Path {
         !matches!(self.state, State::Up)
     }
 
-    /// Packets on the way or held.
-    pub(crate) fn in_flight(&self) -> usize {
-        let held = if let State::Held(waiting) = &self.state { waiting.len() } else { 0 };
-        self.line.in_flight() + self.released.len() + held
-    }
-
-    pub(crate) fn counters(&self) -> FaultCounters {
-        self.line.counters()
-    }
-
     /// When [`poll`](Self::poll) has work.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.released.is_empty() { self.line.poll_timeout() } else { Some(Instant::ZERO) }

@@ -92,7 +92,6 @@ impl fmt::Display for Fate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Action = 0x80,
-    Lookup = 0x81,
     Panic = 0x82,
     End = 0x83,
     Start = 0x84,
@@ -177,6 +176,13 @@ impl Recorder {
             }
             fate => self.counts.lost += u64::from(fate.is_loss()),
         }
+        tracing::trace!(
+            target: "pagewire_simulation",
+            %fate,
+            from = from.map(|host| host.0),
+            to = to.map(|host| host.0),
+            bytes = frame.len(),
+        );
         for sink in &mut self.sinks {
             sink.frame(at, fate, from, to, frame, &mut self.ledger);
         }

@@ -15,6 +15,7 @@ use crate::machine::{Machine, Software};
 use crate::panics;
 use crate::report::{Failure, FailureKind, Report};
 use crate::rng::{SimRng, split};
+use crate::time::show;
 use crate::timeline::Timeline;
 use crate::watch::Watch;
 use crate::world::{SharedWorld, World};
@@ -372,6 +373,7 @@ impl Drop for Sim {
             self.crash(HostId(id));
         }
         self.world.lock().record.end(&[]);
+        show(None);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Simulated time. `tokio::time` works as it is; here is what it does not have.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -7,6 +8,23 @@ use std::time::{Duration, SystemTime};
 use pagewire_mem::Instant;
 
 use crate::world::Here;
+
+thread_local! {
+    /// The time of the simulation that runs on this thread, for log lines: these may be written
+    /// under the world's lock.
+    static SHOWN: Cell<Option<SimTime>> = const { Cell::new(None) };
+}
+
+/// Shows this time in log lines; `None`: the simulation is over.
+pub(crate) fn show(now: Option<SimTime>) {
+    let _ = SHOWN.try_with(|shown| shown.set(now));
+}
+
+/// The time for log lines.
+#[cfg(feature = "subscriber")]
+pub(crate) fn shown() -> Option<SimTime> {
+    SHOWN.try_with(Cell::get).ok().flatten()
+}
 
 /// The wall clock of the host whose code runs: the simulation's epoch, the time since its start, and
 /// the host's skew. Outside of a simulation, the real one.

@@ -1,10 +1,11 @@
 //! A thread with a real clock that watches the simulations of this process. It never steers a run
 //! that is well: it ends one that would not end, and finds tasks that block their thread.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::HostId;
 use crate::limits::{MAX_BLOCKED, MAX_TURN, WATCH_INTERVAL};
 use crate::runtime::{HostRuntime, Stopper};
 
@@ -16,7 +17,10 @@ pub(crate) struct Watch {
     thread: i32,
     /// Milliseconds that this turn's thread was found asleep.
     asleep: AtomicU64,
-    stopper: Mutex<Option<Stopper>>,
+    /// The host whose tasks run.
+    host: AtomicUsize,
+    /// How to end the runs of each host.
+    stoppers: Mutex<Vec<Option<Stopper>>>,
 }
 
 static WATCHED: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
@@ -28,7 +32,8 @@ impl Watch {
             turn: AtomicU64::new(0),
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             asleep: AtomicU64::new(0),
-            stopper: Mutex::new(None),
+            host: AtomicUsize::new(0),
+            stoppers: Mutex::new(Vec::new()),
         });
         lock(&WATCHED).push(Arc::downgrade(&watch));
         static ONCE: Once = Once::new();
@@ -39,9 +44,19 @@ impl Watch {
         watch
     }
 
+    /// A host was started.
+    pub(crate) fn start(&self, host: HostId, runtime: &HostRuntime) {
+        let mut stoppers = lock(&self.stoppers);
+        let len = stoppers.len().max(host.index() + 1);
+        stoppers.resize(len, None);
+        if let Some(slot) = stoppers.get_mut(host.index()) {
+            *slot = Some(runtime.stopper());
+        }
+    }
+
     /// Tasks begin to run.
-    pub(crate) fn begin(&self, runtime: &HostRuntime) {
-        *lock(&self.stopper) = Some(runtime.stopper());
+    pub(crate) fn begin(&self, host: HostId) {
+        self.host.store(host.index(), Relaxed);
         self.turn.fetch_add(1, Relaxed);
     }
 
@@ -86,7 +101,8 @@ fn watch_all() {
             }
             if time - seen.since >= MAX_TURN {
                 seen.since = time;
-                if let Some(stopper) = &*lock(&watch.stopper) {
+                let host = watch.host.load(Relaxed);
+                if let Some(Some(stopper)) = lock(&watch.stoppers).get(host) {
                     stopper.stop();
                 }
             }

@@ -90,7 +90,7 @@ fn a_program_that_panics_fails_even_if_panics_are_ignored() {
 
 #[test]
 fn no_progress_says_who_waits_for_what_since_when_and_where() {
-    let failure = fails(|sim| {
+    let failure = Sim::builder().limit(150 * S).run(|sim| {
         sim.host("server", || async {
             let listener = TcpListener::bind("0.0.0.0:80").await?;
             let (_stream, _) = listener.accept().await?;
@@ -106,6 +106,7 @@ fn no_progress_says_who_waits_for_what_since_when_and_where() {
         });
         Ok(())
     });
+    let failure = failure.unwrap_err();
     says(
         &failure,
         FailureKind::NoProgress,

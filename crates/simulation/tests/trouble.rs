@@ -267,7 +267,7 @@ fn an_uplink_is_the_common_bandwidth_of_all_that_a_host_sends() {
 
 #[test]
 fn a_client_without_a_read_timeout_hangs_after_a_power_failure() {
-    let mut sim = Sim::builder().build();
+    let mut sim = Sim::builder().limit(200 * S).build();
     sim.host("server", || async {
         let listener = TcpListener::bind("0.0.0.0:80").await?;
         loop {
