@@ -156,7 +156,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         ]),
     );
     add("tcp_connection", "life", lives());
-    add("stack_frames", "talk", conversations());
+    let _ = ["stack_frames", "gateway_frames"].map(|to| add(to, "talk", conversations()));
     add("posix_calls", "program", calls::calls());
     seeds
 }
