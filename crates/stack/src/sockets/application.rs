@@ -170,6 +170,18 @@ impl Tcp<'_> {
         self.socket.conn.config()
     }
 
+    /// Whether small segments leave at once (`TCP_NODELAY`), see
+    /// [`TcpOption::NoDelay`](crate::TcpOption).
+    pub fn nodelay(&self) -> bool {
+        self.socket.conn.is_nodelay()
+    }
+
+    /// Whether acknowledgements leave at once (`TCP_QUICKACK`), see
+    /// [`TcpOption::QuickAck`](crate::TcpOption).
+    pub fn quick_ack(&self) -> bool {
+        self.socket.conn.is_quick_ack()
+    }
+
     /// Bytes not acknowledged (`SIOCOUTQ`), and among them bytes never sent (`SIOCOUTQNSD`).
     pub fn queued_send(&self) -> (usize, usize) {
         let conn = &self.socket.conn;
