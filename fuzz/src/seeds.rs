@@ -103,7 +103,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     add("cidr", "text", text_seeds::cidrs());
     add("fault_spec", "text", text_seeds::fault_specs());
     add("tcp_connection", "life", lives());
-    add("stack_frames", "talk", conversations());
+    let _ = ["stack_frames", "gateway_frames"].map(|to| add(to, "talk", conversations()));
     add("posix_calls", "program", calls::calls());
     add("dns_message", "exchange", gateway_seeds::exchanges());
     add("autoconf", "guest", gateway_seeds::guests());
