@@ -297,10 +297,7 @@ impl Line {
     }
 
     /// The capture is next to the stack, so that it shows what the stack sees.
-    pub(crate) fn around(
-        self,
-        mut device: Box<dyn Device>,
-    ) -> Result<Box<dyn Device>, Failure> {
+    pub(crate) fn around(self, mut device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
         if let Some(config) = self.fault {
             device = Box::new(Fault::new(device, config));
         }

@@ -15,9 +15,7 @@ use pagewire_device::Tap;
 use pagewire_gateway::netns::{Change, Program, ProgramError};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
-use signal_hook::consts::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
-};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use signal_hook::low_level::emulate_default_handler;

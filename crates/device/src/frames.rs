@@ -118,8 +118,13 @@ impl Frames {
     #[allow(clippy::new_ret_no_self)]
     pub fn new(config: FramesConfig) -> Result<(Self, FramesEnd), DeviceError> {
         let FramesConfig { mtu, mac, queue_frames, pool_bytes } = config;
-        let pair =
-            PairConfig { mtu, queue_frames, macs: [mac, END], offload: false, ..Default::default() };
+        let pair = PairConfig {
+            mtu,
+            queue_frames,
+            macs: [mac, END],
+            offload: false,
+            ..Default::default()
+        };
         let (ours, theirs) = Pair::new(pair)?;
         let port = PortConfig { pool_bytes, ..PortConfig::new(Medium::Ethernet) };
         let port = Port::new(port).map_err(|e| DeviceError::System {

@@ -36,7 +36,10 @@ const FORBIDDEN: [Attempt; 16] = [
     ("open_a_raw_socket", |_| open(AddressFamily::INET)),
     ("open_a_packet_socket", |_| open(AddressFamily::PACKET)),
     ("open_a_netlink_socket", |_| open(AddressFamily::NETLINK)),
-    ("open_a_unix_socket", |_| Ok(socket(AddressFamily::UNIX, SocketType::STREAM, None).map(drop)?)),
+    (
+        "open_a_unix_socket",
+        |_| Ok(socket(AddressFamily::UNIX, SocketType::STREAM, None).map(drop)?),
+    ),
     ("mount_something", |_| mount_nowhere()),
     ("enter_a_namespace", |_| enter_own_network()),
     ("become_a_user", |_| Ok(rustix::thread::set_thread_uid(rustix::process::getuid())?)),

@@ -10,7 +10,11 @@ use std::process::Command;
 use lab::{Lab, V4, V6, content, is_same, run, text};
 
 fn url(at: &str, name: &str) -> String {
-    if at.contains(':') { format!("http://[{at}]:8000/{name}") } else { format!("http://{at}:8000/{name}") }
+    if at.contains(':') {
+        format!("http://[{at}]:8000/{name}")
+    } else {
+        format!("http://{at}:8000/{name}")
+    }
 }
 
 const CURL: [&str; 4] = ["curl", "-sSg", "--max-time", "60"];
@@ -55,7 +59,9 @@ fn git_clones_from_a_server() {
     let base = format!("--base-path={}", lab.dir.display());
     let listen = format!("--listen={V4}");
     let mut daemon = lab.command("git");
-    daemon.args(["daemon", "--export-all", "--verbose", &base, &listen]).stderr(std::process::Stdio::piped());
+    daemon
+        .args(["daemon", "--export-all", "--verbose", &base, &listen])
+        .stderr(std::process::Stdio::piped());
     let mut daemon = daemon.spawn().expect("it starts");
     // It says that it is ready on standard error.
     let mut lines = std::io::BufReader::new(daemon.stderr.take().expect("piped"));
@@ -106,7 +112,8 @@ fn what_the_far_side_says_is_what_the_program_sees() {
 #[test]
 fn loopback_inside_is_the_programs_own_and_the_hosts_is_out_of_reach() {
     let Some(lab) = Lab::new("loop", &["python3", "bash"]) else { return };
-    let _server = lab.server("python3", &["-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"]);
+    let _server =
+        lab.server("python3", &["-u", "-m", "http.server", "8000", "--bind", "127.0.0.1"]);
     lab.fails(&[], &["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8000"]);
     let own = "import http.server as h, threading as t, urllib.request as u
 server = h.HTTPServer(('127.0.0.1', 8000), h.SimpleHTTPRequestHandler)
@@ -127,7 +134,8 @@ fn the_program_sees_its_own_network_and_its_own_name_server() {
     assert!(routes.contains("default via 10.0.2.2 dev pw0"), "{routes}");
     let servers = lab.inside(&[], &["cat", "/etc/resolv.conf"]);
     assert!(servers.contains("nameserver 10.0.2.2\nnameserver fd00:2::2\n"), "{servers}");
-    let other = ["--tap", "net1", "--addr", "192.0.2.1/29", "--guest", "192.0.2.4", "--mtu", "9000"];
+    let other =
+        ["--tap", "net1", "--addr", "192.0.2.1/29", "--guest", "192.0.2.4", "--mtu", "9000"];
     let links = lab.inside(&other, &["ip", "addr"]);
     for part in ["net1", "192.0.2.4/29", "mtu 9000"] {
         assert!(links.contains(part), "{part}: {links}");

@@ -59,7 +59,11 @@ impl Inbox {
         let bytes = self.frags.iter().flat_map(|frag| frag.as_slice().unwrap_or_default());
         let len = bytes.take(PREFIX).fold(0, |len: u32, byte| len << 8 | u32::from(*byte));
         let len = usize::try_from(len).map_err(|_| Malformed)?;
-        if (MIN_ETHERNET..=MAX_SOCKET_FRAME).contains(&len) { Ok(Some(len)) } else { Err(Malformed) }
+        if (MIN_ETHERNET..=MAX_SOCKET_FRAME).contains(&len) {
+            Ok(Some(len))
+        } else {
+            Err(Malformed)
+        }
     }
 
     /// Takes so many bytes off the front.

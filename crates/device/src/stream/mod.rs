@@ -264,15 +264,15 @@ impl StreamLink {
             return Read::Nothing;
         }
         self.counters.syscalls += 1;
-        let (mut got, room) =
-            match socket_sys::receive(peer.as_fd(), &mut self.writer, STREAM_READ) {
-                Ok((0, _)) => return Read::End,
-                Ok(received) => received,
-                Err(e) => {
-                    let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
-                    return if again.contains(&e.kind()) { Read::Nothing } else { Read::End };
-                }
-            };
+        let (mut got, room) = match socket_sys::receive(peer.as_fd(), &mut self.writer, STREAM_READ)
+        {
+            Ok((0, _)) => return Read::End,
+            Ok(received) => received,
+            Err(e) => {
+                let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                return if again.contains(&e.kind()) { Read::Nothing } else { Read::End };
+            }
+        };
         // A socket that had more would have filled the room.
         let drained = got < room;
         while got > 0 {

@@ -145,8 +145,7 @@ impl Netlink {
         };
         // Family, bits of destination and source, service, table, origin, scope, kind, flags.
         let family = family.as_raw() as u8;
-        let body =
-            [family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
+        let body = [family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
         let flags = NLM_F_ACK | NLM_F_CREATE_EXCL;
         let mut message = Message::new(RTM_NEWROUTE, flags, &body);
         message.attribute(RTA_GATEWAY, &octets);

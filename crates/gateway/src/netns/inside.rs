@@ -52,7 +52,9 @@ fn help(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let place = args.next()?;
     let program: Vec<OsString> = args.collect();
     let done = match (place.to_str(), program.split_first()) {
-        (Some(NEW), Some((name, args))) => become_program(&wire, name, args).map(|never| match never {}),
+        (Some(NEW), Some((name, args))) => {
+            become_program(&wire, name, args).map(|never| match never {})
+        }
         _ => {
             let id = place.to_str().and_then(|text| text.parse().ok());
             let path = || Namespace::Path(PathBuf::from(&place));
@@ -151,11 +153,7 @@ fn tap(network: &InsideNetwork) -> Result<TapParts, Stop> {
     tap.open_parts().map_err(|e| Stop::Because(e.to_string()))
 }
 
-fn send_ready(
-    wire: &Wire,
-    parts: TapParts,
-    notes: Vec<String>,
-) -> Result<(), Stop> {
+fn send_ready(wire: &Wire, parts: TapParts, notes: Vec<String>) -> Result<(), Stop> {
     let TapParts { queues, name, kernel_mac, mtu } = parts;
     let ready = Ready { name, kernel_mac, mtu, notes };
     wire.send(READY, ready.encode().as_bytes(), &queues).map_err(Stop::because("pass the tap on"))
@@ -184,7 +182,8 @@ fn allow_to_all() -> Vec<String> {
 
 fn expect_network(wire: &Wire) -> Result<InsideNetwork, Stop> {
     let text = expect(wire, NETWORK)?;
-    InsideNetwork::decode(&text).ok_or_else(|| Stop::Because("the helper is another version".into()))
+    InsideNetwork::decode(&text)
+        .ok_or_else(|| Stop::Because("the helper is another version".into()))
 }
 
 fn expect(wire: &Wire, kind: u8) -> Result<String, Stop> {

@@ -32,7 +32,8 @@ pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
     let whole = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", whole)?;
     let lines = resolvers.iter().map(|address| format!("nameserver {address}\n"));
-    let text: String = ["# by pagewire: the gateway\n".to_owned()].into_iter().chain(lines).collect();
+    let text: String =
+        ["# by pagewire: the gateway\n".to_owned()].into_iter().chain(lines).collect();
     let target = fs::canonicalize(RESOLV_CONF);
     let mut written = false;
     let mut covered: Vec<PathBuf> = Vec::new();
@@ -56,7 +57,8 @@ pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
         Ok(_) if written => Ok(Vec::new()),
         Ok(target) => replace(&target, &text).map(|()| Vec::new()),
         Err(e) => {
-            let note = format!("{RESOLV_CONF}: {e}; programs do not find the gateway's name server");
+            let note =
+                format!("{RESOLV_CONF}: {e}; programs do not find the gateway's name server");
             Ok(vec![note])
         }
     }

@@ -173,12 +173,7 @@ const ALWAYS: &[(&str, &[i64])] = &[
     ),
     (
         "interrupts of a guest of vhost-user, which are sent without waiting",
-        &[
-            libc::SYS_io_setup,
-            libc::SYS_io_submit,
-            libc::SYS_io_getevents,
-            libc::SYS_io_destroy,
-        ],
+        &[libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents, libc::SYS_io_destroy],
     ),
 ];
 

@@ -58,7 +58,8 @@ pub fn close_doors(plan: &SandboxPlan) -> SandboxReport {
 pub fn resolver_files() -> Vec<PathBuf> {
     let etc = PathBuf::from("/etc");
     let file = etc.join("resolv.conf");
-    let leads_to = std::fs::canonicalize(&file).ok().and_then(|file| Some(file.parent()?.to_owned()));
+    let leads_to =
+        std::fs::canonicalize(&file).ok().and_then(|file| Some(file.parent()?.to_owned()));
     let services = ["/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"];
     let mut all: Vec<PathBuf> = services.into_iter().map(PathBuf::from).collect();
     all.extend(leads_to.filter(|directory| *directory != etc));
