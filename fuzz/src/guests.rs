@@ -26,7 +26,7 @@ fn avail(ring: usize, index: u16, heads: &[u16]) -> Vec<u8> {
 }
 
 /// Steps of a device and its guest.
-pub(super) fn virtqueues(frame: &[u8]) -> Vec<Vec<u8>> {
+fn virtqueues(frame: &[u8]) -> Vec<Vec<u8>> {
     let len = 12 + frame.len() as u32;
     let fill = step(0, BUFFERS, &[&[0; 12], frame].concat());
     let sends = |descs: &[u8], heads: &[u16]| {
@@ -70,7 +70,7 @@ pub(super) fn virtqueues(frame: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// A front end's set-up: code, flags, what comes along, length, body.
-pub(super) fn messages() -> Vec<Vec<u8>> {
+fn messages() -> Vec<Vec<u8>> {
     let say =
         |code: u8, along: u8, body: &[u8]| [&[code, 1, along, body.len() as u8], body].concat();
     let words32 = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
@@ -121,4 +121,42 @@ pub(super) fn messages() -> Vec<Vec<u8>> {
         }
     }
     all
+}
+
+/// Pieces of a stream, each behind its length; of no length: zeros.
+fn streams(frame: &[u8]) -> Vec<Vec<u8>> {
+    let framed = |frame: &[u8]| [&(frame.len() as u32).to_be_bytes()[..], frame].concat();
+    let pieces = |stream: &[u8], size: usize| {
+        let piece = |piece: &[u8]| [&[piece.len() as u8][..], piece].concat();
+        stream.chunks(size).flat_map(piece).collect::<Vec<u8>>()
+    };
+    let both = [framed(frame), framed(frame)].concat();
+    let mut all: Vec<_> = [1, 3, 60, 255].map(|size| pieces(&both, size)).to_vec();
+    for length in [0_u32, 13, 14, 1500, 4000, 65_553, 65_554, u32::MAX] {
+        let stream = [&both[..], &length.to_be_bytes()].concat();
+        all.push([pieces(&stream, 200), vec![0, 0, 4, 1, 2, 3, 4]].concat());
+    }
+    all
+}
+
+/// Datagrams, each behind its sender and its length.
+fn datagrams(frame: &[u8]) -> Vec<Vec<u8>> {
+    let say = |who: u8, what: &[u8]| [&[who, what.len() as u8], what].concat();
+    let hello = &b"VFKT"[..];
+    vec![
+        [say(0, hello), say(0, frame), say(1, frame), say(2, frame)].concat(),
+        [say(0, frame), say(2, hello), say(2, frame), say(1, hello), say(1, frame)].concat(),
+        [say(0, hello), say(1, hello), say(0, frame), say(1, frame), say(1, b"short")].concat(),
+        [say(0, hello), say(0, hello), say(0, b""), say(0, &[7; 255])].concat(),
+    ]
+}
+
+/// Everything here: the target, a name, the inputs. `frame` is any frame.
+pub(super) fn seeds(frame: &[u8]) -> [(&'static str, &'static str, Vec<Vec<u8>>); 4] {
+    [
+        ("frames_stream", "pieces", streams(frame)),
+        ("frames_datagram", "senders", datagrams(frame)),
+        ("virtqueue", "guest", virtqueues(frame)),
+        ("vhost_messages", "front-end", messages()),
+    ]
 }

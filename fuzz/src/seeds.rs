@@ -102,6 +102,8 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     add("vhost_messages", "front-end", guests::messages());
     add("cidr", "text", text_seeds::cidrs());
     add("fault_spec", "text", text_seeds::fault_specs());
+    let guests = guests::seeds(&frame4(17, &udp(1, 53, b"question")));
+    guests.into_iter().for_each(|(target, name, inputs)| add(target, name, inputs));
     add("tcp_connection", "life", lives());
     let _ = ["stack_frames", "gateway_frames"].map(|to| add(to, "talk", conversations()));
     add("posix_calls", "program", calls::calls());
