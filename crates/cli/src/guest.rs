@@ -10,7 +10,8 @@ use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxPlan};
 use pagewire_gateway::{
-    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OwnNames, Publish, Resolver, Rules,
+    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OwnNames, Publish,
+    Resolver, Rules,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -36,7 +37,8 @@ impl GuestNetwork {
     fn tell(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
         match (self.ours.address, self.guest) {
             (IpAddr::V4(ours), IpAddr::V4(guest)) => {
-                let mut config = DhcpConfig::network(ours, self.ours.prefix)?.range(guest, guest)?;
+                let mut config =
+                    DhcpConfig::network(ours, self.ours.prefix)?.range(guest, guest)?;
                 (config.router, config.dns) = (Some(ours), vec![ours]);
                 Ok(Box::new(Dhcp::new(device, config)?))
             }
@@ -110,9 +112,8 @@ fn guest_of(ours: Network) -> Option<IpAddr> {
             IpAddr::V6(Ipv6Addr::from((u128::from(address) & mask) | u128::from(n)))
         }
     };
-    let fits = |guest: &IpAddr| {
-        *guest != ours.address && ours.contains(*guest) && is_host(ours, *guest)
-    };
+    let fits =
+        |guest: &IpAddr| *guest != ours.address && ours.contains(*guest) && is_host(ours, *guest);
     [GUEST].into_iter().chain(0..GUEST).map(nth).find(fits)
 }
 
@@ -135,7 +136,11 @@ fn is_host(network: Network, address: IpAddr) -> bool {
 }
 
 /// What the kernel inside of a namespace is told.
-pub(crate) fn inside(options: &GuestOptions, tap: &str, networks: &[GuestNetwork]) -> InsideNetwork {
+pub(crate) fn inside(
+    options: &GuestOptions,
+    tap: &str,
+    networks: &[GuestNetwork],
+) -> InsideNetwork {
     let routers: Vec<IpAddr> = networks.iter().map(|network| network.ours.address).collect();
     InsideNetwork {
         tap: tap.to_owned(),
@@ -294,7 +299,9 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
     files.current = files.maximum;
     let _ = setrlimit(Resource::Nofile, files);
     if options.no_sandbox {
-        eprintln!("pagewire: NO SANDBOX: a guest that finds a bug in this process has all its rights");
+        eprintln!(
+            "pagewire: NO SANDBOX: a guest that finds a bug in this process has all its rights"
+        );
         return;
     }
     plan.read = sandbox::resolver_files();

@@ -119,8 +119,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        end(&mut self.0);
+    }
+}
+
+/// Ends a child by a signal that `pagewire run` passes on: killed, it would leave its program behind.
+pub(crate) fn end(child: &mut Child) {
+    if let Ok(None) = child.try_wait() {
+        let pid = rustix::process::Pid::from_child(child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = child.wait();
     }
 }
 

@@ -3,9 +3,10 @@
 
 use std::process::Command;
 
-use crate::lab::{Lab, Running, V4, V6, run, text};
+use crate::lab::{Lab, Running, V4, V6, end, run, text};
 
-const NAMED: [&str; 4] = ["--name", "www.example=198.51.100.1", "--name", "six.example=2001:db8::1"];
+const NAMED: [&str; 4] =
+    ["--name", "www.example=198.51.100.1", "--name", "six.example=2001:db8::1"];
 
 /// Waits for a server that needs a moment, by a command that succeeds once it is there.
 fn until(lab: &Lab, command: &str) {
@@ -99,8 +100,7 @@ struct Ended(std::process::Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        end(&mut self.0);
     }
 }
 
