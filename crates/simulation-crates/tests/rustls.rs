@@ -106,13 +106,15 @@ fn a_session_passes_over_a_network_that_loses_packets() {
 #[test]
 fn a_certificate_expires_in_simulated_time() {
     let keys = certificate();
-    let mut sim = Sim::builder().limit(Duration::from_secs(100 * 86_400)).build();
+    // Half a minute before the certificate expires: 2026-01-31T23:59:30Z.
+    let epoch = std::time::UNIX_EPOCH + Duration::from_secs(1_769_903_970);
+    let mut sim = Sim::builder().epoch(epoch).build();
     let config = server_config(&keys);
     sim.host("server", move || server(Arc::clone(&config)));
     let config = client_config(&keys.0);
     sim.client("client", async move {
         client(Arc::clone(&config)).await?;
-        tokio::time::sleep(Duration::from_secs(60 * 86_400)).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
         let error = client(config).await.unwrap_err();
         assert!(error.to_string().contains("xpired"), "{error}");
         Ok(())
