@@ -102,22 +102,3 @@ fn a_session_passes_over_a_network_that_loses_packets() {
         sim.run().unwrap();
     }
 }
-
-#[test]
-fn a_certificate_expires_in_simulated_time() {
-    let keys = certificate();
-    // Half a minute before the certificate expires: 2026-01-31T23:59:30Z.
-    let epoch = std::time::UNIX_EPOCH + Duration::from_secs(1_769_903_970);
-    let mut sim = Sim::builder().epoch(epoch).build();
-    let config = server_config(&keys);
-    sim.host("server", move || server(Arc::clone(&config)));
-    let config = client_config(&keys.0);
-    sim.client("client", async move {
-        client(Arc::clone(&config)).await?;
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let error = client(config).await.unwrap_err();
-        assert!(error.to_string().contains("xpired"), "{error}");
-        Ok(())
-    });
-    sim.run().unwrap();
-}
