@@ -5,9 +5,11 @@
 //! them to `fuzz/target/seeds`, for a corpus made anew.
 
 mod calls;
+mod gateway_seeds;
 mod guests;
 mod packets;
 mod ring_seeds;
+mod text_seeds;
 
 use packets::*;
 
@@ -94,70 +96,17 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         add("tcp_header", name, vec![header[..20].to_vec(), header[..19].to_vec()]);
     }
     add("tap_frame", "frames", tap_frames());
+    add("frames_stream", "pieces", gateway_seeds::streams());
+    add("frames_datagram", "senders", gateway_seeds::datagrams());
     add("virtqueue", "guest", guests::virtqueues(&frame4(17, &udp(1, 53, b"question"))));
     add("vhost_messages", "front-end", guests::messages());
-    add(
-        "cidr",
-        "text",
-        texts(&[
-            "10.0.0.1/24",
-            "10.0.0.1/0",
-            "10.0.0.1/32",
-            "10.0.0.1/33",
-            "10.0.0.1",
-            "/24",
-            "fd00::1/64",
-            "fd00::1/128",
-            "fd00::1/129",
-            "::/0",
-            "::ffff:10.0.0.1/96",
-            "fe80::1%1/64",
-            "10.0.0.1/+8",
-            "10.0.0.1/ 8",
-            "256.0.0.1/8",
-            "10.0.0.1/8/8",
-            "10.0.0.1/99999999999",
-        ]),
-    );
-    add(
-        "fault_spec",
-        "text",
-        texts(&[
-            "loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,seed=7,limit=1000",
-            "on=tx,cut=yes",
-            "on=rx,cut=no",
-            "on=both",
-            "loss=100%",
-            "loss=100.0001%",
-            "loss=-1%",
-            "loss=0.00001%",
-            "loss=1%,loss=2%",
-            "delay=1s",
-            "delay=1us,jitter=1ns",
-            "delay=1h",
-            "delay=18446744073709551615s",
-            "rate=1bit",
-            "rate=18446744073709551615gbit",
-            "rate=0bit",
-            "rate=1.5mbit",
-            "limit=0",
-            "limit=18446744073709551616",
-            "seed=18446744073709551615",
-            "",
-            ",",
-            "loss",
-            "loss=",
-            "=1%",
-            "loss=1%,",
-            "loss=.5%",
-            "loss=1e3%",
-            "delay=0.1ms",
-            "rate=9kbit",
-        ]),
-    );
+    add("cidr", "text", text_seeds::cidrs());
+    add("fault_spec", "text", text_seeds::fault_specs());
     add("tcp_connection", "life", lives());
     add("stack_frames", "talk", conversations());
     add("posix_calls", "program", calls::calls());
+    add("dns_message", "exchange", gateway_seeds::exchanges());
+    add("autoconf", "guest", gateway_seeds::guests());
     seeds
 }
 

@@ -22,9 +22,13 @@ pub(crate) use rings::ring_words;
 pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
     let run: fn(&[u8]) = match target {
         "arp" => arp,
+        "autoconf" => autoconf,
         "cidr" => cidr,
+        "dns_message" => dns_message,
         "ethernet" => ethernet,
         "fault_spec" => fault_spec,
+        "frames_datagram" => frames_datagram,
+        "frames_stream" => frames_stream,
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,
@@ -53,6 +57,28 @@ pub(crate) fn tcp_header(data: &[u8]) {
         let (again, _) = TcpHeader::parse(&bytes[..emitted]).expect("what we emit, we parse");
         assert_eq!(TcpHeader { options: again.options, ..header }, again);
     }
+}
+
+/// A guest's query and a resolver's answer, the query behind its length.
+pub(crate) fn dns_message(data: &[u8]) {
+    let Some((len, rest)) = data.split_first_chunk() else { return };
+    let at = usize::from(u16::from_be_bytes(*len)).min(rest.len());
+    let (query, answer) = rest.split_at(at);
+    pagewire_gateway::fuzzing::dns_message(query, answer);
+}
+
+/// A guest's frames on a link that configures it: of each the length, how much of it is in the
+/// packet's head, and its bytes.
+pub(crate) fn autoconf(data: &[u8]) {
+    let mut rest = data;
+    let frames = std::iter::from_fn(|| {
+        let (&[high, low, head], behind) = rest.split_first_chunk()?;
+        let at = usize::from(u16::from_be_bytes([high, low])).min(behind.len());
+        let (frame, behind) = behind.split_at(at);
+        rest = behind;
+        Some((frame, usize::from(head)))
+    });
+    pagewire_gateway::fuzzing::autoconf(frames);
 }
 
 /// Ethernet headers.
@@ -93,6 +119,16 @@ pub(crate) fn udp(data: &[u8]) {
 /// Frames with their virtio header, as a tap's kernel side could write them.
 pub(crate) fn tap_frame(data: &[u8]) {
     pagewire_device::fuzzing::tap_frame(data);
+}
+
+/// A stream of frames behind their lengths, in any pieces.
+pub(crate) fn frames_stream(data: &[u8]) {
+    pagewire_device::fuzzing::frames_stream(data);
+}
+
+/// Frames as datagrams, of a peer and of others.
+pub(crate) fn frames_datagram(data: &[u8]) {
+    pagewire_device::fuzzing::frames_datagram(data);
 }
 
 /// A virtqueue that a hostile driver writes, walked between its writes.

@@ -6,6 +6,7 @@
 
 mod failure;
 mod flows;
+mod gateway;
 mod hosts;
 mod hub;
 mod idle;
@@ -45,6 +46,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
         Bench::Port(options) => port::run(options),
+        Bench::Gateway(options) => gateway::run(options),
         Bench::Sim(options) => sim::run(options),
     }
 }

@@ -22,6 +22,8 @@ Examples:
   pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
+  pagewire bench gateway --plot gateway.svg
+                                        a guest's network, beside pasta and others (root)
   pagewire bench sim                    simulated programs, beside turmoil
   pagewire bench stream --json          one object per line";
 
@@ -75,6 +77,14 @@ pub(crate) enum Bench {
     /// that passes or drops them, and written to a tap of the kernel (root).
     #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
+    /// What a guest gets through `pagewire gateway`, beside other gateways; needs root
+    ///
+    /// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
+    /// run pasta, slirp4netns and gvproxy where they are installed, and the kernel's own forwarding.
+    /// All of it is in network namespaces of its own.
+    #[command(after_long_help = GATEWAY_EXAMPLES)]
+    Gateway(GatewayOptions),
+
     /// How fast simulated programs run, beside turmoil
     ///
     /// Hosts with a program, a clock and a TCP/IP stack each, in one thread: simulated seconds and
@@ -149,6 +159,13 @@ Examples:
       frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
   pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
       two lengths by two paths, longer rounds";
+
+const GATEWAY_EXAMPLES: &str = "\
+Examples:
+  pagewire bench gateway --json
+      every engine that is there, MTU 1500 and 65520, one and eight connections
+  pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
+      ours beside pasta's, and whether the ratios are what they should be";
 
 const SIM_EXAMPLES: &str = "\
 Examples:
@@ -420,6 +437,66 @@ pub(crate) enum ReceiveMode {
     Map,
     /// By reference, whatever the alignment
     Chunks,
+}
+
+/// Engines of `pagewire bench gateway`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// `pagewire gateway` on a tap
+    Pagewire,
+    /// passt's form for namespaces
+    Pasta,
+    /// The one of rootless containers
+    Slirp4netns,
+    /// gvisor-tap-vsock, with gvforwarder as its guest's end
+    Gvproxy,
+    /// The kernel's own forwarding, without a gateway
+    Veth,
+    /// No way at all: both ends in one namespace
+    Loopback,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct GatewayOptions {
+    /// What is measured; repeatable, or with commas between [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ENGINE")]
+    pub(crate) engine: Vec<Engine>,
+
+    /// Largest IP packet that guests send and receive, in bytes: 1280 to 65520; the first is that of
+    /// connections, requests and round trips
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1500,65520",
+        value_parser = clap::value_parser!(u32).range(1280..=65_520),
+        value_name = "BYTES"
+    )]
+    pub(crate) mtu: Vec<u32>,
+
+    /// Connections side by side that move bytes; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8",
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        value_name = "N"
+    )]
+    pub(crate) flows: Vec<u16>,
+
+    /// Seconds that a round of each case lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Print our ratios to the other gateways, and which of them are as they should be
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) check: bool,
+
+    /// Draw the rates of all engines, as an SVG image
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
 }
 
 #[derive(Clone, Debug, Args)]

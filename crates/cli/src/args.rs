@@ -1,4 +1,7 @@
-//! The command line; [`pagewire_bench`] has the options of the measurements.
+//! The command line; [`guest`] has the options of the gateway, [`pagewire_bench`] those of the
+//! measurements.
+
+pub(crate) mod guest;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,6 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagewire_bench::{BenchOptions, size};
 use pagewire_device::FaultConfig;
+
+use guest::{GatewayOptions, RunOptions};
 
 use crate::limits::{
     CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
@@ -33,8 +38,12 @@ Examples:
       to a virtual machine, without privilege
   pagewire bench stream --link tap --json
 
+  pagewire run --fault 'delay=50ms,loss=1%' -- curl -O https://example.org/
+      any program on a bad line, without privilege
+
 Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted (but 0 if serve or
-proxy was asked to stop).";
+proxy was asked to stop). run: the program's, or 127 (there is no such program), 126 (it cannot be
+executed), 125 (anything else).";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -70,6 +79,24 @@ pub(crate) enum Command {
     /// with status 1.
     #[command(after_long_help = PROXY_EXAMPLES)]
     Proxy(ProxyOptions),
+    /// Run a program whose network is this process: no root, no other tool.
+    ///
+    /// The program gets user, network and mount namespaces of its own. What it sends leaves by this
+    /// process's sockets, so a capture, a bad line or a speed limit applies to all of it, and to
+    /// nothing else. Static programs too: nothing is preloaded. Its user, directory, files, terminal,
+    /// signals and exit status are as without this; Unix sockets in the file system stay in reach.
+    /// Needs a /dev/net/tun that the user may open, as most systems have.
+    #[command(after_long_help = guest::RUN_EXAMPLES)]
+    Run(RunOptions),
+    /// Be the network of a guest: a virtual machine, a container.
+    ///
+    /// What the guest sends leaves by this process's sockets: neither it nor this needs root. The guest
+    /// sees the network as this machine does: closed ports are refused, networks without a route
+    /// unreachable, silent hosts silent. It has an address by DHCP, or has it already (--netns). Says
+    /// `ready` on standard error when guests are served. An interrupt ends it; so does the loss of the
+    /// tap, with status 1.
+    #[command(after_long_help = guest::GATEWAY_EXAMPLES)]
+    Gateway(GatewayOptions),
     /// Measure, with the kernel's sockets beside it.
     ///
     /// Kernel and Pagewire take turns within one run; medians of all rounds are printed, with the

@@ -1,4 +1,5 @@
-//! The `pagewire` command: a file server, a client, a proxy, a demonstration, measurements.
+//! The `pagewire` command: a file server, a client, a proxy, a gateway for programs, a
+//! demonstration, measurements.
 //!
 //! Read [`args`] first. Each command is a module of its own name, and the measurements are a crate
 //! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].
@@ -10,12 +11,15 @@ mod args;
 mod demo;
 mod failure;
 mod fetch;
+mod gateway;
+mod guest;
 mod http;
 mod limits;
 mod lost;
 mod net;
 mod places;
 mod proxy;
+mod run;
 mod serve;
 mod signals;
 mod stream;
@@ -30,11 +34,17 @@ use args::{Cli, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    if let Some(code) = pagewire_gateway::netns::inside() {
+        return code;
+    }
+    let cli = Cli::try_parse().unwrap_or_else(|error| run::end_usage(&error));
+    let done = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Fetch(options) => fetch::run(&options),
         Command::Proxy(options) => proxy::run(&options),
+        Command::Gateway(options) => gateway::run(&options),
+        Command::Run(options) => return run::run(&options),
         Command::Bench(options) => bench(&options),
     };
     match done {

@@ -1,5 +1,7 @@
 //! From network options to a running host.
 
+use std::fs::File;
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use pagewire::stack::mtu_of_pages;
 use pagewire::{Host, LinkId};
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
-    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
+    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, Pcap, PcapConfig, Tap, VhostUser,
 };
 
 use crate::args::{NetLink, NetOptions};
@@ -271,22 +273,46 @@ pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
     })
 }
 
-/// The capture is next to the stack, so that it shows what the stack sees.
+/// The wrappers of the options around a device.
 pub(crate) fn wrap(
-    mut device: Box<dyn Device>,
+    device: Box<dyn Device>,
     options: &NetOptions,
 ) -> Result<Box<dyn Device>, Failure> {
-    if let Some(config) = options.fault {
-        device = Box::new(Fault::new(device, config));
+    Line::open(options.fault, options.pcap.as_deref())?.around(device)
+}
+
+/// What lies between a stack and its device, with the file of the capture open.
+pub(crate) struct Line {
+    fault: Option<FaultConfig>,
+    capture: Option<(File, PathBuf)>,
+}
+
+impl Line {
+    pub(crate) fn open(fault: Option<FaultConfig>, pcap: Option<&Path>) -> Result<Self, Failure> {
+        let create = |path: &Path| match File::create(path) {
+            Ok(file) => Ok((file, path.to_owned())),
+            Err(e) => Err(capture_failure(path, &e)),
+        };
+        Ok(Self { fault, capture: pcap.map(create).transpose()? })
     }
-    if let Some(path) = &options.pcap {
-        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let config = PcapConfig { epoch, ..PcapConfig::default() };
-        let failed =
-            |e: std::io::Error| Failure::because(format!("--pcap {}", path.display()), reason(&e));
-        device = Box::new(Pcap::create(device, path, config).map_err(failed)?);
+
+    /// The capture is next to the stack, so that it shows what the stack sees.
+    pub(crate) fn around(self, mut device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
+        if let Some(config) = self.fault {
+            device = Box::new(Fault::new(device, config));
+        }
+        if let Some((file, path)) = self.capture {
+            let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            let config = PcapConfig { epoch, ..PcapConfig::default() };
+            let capture = Pcap::new(device, file, config);
+            device = Box::new(capture.map_err(|e| capture_failure(&path, &e))?);
+        }
+        Ok(device)
     }
-    Ok(device)
+}
+
+fn capture_failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::because(format!("--pcap {}", path.display()), reason(error))
 }
 
 /// What `--dhcp` asks for, over the network of the first IPv4 address; clients get our router.
@@ -320,14 +346,14 @@ fn dhcp_config(
 }
 
 /// An address with its network.
-#[derive(Clone, Copy, Debug)]
-struct Network {
-    address: IpAddr,
-    prefix: u8,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix: u8,
 }
 
 impl Network {
-    fn contains(&self, other: IpAddr) -> bool {
+    pub(crate) fn contains(&self, other: IpAddr) -> bool {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => (u128::from(u32::from(ip)) << 96, 32),
             IpAddr::V6(ip) => (u128::from(ip), 128),
@@ -338,7 +364,7 @@ impl Network {
     }
 }
 
-fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
+pub(crate) fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
     let parse = |text: &String| {
         let hint = "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64";
         let failed = |()| Failure::misused(format!("{option} {text}"), hint);

@@ -508,3 +508,48 @@ fn with_root_bench_send_over_a_tap_copies_nothing_of_its_own() {
         assert!(lines.iter().all(|l| l["receiver"] == "kernel"), "{lines:?}");
     }
 }
+
+#[test]
+fn with_root_bench_gateway_prints_every_engine_with_its_fields_and_draws_them() {
+    if !can(&[Need::Tap, Need::Program("ip"), Need::Program("pasta"), Need::Program("slirp4netns")])
+    {
+        return;
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let image = place.path().join("gateway.svg");
+    let engines = ["pagewire", "pasta", "slirp4netns", "veth", "loopback"];
+    let rows = bench(&[
+        "gateway",
+        "--engine",
+        &engines.join(","),
+        "--mtu",
+        "1500",
+        "--flows",
+        "1",
+        "--seconds",
+        "0.05",
+        "--plot",
+        image.to_str().expect("text"),
+    ]);
+    let number =
+        |row: &BTreeMap<String, Value>, field: &str| row.get(field).and_then(Value::as_f64);
+    for engine in engines {
+        let own: Vec<_> = rows.iter().filter(|row| row["engine"] == engine).collect();
+        // Out, in, and one for all the rest.
+        assert_eq!(own.len(), 3, "{engine}: {rows:?}");
+        let is_process = !matches!(engine, "veth" | "loopback");
+        for (row, direction) in own.iter().zip(["out", "in"]) {
+            assert_eq!((&row["direction"], &row["mtu"]), (&direction.into(), &1500.into()));
+            assert!(number(row, "gbit_per_s") > Some(0.0), "{row:?}");
+            assert_eq!(row.contains_key("cpu_s_per_gib"), is_process, "{row:?}");
+        }
+        for field in ["connections_per_s", "requests_per_s", "rtt_us_p50", "udp_rtt_us_p50"] {
+            assert!(number(own[2], field) > Some(0.0), "{field}: {:?}", own[2]);
+        }
+        for field in ["rss_bytes", "rss_bytes_1000_idle"] {
+            assert_eq!(number(own[2], field) > Some(0.0), is_process, "{field}: {:?}", own[2]);
+        }
+    }
+    let image = fs::read_to_string(image).expect("the image");
+    assert!(engines.iter().all(|engine| image.contains(&format!(">{engine}<"))), "{image}");
+}

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagewire_testing::Need;
 use sha2::{Digest, Sha256};
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
@@ -89,6 +90,32 @@ done
 echo "= came back"
 "#;
 
+/// What a guest of the gateway does: a download and an upload of its content, and its failures.
+const THROUGH_GATEWAY: &str = r#"
+fail() { echo "= failed: $1"; exit 1; }
+dhcp eth0 || fail "no address by DHCP"
+wget -q -O /tmp/big http://198.51.100.1:8000/big || fail "no download"
+set -- $(sha256sum /tmp/big)
+echo "= sum $1"
+nc 198.51.100.1 9000 </tmp/big >/dev/null || fail "no upload"
+echo "= sent"
+wget -q -O /dev/null http://198.51.100.1:9/ && fail "a closed port is open"
+wget -q -O /dev/null http://127.0.0.1:8000/ && fail "loopback leads out"
+echo "= done"
+"#;
+
+/// Receives what one client sends, and prints its sum.
+const RECEIVER: &str = "
+import hashlib, socket
+listener = socket.create_server(('198.51.100.1', 9000))
+print('ready', flush=True)
+client, _ = listener.accept()
+sum = hashlib.sha256()
+while data := client.recv(1 << 20):
+    sum.update(data)
+client.close()
+print(sum.hexdigest(), flush=True)";
+
 /// A child that ends with the test.
 struct Running(Child);
 
@@ -137,12 +164,16 @@ struct Guest {
 
 impl Guest {
     fn boot(dir: &Path, socket: &Path, queues: u8, text: &str) -> Self {
+        Self::boot_behind("--vhost-user", dir, socket, queues, text)
+    }
+
+    fn boot_behind(link: &str, dir: &Path, socket: &Path, queues: u8, text: &str) -> Self {
         let script = dir.join("script");
         fs::write(&script, text.replace("FRAMES", &FRAMES.to_string())).expect("room");
         let mut process = Command::new(BOOT)
             .args(["--timeout", &LIMIT.as_secs().to_string()])
             .args(["--queues", &queues.to_string()])
-            .arg("--vhost-user")
+            .arg(link)
             .args([socket, &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -397,6 +428,83 @@ fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
     assert_eq!(counter(&report, "sessions"), 1, "the guest's driver was never cut off: {report}");
     assert!(!report.contains(" bad_"), "nothing that only liars do: {report}");
     assert_eq!(counter(&report, "connected"), 2, "{report}");
+}
+
+/// A network namespace with an address that is not its loopback's, gone on drop.
+struct Netns(String);
+
+impl Netns {
+    fn new() -> Self {
+        let netns = Self(format!("pw-guest-{}", std::process::id()));
+        let ip = |args: &[&str]| {
+            let status = Command::new("ip").args(args).status().expect("iproute2 is installed");
+            assert!(status.success(), "ip {args:?}");
+        };
+        ip(&["netns", "add", &netns.0]);
+        ip(&["-n", &netns.0, "link", "set", "lo", "up"]);
+        ip(&["-n", &netns.0, "addr", "add", "198.51.100.1/32", "dev", "lo"]);
+        netns
+    }
+
+    /// A program in there, once it has said its first line on this output.
+    fn start(&self, program: &[&str], on_error: bool) -> (Running, Box<dyn BufRead>) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0]).args(program);
+        command.stdout(Stdio::piped());
+        if on_error {
+            command.stderr(Stdio::piped());
+        }
+        let mut child = Running(command.spawn().expect("it starts"));
+        let mut lines: Box<dyn BufRead> = match child.0.stderr.take() {
+            Some(said) => Box::new(BufReader::new(said)),
+            None => Box::new(BufReader::new(child.0.stdout.take().expect("piped"))),
+        };
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("a line");
+        assert!(!first.is_empty(), "{program:?} ended without a word");
+        (child, lines)
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_debian_guest_reaches_the_network_through_the_gateway_over_either_socket() {
+    let needs = [Need::Root, Need::Program("ip"), Need::Program("python3")];
+    if !pagewire_testing::can(&needs) || !can_boot() {
+        return;
+    }
+    let dir = Dir(std::env::temp_dir().join(format!("pw-gateway-{}", std::process::id())));
+    fs::create_dir_all(&dir.0).expect("a directory");
+    let sum = write_file(&dir.0.join("big"), FILE);
+    let netns = Netns::new();
+    let www = dir.0.to_str().expect("text");
+    let server = ["python3", "-u", "-m", "http.server", "8000", "-d", www, "--bind", "0.0.0.0"];
+    let (_server, _) = netns.start(&server, false);
+    for (link, card) in [("stream", "--stream"), ("vhost-user", "--vhost-user")] {
+        let (_receiver, mut received) = netns.start(&["python3", "-c", RECEIVER], false);
+        let socket = dir.0.join(link);
+        let at = socket.to_str().expect("text");
+        let gateway = [PAGEWIRE, "gateway", "--link", link, "--socket", at];
+        let (mut gateway, mut said) = netns.start(&gateway, true);
+        let mut guest = Guest::boot_behind(card, &dir.0, &socket, 1, THROUGH_GATEWAY);
+        assert_eq!(guest.hear("sum"), sum, "what it downloaded over {link}");
+        guest.hear("sent");
+        let mut line = String::new();
+        received.read_line(&mut line).expect("a sum");
+        assert_eq!(line.trim(), sum, "what it uploaded over {link}");
+        guest.hear("done");
+        guest.ends_well();
+        let pid = rustix::process::Pid::from_child(&gateway.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal");
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("text");
+        assert!(gateway.0.wait().expect("it ends").success(), "{rest}");
+    }
 }
 
 #[test]

@@ -82,6 +82,9 @@ pub const DHCP_MAX_LEASES: usize = 256;
 /// Answers of a DHCP server that wait for room in the device; further requests are not answered.
 pub const DHCP_MAX_ANSWERS: usize = 64;
 
+/// Resolvers sent to clients of DHCP; the C library takes three.
+pub const DHCP_MAX_RESOLVERS: usize = 3;
+
 /// Bytes of a DHCP request's frame: Ethernet's usual MTU. RFC 2131 has clients stay below 576.
 pub const DHCP_MAX_FRAME: usize = 14 + 1500;
 
@@ -96,3 +99,36 @@ pub const DHCP_REST_TIME: core::time::Duration = core::time::Duration::from_secs
 
 /// Refused frames that a tap keeps for their senders: those between two calls. Of more, the newest.
 pub const TAP_REFUSED_FRAMES: usize = 256;
+
+/// Bytes of the longest frame of a link over a socket: Ethernet, one VLAN tag, the longest IP packet.
+pub const MAX_SOCKET_FRAME: usize = MAX_LINK_HEADER + MAX_MTU;
+
+/// Bytes that one call receives from a stream: 43 frames of Ethernet's usual MTU, whose pages stay
+/// in the cache until the stack has seen them.
+pub const STREAM_READ: usize = 64 << 10;
+
+/// Frames that one call sends to a stream, and that one turn sends by datagrams.
+pub const SOCKET_BURST: usize = 64;
+
+/// Pieces of memory that one call sends: Linux's `IOV_MAX`.
+pub const MAX_SEND_VECTORS: usize = 1024;
+
+/// Runs of pages that one call receives into, as many as a packet has fragments.
+pub const MAX_RECEIVE_RUNS: usize = pagewire_mem::MAX_FRAGS;
+
+/// Memory to receive into over a socket, in bytes, by default; touched only as far as used.
+pub const SOCKET_POOL_BYTES: usize = 16 << 20;
+
+/// Least memory to receive into over a socket, in bytes: many of the longest frames.
+pub const SOCKET_MIN_POOL_BYTES: usize = 1 << 20;
+
+/// Bytes that a socket buffers for its guest, as a wish: what gvproxy asks for, some 4,600 frames.
+pub const SOCKET_SEND_BUFFER: usize = 7 << 20;
+
+/// How long a link over a socket waits until it looks again for free pages, or for room in a socket
+/// whose room is not announced.
+pub const SOCKET_RETRY: core::time::Duration = core::time::Duration::from_micros(250);
+
+/// Frames that each direction of [`Frames`](crate::Frames) holds by default: a millisecond of
+/// 12 Gbit/s in frames of Ethernet's usual MTU.
+pub const FRAMES_QUEUE: usize = 1024;

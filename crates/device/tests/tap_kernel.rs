@@ -415,3 +415,49 @@ fn each_queue_of_several_sends_and_receives() {
         }
     });
 }
+
+#[test]
+fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_here() {
+    in_namespace(|| {
+        // A thread with a namespace of its own makes it, and stays to say what is there.
+        let (parts, made) = std::sync::mpsc::channel();
+        let (done, end) = std::sync::mpsc::channel::<()>();
+        let maker = thread::spawn(move || {
+            support::leave_namespace();
+            pagewire_device::tap::loopback_up().unwrap();
+            let builder = Tap::builder()
+                .name("pwtest1")
+                .host_addresses(["10.77.0.1/24", "fd77::1/64"])
+                .host_gateway("10.77.0.2".parse().unwrap())
+                .host_gateway("fd77::2".parse().unwrap());
+            parts.send(builder.open_parts().unwrap()).unwrap();
+            let shown = |args: [&str; 4]| {
+                let output = Command::new("ip").args(args).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            };
+            let v4 = shown(["-4", "route", "show", "default"]);
+            assert!(v4.contains("via 10.77.0.2 dev pwtest1"), "{v4}");
+            let v6 = shown(["-6", "route", "show", "default"]);
+            assert!(v6.contains("via fd77::2 dev pwtest1"), "{v6}");
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let _ = end.recv();
+        });
+        let parts = made.recv().unwrap();
+        assert!(!exists("pwtest1"), "it is not here");
+        assert!(parts.queues.len() > 1, "it has queues for bulk flows");
+        let tap = Tap::builder().adopt(parts).unwrap();
+        assert_eq!((tap.name(), tap.capabilities().mtu), ("pwtest1", 1500));
+        let (me, peer) = ends(&tap, false);
+        let mut link = Link::new(tap);
+        // The kernel there answers a ping.
+        let ping = [8, 0, 0xf7, 0xfc, 0, 1, 0, 2];
+        link.send(datagram(me, peer, 1, &ping));
+        let answer = link.wait(&me, |packet| carries(packet, 1));
+        assert_eq!(all_bytes(&answer)[34], 0);
+        // Its queues can be attached from here, and given memory.
+        assert!(link.tap.steering().unwrap().queues() > 1);
+        drop(done);
+        maker.join().unwrap();
+    });
+}

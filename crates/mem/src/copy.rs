@@ -39,11 +39,15 @@ pub enum CopyReason {
     DeviceTx,
     /// At the device's boundary, receiving: the kernel copies into our pages.
     DeviceRx,
+    /// At the boundary to a kernel's socket, sending: the kernel copies out of our pages.
+    SocketTx,
+    /// At the boundary to a kernel's socket, receiving: the kernel copies into our pages.
+    SocketRx,
 }
 
 impl CopyReason {
     /// All reasons, in the order of the ledger.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::AppWrite,
         Self::AppRead,
         Self::SmallSegment,
@@ -57,6 +61,8 @@ impl CopyReason {
         Self::Misplaced,
         Self::DeviceTx,
         Self::DeviceRx,
+        Self::SocketTx,
+        Self::SocketRx,
     ];
 
     /// Name in reports, in snake case.
@@ -75,12 +81,15 @@ impl CopyReason {
             Self::Misplaced => "misplaced",
             Self::DeviceTx => "device_tx",
             Self::DeviceRx => "device_rx",
+            Self::SocketTx => "socket_tx",
+            Self::SocketRx => "socket_rx",
         }
     }
 
-    /// Whether the stack made the copy itself; `false` for copies at a device's boundary.
+    /// Whether the stack made the copy itself; `false` for copies at the boundary of a device, or of a
+    /// kernel's socket.
     pub const fn is_ours(self) -> bool {
-        !matches!(self, Self::DeviceTx | Self::DeviceRx)
+        !matches!(self, Self::DeviceTx | Self::DeviceRx | Self::SocketTx | Self::SocketRx)
     }
 }
 
@@ -111,7 +120,7 @@ impl CopyLedger {
         CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }
 
-    /// Notes a copy that somebody else made: the kernel at a device's boundary.
+    /// Notes a copy that somebody else made: the kernel, at the boundary of a device or a socket.
     pub fn note(&mut self, reason: CopyReason, bytes: usize) {
         if let Some(n) = self.bytes.get_mut(reason as usize) {
             *n += bytes as u64;

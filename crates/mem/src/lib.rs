@@ -56,4 +56,4 @@ pub use release::{Deferral, Panicked};
 pub use reports::{Completed, CompletionQueue, Reports, Returned, Returns};
 pub use reserved::Reserved;
 pub use words::SharedWords;
-pub use writer::PageWriter;
+pub use writer::{PageWriter, Spare};

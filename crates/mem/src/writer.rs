@@ -177,6 +177,22 @@ impl PageWriter {
         })
     }
 
+    /// The first `max` spare bytes, for code that fills them; commit what it has filled.
+    pub fn spare_of(&mut self, max: usize) -> Spare<'_> {
+        let len = self.spare_runs().map(|(_, len)| len).sum::<usize>().min(max);
+        Spare { writer: self, len }
+    }
+
+    /// Commits the first `n` spare bytes, run by run, as fragments.
+    pub fn commit_all(&mut self, n: usize) -> impl Iterator<Item = Frag> + '_ {
+        let mut left = n;
+        core::iter::from_fn(move || {
+            let frag = self.commit(left);
+            left -= frag.len();
+            (!frag.is_empty()).then_some(frag)
+        })
+    }
+
     /// The first `n` spare bytes, run by run: to read what a device has just written there, before
     /// it is committed or overwritten. Ends where others may write the pool.
     pub fn spare_bytes(&self, n: usize) -> impl Iterator<Item = &[u8]> + '_ {
@@ -278,6 +294,55 @@ impl PageWriter {
     /// Whether others may write the spare bytes.
     fn access(&self) -> Access {
         self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
+    }
+}
+
+/// Free pages that are lent to be filled: made for one system call that reads into them.
+///
+/// Nobody else reads or writes the bytes while this lives. Others than the borrower may have access
+/// where the region is [shared](Access::Shared), so there is no `&mut [u8]`.
+#[derive(Debug)]
+pub struct Spare<'a> {
+    writer: &'a mut PageWriter,
+    len: usize,
+}
+
+impl Spare<'_> {
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address and length of each run, to be filled in this order. The addresses are valid while
+    /// this lives.
+    pub fn runs(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
+        let mut left = self.len;
+        self.writer.spare_runs().map_while(move |(at, len)| {
+            let len = len.min(left);
+            left -= len;
+            (len > 0).then_some((at, len))
+        })
+    }
+
+    /// Copies `src` to the front, as far as there is room, and returns how many bytes: for what is
+    /// in memory already.
+    pub fn put(&mut self, src: &[u8], ledger: &mut CopyLedger, reason: CopyReason) -> usize {
+        let mut left = src;
+        for (at, len) in self.runs() {
+            let Some((now, later)) = left.split_at_checked(len.min(left.len())) else { break };
+            // SAFETY: the run is valid for `len >= now.len()` bytes, `now` is a live slice of its
+            // length; this copy bears writers and overlap.
+            unsafe {
+                copy_payload(at, now.as_ptr(), now.len(), Access::Shared, ledger, reason);
+            }
+            left = later;
+        }
+        src.len() - left.len()
     }
 }
 

@@ -27,9 +27,9 @@ pub struct Datagram {
 
 impl From<UdpMessage> for Datagram {
     fn from(message: UdpMessage) -> Self {
-        let UdpMessage { payload, from, to, link, segment } = message;
+        let UdpMessage { payload, from, to, link, segment, .. } = message;
         let payload = Chunks::new(payload.into_vec(), pagewire_mem::Held::default());
-        Self { payload, from, to, link, segment }
+        Self { payload, from, to: to.ip(), link, segment }
     }
 }
 
@@ -68,7 +68,8 @@ impl UdpSocket {
         to: Option<SocketAddr>,
     ) -> io::Result<usize> {
         let data = data.into();
-        let target = UdpTarget { remote: to, source: Some(source), ..UdpTarget::default() };
+        let source = Some(SocketAddr::new(source, 0));
+        let target = UdpTarget { remote: to, source, ..UdpTarget::default() };
         self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), target))
     }
 }

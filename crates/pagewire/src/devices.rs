@@ -22,8 +22,11 @@ pub(crate) struct Devices {
     pub(crate) rx: VecDeque<PacketBuf>,
     /// Frames that a device has just refused.
     pub(crate) refused: VecDeque<PacketBuf>,
-    /// Duplicates of the devices' descriptors, to wait on without the lock.
+    /// Duplicates of the devices' descriptors, then of the services', to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
+    /// Those of the services, and whether one has a descriptor that cannot be waited on.
+    services: Vec<Arc<OwnedFd>>,
+    services_polled: bool,
     /// Counts of the devices that were there until the end.
     last: Vec<LinkStats>,
 }
@@ -60,6 +63,8 @@ impl Devices {
             rx: VecDeque::with_capacity(RECEIVE_BURST),
             refused: VecDeque::new(),
             fds: Arc::new([]),
+            services: Vec::new(),
+            services_polled: false,
             last: Vec::new(),
         }
     }
@@ -107,7 +112,18 @@ impl Devices {
     }
 
     pub(crate) fn gather_fds(&mut self) {
-        self.fds = self.all.iter().filter_map(|link| link.fd.clone()).collect();
+        let devices = self.all.iter().filter_map(|link| link.fd.clone());
+        self.fds = devices.chain(self.services.iter().cloned()).collect();
+    }
+
+    /// Waits on these descriptors, too.
+    pub(crate) fn wait_on_services(
+        &mut self,
+        fds: impl Iterator<Item = Arc<OwnedFd>>,
+        polled: bool,
+    ) {
+        (self.services, self.services_polled) = (fds.collect(), polled);
+        self.gather_fds();
     }
 
     pub(crate) fn are_all_lost(&self) -> bool {
@@ -150,14 +166,14 @@ impl Devices {
         self.all.iter_mut().filter(|link| !link.lost).for_each(|link| link.device.disarm());
     }
 
-    /// The descriptors of the devices, to wait on without the lock.
+    /// The descriptors of the devices and services, to wait on without the lock.
     pub(crate) fn fds(&self) -> Arc<[Arc<OwnedFd>]> {
         Arc::clone(&self.fds)
     }
 
-    /// Whether a device never had a descriptor to wait on.
+    /// Whether a device or service has no descriptor to wait on.
     pub(crate) fn are_polled(&self) -> bool {
-        self.all.iter().any(|link| link.polled && !link.lost)
+        self.services_polled || self.all.iter().any(|link| link.polled && !link.lost)
     }
 
     /// Steering rules, of the first device that has any.

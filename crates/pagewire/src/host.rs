@@ -1,6 +1,5 @@
 //! A host: one stack on its devices.
 
-use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +20,7 @@ use crate::exit;
 use crate::handle::Handle;
 use crate::inside::{self, Call};
 use crate::link::Link;
-use crate::service::{Attached, Service};
+use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::stats::Stats;
@@ -58,6 +57,7 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<String>,
     links: Vec<Link>,
+    transparent: bool,
     ip_forwarding: bool,
     reverse_path_check: bool,
     pool_bytes: Option<usize>,
@@ -81,6 +81,7 @@ impl Host {
             addresses: Vec::new(),
             gateways: Vec::new(),
             links: Vec::new(),
+            transparent: false,
             ip_forwarding: false,
             reverse_path_check: true,
             pool_bytes: None,
@@ -174,7 +175,8 @@ impl Host {
         worked
     }
 
-    /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn).
+    /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn). For hosts
+    /// started with [`Builder::manual`].
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;
@@ -252,10 +254,22 @@ impl Host {
         self.attach_as(Box::new(service), false);
     }
 
-    /// As [`attach`](Self::attach); `ours`: the service is part of this crate.
-    pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let attached = Attached { service, ours, dead: Cell::new(false) };
-        self.shared().work(|inner, _| inner.services.push(attached));
+    /// As [`attach`](Self::attach); `ours`: the service is part of this project, and its panic a bug
+    /// that ends the host.
+    #[doc(hidden)]
+    pub fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
+        let attached = Attached::new(service, ours);
+        self.shared().work(|inner, _| {
+            inner.services.push(attached);
+            inner.note_services();
+        });
+        // The driver does not wait on its descriptor yet.
+        self.shared().kick();
+    }
+
+    /// What wakes this host's driver from other threads, for services that get work from there.
+    pub fn waker(&self) -> HostWaker {
+        HostWaker(Arc::clone(&self.shared().wake))
     }
 
     /// Whether a connection belongs to this host.
@@ -308,7 +322,8 @@ impl Host {
     ///
     /// The drop of a host and its sockets does the same, and so does the end of the process (when
     /// `main` returns or panics, and at [`std::process::exit`]), within
-    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting.
+    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting,
+    /// so a program that handles signals should end by `exit`.
     /// The drop of a host without a driver ([`Builder::manual`]) only resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
@@ -426,6 +441,29 @@ impl Builder {
         self
     }
 
+    /// Whether every unicast address counts as ours on the first link: as the destination of what comes
+    /// in, and as the source of what leaves
+    /// ([`LinkConfig::transparent`](pagewire_stack::LinkConfig::transparent)); off by default. A
+    /// [`Service`] takes connections to all addresses by
+    /// [`Stack::listen_every`](pagewire_stack::Stack::listen_every).
+    ///
+    /// ```
+    /// use pagewire::{Host, Pair};
+    ///
+    /// let (left, right) = Pair::new(Default::default())?;
+    /// let gateway = Host::builder().device(left).address("10.0.0.1/24").transparent(true).start()?;
+    /// let guest = Host::builder().device(right).address("10.0.0.2/24").gateway("10.0.0.1").start()?;
+    ///
+    /// let listener = gateway.listen("0.0.0.0:80")?;
+    /// let stream = guest.connect("192.0.2.1:80")?; // the gateway answers for every address
+    /// assert_eq!(listener.accept()?.0.local_addr()?, stream.peer_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn transparent(mut self, on: bool) -> Self {
+        self.transparent = on;
+        self
+    }
+
     /// Whether packets for other hosts are forwarded between links, by reference (Linux's
     /// `ip_forward`); off by default.
     ///
@@ -477,7 +515,8 @@ impl Builder {
     }
 
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
-    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`.
+    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
+    /// its own does not count there.
     pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
         self.zerocopy_memory = Some(bytes);
         self
@@ -523,7 +562,7 @@ impl Builder {
     }
 
     /// Starts no driver thread: the caller drives with [`Host::turn`], and blocking calls drive
-    /// while they wait. For one thread at a time.
+    /// while they wait. For one thread at a time: the turns of the first wake no second waiter.
     pub fn manual(mut self) -> Self {
         self.manual = true;
         self
@@ -545,6 +584,7 @@ impl Builder {
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
         config.links = self.links.iter().map(Link::config).collect::<Result<_, _>>()?;
+        config.transparent = self.transparent;
         config.ip_forwarding = self.ip_forwarding;
         config.reverse_path_check = self.reverse_path_check;
         config.tcp = self.tcp;

@@ -83,7 +83,8 @@
 //! device queue, use several cores.
 //!
 //! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`] is
-//! a program without a thread, which the host calls when something happens.
+//! a program without a thread, which the host calls when something happens, also on descriptors of its
+//! own ([`Service::wait_fd`]).
 //!
 //! # The end
 //!
@@ -160,7 +161,7 @@ pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use proxy::Proxy;
-pub use service::Service;
+pub use service::{HostWaker, Service};
 pub use shared::leave::ShutdownReport;
 pub use stats::{LinkStats, Stats};
 pub use tcp::{Incoming, TcpListener, TcpStream};

@@ -25,6 +25,7 @@ pub struct Link {
     addresses: Vec<String>,
     gateways: Vec<String>,
     routes: Vec<(String, String)>,
+    transparent: bool,
 }
 
 impl Link {
@@ -35,7 +36,8 @@ impl Link {
 
     /// As [`new`](Self::new), with the device chosen at run time.
     pub fn boxed(device: Box<dyn Device>) -> Self {
-        Self { device, addresses: Vec::new(), gateways: Vec::new(), routes: Vec::new() }
+        let (addresses, gateways, routes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { device, addresses, gateways, routes, transparent: false }
     }
 
     /// Adds an address of the host on this link, with the prefix length of its network: `"10.77.1.2/24"` or
@@ -57,10 +59,18 @@ impl Link {
         self
     }
 
+    /// Whether every unicast address counts as ours on this link, see
+    /// [`Builder::transparent`](crate::Builder::transparent).
+    pub fn transparent(mut self, on: bool) -> Self {
+        self.transparent = on;
+        self
+    }
+
     /// The link's settings for the stack.
     pub(crate) fn config(&self) -> Result<LinkConfig, StartError> {
         let addresses = parse_all::<Cidr>(&self.addresses)?;
         let mut config = LinkConfig::new(self.device.capabilities().clone(), addresses);
+        config.transparent = self.transparent;
         config.gateways = parse_all::<IpAddr>(&self.gateways)?;
         for (network, gateway) in &self.routes {
             config.routes.push((parse(network)?, parse(gateway)?));

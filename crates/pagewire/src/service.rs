@@ -1,6 +1,8 @@
 //! Programs that run inside a host.
 
 use std::cell::Cell;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{Event, Stack};
@@ -12,6 +14,10 @@ use crate::contain::{Panics, contain};
 /// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that
 /// host; it gets the stack instead. A service that panics is dropped
 /// ([`Stats::contained`](crate::Stats::contained)).
+///
+/// A service that works with descriptors of the kernel gathers them in an epoll, and returns that from
+/// [`wait_fd`](Self::wait_fd): the driver sleeps on it beside the devices. [`poll`](Self::poll) then
+/// asks the epoll, once in each turn.
 pub trait Service: Send {
     /// Handles events of any socket of the host, or the time of [`poll_timeout`](Self::poll_timeout).
     /// Events report changes: continue with a socket until it returns `WouldBlock`.
@@ -21,17 +27,57 @@ pub trait Service: Send {
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
+
+    /// A descriptor that is readable while [`poll`](Self::poll) would return `true`. Asked once, when
+    /// the service is attached.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Asked once in each turn of the host: whether [`turn`](Self::turn) has something to do although
+    /// there is no event, and nothing is due. As long as it says so, the driver does not sleep.
+    fn poll(&mut self) -> bool {
+        false
+    }
 }
 
 /// A service, and whether it is part of this crate: then its panics are not contained.
 pub(crate) struct Attached {
     pub(crate) service: Box<dyn Service>,
     pub(crate) ours: bool,
-    /// Its `poll_timeout` panicked: it has no further turn.
+    /// Its `poll_timeout` or `poll` panicked: it has no further turn.
     pub(crate) dead: Cell<bool>,
+    /// A duplicate of its descriptor.
+    pub(crate) fd: Option<Arc<OwnedFd>>,
+    /// There was no descriptor left for that: it is asked again and again.
+    pub(crate) polled: bool,
 }
 
 impl Attached {
+    pub(crate) fn new(service: Box<dyn Service>, ours: bool) -> Self {
+        let fd = service.wait_fd().map(|fd| fd.try_clone_to_owned());
+        if let Some(Err(error)) = &fd {
+            tracing::warn!(%error, "a service's descriptor cannot be duplicated: it is polled");
+        }
+        let (polled, dead) = (matches!(fd, Some(Err(_))), Cell::new(false));
+        Self { service, ours, dead, fd: fd.and_then(Result::ok).map(Arc::new), polled }
+    }
+
+    /// Whether it wants a turn; after a panic it does, which ends it.
+    pub(crate) fn poll(&mut self, panics: &Panics) -> bool {
+        let Self { service, ours, dead, .. } = self;
+        if *ours {
+            return service.poll();
+        }
+        if dead.get() {
+            return true;
+        }
+        contain(&panics.services, "a service", || service.poll()).unwrap_or_else(|| {
+            dead.set(true);
+            true
+        })
+    }
+
     /// Takes a turn; `false`: the service panicked and is over.
     pub(crate) fn turn(
         &mut self,
@@ -40,7 +86,7 @@ impl Attached {
         events: &[Event],
         panics: &Panics,
     ) -> bool {
-        let Self { service, ours, dead } = self;
+        let Self { service, ours, dead, .. } = self;
         if *ours {
             service.turn(now, stack, events);
             return true;
@@ -64,5 +110,19 @@ impl Attached {
             self.dead.set(true);
             Some(Instant::ZERO)
         })
+    }
+}
+
+/// Wakes the driver of a host from any thread: it takes a turn, in which it
+/// [polls](Service::poll) the services. See [`Host::waker`](crate::Host::waker). Does not keep the host
+/// alive.
+#[derive(Clone, Debug)]
+pub struct HostWaker(pub(crate) Arc<OwnedFd>);
+
+impl HostWaker {
+    /// Wakes it.
+    pub fn wake(&self) {
+        // A full counter means that a wake-up is pending already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

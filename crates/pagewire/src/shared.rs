@@ -109,6 +109,10 @@ pub(crate) struct Inner {
     pub(crate) services: Vec<Attached>,
     /// Events that the services have not seen yet.
     pub(crate) events: Vec<Event>,
+    /// The services are to be asked whether they have something to do.
+    pub(crate) ask_services: bool,
+    /// One had, when they were last asked.
+    pub(crate) services_worked: bool,
 }
 
 /// A function of the application that is called for every event.
@@ -149,6 +153,8 @@ impl Shared {
             rings_worked: false,
             services: Vec::new(),
             events: Vec::new(),
+            ask_services: false,
+            services_worked: false,
         };
         Ok(Self {
             inner: Mutex::new(inner),

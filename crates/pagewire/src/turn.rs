@@ -40,6 +40,7 @@ impl Inner {
             return false;
         }
         let mut worked = false;
+        (self.ask_services, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
             let received = self.receive(now);
             worked |= received > 0;
@@ -49,7 +50,7 @@ impl Inner {
             }
         }
         self.stack.end_turn();
-        worked | std::mem::take(&mut self.rings_worked)
+        worked | std::mem::take(&mut self.rings_worked) | self.services_worked
     }
 
     /// Receives a burst from each device into the stack; returns the length of the longest.
@@ -178,16 +179,37 @@ impl Inner {
             }
         }
         let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
+        let polled = std::mem::take(&mut self.ask_services) && self.poll_services();
         let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
-        if self.events.is_empty() && !self.services.iter().any(is_due) {
+        if self.events.is_empty() && !polled && !self.services.iter().any(is_due) {
             return false;
         }
         let (stack, events, panics) = (&mut self.stack, &self.events, &self.panics);
         // A service that panicked is not called again: its state is unknown.
+        let before = self.services.len();
         let over = self.services.extract_if(.., |s| !s.turn(now, stack, events, panics));
         self.discarded.extend(over.map(|s| Box::new(s.service) as _));
         self.events.clear();
+        if self.services.len() < before {
+            self.note_services();
+        }
         true
+    }
+
+    /// Asks the services whether they have something to do.
+    fn poll_services(&mut self) -> bool {
+        let (services, panics) = (&mut self.services, &self.panics);
+        // Each is asked.
+        let work = services.iter_mut().fold(false, |work, s| s.poll(panics) | work);
+        self.services_worked = work;
+        work
+    }
+
+    /// Services were attached, or are over.
+    pub(crate) fn note_services(&mut self) {
+        let polled = self.services.iter().any(|service| service.polled);
+        let fds = self.services.iter().filter_map(|service| service.fd.clone());
+        self.devices.wait_on_services(fds, polled);
     }
 
     /// Serves the applications' rings. Returns whether there was anything to do.
@@ -209,7 +231,7 @@ impl Inner {
         if self.failed {
             return None;
         }
-        let due = self.unfinished && !self.devices.are_all_blocked();
+        let due = (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked;
         let unfinished = due.then_some(Instant::ZERO);
         let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
         let _call = (!self.services.is_empty()).then(|| Call::of(self.id));

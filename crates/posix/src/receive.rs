@@ -235,10 +235,11 @@ impl<B: Backend> SocketCall<'_, B> {
             message.put_control(libc::IPPROTO_UDP, UDP_GRO, &size);
         }
         let link = taken.link.scope_id().to_ne_bytes();
-        if let (true, IpAddr::V4(to)) = (v4, taken.to) {
+        let to_ip = taken.to.ip();
+        if let (true, IpAddr::V4(to)) = (v4, to_ip) {
             // Our address: the link's, where that in the header is one of a group or of all hosts.
             let ours = self.runtime.with(|stack, _| {
-                let is_ours = stack.addresses().iter().any(|ours| ours.addr() == taken.to);
+                let is_ours = stack.addresses().iter().any(|ours| ours.addr() == to_ip);
                 let mut of_link =
                     stack.link_addresses(taken.link).filter_map(|ours| match ours.addr() {
                         IpAddr::V4(ours) => Some(ours),
@@ -250,7 +251,7 @@ impl<B: Backend> SocketCall<'_, B> {
             message.put_control(libc::SOL_IP, libc::IP_PKTINFO, &info);
         }
         if v6 && self.domain == Domain::Inet6 {
-            let to = match taken.to {
+            let to = match to_ip {
                 IpAddr::V4(to) => to.to_ipv6_mapped(),
                 IpAddr::V6(to) => to,
             };

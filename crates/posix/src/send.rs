@@ -1,7 +1,7 @@
 //! Sending: write, writev, send, sendto, sendmsg, sendmmsg.
 
 use std::io::IoSlice;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{
@@ -356,7 +356,8 @@ impl<B: Backend> SocketCall<'_, B> {
             let to = to.to_canonical();
             let said = ancillary(control, to.is_ipv4())?;
             let source = source_on(stack, said.interface, to)?;
-            let (source, segment) = (said.source.or(source), said.segment);
+            let source = said.source.or(source).map(|ip| SocketAddr::new(ip, 0));
+            let segment = said.segment;
             Ok((id, UdpTarget { remote, segment, more, source }))
         })
     }

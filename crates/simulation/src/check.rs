@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use pagewire_sim::{panic_text, seed_from_env, target_dir};
 
 use crate::builder::Builder;
-use crate::report::{Failure, FailureKind, Report};
+use crate::report::{Failure, FailureDetails, FailureKind, Report};
 use crate::sim::Sim;
 use crate::{Result, SimTime};
 
@@ -143,7 +143,11 @@ impl Builder {
     }
 
     /// Runs a failing seed again, with everything recorded.
-    fn again(&self, first: Failure, scenario: &(impl Fn(&mut Sim) -> Result + Sync)) -> Failure {
+    fn again(
+        &self,
+        mut first: Failure,
+        scenario: &(impl Fn(&mut Sim) -> Result + Sync),
+    ) -> Failure {
         let file = |extension: &str| -> PathBuf {
             let dir = self.artifacts.clone().unwrap_or_else(target_dir);
             let name = format!("pagewire-{}-seed-{}", self.test.file_stem(), first.seed);
@@ -158,7 +162,7 @@ impl Builder {
         let second = catch_unwind(AssertUnwindSafe(|| builder.run(scenario)))
             .unwrap_or_else(|panic| Err(self.panicked(first.seed, panic_text(&*panic))));
         let found = |file: PathBuf| file.is_file().then_some(file);
-        let (capture, timeline) = (found(capture), found(timeline));
+        (first.0.capture, first.0.timeline) = (found(capture), found(timeline));
         let differs = match &second {
             Ok(report) => Some(format!(
                 "when it was run again, it did not fail; digests {} and {}",
@@ -173,23 +177,17 @@ impl Builder {
             )),
             Err(_) => None,
         };
-        let Some(differs) = differs else {
-            return Failure { capture, timeline, ..first };
-        };
-        let mut details = vec![
-            differs,
-            "the scenario depends on more than its seed: `select!` (write `biased;`), the order of \
-             a HashMap, std::time, random numbers of the system, statics, or threads"
-                .to_owned(),
-        ];
-        details.extend(first.details);
-        let kind = FailureKind::NotDeterministic;
-        Failure { kind, details, capture, timeline, ..first }
+        let Some(differs) = differs else { return first };
+        let why = "the scenario depends on more than its seed: `select!` (write `biased;`), the order \
+                   of a HashMap, std::time, random numbers of the system, statics, or threads";
+        first.0.kind = FailureKind::NotDeterministic;
+        first.0.details.splice(0..0, [differs, why.to_owned()]);
+        first
     }
 
     /// The scenario itself panicked, not a task.
     fn panicked(&self, seed: u64, text: &str) -> Failure {
-        Failure {
+        Failure(Box::new(FailureDetails {
             seed,
             kind: FailureKind::Panic,
             host: None,
@@ -200,7 +198,7 @@ impl Builder {
             command: self.test.command(),
             capture: None,
             timeline: None,
-        }
+        }))
     }
 }
 

@@ -9,50 +9,11 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::HostId;
+use crate::clock::Skew;
+use crate::command::{Command, PathChange, Pause};
 use crate::hosts::{Hosts, Known};
 use crate::link::Link;
-use crate::time::Skew;
 use crate::world::{Here, SharedWorld};
-
-/// What [`Control::pause`] stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
-    /// The process, as `SIGSTOP` does: its tasks stand still, its kernel still answers.
-    Process,
-    /// The machine: packets wait in front of it too.
-    Machine,
-}
-
-/// An order, with its hosts found.
-#[derive(Clone, Debug)]
-pub(crate) enum Command {
-    Paths(Vec<(HostId, HostId)>, PathChange),
-    Uplink(Vec<HostId>, Link),
-    Downlink(Vec<HostId>, Link),
-    Crash(Vec<HostId>),
-    Kill(Vec<HostId>),
-    Bounce(Vec<HostId>),
-    Pause(Vec<HostId>, Pause),
-    Resume(Vec<HostId>),
-    Skew(Vec<HostId>, Skew),
-}
-
-impl Command {
-    /// Whether no host is started, stopped or changed.
-    pub(crate) fn is_for_network(&self) -> bool {
-        matches!(self, Self::Paths(..) | Self::Uplink(..) | Self::Downlink(..))
-    }
-}
-
-/// What happens to a path between two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PathChange {
-    Cut,
-    Repair,
-    Hold,
-    Release,
-    Link(Link),
-}
 
 /// Gives orders to a simulation. Every function takes [`Hosts`]: a name, an address, a list of
 /// these, or [`all`](crate::all). An unknown name is a mistake in the test: a panic.
@@ -195,6 +156,11 @@ impl Control {
         states.flat_map(|host| host.addresses.iter().copied()).collect()
     }
 
+    /// The link from one host to another.
+    pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
+        self.world.lock().fabric.link_of(from, to)
+    }
+
     #[track_caller]
     fn paths(&self, a: &impl Hosts, b: &impl Hosts, both: bool, change: PathChange) {
         let mut world = self.world.lock();
@@ -222,29 +188,6 @@ impl Control {
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Control").finish_non_exhaustive()
-    }
-}
-
-/// The name of an order, and the number of its hosts or paths: for the digest and the timeline.
-impl std::fmt::Display for Command {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let list = |hosts: &[HostId]| {
-            hosts.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(" ")
-        };
-        match self {
-            Self::Paths(pairs, change) => {
-                write!(f, "{change:?}")?;
-                pairs.iter().try_for_each(|(from, to)| write!(f, " {}-{}", from.0, to.0))
-            }
-            Self::Uplink(hosts, link) => write!(f, "Uplink {link:?} {}", list(hosts)),
-            Self::Downlink(hosts, link) => write!(f, "Downlink {link:?} {}", list(hosts)),
-            Self::Crash(hosts) => write!(f, "Crash {}", list(hosts)),
-            Self::Kill(hosts) => write!(f, "Kill {}", list(hosts)),
-            Self::Bounce(hosts) => write!(f, "Bounce {}", list(hosts)),
-            Self::Pause(hosts, what) => write!(f, "Pause {what:?} {}", list(hosts)),
-            Self::Resume(hosts) => write!(f, "Resume {}", list(hosts)),
-            Self::Skew(hosts, skew) => write!(f, "{skew:?} {}", list(hosts)),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// A hash over all events of a run, in their order: the frames that left, were lost and arrived, with
-/// their times and contents, the orders, and the starts and ends of programs.
+/// their times and contents, the orders, the look-ups of names, and the starts and ends of programs.
 ///
 /// The same seed gives the same digest, on every machine and with every build. Prints as 32
 /// hexadecimal digits.

@@ -18,14 +18,14 @@
 //! runs at its own clock's time: late by at most the old latency, and the same in each run.
 
 use crate::agenda::Order;
-use crate::control::{Command, PathChange, Pause};
+use crate::clock::{Clock, show};
+use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
 use crate::machine::Machine;
 use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
-use crate::time::{Clock, show};
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 

@@ -18,8 +18,8 @@ use crate::icmp::{self, Why};
 use crate::link::Link;
 use crate::names::Names;
 use crate::path::{Path, Stage};
+use crate::random::split;
 use crate::record::{Fate, Recorder};
-use crate::rng::split;
 use crate::{HostId, SimTime};
 
 /// What a host hears that sends to an address that no host has.
@@ -65,6 +65,13 @@ impl Fabric {
             arrived: Vec::new(),
             least: default.least_latency(),
         }
+    }
+
+    /// The link from one host to another.
+    pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
+        let path = self.numbers.get(&Stage::Between(from, to));
+        let path = path.and_then(|&path| self.paths.get(path as usize));
+        path.map_or(self.default, |path| *path.link())
     }
 
     /// No packet takes less time from one host to another.

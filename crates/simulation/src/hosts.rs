@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_stack::TcpConfig;
 
 use crate::HostId;
+use crate::clock::Skew;
 use crate::link::Link;
-use crate::time::Skew;
 use crate::world::World;
 
 /// One or several hosts: a name, an address, a [`HostId`], lists of these, or [`all`].

@@ -3,7 +3,7 @@
 //! Read [`Sim`] first: hosts and clients are async blocks, each with an address, a name, a clock and a
 //! TCP/IP stack of its own; [`net`] is `tokio::net` for them, and `tokio::time` works as it is. Time
 //! is virtual, and one seed determines everything. Then, as needed: [`Link`] (latency, loss,
-//! bandwidth), [`Control`] (partitions, crashes), [`Report`] and [`Failure`].
+//! bandwidth), [`Control`] (partitions, crashes), [`Chaos`], [`Report`] and [`Failure`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
@@ -11,7 +11,10 @@
 mod agenda;
 mod builder;
 mod capture;
+mod chaos;
 mod check;
+mod clock;
+mod command;
 pub mod control;
 mod digest;
 mod engine;
@@ -27,6 +30,7 @@ pub mod fit;
 mod gate;
 mod hosts;
 mod icmp;
+mod life;
 pub mod limits;
 mod link;
 mod machine;
@@ -35,9 +39,11 @@ pub mod net;
 mod packet;
 mod panics;
 mod path;
+mod random;
 mod record;
 mod report;
 pub mod rng;
+mod run;
 mod runtime;
 mod sim;
 mod stuck;
@@ -52,8 +58,11 @@ mod watch;
 mod world;
 
 pub use builder::{Builder, Leaks, Panics};
+pub use chaos::{Chaos, Rate};
 pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE};
-pub use control::{Control, Pause};
+pub use clock::{SimTime, Skew};
+pub use command::Pause;
+pub use control::Control;
 pub use digest::{Digest, DigestError};
 pub use fabric::Unreachable;
 pub use hosts::{All, HostOptions, Hosts, Known, all};
@@ -61,10 +70,9 @@ pub use link::{Link, LinkError, Queue};
 pub use names::IpVersion;
 pub use pagewire_stack::TcpConfig;
 pub use record::Counts;
-pub use report::{Failure, FailureKind, Report};
+pub use report::{Failure, FailureDetails, FailureKind, Report};
 pub use rng::SimRng;
 pub use sim::{Sim, View};
-pub use time::{SimTime, Skew};
 pub use world::HostId;
 
 /// What programs and scenarios return: any error fails the run.

@@ -47,7 +47,7 @@ pub const MAX_TURNS_AT_ONE_TIME: u64 = 1_000_000;
 
 /// Real time after which tasks that never come to rest are stopped: a thousand times more than a
 /// slow machine needs for a turn.
-pub const MAX_TURN: Duration = Duration::from_secs(10);
+pub const MAX_TURN: Duration = Duration::from_secs(5);
 
 /// Hosts up to which all are asked, after each run, whether another host woke their tasks. With more
 /// hosts they are asked once a millisecond.

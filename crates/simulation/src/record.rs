@@ -92,6 +92,7 @@ impl fmt::Display for Fate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Action = 0x80,
+    Lookup = 0x81,
     Panic = 0x82,
     End = 0x83,
     Start = 0x84,

@@ -1,6 +1,7 @@
 //! What a run ends with: a report, or a failure that says how to repeat it.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,10 +62,23 @@ pub enum FailureKind {
     NotDeterministic,
 }
 
-/// A run that failed: what happened, where and when, and the command that repeats it.
+/// A run that failed: what happened, where and when, and the command that repeats it. Prints all of
+/// it, also with `{:?}`, so that `unwrap` in a test shows it.
 #[derive(Clone, PartialEq, Eq)]
+pub struct Failure(pub(crate) Box<FailureDetails>);
+
+impl Deref for Failure {
+    type Target = FailureDetails;
+
+    fn deref(&self) -> &FailureDetails {
+        &self.0
+    }
+}
+
+/// What a [`Failure`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailureDetails {
     /// The seed.
     pub seed: u64,
     /// The kind.
@@ -89,7 +103,8 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, host, at, what, details, command, capture, timeline, .. } = self;
+        let FailureDetails { seed, host, at, what, details, command, capture, timeline, .. } =
+            &**self;
         write!(f, "seed {seed} failed at {at}")?;
         if let Some(host) = host {
             write!(f, " on `{host}`")?;
@@ -109,7 +124,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// As it is displayed: `unwrap` in a test prints this.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -166,46 +180,5 @@ fn command(package: Option<&str>, exe: &Path, root: &Path, test: Option<&str>) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_names_package_target_and_test() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let of = |exe: &str, test| command(Some("pagewire-simulation"), Path::new(exe), root, test);
-        assert_eq!(
-            of("/t/debug/deps/tokio_facts-0123456789abcdef", Some("f5")),
-            "cargo test -p pagewire-simulation --test tokio_facts -- --exact f5"
-        );
-        assert_eq!(
-            of("/t/debug/deps/pagewire_simulation-0123", Some("a::b")),
-            "cargo test -p pagewire-simulation --lib -- --exact a::b"
-        );
-        assert_eq!(of("/t/debug/other", None), "cargo test -p pagewire-simulation");
-        assert_eq!(command(None, Path::new("/bin/x"), root, Some("t")), "/bin/x");
-    }
-
-    #[test]
-    fn a_failure_says_where_what_and_how_to_repeat_it() {
-        let failure = Failure {
-            seed: 7,
-            kind: FailureKind::NoProgress,
-            host: Some("client".into()),
-            at: SimTime::from_nanos(1_204_000_000),
-            what: "nothing will happen any more".into(),
-            details: vec!["`client` waits to read since 1.104000 s".into()],
-            digest: crate::digest::Digester::default().digest(),
-            command: "cargo test -p x".into(),
-            capture: Some("/t/x.pcapng".into()),
-            timeline: None,
-        };
-        assert_eq!(
-            failure.to_string(),
-            "seed 7 failed at 1.204000 s on `client`: nothing will happen any more\n  \
-             `client` waits to read since 1.104000 s\n  \
-             again:    PAGEWIRE_SEED=7 cargo test -p x\n  \
-             capture:  /t/x.pcapng"
-        );
-        assert_eq!(format!("{failure:?}"), failure.to_string());
-    }
-}
+#[path = "report_tests.rs"]
+mod tests;

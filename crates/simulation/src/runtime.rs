@@ -73,12 +73,15 @@ struct Parking {
     root: Mutex<Option<Waker>>,
     /// No task can run, and the driver was polled at this time.
     parked: AtomicBool,
-    /// Set by the watchdog: tasks do not come to rest.
+    /// Set by the watchdog, again and again: tasks have not come to rest for long.
     stop: AtomicBool,
     /// Where the clock stands while looking.
     clock: OnceLock<Mutex<Instant>>,
     gate: Gate,
 }
+
+/// Times that a run is asked to stop before it counts as one without an end.
+const STOPS: u32 = 5;
 
 const RUN: u8 = 1;
 const LOOK: u8 = 2;
@@ -226,6 +229,7 @@ impl HostRuntime {
         self.clock = self.clock.max(clock);
         let parking = &*self.parking;
         parking.parked.store(false, Relaxed);
+        parking.stop.store(false, Relaxed);
         parking.mode.store(RUN, Relaxed);
         let expected = self.base + Duration::from_nanos(self.clock);
         let unrest = self.tokio.block_on(async {
@@ -238,11 +242,15 @@ impl HostRuntime {
                 // Yields to the driver, which then fires what is due.
                 tokio::time::advance(by).await;
             }
-            poll_fn(|_| match (parking.parked.load(Relaxed), parking.stop.load(Relaxed)) {
-                (_, true) => Poll::Ready(Err(Unrest::Spinning)),
-                (true, false) if Instant::now() != expected => Poll::Ready(Err(Unrest::ClockMoved)),
-                (true, false) => Poll::Ready(Ok(())),
-                (false, false) => Poll::Pending,
+            let mut asked = 0;
+            poll_fn(|_| {
+                if parking.parked.load(Relaxed) {
+                    let moved = Instant::now() != expected;
+                    return Poll::Ready(if moved { Err(Unrest::ClockMoved) } else { Ok(()) });
+                }
+                // Asked once, it may have been one long poll, after which all is at rest.
+                asked += u32::from(parking.stop.swap(false, Relaxed));
+                if asked < STOPS { Poll::Pending } else { Poll::Ready(Err(Unrest::Spinning)) }
             })
             .await
         });

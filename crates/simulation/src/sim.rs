@@ -7,15 +7,15 @@ use std::time::Duration;
 use crate::agenda::{Agenda, Order, SourceId};
 use crate::builder::Builder;
 use crate::capture::Capture;
+use crate::clock::show;
 use crate::control::Control;
 use crate::digest::Digest;
 use crate::fabric::Fabric;
 use crate::hosts::{HostOptions, Hosts, Known};
 use crate::machine::{Machine, Software};
 use crate::panics;
-use crate::report::{Failure, FailureKind, Report};
-use crate::rng::{SimRng, split};
-use crate::time::show;
+use crate::random::{SimRng, split};
+use crate::report::{Failure, FailureDetails, FailureKind, Report};
 use crate::timeline::Timeline;
 use crate::watch::Watch;
 use crate::world::{SharedWorld, World};
@@ -63,6 +63,8 @@ pub struct Sim {
     pub(crate) clean: Agenda,
     pub(crate) scheduled: BTreeMap<(u64, u64), Action>,
     pub(crate) next_action: u64,
+    /// Troubles by chance so far: each has random numbers of its own.
+    pub(crate) next_chaos: u64,
     pub(crate) actions: SourceId,
     pub(crate) invariants: Vec<Invariant>,
     pub(crate) warnings: Vec<String>,
@@ -118,6 +120,7 @@ impl Sim {
             clean: Agenda::default(),
             scheduled: BTreeMap::new(),
             next_action: 0,
+            next_chaos: 0,
             actions,
             invariants: Vec::new(),
             warnings: Vec::new(),
@@ -340,7 +343,7 @@ impl Sim {
     ) -> Failure {
         let world = self.world.lock();
         let name = |host: HostId| Some(world.hosts.get(host.index())?.name.clone());
-        Failure {
+        Failure(Box::new(FailureDetails {
             seed: self.seed,
             kind,
             host: host.and_then(name),
@@ -351,7 +354,7 @@ impl Sim {
             command: self.config.test.command(),
             capture: None,
             timeline: None,
-        }
+        }))
     }
 }
 

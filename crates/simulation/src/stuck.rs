@@ -29,7 +29,9 @@ impl Sim {
         let what = format!("{what}; not done: {}", open.join(", "));
         let details = self.who_waits(&world);
         drop(world);
-        Failure { details, ..self.failure(kind, None, what) }
+        let mut failure = self.failure(kind, None, what);
+        failure.0.details = details;
+        failure
     }
 
     /// A line for each task that waits for a socket, and one for the others of a host.

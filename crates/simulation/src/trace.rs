@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-use crate::time::shown;
+use crate::clock::shown;
 
 /// Formats the simulated time of the simulation that runs on this thread; `-` where none runs.
 #[derive(Clone, Copy, Debug, Default)]

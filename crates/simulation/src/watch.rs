@@ -100,7 +100,6 @@ fn watch_all() {
                 watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
             }
             if time - seen.since >= MAX_TURN {
-                seen.since = time;
                 let host = watch.host.load(Relaxed);
                 if let Some(Some(stopper)) = lock(&watch.stoppers).get(host) {
                     stopper.stop();

@@ -20,12 +20,12 @@ use pagewire_stack::{Readiness, SocketId, Stack};
 
 use crate::SimTime;
 use crate::agenda::{Agenda, SourceId};
-use crate::control::{Command, Pause};
+use crate::clock::Clock;
+use crate::command::{Command, Pause};
 use crate::fabric::{Around, Fabric};
 use crate::names::Names;
+use crate::random::SimRng;
 use crate::record::{Fate, Recorder};
-use crate::rng::SimRng;
-use crate::time::Clock;
 use crate::waiters::{Waiter, WaiterId, WaiterIds, Waiters};
 
 /// Names a host of one simulation.

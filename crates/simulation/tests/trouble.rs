@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{MS, S, ask, ask_on, echo_server, udp_echo_server};
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{FailureKind, Link, Pause, Queue, Sim, control, time};
+use pagewire_simulation::{Chaos, FailureKind, Link, Pause, Queue, Rate, Sim, control, time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -291,4 +291,49 @@ fn a_client_without_a_read_timeout_hangs_after_a_power_failure() {
     assert_eq!(failure.kind, FailureKind::NoProgress, "{failure}");
     let text = failure.to_string();
     assert!(text.contains("`client` waits to read"), "{text}");
+}
+
+#[test]
+fn chaos_troubles_by_the_seed_and_has_healed_everything_at_its_end() {
+    let rate = |every: u32, lasting: u32| Rate {
+        every: every * MS..2 * every * MS,
+        lasting: lasting * MS..2 * lasting * MS,
+    };
+    let mut lost = Vec::new();
+    let check = Sim::check(0..10, |sim| {
+        for n in 0..3 {
+            echo_server(sim, &format!("server{n}"));
+        }
+        let servers = ["server0", "server1", "server2"];
+        sim.client("client", async move {
+            let mut failed = 0;
+            while time::elapsed()? < 20 * S {
+                for server in servers {
+                    let asked = timeout(500 * MS, ask(server, 500)).await;
+                    failed += u32::from(!matches!(asked, Ok(Ok(()))));
+                }
+                sleep(50 * MS).await;
+            }
+            assert!(failed > 3, "{failed} failed");
+            for server in servers {
+                ask(server, 500).await?;
+            }
+            Ok(())
+        });
+        let slow = Link::new().latency(300 * MS);
+        let chaos = Chaos::until(15 * S)
+            .partition(rate(900, 800))
+            .oneway(rate(1_300, 700))
+            .crash(rate(2_000, 500))
+            .kill(rate(3_000, 500))
+            .pause(rate(2_500, 900), Pause::Process)
+            .slow_link(rate(1_700, 2_000), slow);
+        sim.chaos(servers, chaos);
+        let cuts = Chaos::until(15 * S).oneway(rate(500, 700));
+        sim.chaos(pagewire_simulation::all(), cuts);
+        Ok(())
+    });
+    lost.extend(check.reports.iter().map(|report| report.counts.lost));
+    check.assert();
+    assert!(lost.iter().all(|&lost| lost > 0));
 }

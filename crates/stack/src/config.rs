@@ -24,6 +24,8 @@ pub struct StackConfig {
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
+    /// Whether the first link is [transparent](LinkConfig::transparent).
+    pub transparent: bool,
     /// Further links, each a device with addresses of its own.
     pub links: Vec<LinkConfig>,
     /// With several links: whether to drop packets that came by another link than answers to their
@@ -76,6 +78,7 @@ impl StackConfig {
             addresses,
             gateways: Vec::new(),
             routes: Vec::new(),
+            transparent: false,
             links: Vec::new(),
             reverse_path_check: true,
             ip_forwarding: false,

@@ -45,6 +45,8 @@ pagewire_mem::drop_reasons! {
     LinkLost = "link_lost",
     /// Came by another link than answers to its source would leave by (RFC 3704).
     SourceOtherLink = "source_other_link",
+    /// On a transparent link, from an address that the routes do not place there (RFC 2827).
+    TransparentSource = "transparent_source",
     /// To a connection that is bound to another link.
     SocketOtherLink = "socket_other_link",
 
@@ -248,6 +250,15 @@ pagewire_mem::drop_reasons! {
     /// A reset withheld by the rate limit.
     TcpResetRateLimited = "tcp_reset_rate_limited",
 
+    /// The table of SYNs that wait for the application's answer is full.
+    TcpRequestLimit = "tcp_request_limit",
+    /// A SYN repeats one that waits for the application's answer.
+    TcpRequestRepeated = "tcp_request_repeated",
+    /// Answers that the application asked for, withheld by their rate limit.
+    AnswerRateLimited = "answer_rate_limited",
+    /// An echo request to another host's address that no socket takes.
+    EchoNoSocket = "echo_no_socket",
+
     // Output.
     /// No route to the destination.
     NoRoute = "no_route",
@@ -393,6 +404,12 @@ counters! {
     tcp_active_opens,
     /// Connections others opened to us.
     tcp_passive_opens,
+    /// SYNs that the application was shown before an answer.
+    tcp_requests,
+    /// Requests that lapsed because no further SYN came.
+    tcp_requests_given_up,
+    /// Accepted requests that were reset before their handshake was complete, to make room.
+    tcp_requests_evicted,
     /// SYNs answered with cookies.
     tcp_syn_cookies_sent,
     /// Connections opened by a returned cookie.

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 use pagewire_mem::Instant;
 
+use crate::net::Flow;
 use crate::{Error, SocketId};
 
 bitflags::bitflags! {
@@ -174,6 +175,9 @@ pub struct QueuedError {
     pub mtu: u32,
     /// The datagram's destination; `None` for a stream.
     pub to: Option<SocketAddr>,
+    /// On a socket of [`Stack::bind_every`](crate::Stack::bind_every): the datagram's flow, as its
+    /// destination sees it: `from` is `to`, and the flow's `to` is the source that the datagram had.
+    pub about: Option<Flow>,
 }
 
 #[cfg(test)]

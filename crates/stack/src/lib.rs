@@ -44,7 +44,7 @@ pub use event::{
     ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
 };
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
-pub use net::{LinkConfig, LinkId};
+pub use net::{Flow, LinkConfig, LinkId, Unreachable};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, FastOpenKeys, FastOpenMode,
@@ -62,10 +62,13 @@ pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, Map
 pub use sockets::marks::{MtuDiscover, PacketMarks};
 pub use sockets::memberships::{GroupLink, Memberships, MulticastSettings};
 pub use sockets::options::{SocketOption, TcpOption};
-pub use sockets::recv::{Chunks, Discard, Taker};
+pub use sockets::recv::{Chunks, Discard, Lend, Taker};
+pub use sockets::request_table::{Cancel, RequestId, SynEvent, SynRequest};
+pub use sockets::requests::Answer;
 pub use sockets::send::{Clock, Payload};
 pub use sockets::sends::ZeroCopyCall;
 pub use sockets::timestamping::TxTimestamping;
+pub use sockets::udp::DatagramKind;
 pub use sockets::udp_recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use sockets::udp_send::DatagramPayload;
 pub use sockets::udp_target::UdpTarget;

@@ -221,6 +221,37 @@ pub const RESETS_PER_SECOND: u32 = 1000;
 /// Resets in one burst, on average.
 pub const RESETS_BURST: u32 = 200;
 
+/// SYNs that wait for the application's answer, of one listener: more than any client has attempts
+/// under way. About 200 bytes each.
+pub const SYN_REQUESTS: usize = 1024;
+
+/// Accepted requests of one listener whose handshakes are incomplete: for each the application has
+/// something open, mostly a socket of the kernel. Beyond it the oldest quarter is reset.
+pub const REQUEST_HALF_OPEN: usize = 1024;
+
+/// How long a request waits for the second SYN: initial timeouts are 1 s (RFC 6298), and 3 s in older
+/// stacks.
+pub const REQUEST_FIRST_WAIT: Duration = Duration::from_secs(4);
+
+/// Shortest time between two SYNs that says how long to wait for the next, and what is added to twice
+/// the time for delays on the way: the initial timeout (RFC 6298).
+pub const REQUEST_LEAST_GAP: Duration = Duration::from_secs(1);
+
+/// Longest time between two SYNs that says how long to wait for the next: Linux's timeout after the
+/// default of six retries.
+pub const REQUEST_LONGEST_GAP: Duration = Duration::from_secs(64);
+
+/// Shortest time between two searches for requests that have lapsed: each looks at all of them, some
+/// microseconds, and none has to lapse sooner.
+pub const REQUEST_LOOK: Duration = Duration::from_millis(50);
+
+/// Resets and ICMP errors that the application asks for, per second and on average once the burst is
+/// spent: more than a client can open connections, and less than a flood of its SYNs.
+pub const REQUEST_ANSWERS_PER_SECOND: u32 = 20_000;
+
+/// Such answers in one burst, on average.
+pub const REQUEST_ANSWERS_BURST: u32 = 2_000;
+
 /// Segments that one connection may send in its turn: a megabyte in super-frames.
 pub const SEGMENTS_PER_CONNECTION: usize = 16;
 
@@ -236,6 +267,10 @@ pub const STARVED_CHECK: Duration = Duration::from_millis(10);
 /// Bytes that a datagram socket queues, each datagram charged with the memory that it pins: five
 /// times Linux's `rmem_default`, because pages are charged whole.
 pub const UDP_RECEIVE_BYTES: usize = 1 << 20;
+
+/// The same for a socket of every address and port of a link, which has the datagrams of all flows
+/// until its owner's next turn: two hundred of the longest.
+pub const DATAGRAM_EVERY_BYTES: usize = 4 << 20;
 
 /// Datagrams that a socket queues.
 pub const UDP_RECEIVE_DATAGRAMS: usize = 4096;
@@ -262,6 +297,10 @@ pub const TIMESTAMPS_PENDING: usize = 64;
 
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;
+
+/// The same for a socket of every address and port of a link: one for each of as many flows as a
+/// gateway's guest may have errors about in one turn. About 130 bytes each.
+pub const ERROR_QUEUE_EVERY: usize = 1024;
 
 /// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
 pub const UDP_MAX_SEGMENTS: usize = 128;

@@ -56,9 +56,9 @@ impl Stack {
         let (secret, zerocopy) = (config.secret, config.zerocopy);
         let defence =
             Defence { syn_cookies: config.syn_cookies, time_wait_reuse: config.time_wait_reuse };
-        let StackConfig { capabilities, addresses, gateways, routes, .. } = config;
+        let StackConfig { capabilities, addresses, gateways, routes, transparent, .. } = config;
         let net_config = NetConfig {
-            first_link: LinkConfig { capabilities, addresses, gateways, routes },
+            first_link: LinkConfig { capabilities, addresses, gateways, routes, transparent },
             secret,
             loopback_by_reference: config.loopback_by_reference,
             announce: config.announce,
@@ -83,7 +83,8 @@ impl Stack {
             PoolMemory::File => PagePool::new("pagewire-stack", config.pool_bytes)?,
             PoolMemory::Anonymous => PagePool::anonymous(config.pool_bytes)?,
         };
-        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
+        let (writer, filler) = (PageWriter::new(), PageWriter::new());
+        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
         Ok(Self {
             core: Core { net, mem, sockets },
             #[cfg(debug_assertions)]
@@ -187,6 +188,7 @@ impl Core {
                 self.tcp_input(now, received, packet);
             }
             Inbound::Transport(received) => self.udp_input(now, received, packet),
+            Inbound::Echo(received) => self.echo_input(now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 self.tcp_icmp(now, about, *kind);
             }
@@ -281,6 +283,7 @@ impl Stack {
         if let Some(index) = self.core.net.find_link(link) {
             self.core.sockets.resume(index);
         }
+        self.core.close_every(link);
         self.core.net.remove_link(link)
     }
 

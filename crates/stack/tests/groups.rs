@@ -104,7 +104,7 @@ fn a_datagram_to_a_group_reaches_every_socket_that_is_to_have_it_by_reference() 
                 .recv(pagewire_stack::Message(usize::MAX), RecvFlags::empty())
                 .unwrap();
         assert_eq!(message.payload[0].addr(), data.as_ptr().addr());
-        assert_eq!((message.to, message.link), (ip("239.1.2.3"), LinkId::FIRST));
+        assert_eq!((message.to.ip(), message.link), (ip("239.1.2.3"), LinkId::FIRST));
     }
     for id in others {
         assert_eq!(

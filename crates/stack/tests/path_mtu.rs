@@ -322,7 +322,7 @@ impl Datagrams {
 
     fn too_long(&self, origin: ErrorOrigin, mtu: usize) -> Option<ErrorEntry> {
         let (error, mtu, to) = (Error::MessageTooLong, mtu as u32, Some(self.to));
-        Some(ErrorEntry::Network(QueuedError { error, origin, mtu, to }))
+        Some(ErrorEntry::Network(QueuedError { error, origin, mtu, to, about: None }))
     }
 }
 

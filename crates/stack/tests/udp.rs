@@ -298,7 +298,8 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     p.run(Duration::from_millis(1));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
-    let entry = QueuedError { error, origin, mtu: 0, to: Some(addr("10.0.0.2:53")) };
+    let to = Some(addr("10.0.0.2:53"));
+    let entry = QueuedError { error, origin, mtu: 0, to, about: None };
     let entry = ErrorEntry::Network(entry);
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);
@@ -453,7 +454,7 @@ fn datagram_to_all_hosts_of_a_network_needs_permission() {
                 .unwrap()
                 .recv(pagewire_stack::Message(100), RecvFlags::empty())
                 .unwrap();
-        assert_eq!((message.to, message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
+        assert_eq!((message.to.ip(), message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
         assert_eq!(
             p.b.udp(one)
                 .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
@@ -485,7 +486,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
                 .unwrap()
                 .recv(pagewire_stack::Message(100), RecvFlags::empty())
                 .unwrap();
-        assert_eq!((message.to, message.link), (addr(to).ip(), LinkId::FIRST));
+        assert_eq!((message.to, message.link), (addr(to), LinkId::FIRST));
         assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
@@ -502,7 +503,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
             ("10.0.0.7:0", Error::InvalidInput),
             (if addr(to).is_ipv4() { "[fd00::1]:0" } else { "10.0.0.1:0" }, Error::AddressFamily),
         ] {
-            let target = UdpTarget { source: Some(addr(source).ip()), ..target };
+            let target = UdpTarget { source: Some(addr(source)), ..target };
             assert_eq!(
                 p.a.udp(server).and_then(|mut udp| udp.send(p.now, b"answer", target)),
                 Err(error)

@@ -2,14 +2,16 @@
 
 use core::time::Duration;
 
-use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
+use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PageWriter, Spare};
 
 use crate::connection::Connection;
 use crate::error::TcpError;
+use crate::inbound::receive_queue::Parts;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::life::timeout;
+use crate::outbound::room::take_room;
 use crate::shared::Env;
 
 /// Whether fragments in the send queue are merged.
@@ -119,6 +121,50 @@ impl Connection {
         Ok(copied)
     }
 
+    /// Lends `filler`'s next free pages for as many of `max` bytes as there is room for, and queues as
+    /// many as `fill` says it has filled. 0: it has filled none (or a `max` of 0).
+    ///
+    /// # Errors
+    /// `WouldBlock` without room, `NoBuffers` without a page.
+    pub fn fill(
+        &mut self,
+        env: &mut Env<'_>,
+        filler: &mut PageWriter,
+        max: usize,
+        fill: impl FnOnce(&mut Spare<'_>) -> usize,
+    ) -> Result<usize, TcpError> {
+        check_sender(self)?;
+        if max == 0 {
+            return Ok(0);
+        }
+        let room = self.room_for(max);
+        if room == 0 {
+            self.out.wait_for_room();
+            return Err(TcpError::WouldBlock);
+        }
+        // What the pool has; the rest has another turn.
+        filler.reserve(env.pool, room);
+        let mut spare = filler.spare_of(room);
+        let lent = spare.len();
+        if lent == 0 {
+            return Err(TcpError::NoBuffers);
+        }
+        let filled = fill(&mut spare).min(lent);
+        if filled == 0 {
+            return Ok(0);
+        }
+        // Also where the last super-segment begins.
+        take_room(self, filled);
+        let longest = self.path.longest_frag();
+        for frag in filler.commit_all(filled) {
+            self.out.queue.push(frag, longest);
+        }
+        // Whoever filled all that there was room for has more.
+        let wanted = if filled == room { max } else { filled };
+        self.out.after_queueing(env.now, filled, wanted, SendFlags::empty());
+        Ok(filled)
+    }
+
     /// Copies received data into `out`; returns how many bytes. 0: the stream, or `out`, ends.
     pub fn read(
         &mut self,
@@ -166,6 +212,42 @@ impl Connection {
         self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
+    }
+
+    /// Shows up to `max` bytes of received data to `give`, and drops as many as it says it has taken.
+    /// Returns how many; 0 is the end of the stream (or a `max` of 0).
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is queued, `give` takes nothing, or with
+    /// [`STOP_AT_URGENT`](RecvFlags::STOP_AT_URGENT) the next byte is urgent. `InvalidInput` with
+    /// [`PEEK`](RecvFlags::PEEK).
+    pub fn lend(
+        &mut self,
+        env: &mut Env<'_>,
+        max: usize,
+        give: impl FnOnce(Parts<'_>) -> usize,
+        flags: RecvFlags,
+    ) -> Result<usize, TcpError> {
+        if max == 0 {
+            return Ok(0);
+        }
+        if flags.contains(RecvFlags::PEEK) {
+            return Err(TcpError::InvalidInput);
+        }
+        let bounds = begin_reading(self, max, flags)?;
+        if self.inbound.queue.queued() == 0 {
+            return Ok(0);
+        }
+        self.inbound.drop_queued(bounds.skip);
+        let lent = bounds.max.min(self.inbound.queue.queued());
+        let taken = match lent {
+            0 => 0,
+            _ => give(self.inbound.queue.parts(lent)).min(lent),
+        };
+        self.inbound.drop_queued(taken);
+        self.inbound.note_allowance(env);
+        self.after_reading(env.now);
+        if taken == 0 { Err(TcpError::WouldBlock) } else { Ok(taken) }
     }
 
     /// Replaces received data in a local sender's own memory by private copies, because the sender
@@ -279,6 +361,19 @@ impl Connection {
 
 /// How many of `wanted` bytes can be queued now: at least one, or an error.
 fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
+    check_sender(conn)?;
+    match take_room(conn, wanted.max(1)) {
+        0 => {
+            conn.out.wait_for_room();
+            Err(TcpError::WouldBlock)
+        }
+        room => Ok(room),
+    }
+}
+
+/// Whether the application may send at all.
+#[inline]
+fn check_sender(conn: &mut Connection) -> Result<(), TcpError> {
     if let Some(error) = conn.life.take_error() {
         return Err(error);
     }
@@ -286,17 +381,10 @@ fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
         return Err(TcpError::BrokenPipe);
     }
     match conn.path.state() {
-        State::Established | State::CloseWait => {}
-        _ if conn.life.takes_data(&conn.path) => {}
-        State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
-        _ => return Err(TcpError::BrokenPipe),
-    }
-    match conn.take_room(wanted.max(1)) {
-        0 => {
-            conn.out.wait_for_room();
-            Err(TcpError::WouldBlock)
-        }
-        room => Ok(room),
+        State::Established | State::CloseWait => Ok(()),
+        _ if conn.life.takes_data(&conn.path) => Ok(()),
+        State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
+        _ => Err(TcpError::BrokenPipe),
     }
 }
 

@@ -21,7 +21,8 @@ const HEADERS: usize = 14 + 20 + 8;
 /// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets".
 const SHORTEST_MESSAGE: usize = 300;
 
-/// Option 26 of RFC 2132.
+/// Options 15 and 26 of RFC 2132.
+const DOMAIN_NAME: u8 = 15;
 const INTERFACE_MTU: u8 = 26;
 
 /// Whether a frame is UDP for a DHCP server here. Reads a few header bytes of every frame.
@@ -118,6 +119,23 @@ fn message(bytes: &[u8], checked: bool) -> Option<Message> {
     })
 }
 
+/// RFC 2131 section 4.1: to the address that the client has; to all, if it has none and says so, or
+/// is refused; else to its new address, at its link address.
+fn destination(
+    message: &Message,
+    given: Option<Ipv4Addr>,
+    configures: bool,
+) -> (Ipv4Addr, [u8; 6]) {
+    let request = &message.request;
+    let to = match (request.has, given) {
+        _ if !configures => Ipv4Addr::BROADCAST,
+        (has, _) if !has.is_unspecified() => has,
+        (_, Some(given)) if !message.broadcast => given,
+        _ => Ipv4Addr::BROADCAST,
+    };
+    (to, if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client })
+}
+
 fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
     let (config, request) = (server.config(), &message.request);
     let (kind, given) = match answer {
@@ -129,7 +147,11 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
     // RFC 2131 table 3: a DHCPNAK has none of the client's settings.
     let configures = answer != Answer::Nak;
     let mtu = server.mtu.to_be_bytes();
-    let options = [DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
+    let mut options = vec![DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
+    if let Some(domain) = &config.domain {
+        options.push(DhcpOption { kind: DOMAIN_NAME, data: domain.as_bytes() });
+    }
+    let dns = (configures && !config.dns.is_empty()).then(|| config.dns.iter().copied().collect());
     let repr = DhcpRepr {
         message_type: kind,
         transaction_id: message.transaction,
@@ -147,7 +169,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         client_identifier: message.identifier,
         server_identifier: Some(config.server),
         parameter_request_list: None,
-        dns_servers: None,
+        dns_servers: dns,
         max_size: None,
         lease_duration: given.map(|_| config.lease.as_secs() as u32),
         renew_duration: None,
@@ -155,15 +177,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         additional_options: if configures { &options } else { &[] },
     };
 
-    // RFC 2131 section 4.1: to the address that the client has; to all, if it has none and says so,
-    // or is refused; else to its new address, at its link address.
-    let to = match (request.has, given) {
-        _ if !configures => Ipv4Addr::BROADCAST,
-        (has, _) if !has.is_unspecified() => has,
-        (_, Some(given)) if !message.broadcast => given,
-        _ => Ipv4Addr::BROADCAST,
-    };
-    let link = if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client };
+    let (to, link) = destination(message, given, configures);
     let len = repr.buffer_len().max(SHORTEST_MESSAGE);
     let mut bytes = vec![0; HEADERS + len];
     let mut ethernet = EthernetFrame::new_checked(&mut bytes).ok()?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
 use crate::device::{Device, DeviceError, Medium, forward_device};
-use crate::limits::{DHCP_LEASE, DHCP_MAX_ANSWERS, DHCP_MAX_LEASES};
+use crate::limits::{DHCP_LEASE, DHCP_MAX_ANSWERS, DHCP_MAX_LEASES, DHCP_MAX_RESOLVERS};
 use server::Server;
 
 mod frame;
@@ -23,7 +23,7 @@ mod server_tests;
 mod tests;
 
 /// The addresses to give, and the settings sent with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpConfig {
     /// The stack's own address, from which answers are sent. Never given.
     pub server: Ipv4Addr,
@@ -35,6 +35,10 @@ pub struct DhcpConfig {
     pub last: Ipv4Addr,
     /// The clients' default router; `None`: none.
     pub router: Option<Ipv4Addr>,
+    /// The clients' resolvers, at most three.
+    pub dns: Vec<Ipv4Addr>,
+    /// The domain in which clients look for short names; ASCII.
+    pub domain: Option<String>,
     /// How long a client may use an address unless it asks again; whole seconds, at least one.
     pub lease: Duration,
 }
@@ -61,6 +65,8 @@ impl DhcpConfig {
             first: first.into(),
             last: last.into(),
             router: None,
+            dns: Vec::new(),
+            domain: None,
             lease: DHCP_LEASE,
         }
         .checked()
@@ -98,6 +104,13 @@ impl DhcpConfig {
         }
         if self.lease < Duration::from_secs(1) || self.lease.as_secs() >= u64::from(u32::MAX) {
             return wrong("a lease lasts between one second and 136 years");
+        }
+        if self.dns.len() > DHCP_MAX_RESOLVERS {
+            return wrong(&format!("at most {DHCP_MAX_RESOLVERS} resolvers can be sent"));
+        }
+        let long = |domain: &String| domain.is_empty() || domain.len() > 253 || !domain.is_ascii();
+        if self.domain.as_ref().is_some_and(long) {
+            return wrong("the domain has 1 to 253 ASCII characters");
         }
         Ok(self)
     }
@@ -200,7 +213,8 @@ impl DhcpWatch {
 /// Answers DHCP requests on a device's link; every other frame passes unchanged.
 ///
 /// Leases are kept in memory. A client that asks for the address that it had before a restart keeps
-/// it, if no other client has it: this is the only server on the link.
+/// it, if no other client has it: this is the only server on the link. A range of one address is
+/// for a link with one client: whoever asks gets it.
 ///
 /// ```
 /// use pagewire_device::{Dhcp, DhcpConfig, Pair};

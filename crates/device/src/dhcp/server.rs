@@ -199,12 +199,15 @@ impl Server {
         all.find(|(_, l)| l.client == client && l.state != State::Resting).map(|(a, _)| *a)
     }
 
-    /// Whether this client may have this address: it is in the range, and not another client's.
+    /// Whether this client may have this address: it is in the range, and not another client's. A
+    /// range of one address is for a link with one client, which may come back under another name.
     fn may_have(&self, now: Instant, address: Ipv4Addr, client: [u8; 6]) -> bool {
+        let only = self.config.first == self.config.last;
         (self.config.first..=self.config.last).contains(&address)
             && address != self.config.server
             && self.leases.get(&address).is_none_or(|lease| {
-                lease.until <= now || (lease.client == client && lease.state != State::Resting)
+                let its = only || lease.client == client;
+                lease.until <= now || (its && lease.state != State::Resting)
             })
     }
 

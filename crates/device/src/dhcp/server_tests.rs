@@ -70,6 +70,19 @@ fn a_client_that_asks_again_gets_the_same_address_even_after_its_lease() {
 }
 
 #[test]
+fn the_only_address_of_a_range_belongs_to_whoever_asks_last() {
+    let config = DhcpConfig::network(SERVER, 24).and_then(|c| c.range(host(15), host(15)));
+    let mut server = Server::new(config.expect("settings"), 1500);
+    assert_eq!(obtain(&mut server, at(0), ANNA), Some(host(15)));
+    assert_eq!(obtain(&mut server, at(1), BERT), Some(host(15)));
+    let leases: Vec<_> = server.leases().collect();
+    assert_eq!(leases, [DhcpLease { client: BERT, address: host(15) }]);
+    // Unless somebody uses it without having asked.
+    server.handle(at(2), &wants(BERT, Kind::Decline, host(15)));
+    assert_eq!(obtain(&mut server, at(3), ANNA), None);
+}
+
+#[test]
 fn an_address_that_was_never_given_goes_out_before_one_that_ran_out() {
     let mut server = server();
     obtain(&mut server, at(0), ANNA);
@@ -234,6 +247,10 @@ fn settings_that_cannot_work_are_refused() {
         let refused = network(24).and_then(|c| c.range(first, last));
         assert!(matches!(refused, Err(DeviceError::Config(_))), "{first} {last}");
     }
+    let many = DhcpConfig { dns: vec![SERVER; 4], ..wide.clone() }.checked();
+    assert!(matches!(many, Err(DeviceError::Config(_))), "{many:?}");
+    let domain = DhcpConfig { domain: Some(String::new()), ..wide.clone() }.checked();
+    assert!(matches!(domain, Err(DeviceError::Config(_))), "{domain:?}");
     let long = wide.range(host(2), Ipv4Addr::new(10, 0, 1, 2));
     assert!(matches!(long, Err(DeviceError::Config(_))), "{long:?}");
 }

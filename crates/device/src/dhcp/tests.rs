@@ -206,6 +206,31 @@ fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
 }
 
 #[test]
+fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
+    let (server, client) = Pair::new(Default::default()).expect("a pair");
+    let (dns, domain) = (vec![SERVER, Ipv4Addr::new(10, 0, 0, 9)], Some("internal".to_owned()));
+    let config = DhcpConfig::network(SERVER, 24).expect("settings");
+    let server =
+        Dhcp::new(server, DhcpConfig { dns: dns.clone(), domain, ..config }).expect("sound");
+    let mut link = Link { server, client, ledger: CopyLedger::new() };
+    let mac = link.server.capabilities().mac;
+    let (_, back) = link.send([frame(&asks(&discover()), 42)]);
+    let message = hear(&only(back), mac).message;
+    let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
+    let repr = DhcpRepr::parse(&packet).expect("a message");
+    assert_eq!(repr.dns_servers.expect("resolvers").as_slice(), dns);
+    let name = packet.options().find(|option| option.kind == 15).expect("a domain");
+    assert_eq!(name.data, b"internal");
+
+    let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
+    let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
+    let (_, back) = link.send([frame(&asks(&repr), 42)]);
+    let message = hear(&only(back), mac).message;
+    let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
+    assert!(packet.options().all(|option| option.kind != 6 && option.kind != 15), "a refusal");
+}
+
+#[test]
 fn a_client_that_cannot_take_unicast_is_answered_by_broadcast() {
     let mut link = Link::new();
     let mac = link.server.capabilities().mac;

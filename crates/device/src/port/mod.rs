@@ -46,6 +46,7 @@ use table::Seat;
 pub use table::{PortId, PortTable};
 
 use crate::device::Medium;
+pub(crate) use write::header_len;
 
 /// Settings of a port.
 #[derive(Clone)]

@@ -383,7 +383,7 @@ fn ask(
 
 /// How many bytes of a frame of `len` bytes, whose first are `data`, are headers; and its layout.
 #[inline]
-fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>) {
+pub(crate) fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>) {
     let layout = match medium {
         Medium::Ethernet => headers::parse(data),
         Medium::Ip => headers::parse_ip(data),

@@ -33,7 +33,22 @@ pub struct TapBuilder {
     mtu: Option<usize>,
     mac: Option<[u8; 6]>,
     host_addresses: Vec<String>,
+    host_gateways: Vec<IpAddr>,
     pool_bytes: Option<usize>,
+}
+
+/// A tap as descriptors: one process makes it, in a network namespace of its own, and hands it to
+/// another (over a Unix socket), which [adopts](TapBuilder::adopt) it and has no rights there.
+#[derive(Debug)]
+pub struct TapParts {
+    /// Its queues: the first is attached, the others are not, and are for bulk flows.
+    pub queues: Vec<OwnedFd>,
+    /// Name of the network device.
+    pub name: String,
+    /// Link address of the kernel's side.
+    pub kernel_mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu: usize,
 }
 
 impl TapBuilder {
@@ -76,6 +91,13 @@ impl TapBuilder {
         addresses.into_iter().fold(self, Self::host_address)
     }
 
+    /// A router for the kernel's side, in a network of its addresses; repeatable.
+    #[must_use]
+    pub fn host_gateway(mut self, router: IpAddr) -> Self {
+        self.host_gateways.push(router);
+        self
+    }
+
     /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
@@ -100,6 +122,46 @@ impl TapBuilder {
     /// As [`open`](Self::open).
     pub fn open_queues(self, queues: usize) -> Result<Vec<Tap>, DeviceError> {
         let settings = self.check(queues)?;
+        let TapParts { queues: mut all, name, kernel_mac, mtu } = self.make(&settings, queues)?;
+        // Of one queue, the rest are spare.
+        let mut spare = if queues == 1 { all.split_off(1.min(all.len())) } else { Vec::new() };
+        let known = Known { name, kernel_mac, mtu, queues };
+        let taps = all.into_iter().map(|fd| {
+            self.over(fd, std::mem::take(&mut spare), settings.pool_bytes, known.clone())
+        });
+        taps.collect()
+    }
+
+    /// Makes the device for another process, which is to [adopt](Self::adopt) its descriptors. It
+    /// vanishes with the last of them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_parts(self) -> Result<TapParts, DeviceError> {
+        let settings = self.check(1)?;
+        self.make(&settings, 1)
+    }
+
+    /// The device whose descriptors another process has made with [`open_parts`](Self::open_parts).
+    /// It may be in another network namespace. Of the settings, the link address and the memory are
+    /// used; the others are its maker's.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] for invalid settings or without a queue, [`DeviceError::System`] if
+    /// there is no memory.
+    pub fn adopt(self, parts: TapParts) -> Result<Tap, DeviceError> {
+        let settings = Self { name: None, mtu: Some(parts.mtu), ..self.clone() }.check(1)?;
+        let TapParts { queues, name, kernel_mac, mtu } = parts;
+        let mut queues = queues.into_iter();
+        let none = || DeviceError::Config(format!("there is no queue of tap {name} to adopt"));
+        let first = queues.next().ok_or_else(none)?;
+        let spare = queues.take(settings.lanes).collect();
+        let known = Known { name, kernel_mac, mtu, queues: 1 };
+        self.over(first, spare, settings.pool_bytes, known)
+    }
+
+    /// Attaches queues, and gives the kernel's side what the settings say.
+    fn make(&self, settings: &Settings, queues: usize) -> Result<TapParts, DeviceError> {
         let name = &settings.name;
         let netlink = Netlink::open().map_err(|e| system("open a netlink socket", e))?;
         let link = |name: &str| {
@@ -115,20 +177,7 @@ impl TapBuilder {
             return Err(system(what, Errno::INVAL.into()));
         }
         let is_new = existing.is_none();
-        let own = if queues == 1 && is_new { attach_own(name, settings.lanes) } else { None };
-        let (fds, spare, name) = match own {
-            Some((first, spare, name)) => (vec![first], spare, name),
-            None => {
-                let (first, name) = attach_first(name, queues > 1, existing)?;
-                let mut fds = vec![first];
-                for _ in 1..queues {
-                    let (fd, _) = sys::attach(&name, Queues::Many)
-                        .map_err(|(step, e)| attach_error(&name, step, true, e))?;
-                    fds.push(fd);
-                }
-                (fds, Vec::new(), name)
-            }
-        };
+        let (fds, name) = attach_all(settings, queues, existing)?;
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
         let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
@@ -146,21 +195,32 @@ impl TapBuilder {
         for &(address, prefix) in &settings.addresses {
             add_address(&netlink, found.index, &name, address, prefix)?;
         }
-        let mac = self.mac.unwrap_or_else(|| derive_mac(found.mac));
-        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(found.mtu));
+        for &router in &self.host_gateways {
+            let added = netlink.add_default_route(found.index, router);
+            added.map_err(refused(format!("make {router} the router behind tap {name}")))?;
+        }
+        let mtu = self.mtu.unwrap_or(found.mtu);
+        Ok(TapParts { queues: fds, name, kernel_mac: found.mac, mtu })
+    }
+
+    /// The driver of a queue and its spare ones.
+    fn over(
+        &self,
+        first: OwnedFd,
+        spare: Vec<OwnedFd>,
+        pool_bytes: usize,
+        known: Known,
+    ) -> Result<Tap, DeviceError> {
+        let Known { name, kernel_mac, mtu, queues } = known;
+        let mac = self.mac.unwrap_or_else(|| derive_mac(kernel_mac));
+        let card = Capabilities::offloading(mac, mtu);
         let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
-        let mut spare = Some(spare);
-        let make = |fd| {
-            let pool = PagePool::new("pagewire-tap", settings.pool_bytes).map_err(|e| {
-                let what = format!("map {} bytes to receive into", settings.pool_bytes);
-                system(what, io::Error::other(e))
-            })?;
-            let spare = spare.take().unwrap_or_default();
-            let queues =
-                TapQueues::new(fd, spare).map_err(|e| system("wait on several queues", e))?;
-            Ok(Tap::over(queues, name.clone(), found.mac, capabilities.clone(), pool))
-        };
-        fds.into_iter().map(make).collect()
+        let pool = PagePool::new("pagewire-tap", pool_bytes).map_err(|e| {
+            system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
+        })?;
+        let queues =
+            TapQueues::new(first, spare).map_err(|e| system("wait on several queues", e))?;
+        Ok(Tap::over(queues, name, kernel_mac, capabilities, pool))
     }
 
     /// Checks everything that needs no system call.
@@ -211,6 +271,51 @@ struct Settings {
     /// Queues beside the first that a new device gets.
     lanes: usize,
 }
+
+/// What is known of a device once it is there.
+#[derive(Clone)]
+struct Known {
+    name: String,
+    kernel_mac: [u8; 6],
+    mtu: usize,
+    queues: usize,
+}
+
+/// Attaches as many queues as wanted; beside the only one of a new device, detached spare ones.
+fn attach_all(
+    settings: &Settings,
+    queues: usize,
+    existing: Option<Link>,
+) -> Result<(Vec<OwnedFd>, String), DeviceError> {
+    let name = &settings.name;
+    if queues == 1
+        && existing.is_none()
+        && let Some((first, mut spare, name)) = attach_own(name, settings.lanes)
+    {
+        spare.insert(0, first);
+        return Ok((spare, name));
+    }
+    let (first, name) = attach_first(name, queues > 1, existing)?;
+    let mut fds = vec![first];
+    for _ in 1..queues {
+        let (fd, _) = sys::attach(&name, Queues::Many)
+            .map_err(|(step, e)| attach_error(&name, step, true, e))?;
+        fds.push(fd);
+    }
+    Ok((fds, name))
+}
+
+/// Brings up the loopback device of this network namespace; a new one's is down.
+///
+/// # Errors
+/// [`DeviceError::System`] if the system refuses.
+pub fn loopback_up() -> Result<(), DeviceError> {
+    let up = || -> io::Result<()> { Netlink::open()?.bring_up(LOOPBACK_INDEX) };
+    up().map_err(|e| system(format!("bring the loopback device up{}", needs(&e)), e))
+}
+
+/// The index of each network namespace's first device.
+const LOOPBACK_INDEX: u32 = 1;
 
 /// Makes the device with `spare` queues beside the first, which are detached at once: with one
 /// queue the kernel need not classify flows. `None`: an ordinary device may be possible.

@@ -45,7 +45,7 @@ use pagewire_mem::{
 };
 use rustix::io::Errno;
 
-pub use builder::TapBuilder;
+pub use builder::{TapBuilder, TapParts, loopback_up};
 use lanes::{Lane, TapQueues};
 use limits::VNET_HEADER;
 

@@ -19,6 +19,7 @@ const HEADER: usize = 16;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
@@ -41,6 +42,11 @@ const IFA_BROADCAST: u16 = 4;
 const IFA_F_NODAD: u8 = 2;
 
 const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_STATIC: u8 = 4;
+const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 
 /// The kernel's description of a network device.
@@ -125,6 +131,25 @@ impl Netlink {
                 message.attribute(IFA_ADDRESS, &v6.octets());
             }
         }
+        match self.ask(message) {
+            Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Makes `router` the way to all other networks; it may be that already.
+    pub(super) fn add_default_route(&self, index: u32, router: IpAddr) -> io::Result<()> {
+        let (family, octets) = match router {
+            IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
+        };
+        // Family, bits of destination and source, service, table, origin, scope, kind, flags.
+        let family = family.as_raw() as u8;
+        let body = [family, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
+        let flags = NLM_F_ACK | NLM_F_CREATE_EXCL;
+        let mut message = Message::new(RTM_NEWROUTE, flags, &body);
+        message.attribute(RTA_GATEWAY, &octets);
+        message.attribute(RTA_OIF, &index.to_ne_bytes());
         match self.ask(message) {
             Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),
             other => other.map(drop),

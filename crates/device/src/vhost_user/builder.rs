@@ -1,7 +1,7 @@
 //! Making a vhost-user device: settings, and advice when the system refuses.
 
 use std::io;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
+use crate::socket::derive_mac;
 use crate::{Capabilities, DeviceError, Medium};
 
 /// Settings of a [`VhostUser`].
@@ -117,14 +118,37 @@ impl VhostUserBuilder {
     pub fn listen(self, path: impl AsRef<Path>) -> Result<VhostUser, DeviceError> {
         let path = path.as_ref();
         self.check()?;
-        let listener = listen(path).map_err(|e| {
+        let listener = Self::bind(path)?;
+        self.accept(listener, path)
+    }
+
+    /// The socket for [`accept`](Self::accept): together they are [`listen`](Self::listen), of which
+    /// the second part, which starts a thread, can be done later, such as behind a sandbox.
+    ///
+    /// # Errors
+    /// [`DeviceError::System`] if the system refuses; the text says what to do.
+    pub fn bind(path: impl AsRef<Path>) -> Result<UnixListener, DeviceError> {
+        let path = path.as_ref();
+        listen(path).map_err(|e| {
             let hint = match e.kind() {
                 io::ErrorKind::AddrInUse => " (another program listens there: take another path)",
                 _ => "",
             };
             system(format!("listen on {}{hint}", path.display()), e)
-        })?;
-        self.start(Source::Listen(listener, path.to_owned()), path)
+        })
+    }
+
+    /// As [`listen`](Self::listen), by the socket that [`bind`](Self::bind) made at `path`.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn accept(
+        self,
+        listener: UnixListener,
+        path: impl Into<PathBuf>,
+    ) -> Result<VhostUser, DeviceError> {
+        let path = path.into();
+        self.start(Source::Listen(listener, path.clone()), &path)
     }
 
     /// Connects to a front end that listens (`server=on`), again whenever it is there.
@@ -201,16 +225,6 @@ impl VhostUserBuilder {
         }
         Ok(())
     }
-}
-
-/// A link address derived from the socket's path (FNV-1a): locally administered, unicast.
-fn derive_mac(path: &Path) -> [u8; 6] {
-    let bytes = path.as_os_str().as_encoded_bytes().iter();
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let [a, b, c, ..] = (hash ^ hash >> 32).to_le_bytes();
-    [0x02, 0x50, 0x57, a, b, c]
 }
 
 fn system(what: String, source: io::Error) -> DeviceError {

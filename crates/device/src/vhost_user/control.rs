@@ -6,7 +6,6 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -28,6 +27,7 @@ use super::features;
 use super::limits::{ENDING, LOOK, RECONNECT};
 use super::session::Session;
 use super::standing::Standing;
+use crate::socket::bind_anew;
 
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;
@@ -374,13 +374,7 @@ impl Shared {
 
 /// Listens at `path`, replacing a socket without a listener.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_dead(path) => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)?
-        }
-        bound => bound?,
-    };
+    let listener = bind_anew(path, SocketType::STREAM, |path| UnixListener::bind(path))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -391,10 +385,4 @@ pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
-}
-
-/// Whether a socket has no listener. Files of other kinds must not be removed.
-fn is_dead(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }

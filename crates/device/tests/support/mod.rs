@@ -35,13 +35,18 @@ pub fn in_namespace(f: impl FnOnce() + Send + 'static) {
     }
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let run = move || {
-        // SAFETY: only this thread's network namespace changes; its file table stays shared.
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+        leave_namespace();
         f();
     };
     if let Err(panic) = thread::spawn(run).join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Moves this thread to a network namespace of its own.
+pub fn leave_namespace() {
+    // SAFETY: only this thread's network namespace changes; its file table stays shared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
 }
 
 /// Our end of the link and what it last received.

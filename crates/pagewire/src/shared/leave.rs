@@ -266,6 +266,7 @@ impl Inner {
         self.cause.get_or_insert_with(|| "the host was shut down".to_owned());
         // Services are dropped before their sockets are closed.
         let services = std::mem::take(&mut self.services);
+        self.note_services();
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);

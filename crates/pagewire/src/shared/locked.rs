@@ -155,6 +155,7 @@ impl Inner {
             stack.forget_all();
         }
         let services = std::mem::take(&mut self.services);
+        self.note_services();
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         self.waiters.forget_all();
     }

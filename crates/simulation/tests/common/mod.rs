@@ -51,7 +51,7 @@ pub async fn ask(server: &str, bytes: usize) -> Result {
 }
 
 pub async fn ask_on(stream: &mut TcpStream, bytes: usize) -> Result {
-    let sent: Vec<u8> = (0..bytes).map(|n| (n * 31 >> 3) as u8).collect();
+    let sent: Vec<u8> = (0..bytes).map(|n| ((n * 31) >> 3) as u8).collect();
     let mut got = vec![0; bytes];
     let (mut read, mut write) = stream.split();
     let (wrote, was_read) = tokio::join!(write.write_all(&sent), read.read_exact(&mut got));

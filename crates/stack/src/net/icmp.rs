@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
-use super::head::{take, with_headroom};
+use super::head::{spill_head, take, with_headroom};
 use super::multicast::messages::mld;
 use super::received::{IcmpKind, Inbound, Outcome, Received};
 use super::route::{Delivery, smallest_path_mtu};
@@ -107,6 +107,13 @@ fn answer_echo(
     if packet.head().get(1) != Some(&0) {
         return Err(DropReason::IcmpCode);
     }
+    if net.is_for_another(received) {
+        if !received.is_unicast() {
+            return Err(DropReason::IcmpBroadcast);
+        }
+        spill_head(mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
+        return Ok(Some(Inbound::Echo(*received)));
+    }
     // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
     // multicast address MAY be silently discarded."
     if received.dst.is_ipv4() && !received.is_unicast() {
@@ -152,8 +159,10 @@ fn handle_error(
         IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
         IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
     };
-    // RFC 5927 section 4: a quoted packet that we cannot have sent.
-    if !net.routes.is_local(about.src) || about.src != received.dst {
+    // RFC 5927 section 4: a quoted packet that we cannot have sent. Of a foreign source it came by
+    // a transparent link.
+    let ours = net.routes.is_local(about.src) || net.is_for_another(received);
+    if !ours || about.src != received.dst {
         return Err(DropReason::IcmpQuoteNotOurs);
     }
     let kind = match received.dst {

@@ -1,15 +1,22 @@
 //! Sends ICMP errors about received packets (RFC 792, RFC 1122 section 3.2.2, RFC 4443).
 
+use std::net::IpAddr;
+
 use pagewire_mem::{CopyReason, Instant, PacketBuf};
 
 use super::head::append;
 use super::reassembly::Expired;
 use super::received::Received;
 use super::route::Delivery;
+use super::unreachable::{Flow, Unreachable};
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ipv4, ipv6, protocol};
-use super::{Mem, Net};
+use super::{Mem, Net, Outgoing, TooLong};
+use crate::error::Error;
 use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
+
+/// Offset of the field of an IPv6 header that names the next one.
+const NEXT_HEADER: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IcmpError {
@@ -56,6 +63,25 @@ impl IcmpError {
         }
     }
 
+    /// A failure that the application reports.
+    pub(super) fn of(why: Unreachable, is_v4: bool) -> icmp::Header {
+        let error = match why {
+            Unreachable::Net => Self::net_unreachable(is_v4),
+            Unreachable::Host => Self::host_unreachable(is_v4),
+            Unreachable::Protocol if is_v4 => Self::protocol_unreachable(),
+            Unreachable::Protocol => Self::unknown_next_header(NEXT_HEADER),
+            Unreachable::Port => Self::port_unreachable(is_v4),
+            Unreachable::Prohibited if is_v4 => Self::new(v4::UNREACHABLE, 13, 0),
+            Unreachable::Prohibited => Self::new(v6::UNREACHABLE, 1, 0),
+            Unreachable::TooBig { mtu } if is_v4 => {
+                Self::packet_too_big(true, mtu.min(u16::MAX.into()) as usize)
+            }
+            Unreachable::TooBig { mtu } => Self::packet_too_big(false, mtu as usize),
+            Unreachable::TimeExceeded => Self::hop_limit_exceeded(is_v4),
+        };
+        error.header
+    }
+
     const fn is_packet_too_big(self) -> bool {
         matches!(
             (self.header.kind, self.header.code),
@@ -95,6 +121,66 @@ impl Net {
         let error = IcmpError::port_unreachable(received.dst.is_ipv4());
         send_about_payload(self, mem, now, received, packet, error);
     }
+}
+
+impl Net {
+    /// Sends an error about a packet of `about` to its sender.
+    pub(crate) fn send_unreachable(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        about: &Flow,
+        why: Unreachable,
+        from: Option<IpAddr>,
+    ) -> Result<(), Error> {
+        let (sender, to) = (about.from.ip(), about.to.ip());
+        let from = match from {
+            Some(from) if from.is_loopback() || !self.may_send_from((from, sender), None) => {
+                return Err(Error::AddressNotAvailable);
+            }
+            Some(from) => from,
+            // Only the host itself knows.
+            None if matches!(why, Unreachable::Port | Unreachable::Protocol) => to,
+            None => self.routes.source_for(now, None, sender)?,
+        };
+        let packet = quote_of(about, why).ok_or(Error::AddressFamily)?;
+        let out = Outgoing {
+            src: from,
+            dst: sender,
+            protocol: if sender.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 },
+            ecn: 0,
+            dont_fragment: false,
+            too_long: TooLong::CutToPath,
+            hop_limit: None,
+            by: None,
+            checksum_offset: Some(icmp::CHECKSUM_OFFSET),
+            packet,
+        };
+        self.send(mem, now, out)?;
+        self.counters.icmp_errors_sent += 1;
+        Ok(())
+    }
+}
+
+/// An error about a packet of a flow, of which nothing is left.
+fn quote_of(about: &Flow, why: Unreachable) -> Option<PacketBuf> {
+    let mut packet = PacketBuf::for_tx();
+    packet.push(Flow::QUOTED)?.copy_from_slice(&about.emit());
+    let (protocol, len) = (about.protocol, about.transport_len());
+    match (about.from.ip(), about.to.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let ip = ipv4::Header::new(src, dst, protocol, len);
+            packet.push(ipv4::LEN)?.copy_from_slice(&ip.emit());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let ip = ipv6::Header::new(src, dst, protocol, len);
+            packet.push(ipv6::LEN)?.copy_from_slice(&ip.emit());
+        }
+        _ => return None,
+    }
+    let header = IcmpError::of(why, about.from.is_ipv4());
+    packet.push(icmp::LEN)?.copy_from_slice(&header.emit());
+    Some(packet)
 }
 
 /// Tells the sender of a datagram that fragments did not come in time.

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use super::head::trim;
 use super::link::LinkIndex;
 use super::received::{Origin, Outcome, Received};
-use super::route::{Delivery, Routes};
+use super::route::{Delivery, Routes, is_link_local};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
 use super::{Mem, Net, discovery, extensions, forwarding, transport};
 use crate::counters::DropReason;
@@ -197,9 +197,12 @@ fn deliver(
         IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
     };
     let mut delivery = net.routes.delivery(origin.link, dst);
+    let transparent = net.links.at(origin.link).transparent;
     if delivery == Delivery::Foreign {
         if net.links.at(origin.link).groups.contains(dst) {
             delivery = Delivery::Multicast;
+        } else if transparent && net.routes.may_be_any_host(dst) {
+            delivery = Delivery::Unicast;
         } else if net.forwarding.is_some() && !dst.is_multicast() {
             return Ok(Delivery::Foreign);
         } else {
@@ -212,6 +215,14 @@ fn deliver(
     let probe = src.is_unspecified() && delivery == Delivery::Multicast;
     if !probe && !net.routes.is_plausible_source(src) {
         return Err(bad_source);
+    }
+    // RFC 2827: whoever may send to every address may not pretend to be another as well.
+    if transparent && delivery == Delivery::Unicast {
+        // RFC 4291 section 2.5.6: packets from link-local addresses do not leave their link.
+        let leaves = is_link_local(src) && !net.is_local(dst);
+        if leaves || !net.routes.leads_to(origin.link, src) {
+            return Err(DropReason::TransparentSource);
+        }
     }
     if net.reverse_path_check
         && net.links.are_several()
@@ -235,11 +246,27 @@ impl Routes {
     /// Whether a packet from the wire may have this source: RFC 1122 section 3.2.1.3 and RFC 4291
     /// section 2.5 and 2.7 say which addresses never are one; ours is not either.
     pub(super) fn is_plausible_source(&self, src: IpAddr) -> bool {
-        let possible = match src {
+        self.is_host(src) && !self.is_ours(src)
+    }
+
+    /// Whether a transparent link takes packets to this address: it is that of one host, anywhere.
+    pub(super) fn may_be_any_host(&self, addr: IpAddr) -> bool {
+        self.is_host(addr) && !is_link_local(addr)
+    }
+
+    /// Whether the address is that of another host, in whose name a transparent link lets us send.
+    #[cold]
+    pub(super) fn is_foreign_host(&self, addr: IpAddr) -> bool {
+        self.may_be_any_host(addr) && !self.is_local(addr)
+    }
+
+    /// Whether the address is that of one other host, or of ours: no group, and not reserved.
+    fn is_host(&self, addr: IpAddr) -> bool {
+        match addr {
             IpAddr::V4(a) => {
                 let [first, ..] = a.octets();
                 // 0.0.0.0/8 "this host", 127.0.0.0/8 loopback, 224.0.0.0/3 groups and reserved.
-                first != 0 && first != 127 && first < 224 && !self.is_broadcast(src)
+                first != 0 && first != 127 && first < 224 && !self.is_broadcast(addr)
             }
             IpAddr::V6(a) => {
                 !a.is_multicast()
@@ -247,8 +274,7 @@ impl Routes {
                     && !a.is_loopback()
                     && a.to_ipv4_mapped().is_none()
             }
-        };
-        possible && !self.is_ours(src)
+        }
     }
 }
 

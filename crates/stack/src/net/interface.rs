@@ -66,6 +66,8 @@ pub(super) struct Interface {
     pub(super) groups: LinkGroups,
     pub(super) speaks_v4: bool,
     pub(super) speaks_v6: bool,
+    /// See [`LinkConfig::transparent`](super::LinkConfig).
+    pub(super) transparent: bool,
     pub(super) out: VecDeque<PacketBuf>,
     /// Limit of ICMP errors about packets that came in here.
     pub(super) icmp_limit: IcmpLimit,
@@ -99,6 +101,7 @@ impl Interface {
             neighbors: Neighbors::new(hash),
             speaks_v4: false,
             speaks_v6: false,
+            transparent: false,
             out: VecDeque::new(),
             icmp_limit,
             announcements: if announce { ANNOUNCEMENTS } else { 0 },

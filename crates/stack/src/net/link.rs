@@ -45,11 +45,20 @@ pub struct LinkConfig {
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway on this link that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
+    /// Every unicast address counts as ours on this link (Linux's AnyIP and `IP_TRANSPARENT`): as
+    /// the destination of what comes in, and as the source of what leaves. Loopback and link-local
+    /// addresses, groups and broadcast addresses do not. A socket that is bound to an unspecified
+    /// address gets what comes for its port at any address; one of
+    /// [`Stack::listen_every`](crate::Stack::listen_every) or
+    /// [`Stack::bind_every`](crate::Stack::bind_every) gets all that no other takes. What comes in
+    /// must come from an address that the routes place on this link.
+    pub transparent: bool,
 }
 
 impl LinkConfig {
     /// A link without gateways.
     pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>) -> Self {
-        Self { capabilities, addresses, gateways: Vec::new(), routes: Vec::new() }
+        let (gateways, routes) = (Vec::new(), Vec::new());
+        Self { capabilities, addresses, gateways, routes, transparent: false }
     }
 }

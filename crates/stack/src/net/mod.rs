@@ -21,7 +21,7 @@ use self::forwarding::Forwarding;
 use self::interface::{Interface, Links};
 use self::reassembly::Reassembly;
 use self::received::Origin;
-use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
+use self::route::{Delivery, Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
@@ -46,6 +46,7 @@ mod received;
 mod refused;
 mod route;
 mod transport;
+mod unreachable;
 pub(crate) mod wire;
 
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub use link::{LinkConfig, LinkId};
 pub(crate) use neighbor::Keyed;
 pub(crate) use received::{IcmpKind, Inbound, Quoted, Received};
 pub(crate) use route::is_link_local;
+pub use unreachable::{Flow, Unreachable};
 pub(crate) use wire::protocol;
 
 /// The memory that input and output use, an argument of each call.
@@ -63,6 +65,8 @@ pub(crate) struct Mem {
     pub pool: PagePool,
     /// Writes bytes into pages.
     pub writer: PageWriter,
+    /// Lends pages to whoever fills them.
+    pub filler: PageWriter,
     pub ledger: CopyLedger,
     /// Shared by TCP connections.
     pub shared: Shared,
@@ -168,6 +172,7 @@ impl Net {
         let mut interface = Interface::new(now, caps, hash, config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
+        interface.transparent = config.first_link.transparent;
         let mut net = Self {
             counters: Counters::new(),
             links: Links::new(interface),
@@ -206,6 +211,7 @@ impl Net {
         let mut interface = Interface::new(now, caps, hash, self.announce, (index, turn));
         (interface.speaks_v4, interface.speaks_v6) =
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
+        interface.transparent = config.transparent;
         let id = self.links.insert(index, interface);
         multicast::join_solicited(self, now, index);
         handle_links_changed(self);
@@ -394,6 +400,34 @@ impl Net {
         self.routes.is_local(addr)
     }
 
+    /// Whether packets to `dst` may have this source: it is ours, or any is, because they leave by
+    /// a transparent link.
+    pub(crate) fn may_send_from(
+        &self,
+        (src, dst): (IpAddr, IpAddr),
+        by: Option<LinkIndex>,
+    ) -> bool {
+        let transparent = |link| self.links.at(link).transparent;
+        self.is_local(src)
+            || (src.is_ipv4() == dst.is_ipv4()
+                && self.routes.may_be_any_host(src)
+                && self.way_of(self.now, (src, dst), by).is_some_and(transparent))
+    }
+
+    /// Whether the link is there, and transparent.
+    pub(crate) fn is_transparent(&self, id: LinkId) -> bool {
+        let link = self.links.find(id).map(|index| self.links.at(index));
+        link.is_some_and(|link| link.transparent && link.is_usable())
+    }
+
+    /// Whether the packet is to another host's address, which counts as ours on its link.
+    pub(super) fn is_for_another(&self, received: &Received) -> bool {
+        received.delivery == Delivery::Unicast
+            && !received.loopback
+            && self.links.at(received.link).transparent
+            && !self.is_local(received.dst)
+    }
+
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         self.routes.is_broadcast(addr)
     }
@@ -504,7 +538,10 @@ impl Net {
         if !self.links.are_several() || !self.links.iter().any(is_full) || self.is_local(dst) {
             return None;
         }
-        let cached = self.cache.get(now, src, dst, |out| self.generation(out)).map(|hop| hop.out);
+        let cached = self
+            .cache
+            .get(now, src, dst, |out| self.generation(out), || self.routes.is_foreign_host(src))
+            .map(|hop| hop.out);
         let link = by.or(cached).unwrap_or_else(|| self.link_to(now, Some(src), dst));
         is_full(self.links.at(link)).then_some(link)
     }

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use pagewire_mem::PacketBuf;
+
 use super::link::LinkIndex;
 use super::route::Delivery;
 use super::wire::{ipv4, ipv6};
@@ -17,6 +19,9 @@ pub(crate) enum Inbound {
     /// broadcast, UDP only). Its head: exactly the transport header (its length validated, options
     /// not). Its fragments: exactly the payload.
     Transport(Received),
+    /// The packet that was handed in is an echo request to another host's address, by a transparent
+    /// link. Its head: the ICMP header up to the identifier. Its fragments: the rest.
+    Echo(Received),
     /// An error about a packet of ours: an ICMP error whose quote is sound and names an address of
     /// ours, or a neighbour that did not answer. The sockets check whether the quoted ports and
     /// sequence number belong to a living socket (RFC 5927).
@@ -55,7 +60,7 @@ pub(crate) struct Received {
     pub(crate) protocol: u8,
     /// The two ECN bits of the IP header.
     pub(crate) ecn: u8,
-    pub(super) hop_limit: u8,
+    pub(crate) hop_limit: u8,
     /// What `dst` is to us.
     pub(super) delivery: Delivery,
     /// Bytes of IP headers in memory in front of the head, for an ICMP error to quote; 0: gone.
@@ -105,8 +110,20 @@ impl Received {
         }
     }
 
+    /// Whether routers may not cut it, as its IP header in front of the head of `packet` says;
+    /// `false` if that is gone.
+    pub(crate) fn forbids_fragments(&self, packet: &mut PacketBuf) -> bool {
+        let len = usize::from(self.header_len);
+        if self.dst.is_ipv6() || len == 0 || packet.push(len).is_none() {
+            return self.dst.is_ipv6();
+        }
+        let flags = packet.head().get(6).copied().unwrap_or(0);
+        packet.pull(len);
+        flags & ipv4::DONT_FRAGMENT != 0
+    }
+
     /// Whether it is to this host alone.
-    pub(super) fn is_unicast(&self) -> bool {
+    pub(crate) fn is_unicast(&self) -> bool {
         self.delivery == Delivery::Unicast && !self.group
     }
 }

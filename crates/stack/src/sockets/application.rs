@@ -46,8 +46,8 @@ impl Stack {
     /// # Errors
     /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
     /// `NetworkUnreachable` without a route or to a broadcast address, `NetworkDown` if the device
-    /// that leads there is gone for good, `AddressNotAvailable` if the local address is not ours,
-    /// the connection exists already, or no ephemeral port is free, `NotSupported` for Fast Open if
+    /// that leads there is gone for good, `AddressNotAvailable` if the local address is not ours
+    /// (and no [transparent](crate::LinkConfig::transparent) link leads there), the connection exists already, or no ephemeral port is free, `NotSupported` for Fast Open if
     /// the host's [settings](Self::fast_open) exclude it.
     pub fn connect(
         &mut self,
@@ -71,7 +71,9 @@ impl Stack {
         let (wanted, port) = local.map(canonical).map_or((None, 0), |l| (Some(l.ip()), l.port()));
         let local = match wanted.filter(|ip| !ip.is_unspecified()) {
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
-            Some(ip) if !self.core.net.is_local(ip) => return Err(Error::AddressNotAvailable),
+            Some(ip) if !self.core.net.may_send_from((ip, remote.ip()), by) => {
+                return Err(Error::AddressNotAvailable);
+            }
             Some(ip) => ip,
             None => self.core.net.source_by(remote.ip(), scope, by)?,
         };
@@ -237,13 +239,24 @@ impl Core {
     /// Wakes connections that wait for pages, if some are free.
     pub(crate) fn feed_starved(&mut self) {
         self.mem.pool.drain();
-        if self.sockets.work.starved.is_empty() || self.mem.pool.stats().free == 0 {
+        if self.sockets.work.starved.is_empty() {
+            return;
+        }
+        if self.mem.pool.stats().free == 0 {
+            // What waits to be filled serves all.
+            self.mem.filler.abandon();
+            self.mem.pool.drain();
+        }
+        if self.mem.pool.stats().free == 0 {
             return;
         }
         for index in core::mem::take(&mut self.sockets.work.starved) {
             if let Some(socket) = self.sockets.table.tcp_mut(index) {
                 socket.starved = false;
                 self.sockets.touch(index);
+            } else if let Some(socket) = self.sockets.table.udp_mut(index) {
+                socket.starved = false;
+                self.sockets.check_later(index);
             }
         }
     }

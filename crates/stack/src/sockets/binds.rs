@@ -20,6 +20,36 @@ use crate::net::LinkId;
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
+    /// Those for every address and port of a link, which get what no other takes.
+    pub(super) every: Every,
+}
+
+/// Sockets for all that comes by a link; they conflict with no other.
+#[derive(Default)]
+pub(crate) struct Every(SmallVec<[(LinkId, u32); 1]>);
+
+impl Every {
+    /// The socket of the link that a packet came by.
+    pub(super) fn find(&self, came_by: Option<LinkId>) -> Option<u32> {
+        self.0.iter().find(|(link, _)| Some(*link) == came_by).map(|&(_, index)| index)
+    }
+
+    /// Adds the only one of a link.
+    pub(super) fn insert(&mut self, link: LinkId, index: u32) {
+        self.0.push((link, index));
+    }
+
+    /// Removes a socket, if it is one.
+    pub(super) fn remove(&mut self, index: u32) {
+        self.0.retain(|(_, it)| *it != index);
+    }
+
+    /// Removes and returns the socket of a link.
+    pub(super) fn remove_link(&mut self, link: LinkId) -> Option<u32> {
+        let index = self.find(Some(link))?;
+        self.remove(index);
+        Some(index)
+    }
 }
 
 struct PortBinds {
@@ -102,7 +132,8 @@ pub(super) const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 impl Binds {
     /// No sockets; `key` spreads flows over sockets that share a port.
     pub(crate) fn new(key: [u8; 16]) -> Self {
-        Self { hasher: SipHasher13::new_with_key(&key), ports: HashTable::new() }
+        let (ports, every) = (HashTable::new(), Every::default());
+        Self { hasher: SipHasher13::new_with_key(&key), ports, every }
     }
 
     /// The socket for packets between these ends that came by a link.

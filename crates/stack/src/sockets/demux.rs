@@ -16,12 +16,13 @@ use siphasher::sip::SipHasher13;
 use super::binds::{ANY, ANY_V4, Wanted};
 use super::cookie::CookieVerdict;
 use super::listen::{Old, ToListener};
+use super::requests::request_input;
 use super::table::Table;
 use super::tcp::Owner;
 use super::tuple::Tuple;
 use crate::counters::DropReason;
 use crate::event::Readiness;
-use crate::net::Received;
+use crate::net::{LinkId, Received};
 use crate::stack::Core;
 
 /// Connections by their tuple.
@@ -38,6 +39,11 @@ impl Demux {
     pub(crate) fn new(key: [u8; 16]) -> Self {
         let hasher = SipHasher13::new_with_key(&key);
         Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: [u32::MAX; 2] }
+    }
+
+    /// A hash of the two ends that strangers do not know, for other tables.
+    pub(super) fn hash(&self, tuple: &Tuple) -> u64 {
+        tuple.hash(&self.hasher)
     }
 
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
@@ -166,7 +172,7 @@ impl Core {
         {
             match self.take_cookie(now, index, &tuple, &header) {
                 CookieVerdict::None => {
-                    let segment = ToListener { tuple, header: &header, ecn: received.ecn };
+                    let segment = ToListener::new(tuple, &header, received);
                     self.listener_input(now, index, segment, packet, None);
                 }
                 CookieVerdict::Dropped => {}
@@ -182,8 +188,9 @@ impl Core {
                 }
             }
         } else {
-            self.net.counters.drop_one(DropReason::TcpNoSocket);
-            self.send_reset(now, &tuple, &header, packet.frag_len());
+            let segment = ToListener::new(tuple, &header, received);
+            let came_by = self.net.came_by(received);
+            unclaimed_input(self, now, segment, came_by, packet.frag_len());
         }
     }
 
@@ -198,8 +205,7 @@ impl Core {
     ) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             let len = payload.iter().map(Frag::len).sum();
-            let came_by = self.net.came_by(received);
-            return self.time_wait_input(now, index, header, len, (arrival.ecn, came_by));
+            return self.time_wait_input(now, index, header, len, received);
         };
         let owner = socket.owner;
         if let Some(link) = socket.bound()
@@ -270,15 +276,46 @@ impl Core {
     ) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let tuple = socket.tuple;
-        let (ecn, came_by) = (received.ecn, self.net.came_by(received));
-        let Some(listener) = self.sockets.tcp_binds.find(&tuple, came_by) else {
+        let old = Old { index, last: iss_above };
+        if !self.reopen_by(now, ToListener::new(tuple, header, received), received, old) {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
-            return;
-        };
-        let (mut packet, old) = (PacketBuf::for_rx(), Old { index, last: iss_above });
-        let segment = ToListener { tuple, header, ecn };
-        self.listener_input(now, listener, segment, &mut packet, Some(old));
+        }
     }
+
+    /// Hands a SYN in place of a connection in TIME-WAIT to a listener; `false` if there is none.
+    pub(super) fn reopen_by(
+        &mut self,
+        now: Instant,
+        segment: ToListener<'_>,
+        received: &Received,
+        old: Old,
+    ) -> bool {
+        let came_by = self.net.came_by(received);
+        if let Some(listener) = self.sockets.tcp_binds.find(&segment.tuple, came_by) {
+            self.listener_input(now, listener, segment, &mut PacketBuf::for_rx(), Some(old));
+        } else if let Some(listener) = self.sockets.tcp_binds.every.find(came_by) {
+            // The answer looks for the old connection again.
+            request_input(self, now, listener, segment, 0);
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+/// Processes a segment to an address and port without a socket of its own.
+fn unclaimed_input(
+    core: &mut Core,
+    now: Instant,
+    segment: ToListener<'_>,
+    came_by: Option<LinkId>,
+    payload_len: usize,
+) {
+    if let Some(listener) = core.sockets.tcp_binds.every.find(came_by) {
+        return request_input(core, now, listener, segment, payload_len);
+    }
+    core.net.counters.drop_one(DropReason::TcpNoSocket);
+    core.send_reset(now, &segment.tuple, segment.header, payload_len);
 }
 
 #[cfg(test)]

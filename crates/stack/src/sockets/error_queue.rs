@@ -38,11 +38,16 @@ impl ErrorQueue {
 
     /// Adds an error of a stream.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
-        self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
+        self.push_entry(QueuedError { error, origin, mtu: 0, to: None, about: None });
     }
 
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
-        if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
+        self.push_within(entry, ERROR_QUEUE);
+    }
+
+    /// As [`push_entry`](Self::push_entry), with another limit.
+    pub(super) fn push_within(&mut self, entry: QueuedError, most: usize) {
+        if self.keeps_errors && self.entries.len() - self.notifications < most {
             self.news = true;
             self.entries.push_back(ErrorEntry::Network(entry));
         }

@@ -178,7 +178,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     if share < FORWARD_LEAST {
         return None;
     }
-    let Mem { pool, writer, ledger, shared } = mem;
+    let Mem { pool, writer, ledger, shared, .. } = mem;
     let mut env = Env { now, ledger, pool, writer, shared };
     let moved = from.conn.forward(&mut env, &mut to.conn, share);
     from.charge(shared);
@@ -199,7 +199,7 @@ fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
 
 fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, unsent: usize) {
     if from.conn.set_held(unsent) {
-        let Mem { pool, writer, ledger, shared } = mem;
+        let Mem { pool, writer, ledger, shared, .. } = mem;
         from.conn.after_release(&mut Env { now, ledger, pool, writer, shared });
     }
 }

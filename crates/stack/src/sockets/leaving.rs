@@ -8,6 +8,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
 use super::ids::SocketId;
+use super::requests::close_requests;
 use super::table::Socket;
 use super::tcp::Owner;
 use crate::error::Error;
@@ -140,6 +141,7 @@ impl Stack {
         let table = self.core.sockets.table.iter();
         let lost = table.filter(|(_, socket)| over(&self.core, socket)).map(|(index, _)| index);
         let lost: Vec<u32> = lost.collect();
+        self.core.close_every(link);
         if self.core.net.handle_link_lost(index) {
             self.core.fail_all(Down::Lost);
         } else {
@@ -187,7 +189,10 @@ impl Core {
         self.sockets.down = Down::No;
         for index in self.sockets.table.indices() {
             match self.sockets.table.at_mut(index) {
+                // Of a link that is gone.
+                Some(Socket::Listener(listener)) if listener.requests.is_some() => continue,
                 Some(Socket::Listener(listener)) => listener.down = false,
+                Some(Socket::Udp(socket)) if socket.every.is_some() => continue,
                 Some(Socket::Udp(socket)) => socket.down = false,
                 _ => continue,
             }
@@ -221,6 +226,7 @@ impl Core {
             }
             Some(Socket::Listener(listener)) if all => {
                 listener.down = true;
+                close_requests(self, index);
                 self.sockets.check_later(index);
             }
             Some(Socket::Listener(_) | Socket::TimeWait(_)) | None => {}

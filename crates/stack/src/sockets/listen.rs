@@ -33,6 +33,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{Readiness, Reporting};
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
+use crate::net::{LinkId, Received};
 use crate::stack::{Core, Stack};
 
 /// A connection in TIME-WAIT that a SYN may reopen.
@@ -49,6 +50,14 @@ pub(crate) struct ToListener<'a> {
     pub(super) header: &'a TcpHeader,
     /// The ECN bits of its IP header.
     pub(super) ecn: u8,
+    pub(super) hop_limit: u8,
+}
+
+impl<'a> ToListener<'a> {
+    pub(super) fn new(tuple: Tuple, header: &'a TcpHeader, received: &Received) -> Self {
+        let Received { ecn, hop_limit, .. } = *received;
+        Self { tuple, header, ecn, hop_limit }
+    }
 }
 
 /// How to listen.
@@ -168,6 +177,7 @@ impl Core {
             fast_open: self.initial_fast_open(backlog),
             cookie_at: None,
             link: at.link,
+            requests: None,
             down: false,
             reporting: Reporting::default(),
         };
@@ -187,7 +197,7 @@ impl Core {
         packet: &mut PacketBuf,
         old: Option<Old>,
     ) {
-        let ToListener { tuple, header, ecn } = segment;
+        let ToListener { tuple, header, .. } = segment;
         let payload_len = packet.frag_len();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
@@ -226,11 +236,7 @@ impl Core {
             }
         }
         let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
-        let (iss, ts) = self.numbers(now, &tuple);
-        let iss = old.map_or(iss, |old| iss_above(iss, old.last));
-        let link = tcp_link(&self.net, &tuple, bound);
-        let mut conn = Connection::accept(now, config, link, tuple.ports(), iss, ts, header);
-        conn.note_syn_mark(ecn);
+        let mut conn = passive(self, now, config, bound, segment, old);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.fast_open().offer_cookie(cookie);
         }
@@ -258,7 +264,7 @@ impl Core {
     }
 
     /// Takes the connection at `index`, in TIME-WAIT, out of the demux for a new one.
-    fn make_way(&mut self, index: u32) {
+    pub(super) fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.
             Some(socket) if socket.owner != Owner::Closed => {
@@ -292,6 +298,8 @@ impl Core {
         let mut orphans = core::mem::take(&mut listener.half_open);
         orphans.extend(listener.queue.drain(..));
         self.sockets.tcp_binds.remove(port, index);
+        self.sockets.tcp_binds.every.remove(index);
+        self.sockets.wheel.cancel(index);
         self.sockets.table.remove(index);
         for orphan in orphans {
             let Some(socket) = self.sockets.table.tcp_mut(orphan) else { continue };
@@ -301,4 +309,22 @@ impl Core {
             self.tcp_abort(orphan);
         }
     }
+}
+
+/// The connection that a SYN opens, in SYN-RECEIVED.
+pub(super) fn passive(
+    core: &Core,
+    now: Instant,
+    config: Arc<TcpConfig>,
+    bound: Option<LinkId>,
+    segment: ToListener<'_>,
+    old: Option<Old>,
+) -> Connection {
+    let ToListener { tuple, header, ecn, .. } = segment;
+    let (iss, ts) = core.numbers(now, &tuple);
+    let iss = old.map_or(iss, |old| iss_above(iss, old.last));
+    let link = tcp_link(&core.net, &tuple, bound);
+    let mut conn = Connection::accept(now, config, link, tuple.ports(), iss, ts, header);
+    conn.note_syn_mark(ecn);
+    conn
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 use pagewire_tcp::FastOpenKeys;
 
+use super::request_table::Requests;
 use crate::TcpConfig;
 use crate::event::{Readiness, Reporting};
 use crate::net::LinkId;
@@ -26,6 +27,8 @@ pub(crate) struct ListenerSocket {
     pub(crate) cookie_at: Option<Instant>,
     /// The link that it and its connections are bound to.
     pub(super) link: Option<LinkId>,
+    /// Present at a listener for every address of a link: SYNs that wait for an answer.
+    pub(super) requests: Option<Box<Requests>>,
     /// No connection can come: there is no device left.
     pub(super) down: bool,
     pub(crate) reporting: Reporting,
@@ -34,7 +37,8 @@ pub(crate) struct ListenerSocket {
 impl ListenerSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = if self.down { Readiness::ERROR } else { Readiness::NONE };
-        if self.down || !self.queue.is_empty() {
+        let has_news = self.requests.as_ref().is_some_and(|requests| requests.has_news());
+        if self.down || !self.queue.is_empty() || has_news {
             readiness |= Readiness::READABLE;
         }
         readiness

@@ -9,7 +9,9 @@ mod cookie_cache;
 mod demux;
 mod error_queue;
 mod errors;
+pub(crate) mod every;
 pub(crate) mod fast_open;
+mod fill;
 mod flow;
 pub(crate) mod forwarding;
 pub(crate) mod handles;
@@ -25,6 +27,8 @@ pub(crate) mod options;
 mod path_mtu;
 mod ports;
 pub(crate) mod recv;
+pub(crate) mod request_table;
+pub(crate) mod requests;
 pub(crate) mod send;
 pub(crate) mod sends;
 mod table;
@@ -33,7 +37,7 @@ mod time_wait;
 pub(crate) mod timestamping;
 mod transmit;
 mod tuple;
-mod udp;
+pub(crate) mod udp;
 mod udp_groups;
 pub(crate) mod udp_recv;
 pub(crate) mod udp_send;
@@ -53,13 +57,15 @@ use siphasher::sip::SipHasher13;
 use crate::TcpConfig;
 use crate::config::{SynCookies, TimeWaitReuse, ZeroCopyConfig};
 use crate::event::{Event, Readiness};
-use crate::limits::{RESETS_BURST, RESETS_PER_SECOND};
+use crate::limits::{
+    REQUEST_ANSWERS_BURST, REQUEST_ANSWERS_PER_SECOND, RESETS_BURST, RESETS_PER_SECOND,
+};
 use crate::net::LinkIndex;
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
 use crate::timer_wheel::TimerWheel;
 use bind::Reservations;
-use binds::Binds;
+use binds::{Binds, Every};
 use demux::Demux;
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpen;
@@ -86,6 +92,8 @@ pub(crate) struct Sockets {
     pub(crate) reservations: Reservations,
     /// Datagram sockets by port.
     pub(crate) udp_binds: Binds,
+    /// Sockets for echo requests to every address of a link.
+    pub(crate) echoes: Every,
     pub(crate) ports: EphemeralPorts,
     pub(crate) isn: IsnGenerator,
     pub(crate) fast_open: FastOpen,
@@ -102,6 +110,8 @@ pub(crate) struct Sockets {
     pub(crate) time_wait: VecDeque<SocketId>,
     /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
+    /// Refusals and errors that the application asks for.
+    pub(crate) answers: RateLimit,
     /// Buffer for timers that fired together.
     pub(crate) expired: Vec<u32>,
     /// A connection that was busy at the last question: a hint, which may be stale.
@@ -136,6 +146,7 @@ impl Sockets {
             tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
             reservations: Reservations::default(),
             udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
+            echoes: Every::default(),
             ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpen::new(secret),
@@ -146,6 +157,11 @@ impl Sockets {
             held_up: Vec::new(),
             time_wait: VecDeque::new(),
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
+            answers: RateLimit::new(
+                now,
+                (REQUEST_ANSWERS_PER_SECOND, REQUEST_ANSWERS_BURST),
+                draws(b"answers"),
+            ),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
             lent: LentMemory::new(zerocopy.received_deadline),

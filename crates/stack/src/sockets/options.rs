@@ -199,7 +199,8 @@ impl Stack {
     /// Changes a setting of a socket of any kind.
     ///
     /// # Errors
-    /// `InvalidInput` for a link that was removed, `NotSupported` for what a listener lacks.
+    /// `InvalidInput` for a link that was removed, or the link of a socket for every address of one;
+    /// `NotSupported` for what a listener lacks.
     pub fn set_option(
         &mut self,
         id: impl Into<SocketId>,
@@ -210,7 +211,15 @@ impl Stack {
             self.core.check_link(link)?;
         }
         let Sockets { table, tcp_binds, udp_binds, .. } = &mut self.core.sockets;
+        let is_link = matches!(option, SocketOption::Link(_));
         match table.get_mut(id)? {
+            // Those for every address of a link have that.
+            Socket::Udp(socket) if is_link && socket.every.is_some() => {
+                return Err(Error::InvalidInput);
+            }
+            Socket::Listener(socket) if is_link && socket.requests.is_some() => {
+                return Err(Error::InvalidInput);
+            }
             Socket::Tcp(socket) => match option {
                 SocketOption::Link(link) => {
                     if link.is_some() || socket.extra.is_some() {

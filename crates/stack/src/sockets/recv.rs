@@ -1,7 +1,7 @@
 //! Byte path, step R7: received bytes go to the application.
 
 use pagewire_mem::{Frag, Instant};
-use pagewire_tcp::{Connection, Env, RecvFlags, TcpError};
+use pagewire_tcp::{Connection, Env, Parts, RecvFlags, TcpError};
 
 use super::errors::error_from;
 use super::handles::Tcp;
@@ -11,11 +11,12 @@ use crate::error::Error;
 ///
 /// - `&mut [u8]`: copies them;
 /// - [`Chunks`]: appends references to a vector;
+/// - [`Lend`]: shows them to a closure, which says how many it took;
 /// - [`Discard`]: discards them;
 /// - [`Map`](crate::Map), [`MapSealed`](crate::MapSealed), [`MapPages`](crate::MapPages),
 ///   [`MapWith`](crate::MapWith): as contiguous memory.
 ///
-/// The first three return the number of bytes; 0 is the end of the stream.
+/// The first four return the number of bytes; 0 is the end of the stream.
 pub trait Taker {
     /// What was taken.
     type Taken;
@@ -43,6 +44,24 @@ pub struct Chunks<'a> {
 /// Discards up to so many received bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Discard(pub usize);
+
+/// Shows up to `max` received bytes where they lie; only as many as `give` returns are taken. For a
+/// `writev` that may take less than there is: what it leaves stays in the queue, and holds the peer
+/// back.
+///
+/// `give` runs within the stack: it must not panic. It gets each fragment with the number of its
+/// bytes that are lent, and is not called for an empty queue or the end of the stream. If it takes
+/// nothing, the call returns `WouldBlock`. With
+/// [`STOP_AT_URGENT`](pagewire_tcp::RecvFlags::STOP_AT_URGENT) the lent bytes end before an urgent byte;
+/// once that is next ([`Tcp::at_urgent_mark`]), the call returns `WouldBlock`, and one without the flag
+/// skips it. [`PEEK`](pagewire_tcp::RecvFlags::PEEK) is `InvalidInput`.
+#[derive(Clone, Copy, Debug)]
+pub struct Lend<F> {
+    /// How many bytes at most.
+    pub max: usize,
+    /// Takes bytes from the front, and returns how many.
+    pub give: F,
+}
 
 impl Tcp<'_> {
     /// Takes received bytes.
@@ -105,6 +124,17 @@ impl Taker for Chunks<'_> {
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
         let Self { max, into } = self;
         tcp.with(now, |conn, env| conn.recv_chunks(env, max, into, flags))
+    }
+}
+
+impl<F: FnOnce(Parts<'_>) -> usize> Taker for Lend<F> {
+    type Taken = usize;
+    type Error = Error;
+
+    #[inline]
+    fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
+        let Self { max, give } = self;
+        tcp.with(now, |conn, env| conn.lend(env, max, give, flags))
     }
 }
 

@@ -155,7 +155,7 @@ impl TcpSocket {
         if let Some(holdings) = &self.holdings {
             self.conn.set_kept(holdings.bytes());
         }
-        let Mem { pool, writer, ledger, shared } = mem;
+        let Mem { pool, writer, ledger, shared, .. } = mem;
         let result = match self.extra.as_mut().and_then(|e| e.ledger.as_mut()) {
             None => f(&mut self.conn, &mut Env { now, ledger, pool, writer, shared }),
             Some(own) => {

@@ -1,15 +1,16 @@
 //! Closed connections in TIME-WAIT: small, bounded in number, and replaceable.
 
-use pagewire_mem::{FragVec, Instant, PacketBuf};
+use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
 use super::listen::{Old, ToListener};
+use super::requests::requests_timeout;
 use super::table::{Remains, Socket};
 use super::tuple::Tuple;
 use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
-use crate::net::LinkId;
+use crate::net::Received;
 use crate::stack::Core;
 
 impl Core {
@@ -50,7 +51,7 @@ impl Core {
         index: u32,
         header: &TcpHeader,
         payload_len: usize,
-        (ecn, came_by): (u8, Option<LinkId>),
+        received: &Received,
     ) {
         let Some(Socket::TimeWait(remains)) = self.sockets.table.at_mut(index) else { return };
         let tuple = remains.tuple;
@@ -67,18 +68,12 @@ impl Core {
             }
             TimeWaitStep::Over => self.remove_connection(index),
             TimeWaitStep::Reopens { iss_above } => {
-                match self.sockets.tcp_binds.find(&tuple, came_by) {
-                    Some(listener) => {
-                        let mut packet = PacketBuf::for_rx();
-                        let old = Some(Old { index, last: iss_above });
-                        let segment = ToListener { tuple, header, ecn };
-                        self.listener_input(now, listener, segment, &mut packet, old);
-                    }
-                    None => {
-                        let answer = remains.tcp.acknowledgement(now);
-                        self.net.counters.drop_one(DropReason::TcpNoSocket);
-                        self.answer_late(now, &tuple, answer);
-                    }
+                let answer = remains.tcp.acknowledgement(now);
+                let (segment, old) =
+                    (ToListener::new(tuple, header, received), Old { index, last: iss_above });
+                if !self.reopen_by(now, segment, received, old) {
+                    self.net.counters.drop_one(DropReason::TcpNoSocket);
+                    self.answer_late(now, &tuple, answer);
                 }
             }
         }
@@ -89,10 +84,13 @@ impl Core {
         self.send_segment(now, tuple, segment);
     }
 
-    /// The timer of the remains at `index` has fired.
-    pub(super) fn time_wait_timeout(&mut self, now: Instant, index: u32) {
-        let Some(Socket::TimeWait(remains)) = self.sockets.table.at(index) else { return };
-        let until = remains.tcp.until();
+    /// The timer of a socket at `index` has fired, which is no connection.
+    pub(super) fn other_timeout(&mut self, now: Instant, index: u32) {
+        let until = match self.sockets.table.at(index) {
+            Some(Socket::TimeWait(remains)) => remains.tcp.until(),
+            Some(Socket::Listener(_)) => return requests_timeout(self, now, index),
+            _ => return,
+        };
         if until <= now {
             self.remove_connection(index);
         } else {

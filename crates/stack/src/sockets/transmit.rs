@@ -82,7 +82,7 @@ impl Core {
     /// The timer of the connection at `index` has fired.
     pub(crate) fn tcp_timeout(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
-            return self.time_wait_timeout(now, index);
+            return self.other_timeout(now, index);
         };
         // The timer may fire earlier than the connection wants by now.
         if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
@@ -106,11 +106,25 @@ impl Core {
         header: &TcpHeader,
         payload_len: usize,
     ) {
-        let Some(reset) = reset_for(header, payload_len) else { return };
+        if header.flags.contains(Flags::RST) {
+            return;
+        }
         if !self.sockets.resets.take(now) {
             self.net.counters.drop_one(DropReason::TcpResetRateLimited);
             return;
         }
+        self.reset_for(now, tuple, header, payload_len);
+    }
+
+    /// As [`send_reset`](Self::send_reset), without its limit for strangers.
+    pub(super) fn reset_for(
+        &mut self,
+        now: Instant,
+        tuple: &Tuple,
+        header: &TcpHeader,
+        payload_len: usize,
+    ) {
+        let Some(reset) = reset_for(header, payload_len) else { return };
         let segment = SegmentOut { header: reset, payload: FragVec::new(), gso_size: None, ecn: 0 };
         self.send_segment(now, tuple, segment);
     }

@@ -18,9 +18,12 @@ use super::udp_target::Cork;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness, Reporting};
-use crate::limits::{UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_DATAGRAMS, UDP_SMALL};
+use crate::limits::{
+    ERROR_QUEUE, ERROR_QUEUE_EVERY, MAX_LINKS, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
+    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+};
 use crate::net::wire::udp;
-use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received};
+use crate::net::{Flow, IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, protocol};
 use crate::stack::Core;
 
 pub(crate) struct UdpSocket {
@@ -56,6 +59,10 @@ pub(crate) struct UdpSocket {
     pub(super) link: Option<LinkId>,
     /// What it has to do with groups, once anything has been said about them.
     pub(super) groups: Option<Box<UdpGroups>>,
+    /// On the list of sockets that wait for free pages.
+    pub(super) starved: bool,
+    /// It is for every address and port of its link.
+    pub(crate) every: Option<DatagramKind>,
     pub(crate) reporting: Reporting,
 }
 
@@ -66,21 +73,38 @@ pub(super) struct Datagram {
     /// Bytes of receive memory.
     charge: u32,
     /// Of an IPv6 sender whose address counts on its link only.
-    scope: u32,
+    scope: u8,
+    pub(super) beyond: Beyond,
     port: u16,
     pub(super) link: LinkIndex,
     sender: IpAddr,
     pub(super) to: IpAddr,
 }
 
-const _: () = assert!(size_of::<Datagram>() <= 128);
+const _: () = assert!(size_of::<Datagram>() <= 128 && MAX_LINKS < u8::MAX as usize);
+
+/// What a socket for every address and port of a link is told of a datagram, too.
+#[derive(Clone, Copy, Default)]
+#[repr(align(4))]
+pub(super) struct Beyond {
+    /// 0: the socket's own.
+    pub(super) to_port: u16,
+    pub(super) hop_limit: u8,
+    pub(super) dont_fragment: bool,
+}
 
 impl Datagram {
+    /// Where it was sent, to a socket at `local`.
+    pub(super) fn to(&self, local: SocketAddr) -> SocketAddr {
+        let port = self.beyond.to_port;
+        SocketAddr::new(self.to, if port == 0 { local.port() } else { port })
+    }
+
     #[inline]
     pub(super) fn from(&self) -> SocketAddr {
         match self.sender {
             IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),
-            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, self.scope).into(),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, self.scope.into()).into(),
         }
     }
 
@@ -94,7 +118,51 @@ impl Datagram {
     }
 }
 
+/// What a socket for every address of a link receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DatagramKind {
+    /// UDP datagrams.
+    Udp,
+    /// ICMP echo requests; what it sends are replies. In place of the sender's port stands the
+    /// identifier, and the payload begins with the sequence number, two bytes (RFC 792, RFC 4443).
+    Echo,
+}
+
 impl UdpSocket {
+    /// A socket bound to `local`.
+    pub(super) fn new(local: SocketAddr, link: Option<LinkId>) -> Self {
+        Self {
+            local,
+            remote: None,
+            scope: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            receive_bytes: UDP_RECEIVE_BYTES,
+            dropped: 0,
+            error: None,
+            down: false,
+            errors: None,
+            has_lent: false,
+            segment: 0,
+            cork: None,
+            marks: PacketMarks::default(),
+            mtu_discover: MtuDiscover::default(),
+            longest: 0,
+            broadcast: false,
+            joins: false,
+            link,
+            groups: None,
+            starved: false,
+            every: None,
+            reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
+        }
+    }
+
+    pub(super) fn is_echo(&self) -> bool {
+        self.every == Some(DatagramKind::Echo)
+    }
+
     /// Why a datagram that keeps `charge` bytes is not taken; an empty queue takes one.
     fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
         let room = self.receive_bytes.saturating_sub(self.queued_bytes);
@@ -188,26 +256,12 @@ impl Core {
         };
         let net = &self.net;
         match udp_binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
-            Some(index) => self.udp_queue(now, index, received, (header.src_port, scope), packet),
-            None => self.udp_unclaimed(now, tuple, received, packet),
+            Some(index) => {
+                let from = (header.src_port, scope);
+                self.udp_queue(now, index, received, from, Beyond::default(), packet);
+            }
+            None => udp_unclaimed(self, now, tuple, scope, received, packet),
         }
-    }
-
-    /// A datagram that no socket takes.
-    #[cold]
-    fn udp_unclaimed(
-        &mut self,
-        now: Instant,
-        tuple: Tuple,
-        received: &Received,
-        packet: &mut PacketBuf,
-    ) {
-        let reason = match self.sockets.udp_binds.find(&tuple, self.net.came_by(received)) {
-            Some(_) => DropReason::UdpNotConnected,
-            None => DropReason::UdpNoSocket,
-        };
-        self.net.counters.drop_one(reason);
-        self.refuse(now, received, packet);
     }
 
     /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
@@ -218,6 +272,7 @@ impl Core {
         index: u32,
         received: &Received,
         (port, scope): (u16, u32),
+        beyond: Beyond,
         packet: &mut PacketBuf,
     ) {
         let Sockets { table, lent, work, .. } = &mut self.sockets;
@@ -257,7 +312,8 @@ impl Core {
             payload,
             at: now,
             charge: u32::try_from(charge).unwrap_or(u32::MAX),
-            scope: if received.src.is_ipv6() { scope } else { 0 },
+            scope: scope as u8,
+            beyond,
             port,
             link,
             sender: received.src,
@@ -278,6 +334,20 @@ impl Core {
         self.net.send_port_unreachable(&mut self.mem, now, received, packet);
     }
 
+    /// Processes an echo request to another host's address: the packet's head is the message's up to
+    /// the identifier, the rest its fragments.
+    pub(crate) fn echo_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let Some(index) = self.sockets.echoes.find(self.net.came_by(received)) else {
+            return self.net.counters.drop_one(DropReason::EchoNoSocket);
+        };
+        let Some(&[_, _, _, _, i0, i1]) = packet.head().first_chunk() else { return };
+        let scope = self.net.scope_of(received.src, received.link);
+        let (hop_limit, dont_fragment) = (received.hop_limit, received.forbids_fragments(packet));
+        let beyond = Beyond { to_port: 0, hop_limit, dont_fragment };
+        let from = (u16::from_be_bytes([i0, i1]), scope);
+        self.udp_queue(now, index, received, from, beyond, packet);
+    }
+
     /// An ICMP error about a datagram that we sent.
     pub(crate) fn udp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
         let to = SocketAddr::new(about.dst, about.dst_port);
@@ -289,6 +359,14 @@ impl Core {
         };
         // Errors come by any link.
         let found = udp_binds.find_by(&tuple, |_| true, fits);
+        // To the sockets for everything by the link that the datagram left by.
+        let every = || {
+            let by = self.net.way_of(now, (about.src, about.dst), None)?;
+            let index = udp_binds.every.find(Some(self.net.link_id(by)))?;
+            let met = table.udp(index)?.may_have_met(kind, to.ip());
+            (met && about.protocol == protocol::UDP).then_some(index)
+        };
+        let found = found.or_else(every);
         let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
         else {
             return self.net.counters.drop_one(DropReason::IcmpQuoteNotOurs);
@@ -298,15 +376,21 @@ impl Core {
             if socket.mtu_discover.ignores_reports() {
                 return;
             }
-            self.net.handle_path_mtu(now, to.ip(), reported);
-            if socket.mtu_discover == MtuDiscover::Dont {
-                return;
+            // Of many flows, each may be forged by whoever has another: their owner judges.
+            if socket.every.is_none() {
+                self.net.handle_path_mtu(now, to.ip(), reported);
+                if socket.mtu_discover == MtuDiscover::Dont {
+                    return;
+                }
             }
             mtu = reported as u32;
         }
         let error = error_of_icmp(kind);
         if let Some(errors) = &mut socket.errors {
-            errors.push_entry(QueuedError { error, origin: ErrorOrigin::Icmp, mtu, to: Some(to) });
+            let about = socket.every.map(|_| Flow::udp(to, tuple.local_addr()));
+            let (origin, to) = (ErrorOrigin::Icmp, Some(to));
+            let most = if about.is_some() { ERROR_QUEUE_EVERY } else { ERROR_QUEUE };
+            errors.push_within(QueuedError { error, origin, mtu, to, about }, most);
         }
         // > RFC 1122 section 4.1.3.3: UDP MUST pass to the application layer all ICMP error
         // > messages that it receives from the IP layer.
@@ -325,6 +409,47 @@ impl Core {
         }
         self.sockets.check_later(index);
     }
+}
+
+/// A datagram that no socket takes but the one for every address and port of its link.
+#[inline(never)]
+fn udp_unclaimed(
+    core: &mut Core,
+    now: Instant,
+    tuple: Tuple,
+    scope: u32,
+    received: &Received,
+    packet: &mut PacketBuf,
+) {
+    let every = &core.sockets.udp_binds.every;
+    if received.is_unicast()
+        && let Some(index) = every.find(core.net.came_by(received))
+    {
+        let beyond = Beyond {
+            to_port: tuple.local_port,
+            hop_limit: received.hop_limit,
+            dont_fragment: received.forbids_fragments(packet),
+        };
+        let from = (tuple.remote_port, scope);
+        return core.udp_queue(now, index, received, from, beyond, packet);
+    }
+    udp_refused(core, now, tuple, received, packet);
+}
+
+#[cold]
+fn udp_refused(
+    core: &mut Core,
+    now: Instant,
+    tuple: Tuple,
+    received: &Received,
+    packet: &mut PacketBuf,
+) {
+    let reason = match core.sockets.udp_binds.find(&tuple, core.net.came_by(received)) {
+        Some(_) => DropReason::UdpNotConnected,
+        None => DropReason::UdpNoSocket,
+    };
+    core.net.counters.drop_one(reason);
+    core.refuse(now, received, packet);
 }
 
 /// Replaces one fragment by a copy in one piece; `false` if there is none to be had.

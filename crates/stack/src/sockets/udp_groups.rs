@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::handles::Udp;
 use super::memberships::{GroupLink, MulticastSettings, UdpGroups};
 use super::tuple::Tuple;
-use super::udp::{UdpSocket, replace_payload};
+use super::udp::{Beyond, UdpSocket, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::net::{LinkId, Net, Received};
@@ -62,9 +62,11 @@ impl Core {
         for &index in others {
             let mut each = PacketBuf::for_rx();
             replace_payload(&mut each, packet.frags().iter().cloned().collect());
-            self.udp_queue(now, index, received, (tuple.remote_port, scope), &mut each);
+            let from = (tuple.remote_port, scope);
+            self.udp_queue(now, index, received, from, Beyond::default(), &mut each);
         }
-        self.udp_queue(now, last, received, (tuple.remote_port, scope), packet);
+        let from = (tuple.remote_port, scope);
+        self.udp_queue(now, last, received, from, Beyond::default(), packet);
     }
 
     /// Leaves all groups of a closed socket.

@@ -1,13 +1,13 @@
 //! Variant of step R7, for datagrams: with their packets' addresses and links, and several
 //! datagrams of one size as one (Linux's `UDP_GRO`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use pagewire_mem::{CopyReason, FragVec};
 use pagewire_tcp::RecvFlags;
 
 use super::handles::Udp;
-use super::udp::{UdpSocket, append};
+use super::udp::{Beyond, Datagram as Queued, UdpSocket, append};
 use crate::error::Error;
 use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS};
 use crate::net::LinkId;
@@ -19,12 +19,18 @@ pub struct UdpMessage {
     pub payload: FragVec,
     /// The sender.
     pub from: SocketAddr,
-    /// The destination: an address of ours, a group or a broadcast address.
-    pub to: IpAddr,
+    /// The destination: an address of ours, a group or a broadcast address; on a socket of
+    /// [`Stack::bind_every`](crate::Stack::bind_every) any address and port.
+    pub to: SocketAddr,
     /// The link that it came by; the first link for loopback.
     pub link: LinkId,
     /// With several datagrams: payload bytes of each but the last, which may be shorter.
     pub segment: Option<u16>,
+    /// On a socket of [`Stack::bind_every`](crate::Stack::bind_every): the hop limit or time to live
+    /// of the (first) packet; else 0.
+    pub hop_limit: u8,
+    /// On such a socket: whether routers may not cut the packet, as always in IPv6; else `false`.
+    pub dont_fragment: bool,
 }
 
 impl UdpSocket {
@@ -34,12 +40,15 @@ impl UdpSocket {
         let mut queue = self.queue.iter();
         let Some(first) = queue.next() else { return 0 };
         let (mut found, mut total) = (1, first.len());
-        let ends = (first.from(), first.to, first.link);
+        let ends = |datagram: &Queued| {
+            let Beyond { to_port, dont_fragment, .. } = datagram.beyond;
+            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment)
+        };
         for next in queue.take(most - 1) {
             let len = next.len();
             total += len;
             let fits = len > 0 && len <= first.len() && total <= room.min(UDP_MAX_PAYLOAD_V4);
-            if !fits || (next.from(), next.to, next.link) != ends {
+            if !fits || ends(next) != ends(first) {
                 break;
             }
             found += 1;
@@ -171,7 +180,9 @@ impl Udp<'_> {
             return Err(socket.nothing());
         };
         let segment = (alike > 1).then_some(first.len() as u16);
-        let (from, to, link) = (first.from(), first.to, self.net.link_id(first.link));
-        Ok((alike, UdpMessage { payload: FragVec::new(), from, to, link, segment }))
+        let (from, to) = (first.from(), first.to(socket.local));
+        let (payload, link) = (FragVec::new(), self.net.link_id(first.link));
+        let Beyond { hop_limit, dont_fragment, .. } = first.beyond;
+        Ok((alike, UdpMessage { payload, from, to, link, segment, hop_limit, dont_fragment }))
     }
 }

@@ -12,8 +12,8 @@ use super::udp::{UdpSocket, append};
 use super::udp_target::{Cork, Ends, UdpTarget};
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError};
-use crate::net::wire::udp;
-use crate::net::{Mem, Net, Outgoing, TooLong, protocol};
+use crate::net::wire::{icmp, udp};
+use crate::net::{Flow, Mem, Net, Outgoing, TooLong, protocol};
 
 /// The payload of a datagram:
 ///
@@ -126,23 +126,32 @@ impl Udp<'_> {
         let to_group = remote.ip().is_multicast().then(|| socket.multicast(remote.is_ipv6()));
         let link = socket.link.or(to_group.and_then(|settings| settings.link));
         let by = self.net.bound_link(link)?;
-        if remote.port() == 0 || remote.ip().is_unspecified() {
+        let echo = socket.is_echo();
+        if (remote.port() == 0 && !echo) || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
         if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
         }
-        let source = to.source.map(|ip| canonical(SocketAddr::new(ip, 0)).ip());
-        if source.is_some_and(|ip| !self.net.is_local(ip)) {
-            return Err(Error::InvalidInput);
-        }
+        let (source, every) = (to.source.map(canonical), socket.every.is_some());
+        let port = match source {
+            None if every => return Err(Error::InvalidInput),
+            None => local.port(),
+            Some(at) if at.ip().is_unspecified() || at.ip().is_multicast() => {
+                return Err(Error::InvalidInput);
+            }
+            Some(at) if every => at.port(),
+            Some(at) if at.port() == 0 || at.port() == local.port() => local.port(),
+            Some(_) => return Err(Error::InvalidInput),
+        };
         if let Some(settings) = to_group {
             marks.hop_limit = Some(settings.hops);
         }
         // As on Linux, a socket that is bound to a group sends from a host address.
         let open = local.ip().is_unspecified() || local.ip().is_multicast();
         let given = to_group.filter(|_| open).and_then(|settings| settings.source);
-        let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
+        let ip = source.map(|at| at.ip()).or(given).unwrap_or_else(|| local.ip());
+        let ip = match ip {
             ip if ip.is_unspecified() || ip.is_multicast() => {
                 // `0.0.0.0` is of one version, `::` of both.
                 if ip.is_ipv4() && remote.is_ipv6() {
@@ -150,13 +159,15 @@ impl Udp<'_> {
                 }
                 self.net.source_by(remote.ip(), scope, by)?
             }
+            ip if !self.net.may_send_from((ip, remote.ip()), by) => {
+                return Err(Error::InvalidInput);
+            }
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
-            ip if !self.net.is_local(ip) => return Err(Error::InvalidInput),
             ip => ip,
         };
-        let local = SocketAddr::new(ip, local.port());
+        let local = SocketAddr::new(ip, port);
         let loops = to_group.is_some_and(|settings| settings.loops);
-        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops };
+        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops, echo };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
@@ -215,7 +226,7 @@ impl Udp<'_> {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, mtu_discover, segment, by, loops } = ends;
+        let Ends { local, remote, marks, mtu_discover, segment, by, loops, echo } = ends;
         if segment > 0 {
             ends.check_segments(len, longest_packet(self.net, &ends))?;
             if len > segment {
@@ -223,15 +234,10 @@ impl Udp<'_> {
             }
         }
         let mut packet = PacketBuf::for_tx();
-        let header = udp::Header {
-            src_port: local.port(),
-            dst_port: remote.port(),
-            len: (udp::LEN + len) as u16,
-            checksum: 0,
+        let (protocol, checksum_offset) = match echo {
+            true => put_echo_reply(&mut packet, remote),
+            false => put_header(&mut packet, local, remote, len),
         };
-        if let Some(room) = packet.push(udp::LEN) {
-            room.copy_from_slice(&header.emit());
-        }
         let data = if data.len() > MAX_FRAGS {
             let joined = joined(self.mem, &data, len, CopyReason::DeviceLinearize)?;
             data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
@@ -245,13 +251,13 @@ impl Udp<'_> {
         let out = Outgoing {
             src: local.ip(),
             dst: remote.ip(),
-            protocol: protocol::UDP,
+            protocol,
             ecn: marks.traffic_class,
             dont_fragment: mtu_discover.dont_fragment(),
             too_long: mtu_discover.too_long(),
             hop_limit: marks.hop_limit,
             by,
-            checksum_offset: Some(udp::CHECKSUM_OFFSET),
+            checksum_offset: Some(checksum_offset),
             packet,
         };
         if loops {
@@ -304,11 +310,42 @@ impl Udp<'_> {
         let mtu = longest_packet(self.net, ends) as u32;
         if let Some(errors) = &mut self.socket.errors {
             let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
-            errors.push_entry(QueuedError { error, origin, mtu, to });
+            let about = self.socket.every.map(|_| match ends.echo {
+                true => Flow::echo(ends.remote, ends.local.ip(), 0),
+                false => Flow::udp(ends.remote, ends.local),
+            });
+            errors.push_entry(QueuedError { error, origin, mtu, to, about });
             self.check_later();
         }
         error
     }
+}
+
+/// Puts UDP's header in front of `len` bytes of payload; returns the protocol and the place of the
+/// checksum.
+#[inline(always)]
+fn put_header(packet: &mut PacketBuf, from: SocketAddr, to: SocketAddr, len: usize) -> (u8, u16) {
+    let (src_port, dst_port) = (from.port(), to.port());
+    let header = udp::Header { src_port, dst_port, len: (udp::LEN + len) as u16, checksum: 0 };
+    if let Some(room) = packet.push(udp::LEN) {
+        room.copy_from_slice(&header.emit());
+    }
+    (protocol::UDP, udp::CHECKSUM_OFFSET)
+}
+
+/// The same for an echo reply, as far as the identifier.
+fn put_echo_reply(packet: &mut PacketBuf, to: SocketAddr) -> (u8, u16) {
+    let (protocol, kind) = match to {
+        SocketAddr::V4(_) => (protocol::ICMP, icmp::v4::ECHO_REPLY),
+        SocketAddr::V6(_) => (protocol::ICMPV6, icmp::v6::ECHO_REPLY),
+    };
+    let word = u32::from(to.port()) << 16;
+    if let Some(room) = packet.push(icmp::IDENT_LEN) {
+        for (to, byte) in room.iter_mut().zip(icmp::Header { kind, code: 0, word }.emit()) {
+            *to = byte;
+        }
+    }
+    (protocol, icmp::CHECKSUM_OFFSET)
 }
 
 /// The longest IP packet that may leave whole.

@@ -1,6 +1,6 @@
 //! Where a datagram goes, and a corked datagram.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use pagewire_mem::FragVec;
 
@@ -21,8 +21,10 @@ pub struct UdpTarget {
     /// The datagram waits for the data of the next call (Linux's `MSG_MORE`). The `remote` and
     /// `segment` of the first call count.
     pub more: bool,
-    /// The source address (`IP_PKTINFO`); `None`: the socket's, or that of the route.
-    pub source: Option<IpAddr>,
+    /// The source address (`IP_PKTINFO`), with port 0 or the socket's own; `None`: the socket's, or
+    /// that of the route. A socket of [`Stack::bind_every`](crate::Stack::bind_every) needs one: any
+    /// address and port.
+    pub source: Option<SocketAddr>,
 }
 
 impl From<Option<SocketAddr>> for UdpTarget {
@@ -44,6 +46,8 @@ pub(super) struct Ends {
     pub(super) by: Option<LinkIndex>,
     /// Loops back to members of the group on this host.
     pub(super) loops: bool,
+    /// It is an echo reply.
+    pub(super) echo: bool,
 }
 
 impl Ends {
@@ -54,6 +58,9 @@ impl Ends {
 
     /// Checks `len` bytes of payload against the limits of a path with this MTU.
     pub(super) fn check_segments(&self, len: usize, mtu: usize) -> Result<(), Error> {
+        if self.echo {
+            return Err(Error::InvalidInput);
+        }
         let ip = if self.remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
         // As Linux: segments are not fragmented.
         if ip + udp::LEN + len.min(self.segment) > mtu {

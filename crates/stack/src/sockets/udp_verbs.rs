@@ -8,13 +8,12 @@ use pagewire_mem::Instant;
 use super::bind::{BindOptions, Kind};
 use super::handles::Udp;
 use super::ids::UdpId;
-use super::marks::{MtuDiscover, PacketMarks};
+use super::marks::MtuDiscover;
 use super::table::Socket;
 use super::tuple::{canonical, scope_of};
 use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::event::{Readiness, Reporting};
-use crate::limits::{MAX_SOCKETS, UDP_RECEIVE_BYTES};
+use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS, UDP_RECEIVE_BYTES};
 use crate::net::is_link_local;
 use crate::stack::{Core, Stack};
 
@@ -30,29 +29,7 @@ impl Stack {
     pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
         self.core.refuse_if_down()?;
         let local = self.core.bindable(canonical(local), Kind::Udp, options)?;
-        let socket = UdpSocket {
-            local,
-            remote: None,
-            scope: 0,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            receive_bytes: UDP_RECEIVE_BYTES,
-            dropped: 0,
-            error: None,
-            down: false,
-            errors: None,
-            has_lent: false,
-            segment: 0,
-            cork: None,
-            marks: PacketMarks::default(),
-            mtu_discover: MtuDiscover::default(),
-            longest: 0,
-            broadcast: false,
-            joins: false,
-            link: options.link,
-            groups: None,
-            reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
-        };
+        let socket = UdpSocket::new(local, options.link);
         let socket = Socket::Udp(Box::new(socket));
         let id =
             self.core.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
@@ -64,10 +41,11 @@ impl Stack {
 
 impl Udp<'_> {
     /// Sets the peer: the default destination, and the only source of datagrams from now on. The
-    /// socket fails with errors that the network reports about the peer.
+    /// socket fails with errors that the network reports about the peer. `InvalidInput` for a
+    /// socket of [`Stack::bind_every`].
     pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
         let (remote, scope) = (canonical(remote), scope_of(remote));
-        if remote.port() == 0 {
+        if remote.port() == 0 || self.socket.every.is_some() {
             return Err(Error::InvalidInput);
         }
         let by = self.net.bound_link(self.socket.link)?;
@@ -86,9 +64,12 @@ impl Udp<'_> {
     }
 
     /// Size of the receive queue in bytes, overhead included; at most
-    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default.
+    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default, or of a socket of
+    /// [`Stack::bind_every`] [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
     pub fn set_receive_buffer(&mut self, bytes: usize) {
-        self.socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
+        let every = self.socket.every.is_some();
+        let most = if every { DATAGRAM_EVERY_BYTES } else { UDP_RECEIVE_BYTES };
+        self.socket.receive_bytes = bytes.min(most);
     }
 
     /// Removes the peer: each send names its destination, and datagrams come from any source.
@@ -158,6 +139,8 @@ impl Core {
         let groups = socket.groups.take();
         self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
         self.sockets.udp_binds.remove(port, index);
+        self.sockets.udp_binds.every.remove(index);
+        self.sockets.echoes.remove(index);
         self.sockets.table.remove(index);
         if let Some(groups) = groups {
             self.quit_groups(now, &groups);

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod forge;
+pub(crate) mod gateway;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

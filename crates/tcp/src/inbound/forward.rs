@@ -7,6 +7,7 @@ use crate::inbound::{AckDue, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
+use crate::outbound::room::take_room;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
 use crate::path::Path;
@@ -58,7 +59,7 @@ impl Connection {
         if self.inbound.queue.frags() > to.out.queue.entry_room() {
             return 0;
         }
-        let room = to.take_room(self.inbound.queue.queued().min(most));
+        let room = take_room(to, self.inbound.queue.queued().min(most));
         if room == 0 {
             return 0;
         }

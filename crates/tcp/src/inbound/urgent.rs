@@ -13,7 +13,7 @@
 //!                    \__ one read ends here __/
 //! ```
 
-use pagewire_mem::CopyReason;
+use pagewire_mem::{CopyReason, Frag};
 
 use crate::connection::Connection;
 use crate::error::TcpError;
@@ -40,6 +40,15 @@ enum Urgent {
     /// It has arrived.
     Byte(u8),
     Read,
+}
+
+/// Drops what it gets.
+struct Dropped;
+
+impl Extend<Frag> for Dropped {
+    fn extend<T: IntoIterator<Item = Frag>>(&mut self, frags: T) {
+        frags.into_iter().for_each(drop);
+    }
 }
 
 pub(crate) struct Bounds {
@@ -161,9 +170,9 @@ impl Inbound {
         self.set_urgent_in(Some(UrgentIn { seq, what: Urgent::Announced }));
     }
 
+    /// Drops bytes from the front of the queue.
     pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
-        let mut dropped = Vec::new();
-        self.queue.take(n, &mut dropped)
+        self.queue.take(n, &mut Dropped)
     }
 
     /// The bounds of a read: it stops at the mark; one that begins there skips the urgent byte.

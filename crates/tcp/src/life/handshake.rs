@@ -29,7 +29,7 @@ impl Connection {
         iss: Seq,
         ts_offset: u32,
     ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        let mut conn = new(now, config, link, ports, iss, ts_offset);
         conn.path.set_active();
         conn.path.transition(Event::OpenActive);
         conn
@@ -46,26 +46,26 @@ impl Connection {
         ts_offset: u32,
         syn: &TcpHeader,
     ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        let mut conn = new(now, config, link, ports, iss, ts_offset);
         conn.path.transition(Event::OpenPassive);
         take_syn(&mut conn, now, syn, 0);
         conn.path.transition(Event::Syn);
         conn
     }
+}
 
-    fn new(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-    ) -> Self {
-        let out = Outbound::new(now, &config, iss);
-        let inbound = Inbound::new(now, &config, link);
-        let path = Path::new(now, config, link, ports, ts_offset);
-        Self { path, life: Life::default(), out, inbound }
-    }
+fn new(
+    now: Instant,
+    config: Arc<Config>,
+    link: LinkLimits,
+    ports: Ports,
+    iss: Seq,
+    ts_offset: u32,
+) -> Connection {
+    let out = Outbound::new(now, &config, iss);
+    let inbound = Inbound::new(now, &config, link);
+    let path = Path::new(now, config, link, ports, ts_offset);
+    Connection { path, life: Life::default(), out, inbound }
 }
 
 pub(crate) fn on_established(conn: &mut Connection, now: Instant) {

@@ -13,7 +13,7 @@ pub(crate) mod mtu_probe;
 mod next;
 pub(crate) mod recovery;
 pub(crate) mod refused;
-mod room;
+pub(crate) mod room;
 pub(crate) mod rtt;
 pub(crate) mod send_queue;
 pub(crate) mod timeout;

@@ -20,30 +20,6 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
-    pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
-            return 0;
-        }
-        if self.life.waits_for_data(&self.path) {
-            let room = self.room_for(wanted);
-            self.out.begin_super_segment(&self.path, room);
-            return room;
-        }
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
-        match self.out.admit(&self.path, wanted) {
-            (room, begun) if room == wanted => {
-                self.out.super_segment = begun;
-                room as usize
-            }
-            (0, _) => 0,
-            (room, _) => {
-                self.out.begin_super_segment(&self.path, room as usize);
-                room as usize
-            }
-        }
-    }
-
     /// How many of `wanted` bytes may be queued now.
     pub fn room_for(&self, wanted: usize) -> usize {
         if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
@@ -55,6 +31,30 @@ impl Connection {
         }
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
         self.out.admit(&self.path, wanted).0 as usize
+    }
+}
+
+/// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
+pub(crate) fn take_room(conn: &mut Connection, wanted: usize) -> usize {
+    if !conn.life.takes_data(&conn.path) || !conn.out.queue.has_entry_room() {
+        return 0;
+    }
+    if conn.life.waits_for_data(&conn.path) {
+        let room = conn.room_for(wanted);
+        conn.out.begin_super_segment(&conn.path, room);
+        return room;
+    }
+    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+    match conn.out.admit(&conn.path, wanted) {
+        (room, begun) if room == wanted => {
+            conn.out.super_segment = begun;
+            room as usize
+        }
+        (0, _) => 0,
+        (room, _) => {
+            conn.out.begin_super_segment(&conn.path, room as usize);
+            room as usize
+        }
     }
 }
 

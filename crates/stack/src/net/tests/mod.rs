@@ -101,7 +101,9 @@ impl std::ops::Deref for Received {
 impl Inbound {
     fn new(inbound: super::Inbound, packet: PacketBuf) -> Self {
         match inbound {
-            super::Inbound::Transport(ip) => Self::Transport(Received { ip, packet }),
+            super::Inbound::Transport(ip) | super::Inbound::Echo(ip) => {
+                Self::Transport(Received { ip, packet })
+            }
             super::Inbound::IcmpError { about, kind } => Self::IcmpError { about, kind },
         }
     }
@@ -123,7 +125,8 @@ impl Host {
         let now = Instant::from_millis(1_000);
         let pool = PagePool::new("test", 4 << 20).unwrap();
         let shared = Shared::default();
-        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
+        let (writer, filler) = (PageWriter::new(), PageWriter::new());
+        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
         Self { net: Net::new(now, &config).unwrap(), mem, now }
     }
 

@@ -12,6 +12,9 @@ pub(crate) const LEN: usize = 8;
 
 pub(crate) const CHECKSUM_OFFSET: u16 = 2;
 
+/// Bytes of the header of an echo up to the end of its identifier.
+pub(crate) const IDENT_LEN: usize = 6;
+
 /// Types of RFC 792.
 pub(crate) mod v4 {
     pub(crate) const ECHO_REPLY: u8 = 0;

@@ -41,6 +41,9 @@ pub(crate) const fn header_len(first: u8) -> usize {
     (first & 0x0f) as usize * 4
 }
 
+/// In the first byte of the field for fragments, the seventh of the header: routers may not cut.
+pub(crate) const DONT_FRAGMENT: u8 = 0x40;
+
 impl Header {
     /// The header of a whole packet with `payload` bytes; the rest is 0.
     #[inline(always)]

@@ -1,0 +1,455 @@
+//! What is sent through an engine: by kernel sockets at both ends, in the guest's namespace and in
+//! the far one. Each load has threads of its own, which enter their namespace first.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use super::engines::Guest;
+use super::world::{NetNs, World};
+use crate::failure::{Because, Failure};
+use crate::machine::joined;
+use crate::meter::percentile;
+
+/// Connections side by side where their number matters.
+pub(super) const PARALLEL: usize = 64;
+
+/// Bytes of a request and of its answer.
+pub(super) const REQUEST: usize = 64;
+
+/// Idle connections whose memory is looked at.
+pub(super) const IDLE: usize = 1000;
+
+/// Bytes of single reads and writes.
+const MESSAGE: usize = 256 << 10;
+
+/// Windows open, and processes wake up, before the measured time begins.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// How often a thread that waits looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Which way the bytes go, as seen from the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Out,
+    In,
+}
+
+impl Way {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::In => "in",
+        }
+    }
+}
+
+/// What a bulk round gave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bulk {
+    pub(super) bytes: u64,
+    pub(super) time: Duration,
+    /// CPU time of the engine, unless it is the kernel.
+    pub(super) cpu: Option<Duration>,
+}
+
+impl Bulk {
+    pub(super) fn gbit_per_s(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.time.as_secs_f64().max(1e-9)
+    }
+
+    /// Seconds of CPU for each GiB.
+    pub(super) fn cpu_s_per_gib(&self) -> Option<f64> {
+        let gib = self.bytes as f64 / f64::from(1 << 30);
+        self.cpu.map(|cpu| cpu.as_secs_f64() / gib.max(1e-9))
+    }
+}
+
+/// What the threads of one load share.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    count: AtomicU64,
+}
+
+impl Shared {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, n: usize) {
+        self.count.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Lets the load run: how much it did in the measured time, how long that was, and what `cpu`
+    /// said at its begin and at its end.
+    fn measured<T>(&self, seconds: f64, cpu: impl Fn() -> T) -> (u64, Duration, T, T) {
+        std::thread::park_timeout(WARM_UP);
+        let (begun, before, from) = (Instant::now(), cpu(), self.count.load(Ordering::Relaxed));
+        let end = begun + Duration::from_secs_f64(seconds);
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            std::thread::park_timeout(left.max(Duration::from_micros(100)));
+        }
+        let count = self.count.load(Ordering::Relaxed) - from;
+        (count, begun.elapsed(), before, cpu())
+    }
+}
+
+/// Ends a load also when a part of it fails.
+struct Stop<'a>(&'a Shared);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A listener of the far side.
+fn listen(far: &NetNs, ip: Ipv4Addr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = far.inside(|| TcpListener::bind((ip, 0)).because("a listener"))?;
+    listener.set_nonblocking(true).because("a listener")?;
+    let to = listener.local_addr().because("a listener")?;
+    Ok((listener, to))
+}
+
+fn dial(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Accepts until the end of the load.
+fn accept(listener: &TcpListener, shared: &Shared) -> Option<TcpStream> {
+    while shared.goes_on() {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let _ = (stream.set_nonblocking(false), stream.set_nodelay(true));
+                let _ = (
+                    stream.set_read_timeout(Some(PATIENCE)),
+                    stream.set_write_timeout(Some(PATIENCE)),
+                );
+                return Some(stream);
+            }
+            Err(_) => wait_for(listener, LOOK),
+        }
+    }
+    None
+}
+
+/// Waits until a descriptor is readable.
+fn wait_for(fd: &impl std::os::fd::AsFd, time: Duration) {
+    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) as _ };
+    // A failure only makes the next look early.
+    let _ = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&time));
+}
+
+/// Bytes in one direction, over several connections.
+pub(super) fn bulk(
+    world: &World,
+    guest: &Guest,
+    way: Way,
+    flows: usize,
+    seconds: f64,
+) -> Result<Bulk, Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, listener) = (&shared, &listener);
+        let serving = |_| {
+            scope.spawn(move || -> Result<(), Failure> {
+                let Some(stream) = accept(listener, shared) else { return Ok(()) };
+                match way {
+                    Way::Out => drain(stream, shared),
+                    Way::In => pour(stream, shared),
+                }
+                Ok(())
+            })
+        };
+        let dialling = |_| {
+            scope.spawn(move || -> Result<(), Failure> {
+                guest.ns.enter()?;
+                let stream = dial(to).because("a connection through the engine")?;
+                match way {
+                    Way::Out => pour(stream, shared),
+                    Way::In => drain(stream, shared),
+                }
+                Ok(())
+            })
+        };
+        let all: Vec<ScopedJoinHandle<'_, _>> =
+            (0..flows).map(serving).chain((0..flows).map(dialling)).collect();
+        let (bytes, time, before, after) = shared.measured(seconds, || guest.cpu());
+        shared.stop.store(true, Ordering::Relaxed);
+        for thread in all {
+            joined(thread)?;
+        }
+        let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        Ok(Bulk { bytes, time, cpu })
+    })
+}
+
+fn pour(mut stream: TcpStream, shared: &Shared) {
+    let bytes = vec![0x55; MESSAGE];
+    while shared.goes_on() && stream.write_all(&bytes).is_ok() {}
+}
+
+fn drain(mut stream: TcpStream, shared: &Shared) {
+    let mut buffer = vec![0; MESSAGE];
+    while shared.goes_on() {
+        match stream.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => shared.add(n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Connections a second: 64 at a time, each accepted and closed by the far side, then by the guest.
+pub(super) fn connections(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, listener) = (&shared, &listener);
+        let serving = scope.spawn(move || -> Result<(), Failure> {
+            while shared.goes_on() {
+                if listener.accept().is_err() {
+                    wait_for(listener, LOOK);
+                }
+            }
+            Ok(())
+        });
+        let dialling = scope.spawn(move || -> Result<(), Failure> {
+            guest.ns.enter()?;
+            connect_and_close(to, shared)
+        });
+        let (count, time, ..) = shared.measured(seconds, || ());
+        shared.stop.store(true, Ordering::Relaxed);
+        joined(dialling)?;
+        joined(serving)?;
+        Ok(count as f64 / time.as_secs_f64())
+    })
+}
+
+/// Begins a connection, which may end at once.
+fn begin(to: SocketAddr) -> io::Result<TcpStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket: OwnedFd = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn connect_and_close(to: SocketAddr, shared: &Shared) -> Result<(), Failure> {
+    let begin = || begin(to).because("a connection through the engine");
+    let mut all = (0..PARALLEL).map(|_| begin()).collect::<Result<Vec<_>, _>>()?;
+    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    let mut ready = Vec::with_capacity(PARALLEL);
+    while shared.goes_on() {
+        let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Some(&time));
+        ready.clear();
+        ready.extend(fds.iter().map(|fd| !fd.revents().is_empty()));
+        for (one, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
+            match one.read(&mut [0]) {
+                Ok(_) => shared.add(1),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                // Refused or reset: not counted, and tried again.
+                Err(_) => {}
+            }
+            *one = begin()?;
+        }
+    }
+    Ok(())
+}
+
+/// Requests a second: 64 bytes there and back, on 64 connections.
+pub(super) fn requests(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, listener) = (&shared, &listener);
+        let serving = scope.spawn(move || -> Result<(), Failure> {
+            let all: Vec<_> = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
+            echo(all, shared, |_| {});
+            Ok(())
+        });
+        let asking = scope.spawn(move || -> Result<(), Failure> {
+            guest.ns.enter()?;
+            let mut all = Vec::with_capacity(PARALLEL);
+            for _ in 0..PARALLEL {
+                all.push(dial(to).because("a connection through the engine")?);
+            }
+            for stream in &mut all {
+                stream.write_all(&[0x55; REQUEST]).because("a request")?;
+            }
+            echo(all, shared, |n| shared.add(n));
+            Ok(())
+        });
+        let (bytes, time, ..) = shared.measured(seconds, || ());
+        shared.stop.store(true, Ordering::Relaxed);
+        joined(asking)?;
+        joined(serving)?;
+        Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
+    })
+}
+
+/// Sends back what comes, on each connection.
+fn echo(mut all: Vec<TcpStream>, shared: &Shared, note: impl Fn(usize)) {
+    for stream in &all {
+        let _ = stream.set_nonblocking(true);
+    }
+    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    let mut buffer = [0; 4096];
+    while shared.goes_on() {
+        let mut fds: Vec<_> = all.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+        let _ = poll(&mut fds, Some(&time));
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        for (stream, _) in all.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
+            let Ok(n) = stream.read(&mut buffer) else { continue };
+            if n == 0 {
+                return;
+            }
+            note(n);
+            let _ = stream.write_all(buffer.get(..n).unwrap_or_default());
+        }
+    }
+}
+
+/// The median of round trips of 64 bytes by TCP, in microseconds.
+pub(super) fn round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, listener) = (&shared, &listener);
+        scope.spawn(move || {
+            let Some(mut stream) = accept(listener, shared) else { return };
+            let mut buffer = [0; REQUEST];
+            while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+        });
+        let asking = scope.spawn(move || -> Result<f64, Failure> {
+            guest.ns.enter()?;
+            let mut stream = dial(to).because("a connection through the engine")?;
+            let mut buffer = [0x55; REQUEST];
+            sampled(seconds, || {
+                stream.write_all(&buffer)?;
+                stream.read_exact(&mut buffer)
+            })
+        });
+        joined(asking)
+    })
+}
+
+/// The same by UDP; a lost datagram costs its time limit.
+pub(super) fn udp_round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
+    let (far, ip) = guest.far(world);
+    let server = far.inside(|| UdpSocket::bind((ip, 0)).because("a datagram socket"))?;
+    server.set_read_timeout(Some(LOOK)).because("a datagram socket")?;
+    let to = server.local_addr().because("a datagram socket")?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, server) = (&shared, &server);
+        scope.spawn(move || {
+            let mut buffer = [0; 2048];
+            while shared.goes_on() {
+                if let Ok((n, from)) = server.recv_from(&mut buffer) {
+                    let _ = server.send_to(buffer.get(..n).unwrap_or_default(), from);
+                }
+            }
+        });
+        let asking = scope.spawn(move || -> Result<f64, Failure> {
+            guest.ns.enter()?;
+            let socket = UdpSocket::bind("0.0.0.0:0").because("a datagram socket")?;
+            let set = socket.set_read_timeout(Some(Duration::from_millis(200)));
+            set.and_then(|()| socket.connect(to)).because("a datagram socket")?;
+            let mut buffer = [0x55; REQUEST];
+            // The first may be lost while addresses are resolved.
+            let mut asked = |tries: usize| {
+                let mut last = Ok(());
+                for _ in 0..tries {
+                    last = socket.send(&buffer).and_then(|_| socket.recv(&mut buffer)).map(drop);
+                    if last.is_ok() {
+                        break;
+                    }
+                }
+                last
+            };
+            asked(10).because("a datagram through the engine")?;
+            sampled(seconds, || asked(10))
+        });
+        let median = joined(asking);
+        shared.stop.store(true, Ordering::Relaxed);
+        median
+    })
+}
+
+/// The median time of a call, in microseconds, after a warm-up.
+fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64, Failure> {
+    let warm_until = Instant::now() + WARM_UP;
+    let until = warm_until + Duration::from_secs_f64(seconds);
+    let mut samples = Vec::new();
+    loop {
+        let started = Instant::now();
+        call().because("a round trip through the engine")?;
+        let now = Instant::now();
+        if now >= warm_until {
+            samples.push(u32::try_from((now - started).as_nanos()).unwrap_or(u32::MAX));
+        }
+        if now >= until {
+            samples.sort_unstable();
+            return Ok(f64::from(percentile(&samples, 0.5)) / 1000.0);
+        }
+    }
+}
+
+/// The engine's memory while a thousand connections are idle, in bytes; `None` if it is the kernel.
+pub(super) fn idle(world: &World, guest: &Guest) -> Result<Option<u64>, Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        let (shared, listener) = (&shared, &listener);
+        scope.spawn(move || {
+            let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
+            while shared.goes_on() {
+                std::thread::park_timeout(LOOK);
+            }
+        });
+        let asking = scope.spawn(move || -> Result<Option<u64>, Failure> {
+            guest.ns.enter()?;
+            let mut held = Vec::with_capacity(IDLE);
+            for _ in 0..IDLE {
+                held.push(dial(to).because("an idle connection through the engine")?);
+            }
+            // What was freed meanwhile has been given back.
+            std::thread::park_timeout(WARM_UP);
+            Ok(guest.rss())
+        });
+        let rss = joined(asking);
+        shared.stop.store(true, Ordering::Relaxed);
+        rss
+    })
+}

@@ -1,0 +1,190 @@
+//! Options of the gateway: who is behind it, by which line, and what may pass.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pagewire_device::FaultConfig;
+use pagewire_gateway::{Name, Publish, Rule};
+
+/// What a guest of the gateway sees, and by which line it is reached.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Network options")]
+pub(crate) struct GuestOptions {
+    /// Our address in the guest's network, with the prefix length in bits: its router and its name
+    /// server; once for IPv4, once for IPv6 [default: 10.0.2.2/24 and fd00:2::2/64]
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) addr: Vec<String>,
+
+    /// The guest's address in that network; once for IPv4, once for IPv6 [default: the 15th]
+    #[arg(long, value_name = "IP")]
+    pub(crate) guest: Vec<IpAddr>,
+
+    /// Largest IP packet of the guest, in bytes: 1280 to 65521
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=65521), value_name = "BYTES")]
+    pub(crate) mtu: u32,
+
+    /// Publish a port of the guest on this machine, for clients of anywhere: [ADDRESS:]PORT[:GUESTPORT]
+    /// with /udp behind it for datagrams, a range of ports, or a Unix socket as PATH:GUESTPORT;
+    /// repeatable. Clients keep their addresses where that is possible
+    #[arg(long, value_name = "PORT")]
+    pub(crate) publish: Vec<Publish>,
+
+    /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp],
+    /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable
+    #[arg(long, value_name = "RULE")]
+    pub(crate) allow: Vec<Rule>,
+
+    /// Forbid what the guest reaches, whatever is permitted; repeatable. This machine's loopback
+    /// addresses, and those of one link (cloud metadata), are forbidden unless --allow names them
+    #[arg(long, value_name = "RULE")]
+    pub(crate) deny: Vec<Rule>,
+
+    /// Forbid everything, names too
+    #[arg(long, conflicts_with_all = ["allow", "deny"])]
+    pub(crate) offline: bool,
+
+    /// Have connections to this address go to 127.0.0.1 of this machine
+    #[arg(long, value_name = "IP")]
+    pub(crate) host: Option<Ipv4Addr>,
+
+    /// Whom to ask for names: host (those of /etc/resolv.conf), none, or addresses, in order of preference
+    #[arg(long, value_name = "ADDR|host|none")]
+    pub(crate) dns: Vec<String>,
+
+    /// A name that we answer for, besides `gateway` (this end) and `host` (of --host); repeatable
+    #[arg(long, value_name = "NAME=ADDR", value_parser = named)]
+    pub(crate) name: Vec<(Name, IpAddr)>,
+
+    /// Write a line of JSON for each verdict and each connection (names, bytes, how it ended) to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
+    /// Write every frame to FILE, in pcapng
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// Make the line to the guest bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter
+    /// (ns, us, ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for
+    /// rate), aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx:
+    /// to the guest, rx: from it, both), cut (yes: chances are those of packets, not of super-frames),
+    /// as in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) fault: Option<FaultConfig>,
+
+    /// Speed of the line in each direction, in bits a second: a number with bit, kbit, mbit or gbit.
+    /// Packets that wait too long are marked or dropped, as controlled delay (RFC 8289) has it
+    #[arg(long, value_name = "BITS", value_parser = rate)]
+    pub(crate) rate: Option<FaultConfig>,
+
+    /// Print counters at the end; of `gateway` also on SIGUSR1
+    #[arg(long)]
+    pub(crate) stats: bool,
+
+    /// Keep all rights of this process: files, capabilities, system calls. For finding out what is wrong
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
+}
+
+/// A line of this speed.
+fn rate(text: &str) -> Result<FaultConfig, String> {
+    let config: Result<FaultConfig, _> = format!("rate={text},aqm=codel").parse();
+    config.ok().filter(|_| !text.contains([',', '='])).ok_or_else(|| {
+        "give a speed as in 10mbit: a number with bit, kbit, mbit or gbit".to_owned()
+    })
+}
+
+/// Kinds of links that guests speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GuestLink {
+    /// A tap device, in the network namespace of --netns or in ours
+    Tap,
+    /// A port for QEMU, Cloud Hypervisor and others that share the guest's memory
+    VhostUser,
+    /// The stream socket of QEMU (`-netdev stream`), passt and libkrun
+    Stream,
+    /// The datagram socket of vfkit and gvproxy
+    Datagram,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GatewayOptions {
+    /// How the guest is plugged in
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) link: GuestLink,
+
+    /// Unix socket of the link, up to 107 bytes: we listen there, and the program that runs the guest
+    /// connects, again after a restart of either
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Network namespace in which the tap is made: a file such as /run/netns/NAME, or the number of a
+    /// process, which needs no root if that is ours. The kernel there gets addresses and routes
+    #[arg(long, value_name = "PATH|PID")]
+    pub(crate) netns: Option<PathBuf>,
+
+    /// Name of the tap device, up to 15 bytes; made if it does not exist [default: pw0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tap: Option<String>,
+
+    /// Write a line to this open descriptor, too, when guests are served, and close it
+    #[arg(long, value_name = "FD")]
+    pub(crate) ready_fd: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) guest: GuestOptions,
+}
+
+pub(super) const GATEWAY_EXAMPLES: &str = "\
+Examples:
+  pagewire gateway --link stream --socket /tmp/pw.sock
+      then: qemu-system-x86_64 … -netdev stream,id=n0,addr.type=unix,addr.path=/tmp/pw.sock,server=off \\
+            -device virtio-net-pci,netdev=n0
+  pagewire gateway --link vhost-user --socket /tmp/pw.sock --stats
+      faster: the guest's memory is shared; see pagewire serve --help for QEMU's options
+  pagewire gateway --link tap --netns 4711
+      for a container whose first process is 4711, as pasta and slirp4netns do
+  pagewire gateway --link datagram --socket /tmp/pw.sock
+      for vfkit and libkrun";
+
+fn named(text: &str) -> Result<(Name, IpAddr), String> {
+    let parts = text.split_once('=').ok_or("give a name and its address, as in db=10.1.2.3")?;
+    let name = parts.0.parse().map_err(|e| format!("{e}"))?;
+    let address = parts.1.parse().map_err(|_| format!("{} is no IP address", parts.1))?;
+    Ok((name, address))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// Name of the program's network device, up to 15 bytes
+    #[arg(long, default_value = "pw0", value_name = "NAME")]
+    pub(crate) tap: String,
+
+    /// The program, which is looked up in PATH, and its arguments; after `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) guest: GuestOptions,
+}
+
+pub(super) const RUN_EXAMPLES: &str = "\
+Examples:
+  pagewire run -- curl -sS https://example.org/
+      everything that curl sends leaves by this process
+  pagewire run --fault 'delay=50ms,jitter=5ms,loss=1%' -- git clone https://example.org/a.git
+      on a bad line, which otherwise takes root and netem
+  pagewire run --rate 2mbit --pcap slow.pcapng -- ./client
+      on a slow line, with a capture for Wireshark
+  pagewire run --allow '*.debian.org' --log verdicts.jsonl -- apt-get update
+      nothing else in reach, and who was reached
+  pagewire run --publish 8080:80 -- nginx -g 'daemon off;'
+      then, outside: curl http://127.0.0.1:8080/
+  pagewire run --offline -- make test
+      no network at all, and no root for it
+  pagewire run -- bash
+      a shell: everything started there
+
+Exit status: that of the program; if a signal ended it, the same signal ends run. 127 there is no
+such program, 126 it cannot be executed, 125 anything else went wrong (one line says what).";

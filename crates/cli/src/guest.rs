@@ -1,0 +1,392 @@
+//! From the gateway's options to a guest's network.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pagewire::Host;
+use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
+use pagewire_gateway::netns::InsideNetwork;
+use pagewire_gateway::sandbox::{self, SandboxPlan};
+use pagewire_gateway::{
+    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OwnNames, Publish, Resolver, Rules,
+};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::args::guest::GuestOptions;
+use crate::failure::{Failure, reason};
+use crate::net::{self, Line, Network};
+
+/// Our addresses if none are given.
+const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
+
+/// Which address of the network is the guest's, as QEMU's built-in network has it.
+const GUEST: u32 = 15;
+
+/// One network of a guest, and who is who in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuestNetwork {
+    pub(crate) ours: Network,
+    pub(crate) guest: IpAddr,
+}
+
+impl GuestNetwork {
+    /// A device whose guest gets its address in this network: the same at each time.
+    fn tell(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
+        match (self.ours.address, self.guest) {
+            (IpAddr::V4(ours), IpAddr::V4(guest)) => {
+                let mut config = DhcpConfig::network(ours, self.ours.prefix)?.range(guest, guest)?;
+                (config.router, config.dns) = (Some(ours), vec![ours]);
+                Ok(Box::new(Dhcp::new(device, config)?))
+            }
+            (IpAddr::V6(ours), IpAddr::V6(guest)) => {
+                let text = format!("{ours}/{}", self.ours.prefix);
+                let network = text.parse().map_err(|e| Failure::misused(text, e))?;
+                let mut config = AutoconfConfig::new(network);
+                (config.guest, config.dns) = (Some(guest), vec![ours]);
+                Ok(Box::new(Autoconf::new(device, config)?))
+            }
+            _ => Ok(device),
+        }
+    }
+}
+
+/// The networks of the options: at most one of each version.
+pub(crate) fn networks(options: &GuestOptions) -> Result<Vec<GuestNetwork>, Failure> {
+    let given: Vec<String> = if options.addr.is_empty() {
+        ADDRESSES.iter().map(|&text| text.to_owned()).collect()
+    } else {
+        options.addr.clone()
+    };
+    let ours = net::networks("--addr", &given)?;
+    if [true, false].iter().any(|&v4| ours.iter().filter(|n| n.address.is_ipv4() == v4).count() > 1)
+    {
+        let text = "--addr is given twice for one IP version; a guest has one network of each";
+        return Err(Failure::Usage(text.into()));
+    }
+    let mut left = options.guest.clone();
+    let mut all = Vec::new();
+    for ours in ours {
+        let of_it = left.iter().position(|guest| guest.is_ipv4() == ours.address.is_ipv4());
+        let guest = match of_it.map(|at| left.remove(at)) {
+            Some(guest) => check(ours, guest)?,
+            None => guest_of(ours).ok_or_else(|| {
+                let text = format!("{}/{}", ours.address, ours.prefix);
+                Failure::misused(format!("--addr {text}"), "there is no address left for a guest")
+            })?,
+        };
+        all.push(GuestNetwork { ours, guest });
+    }
+    match left.first() {
+        None => Ok(all),
+        Some(guest) => {
+            let why = "there is no network for it: give our address in it with --addr";
+            Err(Failure::misused(format!("--guest {guest}"), why))
+        }
+    }
+}
+
+/// A guest's address as given.
+fn check(ours: Network, guest: IpAddr) -> Result<IpAddr, Failure> {
+    let failed = |why: &str| Err(Failure::misused(format!("--guest {guest}"), why));
+    match guest {
+        _ if guest == ours.address => failed("this is our own address; give another"),
+        _ if !ours.contains(guest) => failed("it is not in the network of --addr"),
+        _ if !is_host(ours, guest) => failed("it is the network's own or its broadcast address"),
+        _ => Ok(guest),
+    }
+}
+
+/// A guest's address if none is given: the 15th of the network, or the first that is free.
+fn guest_of(ours: Network) -> Option<IpAddr> {
+    let nth = |n: u32| match ours.address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(ours.prefix)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from((u32::from(address) & mask) | n))
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ours.prefix)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from((u128::from(address) & mask) | u128::from(n)))
+        }
+    };
+    let fits = |guest: &IpAddr| {
+        *guest != ours.address && ours.contains(*guest) && is_host(ours, *guest)
+    };
+    [GUEST].into_iter().chain(0..GUEST).map(nth).find(fits)
+}
+
+/// Whether this is neither the network's first address nor, with IPv4, its last.
+fn is_host(network: Network, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) if network.prefix < 31 => {
+            let hosts = u32::MAX.checked_shr(network.prefix.into()).unwrap_or(0);
+            let host = u32::from(address) & hosts;
+            host != 0 && host != hosts
+        }
+        // RFC 3021: a network of two addresses has neither.
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) if network.prefix < 127 => {
+            let hosts = u128::MAX.checked_shr(network.prefix.into()).unwrap_or(0);
+            u128::from(address) & hosts != 0
+        }
+        IpAddr::V6(_) => true,
+    }
+}
+
+/// What the kernel inside of a namespace is told.
+pub(crate) fn inside(options: &GuestOptions, tap: &str, networks: &[GuestNetwork]) -> InsideNetwork {
+    let routers: Vec<IpAddr> = networks.iter().map(|network| network.ours.address).collect();
+    InsideNetwork {
+        tap: tap.to_owned(),
+        mtu: options.mtu as usize,
+        addresses: networks.iter().map(|n| format!("{}/{}", n.guest, n.ours.prefix)).collect(),
+        resolvers: routers.clone(),
+        routers,
+    }
+}
+
+/// What is opened for a gateway while this process still may: before the sandbox.
+pub(crate) struct Opened {
+    builder: Builder,
+    config: GuestConfig,
+    log: Option<File>,
+    line: Line,
+    /// What the guest is to be told of its addresses, if it does not have them.
+    told: Vec<GuestNetwork>,
+}
+
+/// Makes of the options what needs rights, or can be wrong.
+/// `tells`: the guest learns its addresses by DHCP and router advertisements.
+pub(crate) fn open(
+    options: &GuestOptions,
+    networks: &[GuestNetwork],
+    tells: bool,
+) -> Result<Opened, Failure> {
+    let create = |path: &PathBuf| {
+        let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
+        File::options().create(true).append(true).open(path).map_err(failed)
+    };
+    let mut config = GuestConfig::new();
+    for GuestNetwork { ours, guest } in networks {
+        let text = format!("{}/{}", ours.address, ours.prefix);
+        config = config.network(&text).map_err(|e| Failure::misused(text, e))?.guest(*guest);
+    }
+    for what in &options.publish {
+        config = config.publish(what.clone());
+    }
+    let builder = Gateway::builder()
+        .rules(rules(options)?)
+        .resolver(resolver(&options.dns)?)
+        .names(names(options, networks));
+    Ok(Opened {
+        builder,
+        config,
+        log: options.log.as_ref().map(create).transpose()?,
+        line: Line::open(fault(options)?, options.pcap.as_deref())?,
+        told: if tells { networks.to_vec() } else { Vec::new() },
+    })
+}
+
+impl Opened {
+    /// Starts the gateway, for the guest behind a device.
+    pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Served, Failure> {
+        let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
+        let mut device = self.line.around(device)?;
+        for network in self.told {
+            device = network.tell(device)?;
+        }
+        let mut builder = self.builder;
+        if let Some(file) = self.log {
+            builder = builder.journal(Log::new(file).map_err(|e| failed(&e))?);
+        }
+        let gateway = builder.start();
+        let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
+        Ok(Served { guest, _gateway: gateway })
+    }
+}
+
+fn rules(options: &GuestOptions) -> Result<Rules, Failure> {
+    let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
+    for rule in &options.allow {
+        rules = rules.allow(rule.clone());
+    }
+    for rule in &options.deny {
+        rules = rules.deny(rule.clone());
+    }
+    if let Some(address) = options.host {
+        rules = rules.map(address.into(), Ipv4Addr::LOCALHOST.into());
+    }
+    rules.checked().map_err(|e| Failure::Usage(format!("--allow and --deny: {e}")))
+}
+
+/// Whom to ask.
+fn resolver(words: &[String]) -> Result<Resolver, Failure> {
+    let parse = |word: &String| {
+        let address = word.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53));
+        address.or_else(|_| word.parse()).map_err(|_| {
+            let why = "give host, none, or addresses of name servers, as in 192.0.2.53";
+            Failure::misused(format!("--dns {word}"), why)
+        })
+    };
+    match words {
+        [] => Ok(Resolver::Host),
+        [word] if word == "host" => Ok(Resolver::Host),
+        [word] if word == "none" => Ok(Resolver::None),
+        words => Ok(Resolver::At(words.iter().map(parse).collect::<Result<_, _>>()?)),
+    }
+}
+
+/// The names that the gateway answers for.
+fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
+    let mut names = OwnNames::default();
+    let ours = networks.iter().map(|network| ("gateway", network.ours.address));
+    let host = options.host.map(|address| ("host", address.into()));
+    for (word, address) in ours.chain(host) {
+        // These words are names.
+        let _ = names.add_word(word, address);
+    }
+    for (name, address) in &options.name {
+        names.add(name.clone(), *address);
+    }
+    names
+}
+
+/// A gateway with its one guest.
+pub(crate) struct Served {
+    guest: Guest,
+    // Behind the guest, which it serves.
+    _gateway: Gateway,
+}
+
+impl Served {
+    /// The gateway's end of the guest's network.
+    pub(crate) fn host(&self) -> &Host {
+        self.guest.host()
+    }
+
+    /// What `--stats` prints.
+    pub(crate) fn report(&self) -> String {
+        let mut text = String::from("gateway\n");
+        for (name, value) in self.guest.counters().report().filter(|(_, value)| *value > 0) {
+            text.push_str(&format!("  {name:<24} {value}\n"));
+        }
+        format!("{text}{}", self.host().stats())
+    }
+
+    /// Ends all connections; those that have something left to say have so long for it.
+    pub(crate) fn end(&self, limit: Duration) {
+        self.host().drain(limit);
+    }
+}
+
+/// The directory of a Unix socket that is to be published.
+fn directory(what: &Publish) -> Option<PathBuf> {
+    let text = what.to_string();
+    let (path, _) = text.rsplit_once(':').filter(|(path, _)| path.contains('/'))?;
+    Path::new(path).parent().map(Path::to_owned)
+}
+
+/// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
+pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
+    // Connections have a descriptor each.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    let _ = setrlimit(Resource::Nofile, files);
+    if options.no_sandbox {
+        eprintln!("pagewire: NO SANDBOX: a guest that finds a bug in this process has all its rights");
+        return;
+    }
+    plan.read = sandbox::resolver_files();
+    plan.listens = !options.publish.is_empty();
+    plan.sockets = options.publish.iter().filter_map(directory).collect();
+    for line in sandbox::close_doors(&plan).missing {
+        eprintln!("pagewire: the sandbox is incomplete: {line}");
+    }
+}
+
+/// What `--fault` and `--rate` say together.
+fn fault(options: &GuestOptions) -> Result<Option<FaultConfig>, Failure> {
+    match (options.fault, options.rate) {
+        (Some(fault), Some(_)) if fault.rate.is_some() => {
+            Err(Failure::Usage("--rate and the rate of --fault contradict each other".into()))
+        }
+        (Some(fault), Some(rate)) => {
+            Ok(Some(FaultConfig { rate: rate.rate, aqm: rate.aqm, ..fault }))
+        }
+        (fault, rate) => Ok(fault.or(rate)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn options(args: &[&str]) -> GuestOptions {
+        let words = ["pagewire", "run"].iter().chain(args).chain(&["--", "true"]);
+        let Ok(Cli { command: Command::Run(options) }) = Cli::try_parse_from(words) else {
+            panic!("{args:?}");
+        };
+        options.guest
+    }
+
+    fn guests(args: &[&str]) -> Result<Vec<String>, String> {
+        match networks(&options(args)) {
+            Ok(all) => Ok(all.iter().map(|n| n.guest.to_string()).collect()),
+            Err(Failure::Usage(text)) => Err(text),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_guest_has_an_address_of_each_version_unless_the_networks_are_given() {
+        assert_eq!(guests(&[]).unwrap(), ["10.0.2.15", "fd00:2::f"]);
+        assert_eq!(guests(&["--addr", "10.9.0.1/16"]).unwrap(), ["10.9.0.15"]);
+        assert_eq!(guests(&["--guest", "10.0.2.99"]).unwrap(), ["10.0.2.99", "fd00:2::f"]);
+    }
+
+    #[test]
+    fn it_is_never_our_own_and_never_the_networks_first_or_last() {
+        for (ours, guest) in [
+            ("10.0.0.15/24", "10.0.0.1"),
+            ("10.0.0.1/30", "10.0.0.2"),
+            ("10.0.0.2/30", "10.0.0.1"),
+            ("10.0.0.1/28", "10.0.0.2"),
+            ("10.0.0.0/31", "10.0.0.1"),
+            ("10.0.0.1/31", "10.0.0.0"),
+            ("fd77::f/64", "fd77::1"),
+            ("fd77::1/127", "fd77::"),
+        ] {
+            assert_eq!(guests(&["--addr", ours]).unwrap(), [guest], "{ours}");
+        }
+        assert!(guests(&["--addr", "10.0.0.1/32"]).unwrap_err().contains("no address left"));
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_are_refused_with_the_reason() {
+        for (args, says) in [
+            (&["--addr", "10.0.0.1"][..], "10.77.0.2/24"),
+            (&["--addr", "10.0.0.1/24", "--addr", "10.0.1.1/24"], "twice"),
+            (&["--guest", "10.0.2.2"], "our own"),
+            (&["--guest", "10.0.3.2"], "not in the network"),
+            (&["--guest", "10.0.2.255"], "broadcast"),
+            (&["--guest", "10.0.2.3", "--guest", "10.0.2.4"], "no network"),
+            (&["--addr", "10.0.2.2/24", "--guest", "fd00:2::3"], "no network"),
+        ] {
+            let text = guests(args).unwrap_err();
+            assert!(text.contains(says), "{args:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_rate_joins_other_faults_and_contradicts_another_rate() {
+        let both = fault(&options(&["--fault", "delay=50ms", "--rate", "2mbit"])).unwrap().unwrap();
+        assert_eq!((both.rate, both.delay.as_millis()), (Some(2_000_000), 50));
+        let rates = options(&["--fault", "rate=1mbit", "--rate", "2mbit"]);
+        assert!(matches!(fault(&rates), Err(Failure::Usage(_))));
+        assert!(fault(&options(&[])).unwrap().is_none());
+    }
+}

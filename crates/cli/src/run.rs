@@ -1,0 +1,151 @@
+//! `pagewire run`: a program in namespaces of its own, whose network is the gateway.
+//!
+//! ```text
+//!   this process: gateway --- tap --- the program's kernel --- the program
+//! ```
+//!
+//! Read [`run`] first, then [`Watch`], which has signals and the terminal.
+
+use std::fs::File;
+use std::io;
+use std::process::ExitCode;
+use std::thread;
+
+use pagewire_device::Tap;
+use pagewire_gateway::netns::{Change, Program, ProgramError};
+use pagewire_gateway::sandbox::SandboxPlan;
+use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::args::guest::RunOptions;
+use crate::failure::{Failure, reason};
+use crate::guest;
+use crate::limits::LAST_TIME;
+
+/// Statuses as of `env`, `timeout` and shells.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// Added to a signal's number where the signal itself cannot end us.
+const BY_SIGNAL: i32 = 128;
+
+/// Wrong usage: status 2, but of `run` another, because the program has statuses, too.
+pub(crate) fn end_usage(error: &clap::Error) -> ! {
+    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    if !is_run || !error.use_stderr() {
+        error.exit();
+    }
+    let _ = error.print();
+    std::process::exit(FAILED.into())
+}
+
+/// Runs the program to its end, and ends as it did.
+pub(crate) fn run(options: &RunOptions) -> ExitCode {
+    match start(options) {
+        Ok(Change::Exited(status)) => ExitCode::from(status as u8),
+        Ok(Change::Killed(signal)) => end_by(signal),
+        // `Watch` waits for the end.
+        Ok(Change::Stopped) => ExitCode::from(FAILED),
+        Err((failure, status)) => {
+            failure.report();
+            ExitCode::from(status)
+        }
+    }
+}
+
+fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
+    let ours = |failure: Failure| (failure, FAILED);
+    let networks = guest::networks(&options.guest).map_err(ours)?;
+    let network = guest::inside(&options.guest, &options.tap, &networks);
+    let prepared = Program::new(&network, &options.program);
+    let (mut program, parts) = prepared.map_err(|e| ours(Failure::Failed(e.to_string())))?;
+    for note in program.notes() {
+        eprintln!("pagewire: {note}");
+    }
+    let tap = Tap::builder().adopt(parts).map_err(|e| ours(e.into()))?;
+    let opened = guest::open(&options.guest, &networks, false).map_err(ours)?;
+    let has_terminal = File::open("/dev/tty").is_ok();
+    let mut plan = SandboxPlan::default();
+    plan.child = true;
+    guest::close_doors(&options.guest, plan);
+
+    // From here on there are threads.
+    let gateway = opened.start(Box::new(tap)).map_err(ours)?;
+    let watch = Watch::new(&program, has_terminal).map_err(ours)?;
+    program.begin().map_err(|e| not_begun(e, options))?;
+    let end = watch.until_it_ends(&mut program).map_err(ours)?;
+    if options.guest.stats {
+        eprint!("{}", gateway.report());
+    }
+    gateway.end(LAST_TIME);
+    Ok(end)
+}
+
+fn not_begun(error: ProgramError, options: &RunOptions) -> (Failure, u8) {
+    let name = options.program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+    match error {
+        ProgramError::NotExecuted(error) => {
+            let status = match error.kind() {
+                io::ErrorKind::NotFound => NOT_FOUND,
+                _ => NOT_EXECUTABLE,
+            };
+            (Failure::because(name, reason(&error)), status)
+        }
+        ProgramError::Netns(error) => (Failure::Failed(error.to_string()), FAILED),
+    }
+}
+
+/// Ends as the program did, for whoever looks at how we ended.
+fn end_by(signal: i32) -> ExitCode {
+    // The program has left its core; ours would be another's.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    // Fails for signals that end no process by themselves, such as real-time ones.
+    let _ = emulate_default_handler(signal);
+    ExitCode::from((BY_SIGNAL + signal) as u8)
+}
+
+/// Signals and the terminal, while the program runs.
+///
+/// Both processes are in one group, so what the terminal sends (an interrupt, a stop) reaches the
+/// program without us: we only must not end by it. What others send to this process was meant for
+/// the program and is passed on. When the program is stopped, so are we, and the shell sees a
+/// stopped job.
+struct Watch {
+    has_terminal: bool,
+}
+
+impl Watch {
+    fn new(program: &Program, has_terminal: bool) -> Result<Self, Failure> {
+        let failed = |e: io::Error| Failure::because("handling signals", reason(&e));
+        let watched = [SIGINT, SIGQUIT, SIGTSTP, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
+        let mut signals = SignalsInfo::<WithRawSiginfo>::new(watched).map_err(failed)?;
+        let pass_on = program.signals().map_err(failed)?;
+        let watching = move || {
+            for signal in signals.forever() {
+                // The kernel's own have a positive code.
+                if signal.si_code <= 0 {
+                    pass_on(signal.si_signo);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("signals".into());
+        thread.spawn(watching).map_err(failed)?;
+        Ok(Self { has_terminal })
+    }
+
+    fn until_it_ends(&self, program: &mut Program) -> Result<Change, Failure> {
+        loop {
+            let change = program.wait();
+            match change.map_err(|e| Failure::because("waiting for the program", reason(&e)))? {
+                Change::Stopped if self.has_terminal => {
+                    let _ = kill_process(getpid(), Signal::STOP);
+                }
+                Change::Stopped => {}
+                end => return Ok(end),
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Variant of steps R1 and S6, over a Unix datagram socket: a frame is a datagram.
+//!
+//! This is what vfkit, and libkrun for gvproxy, speak. The guest's side begins with the four bytes
+//! `VFKT` in a datagram of their own: its sender is the peer from then on, until another one greets.
+//! A peer has to have bound its socket, or nothing could be sent to it.
+
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzzing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use pagewire_mem::{
+    CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, PoolAudit, TxChecksum,
+};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketType, sockopt};
+
+use crate::limits::{
+    MAX_LINK_HEADER, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES, SOCKET_RETRY,
+    SOCKET_SEND_BUFFER,
+};
+use crate::port::limits::MIN_ETHERNET;
+use crate::socket_sys::{self, Name, Pieces};
+use crate::{Capabilities, Device, DeviceCounters, DeviceError, offload, socket};
+
+/// What a guest's side says first.
+const GREETING: &[u8] = b"VFKT";
+
+/// A link over a Unix datagram socket, to vfkit, libkrun or another program that runs a guest.
+///
+/// Until a peer has greeted, the link is down: frames to send are dropped and counted, and what comes
+/// from others is dropped, too ([`rx_dropped_malformed`](DeviceCounters::rx_dropped_malformed)).
+///
+/// ```no_run
+/// use pagewire_device::DatagramLink;
+/// let link = DatagramLink::builder().mtu(1500).bind("/tmp/pw.sock")?;
+/// # Ok::<(), pagewire_device::DeviceError>(())
+/// ```
+#[derive(Debug)]
+pub struct DatagramLink {
+    socket: UnixDatagram,
+    path: PathBuf,
+    peer: Option<Name>,
+    pool: PagePool,
+    writer: PageWriter,
+    /// When to try again what found no room.
+    retry_at: Option<Instant>,
+    capabilities: Capabilities,
+    counters: DeviceCounters,
+}
+
+/// Settings of a [`DatagramLink`].
+#[derive(Clone, Debug, Default)]
+pub struct DatagramLinkBuilder {
+    mtu: Option<usize>,
+    mac: Option<[u8; 6]>,
+    pool_bytes: Option<usize>,
+}
+
+impl DatagramLinkBuilder {
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+    #[must_use]
+    pub fn mtu(mut self, mtu: usize) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
+    #[must_use]
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+
+    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Binds a socket at `path`; the device's drop removes it. A socket that nobody has open is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
+    pub fn bind(self, path: impl AsRef<Path>) -> Result<DatagramLink, DeviceError> {
+        let path = path.as_ref();
+        let mtu = self.mtu.unwrap_or(1500);
+        socket::check("datagram", mtu, self.mac)?;
+        let bytes = self.pool_bytes.unwrap_or(SOCKET_POOL_BYTES);
+        if bytes < SOCKET_MIN_POOL_BYTES {
+            return Err(DeviceError::Config(format!(
+                "datagram: {bytes} bytes to receive into are less than {SOCKET_MIN_POOL_BYTES}"
+            )));
+        }
+        let pool = PagePool::new("pagewire-datagram", bytes)
+            .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
+        let bind = |path: &Path| {
+            let socket = UnixDatagram::bind(path)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let socket = socket::bind_anew(path, SocketType::DGRAM, bind)
+            .map_err(|e| system(format!("bind {}", path.display()), e))?;
+        // A wish: the system's limit is usually less.
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
+        let mac = self.mac.unwrap_or_else(|| socket::derive_mac(path));
+        Ok(DatagramLink {
+            socket,
+            path: path.to_owned(),
+            peer: None,
+            pool,
+            writer: PageWriter::new(),
+            retry_at: None,
+            capabilities: socket::plain_card(mac, mtu),
+            counters: DeviceCounters::default(),
+        })
+    }
+}
+
+impl DatagramLink {
+    /// Settings of a link.
+    pub fn builder() -> DatagramLinkBuilder {
+        DatagramLinkBuilder::default()
+    }
+
+    /// Whether a peer has greeted.
+    pub fn is_up(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// Bytes of the longest frame.
+    fn longest(&self) -> usize {
+        MAX_LINK_HEADER + self.capabilities.mtu
+    }
+
+    /// Takes one datagram: `Ok(None)`, it was no frame of the peer's.
+    fn take_one(&mut self, ledger: &mut CopyLedger) -> io::Result<Option<PacketBuf>> {
+        let longest = self.longest();
+        self.counters.syscalls += 1;
+        if !self.writer.reserve(&mut self.pool, longest) {
+            rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT)?;
+            self.counters.rx_dropped_memory += 1;
+            return Ok(None);
+        }
+        let got = socket_sys::receive_from(self.socket.as_fd(), &mut self.writer, longest)?;
+        let mut frags = pagewire_mem::FragVec::new();
+        let mut left = got.len;
+        while left > 0 {
+            let frag = self.writer.commit(left);
+            left -= frag.len();
+            frag.append_to(&mut frags);
+        }
+        let bytes = || frags.iter().flat_map(|frag| frag.as_slice().unwrap_or_default());
+        if got.len == GREETING.len() && bytes().eq(GREETING) && got.from.is_named() {
+            self.peer = Some(got.from);
+            return Ok(None);
+        }
+        let is_frame = got.len >= MIN_ETHERNET && !got.cut;
+        if !is_frame || self.peer.as_ref() != Some(&got.from) {
+            self.counters.rx_dropped_malformed += 1;
+            return Ok(None);
+        }
+        let Some(packet) = socket::packet(frags, got.len) else {
+            self.counters.rx_dropped_memory += 1;
+            return Ok(None);
+        };
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += got.len as u64;
+        self.counters.rx_payload_bytes += packet.frag_len() as u64;
+        ledger.note(CopyReason::DeviceRx, packet.frag_len());
+        Ok(Some(packet))
+    }
+
+    /// Sends one frame to the peer.
+    fn send(&self, packet: &PacketBuf, peer: &Name) -> io::Result<()> {
+        let mut pieces = Pieces::new();
+        pieces.push(packet.head());
+        for frag in packet.frags() {
+            pieces.push_frag(frag, 0);
+        }
+        pieces.send_to(self.socket.as_fd(), peer).map(drop)
+    }
+}
+
+impl Device for DatagramLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.retry_at = None;
+        for _ in 0..frames.len() {
+            // What a wrapper or a forwarding host left to the device is finished in software.
+            let Some(packet) = frames.pop_front() else { break };
+            let plain = packet.gso.is_none() && matches!(packet.tx_checksum, TxChecksum::Done);
+            if plain {
+                frames.push_back(packet);
+            } else if offload::segment(packet, frames, ledger).is_err() {
+                self.counters.tx_dropped_error += 1;
+            }
+        }
+        while let (Some(packet), Some(peer)) = (frames.front(), self.peer) {
+            self.counters.syscalls += 1;
+            match self.send(packet, &peer).map_err(|e| errno(&e)) {
+                Ok(()) => {
+                    self.counters.tx_frames += 1;
+                    self.counters.tx_bytes += packet.len() as u64;
+                    ledger.note(CopyReason::DeviceTx, packet.frag_len());
+                }
+                Err(Errno::INTR) => continue,
+                // The peer's queue is full. Nothing announces its room to a socket that is not
+                // connected, and one that were could not be greeted by the next peer.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.retry_at = Some(now + SOCKET_RETRY);
+                    return Ok(());
+                }
+                Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTCONN | Errno::PERM) => {
+                    self.peer = None;
+                    break;
+                }
+                Err(_) => self.counters.tx_dropped_error += 1,
+            }
+            frames.pop_front();
+        }
+        if self.peer.is_none() {
+            self.counters.tx_dropped_closed += frames.len() as u64;
+            frames.clear();
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let mut count = 0;
+        // A flood of what is no frame ends the burst, too.
+        for _ in 0..max.min(SOCKET_BURST) {
+            match self.take_one(ledger) {
+                Ok(Some(packet)) => {
+                    frames.push_back(packet);
+                    count += 1;
+                }
+                Ok(None) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(system("receive".into(), e)),
+            }
+        }
+        Ok(count)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.pool.audit())
+    }
+}
+
+impl Drop for DatagramLink {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn system(what: String, source: io::Error) -> DeviceError {
+    let hint = match source.kind() {
+        io::ErrorKind::AddrInUse => " (another program has it open: take another path)",
+        _ => "",
+    };
+    DeviceError::System { what: format!("datagram: {what}{hint}"), source }
+}

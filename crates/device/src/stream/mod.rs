@@ -1,0 +1,499 @@
+//! Variant of steps R1 and S6, over a Unix stream socket: before each frame, its length.
+//!
+//! ```text
+//!   0 length u32, big-endian | 4 Ethernet frame of so many bytes | the next length …
+//! ```
+//!
+//! This is what QEMU (`-netdev stream`), passt and libkrun speak. Frames are plain: without offloads,
+//! each at most the MTU long.
+//!
+//! Received bytes fill pages of the device; `inbox` cuts frames out of them by reference. A frame
+//! leaves with up to 63 others by one call, which gathers their pages. What the socket does not take
+//! stays: the rest of a frame here, further ones with the caller.
+
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fuzzing;
+mod inbox;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use pagewire_mem::{
+    CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, PoolAudit, TxChecksum,
+};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, accept_with};
+
+use inbox::{Inbox, Malformed};
+
+use crate::limits::{
+    MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES, SOCKET_RETRY,
+    STREAM_READ,
+};
+use crate::socket_sys::{self, Pieces};
+use crate::{Capabilities, Device, DeviceCounters, DeviceError, offload, socket};
+
+/// Bytes of the length before each frame.
+pub(crate) const PREFIX: usize = 4;
+
+/// Pieces of memory that a frame has at most: its length, its head and its fragments.
+const FRAME_PIECES: usize = 2 + pagewire_mem::MAX_FRAGS;
+
+/// A link over a Unix stream socket, to QEMU, libkrun or another program that runs a guest.
+///
+/// One peer at a time. While none is there the link is down: frames to send are dropped and counted.
+/// A peer that announces a frame of an impossible length is disconnected, and counted
+/// ([`rx_dropped_malformed`](DeviceCounters::rx_dropped_malformed)).
+///
+/// ```no_run
+/// use pagewire_device::StreamLink;
+/// // qemu-system-x86_64 … -netdev stream,id=n0,server=off,addr.type=unix,addr.path=/tmp/pw.sock
+/// let link = StreamLink::builder().mtu(1500).listen("/tmp/pw.sock")?;
+/// # Ok::<(), pagewire_device::DeviceError>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamLink {
+    source: Source,
+    peer: Option<OwnedFd>,
+    /// Readable when there is something to do; what it waits for at the peer.
+    ready: OwnedFd,
+    watched: EventFlags,
+    pool: PagePool,
+    writer: PageWriter,
+    inbox: Inbox,
+    /// There were no pages to receive into.
+    starved: bool,
+    /// When to look for pages again.
+    retry_at: Option<Instant>,
+    /// A frame that the socket took a part of, and how much of it, its length included.
+    unfinished: Option<(PacketBuf, usize)>,
+    /// Frames wait for room in the socket.
+    blocked: bool,
+    capabilities: Capabilities,
+    counters: DeviceCounters,
+}
+
+/// Where peers come from.
+#[derive(Debug)]
+enum Source {
+    Listener(UnixListener, PathBuf),
+    /// There was one only, and no other will come.
+    Given,
+}
+
+/// Settings of a [`StreamLink`].
+#[derive(Clone, Debug, Default)]
+pub struct StreamLinkBuilder {
+    mtu: Option<usize>,
+    mac: Option<[u8; 6]>,
+    pool_bytes: Option<usize>,
+}
+
+impl StreamLinkBuilder {
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+    #[must_use]
+    pub fn mtu(mut self, mtu: usize) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// The stack's link address, a unicast one; by default derived from the socket's path.
+    #[must_use]
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+
+    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Listens at `path`, where one peer at a time may connect, and others after it. The device's
+    /// drop removes the socket. A socket without a listener is replaced.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
+    pub fn listen(self, path: impl AsRef<Path>) -> Result<StreamLink, DeviceError> {
+        let path = path.as_ref();
+        let bind = |path: &Path| {
+            let listener = UnixListener::bind(path)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let listener = socket::bind_anew(path, SocketType::STREAM, bind)
+            .map_err(|e| system(format!("listen on {}", path.display()), e))?;
+        let link = self.start(Source::Listener(listener, path.to_owned()), path)?;
+        link.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
+        Ok(link)
+    }
+
+    /// A link to the peer at the other end of a socket: [`DeviceError::Closed`] when that closes.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn over(self, stream: UnixStream) -> Result<StreamLink, DeviceError> {
+        let mut link = self.start(Source::Given, Path::new(""))?;
+        let peer = stream.set_nonblocking(true).and_then(|()| link.join(stream.into()));
+        peer.map_err(|e| system("wait for the peer".into(), e))?;
+        Ok(link)
+    }
+
+    fn start(self, source: Source, path: &Path) -> Result<StreamLink, DeviceError> {
+        let mtu = self.mtu.unwrap_or(1500);
+        socket::check("stream", mtu, self.mac)?;
+        let bytes = self.pool_bytes.unwrap_or(SOCKET_POOL_BYTES);
+        if bytes < SOCKET_MIN_POOL_BYTES {
+            return Err(DeviceError::Config(format!(
+                "stream: {bytes} bytes to receive into are less than {SOCKET_MIN_POOL_BYTES}"
+            )));
+        }
+        let pool = PagePool::new("pagewire-stream", bytes)
+            .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
+        let ready = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|e| system("make an epoll descriptor".into(), e.into()))?;
+        let mac = self.mac.unwrap_or_else(|| socket::derive_mac(path));
+        Ok(StreamLink {
+            source,
+            peer: None,
+            ready,
+            watched: EventFlags::empty(),
+            pool,
+            writer: PageWriter::new(),
+            inbox: Inbox::default(),
+            starved: false,
+            retry_at: None,
+            unfinished: None,
+            blocked: false,
+            capabilities: socket::plain_card(mac, mtu),
+            counters: DeviceCounters::default(),
+        })
+    }
+}
+
+/// What a look at the peer's socket found.
+enum Read {
+    Some,
+    Nothing,
+    End,
+}
+
+impl StreamLink {
+    /// Settings of a link.
+    pub fn builder() -> StreamLinkBuilder {
+        StreamLinkBuilder::default()
+    }
+
+    /// Whether a peer is connected.
+    pub fn is_up(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// Begins with a peer.
+    fn join(&mut self, peer: OwnedFd) -> io::Result<()> {
+        self.watched = EventFlags::IN;
+        epoll::add(&self.ready, &peer, EventData::new_u64(0), self.watched)?;
+        self.peer = Some(peer);
+        Ok(())
+    }
+
+    fn watch_listener(&self) -> io::Result<()> {
+        let Source::Listener(listener, _) = &self.source else { return Ok(()) };
+        Ok(epoll::add(&self.ready, listener, EventData::new_u64(0), EventFlags::IN)?)
+    }
+
+    /// Takes a peer that waits, if none is connected; others wait until it is gone.
+    fn accept(&mut self) -> Result<bool, DeviceError> {
+        if self.peer.is_some() {
+            return Ok(true);
+        }
+        let Source::Listener(listener, _) = &self.source else { return Err(DeviceError::Closed) };
+        self.counters.syscalls += 1;
+        let peer = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(peer) => peer,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(false),
+            Err(e) => return Err(system("accept a peer".into(), e.into())),
+        };
+        let unwatched = epoll::delete(&self.ready, listener).map_err(io::Error::from);
+        let joined = unwatched.and_then(|()| self.join(peer));
+        joined.map_err(|e| system("wait for a peer".into(), e))?;
+        Ok(true)
+    }
+
+    /// Ends the session: what is unfinished in either direction is lost.
+    fn disconnect(&mut self) {
+        self.peer = None;
+        self.inbox = Inbox::default();
+        self.counters.tx_dropped_closed += u64::from(self.unfinished.take().is_some());
+        (self.starved, self.retry_at, self.blocked) = (false, None, false);
+        // Fails without memory only; the next peer is then found by a turn for another reason.
+        let _ = self.watch_listener();
+    }
+
+    /// Waits for what there is to wait for.
+    fn watch(&mut self) -> Result<(), DeviceError> {
+        let Some(peer) = &self.peer else { return Ok(()) };
+        let mut wanted = EventFlags::empty();
+        wanted.set(EventFlags::IN, !self.starved);
+        wanted.set(EventFlags::OUT, self.blocked);
+        if wanted == self.watched {
+            return Ok(());
+        }
+        self.counters.syscalls += 1;
+        epoll::modify(&self.ready, peer, EventData::new_u64(0), wanted)
+            .map_err(|e| system("wait for the peer".into(), e.into()))?;
+        self.watched = wanted;
+        Ok(())
+    }
+
+    /// Receives once.
+    fn read(&mut self, now: Instant) -> Read {
+        let Some(peer) = &self.peer else { return Read::Nothing };
+        self.starved = !self.writer.reserve(&mut self.pool, STREAM_READ)
+            && self.writer.spare_runs().next().is_none();
+        self.retry_at = self.starved.then(|| now + SOCKET_RETRY);
+        if self.starved {
+            return Read::Nothing;
+        }
+        self.counters.syscalls += 1;
+        let (mut got, room) = match socket_sys::receive(peer.as_fd(), &mut self.writer, STREAM_READ)
+        {
+            Ok((0, _)) => return Read::End,
+            Ok(received) => received,
+            Err(e) => {
+                let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                return if again.contains(&e.kind()) { Read::Nothing } else { Read::End };
+            }
+        };
+        // A socket that had more would have filled the room.
+        let drained = got < room;
+        while got > 0 {
+            let frag = self.writer.commit(got);
+            got -= frag.len();
+            self.inbox.push(frag);
+        }
+        self.inbox.drained = drained;
+        Read::Some
+    }
+
+    /// Moves whole frames that have arrived to the back of `frames`; how many, or that the peer
+    /// does not keep to the format.
+    fn take_frames(
+        &mut self,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, Malformed> {
+        let mut taken = 0;
+        while taken < max
+            && let Some((frags, len)) = self.inbox.next()?
+        {
+            taken += 1;
+            match socket::packet(frags, len) {
+                Some(packet) => {
+                    self.counters.rx_frames += 1;
+                    self.counters.rx_bytes += len as u64;
+                    self.counters.rx_payload_bytes += packet.frag_len() as u64;
+                    ledger.note(CopyReason::DeviceRx, packet.frag_len());
+                    frames.push_back(packet);
+                }
+                None => self.counters.rx_dropped_memory += 1,
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Finishes in software what a wrapper or a forwarding host left to the device.
+    fn prepare(&mut self, frames: &mut VecDeque<PacketBuf>, ledger: &mut CopyLedger) {
+        let is_plain = |packet: &PacketBuf| {
+            packet.gso.is_none() && matches!(packet.tx_checksum, TxChecksum::Done)
+        };
+        if frames.iter().all(is_plain) {
+            return;
+        }
+        for packet in std::mem::take(frames) {
+            if offload::segment(packet, frames, ledger).is_err() {
+                self.counters.tx_dropped_error += 1;
+            }
+        }
+    }
+
+    /// Sends as many frames as one call takes. `false`: there is no more room, or no more frame.
+    fn send_some(
+        &mut self,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<bool, io::Error> {
+        let Some(peer) = &self.peer else { return Ok(false) };
+        let lengths: Vec<[u8; PREFIX]> = self
+            .unfinished
+            .iter()
+            .map(|(packet, _)| packet)
+            .chain(&*frames)
+            .take(SOCKET_BURST)
+            .map(|packet| (packet.len() as u32).to_be_bytes())
+            .collect();
+        let mut pieces = Pieces::new();
+        let begun = self.unfinished.iter().map(|(packet, done)| (packet, *done));
+        let fresh = frames.iter().map(|packet| (packet, 0));
+        for ((packet, mut skip), length) in begun.chain(fresh).zip(&lengths) {
+            if !pieces.has_room(FRAME_PIECES) {
+                break;
+            }
+            for bytes in [&length[..], packet.head()] {
+                pieces.push(bytes.get(skip..).unwrap_or_default());
+                skip = skip.saturating_sub(bytes.len());
+            }
+            for frag in packet.frags() {
+                pieces.push_frag(frag, skip);
+                skip = skip.saturating_sub(frag.len());
+            }
+        }
+        if pieces.is_empty() {
+            return Ok(false);
+        }
+        self.counters.syscalls += 1;
+        let (sent, whole) = (pieces.send(peer.as_fd())?, pieces.bytes());
+        self.note_sent(sent, frames, ledger);
+        self.blocked = sent < whole;
+        Ok(!self.blocked)
+    }
+
+    /// Takes so many bytes off the front of what is to be sent.
+    fn note_sent(
+        &mut self,
+        mut sent: usize,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) {
+        while sent > 0 {
+            let begun = self.unfinished.take().or_else(|| Some((frames.pop_front()?, 0)));
+            let Some((packet, done)) = begun else { return };
+            let rest = PREFIX + packet.len() - done;
+            if sent < rest {
+                self.unfinished = Some((packet, done + sent));
+                return;
+            }
+            sent -= rest;
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += packet.len() as u64;
+            ledger.note(CopyReason::DeviceTx, packet.frag_len());
+        }
+    }
+}
+
+impl Device for StreamLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.prepare(frames, ledger);
+        let before = frames.len();
+        frames.retain(|packet| packet.len() <= MAX_SOCKET_FRAME);
+        self.counters.tx_dropped_error += (before - frames.len()) as u64;
+        while self.peer.is_some() {
+            match self.send_some(frames, ledger) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    break;
+                }
+                // A bad address: memory behind a frame is gone, and the stream with it.
+                Err(_) => self.disconnect(),
+            }
+        }
+        if self.peer.is_none() {
+            self.counters.tx_dropped_closed += frames.len() as u64;
+            frames.clear();
+        }
+        self.watch()
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        if !self.accept()? {
+            return Ok(0);
+        }
+        let mut count = 0;
+        loop {
+            match self.take_frames(frames, max - count, ledger) {
+                Ok(taken) => count += taken,
+                Err(Malformed) => {
+                    self.counters.rx_dropped_malformed += 1;
+                    self.disconnect();
+                    break;
+                }
+            }
+            if count >= max || std::mem::take(&mut self.inbox.drained) {
+                break;
+            }
+            match self.read(now) {
+                Read::Some => {}
+                Read::Nothing => break,
+                Read::End => {
+                    self.disconnect();
+                    break;
+                }
+            }
+        }
+        self.watch()?;
+        Ok(count)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inbox.has_frame()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.pool.audit())
+    }
+}
+
+impl Drop for StreamLink {
+    fn drop(&mut self) {
+        if let Source::Listener(_, path) = &self.source {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn system(what: String, source: io::Error) -> DeviceError {
+    let hint = match source.kind() {
+        io::ErrorKind::AddrInUse => " (another program listens there: take another path)",
+        _ => "",
+    };
+    DeviceError::System { what: format!("stream: {what}{hint}"), source }
+}

@@ -1,0 +1,260 @@
+//! What the parts of the gateway say to each other: a flow that asks for leave ([`Ask`]), the
+//! answer ([`Verdict`]), and what is written down about both ([`Record`]).
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Names a guest of a gateway; never given twice by one gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GuestId(pub(crate) u32);
+
+impl GuestId {
+    /// A number for logs: the first guest is 1.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for GuestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a flow speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// A TCP connection.
+    Tcp,
+    /// Datagrams.
+    Udp,
+    /// Echo requests, "ping". The identifier stands in the port of [`Ask::from`]; the port of
+    /// [`Ask::to`] is 0.
+    Echo,
+}
+
+/// Who began a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// The guest.
+    Out,
+    /// A client of a published port.
+    In,
+}
+
+/// A host name as DNS has it: ASCII labels in lower case, without the final dot.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+/// The text is no host name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a host name has labels of 1 to 63 printable ASCII characters, at most 253 in all")]
+pub struct NameError;
+
+/// Longest name as text (RFC 1035 section 2.3.4: 255 octets on the wire).
+const MAX_NAME: usize = 253;
+
+/// Longest label (RFC 1035 section 2.3.4).
+const MAX_LABEL: usize = 63;
+
+impl Name {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        let is_label =
+            |l: &str| (1..=MAX_LABEL).contains(&l.len()) && l.bytes().all(|b| b.is_ascii_graphic());
+        if text.len() > MAX_NAME || !text.split('.').all(is_label) {
+            return Err(NameError);
+        }
+        Ok(Self(text.to_ascii_lowercase().into()))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A flow that asks whether it may go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ask {
+    /// Whose flow it is.
+    pub guest: GuestId,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Its source: the guest's address, or that of a published port's client.
+    pub from: SocketAddr,
+    /// Its destination, as the source named it.
+    pub to: SocketAddr,
+    /// Names for which the guest was told the destination's address, the latest first.
+    pub names: Arc<[Name]>,
+    /// The destination is an address of the gateway's own machine. Known only where a judge has
+    /// asked for it ([`Judge::asks_for_ours`]).
+    pub ours: bool,
+    /// Who began it.
+    pub direction: Direction,
+}
+
+impl Ask {
+    /// The question of a guest's flow to `to`, whose names are not known.
+    pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
+        let (names, direction) = (Arc::default(), Direction::Out);
+        Self { guest, protocol, from, to, names, ours: false, direction }
+    }
+}
+
+/// What becomes of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It goes to its destination.
+    Allow,
+    /// It goes to another destination instead, of which rules are asked again.
+    To(SocketAddr),
+    /// The guest is told at once: a reset for TCP, "port unreachable" for others.
+    Refuse,
+    /// The guest is told at once that this is prohibited, by ICMP.
+    Prohibit,
+    /// Nothing is said; the guest's own time limit ends it.
+    Drop,
+}
+
+/// Decides about flows at once; called under a host's lock, so it neither waits nor takes a lock.
+pub trait Judge: Send + Sync {
+    /// The verdict; `None`: this judge has no opinion.
+    fn judge(&self, ask: &Ask) -> Option<Verdict>;
+
+    /// Whether [`Ask::ours`] matters to it.
+    fn asks_for_ours(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Fn(&Ask) -> Option<Verdict> + Send + Sync> Judge for F {
+    fn judge(&self, ask: &Ask) -> Option<Verdict> {
+        self(ask)
+    }
+}
+
+/// Takes records; called under a host's lock, so it must not wait.
+pub trait Journal: Send + Sync {
+    /// Takes a record.
+    fn note(&self, record: Record);
+}
+
+impl<F: Fn(Record) + Send + Sync> Journal for F {
+    fn note(&self, record: Record) {
+        self(record);
+    }
+}
+
+/// Something to be written down. `flow` is a number that no other flow of this gateway's guest
+/// has: the records of one flow share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record {
+    /// A decision about a flow.
+    Verdict {
+        /// The flow.
+        flow: u64,
+        /// What was asked.
+        ask: Ask,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// Both sides of a flow are connected.
+    Opened {
+        /// The flow.
+        flow: u64,
+        /// What was asked.
+        ask: Ask,
+        /// The other side's address, as this host's kernel has it.
+        peer: SocketAddr,
+    },
+    /// A flow is over, or was never opened.
+    Closed {
+        /// The flow.
+        flow: u64,
+        /// What was asked.
+        ask: Ask,
+        /// Payload bytes from the guest to the network.
+        bytes_out: u64,
+        /// Payload bytes from the network to the guest.
+        bytes_in: u64,
+        /// From the first packet to the end.
+        duration: Duration,
+        /// Why it ended.
+        how: How,
+    },
+}
+
+/// How a flow ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum How {
+    /// Both sides ended their streams, or a datagram flow had been silent for its time.
+    Finished,
+    /// The guest reset it.
+    GuestReset,
+    /// The far side reset it.
+    PeerReset,
+    /// The guest did not answer for too long.
+    GuestTimedOut,
+    /// The far side did not answer for too long.
+    PeerTimedOut,
+    /// The guest gave up before the far side answered.
+    GaveUp,
+    /// The far side refused it.
+    Refused,
+    /// There is no route to the destination's network.
+    NetUnreachable,
+    /// The destination's host does not answer.
+    HostUnreachable,
+    /// This host, or a router, prohibits it.
+    Prohibited,
+    /// This process, or its kernel, lacks what it takes: descriptors, ports or memory.
+    Exhausted,
+    /// It was silent for longer than the limit.
+    Idle,
+    /// The guest, or its device, is gone.
+    Removed,
+}
+
+impl How {
+    /// The word for it in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::GuestReset => "guest-reset",
+            Self::PeerReset => "peer-reset",
+            Self::GuestTimedOut => "guest-timed-out",
+            Self::PeerTimedOut => "peer-timed-out",
+            Self::GaveUp => "gave-up",
+            Self::Refused => "refused",
+            Self::NetUnreachable => "net-unreachable",
+            Self::HostUnreachable => "host-unreachable",
+            Self::Prohibited => "prohibited",
+            Self::Exhausted => "exhausted",
+            Self::Idle => "idle",
+            Self::Removed => "removed",
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Settings of a gateway and of its guests.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_stack::{Cidr, CidrError};
+
+use crate::ask::{Journal, Judge};
+use crate::dns::{DeniedName, OwnNames, Resolver};
+use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
+use crate::policy::Rules;
+use crate::publish::Publish;
+use crate::relay::{Dial, Kernel};
+
+/// Settings of a new gateway; see [`Gateway::builder`](crate::Gateway::builder).
+#[must_use]
+pub struct Builder {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) judge: Option<Arc<dyn Judge>>,
+    pub(crate) journal: Option<Arc<dyn Journal>>,
+    pub(crate) dialler: Arc<dyn Dial>,
+    pub(crate) resolver: Resolver,
+    pub(crate) names: OwnNames,
+    pub(crate) denied: DeniedName,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Self {
+        Self {
+            rules: Arc::default(),
+            judge: None,
+            journal: None,
+            dialler: Arc::new(Kernel),
+            resolver: Resolver::default(),
+            names: OwnNames::default(),
+            denied: DeniedName::default(),
+        }
+    }
+
+    /// What guests may reach, and which names they may ask for. By default: everything but this
+    /// machine's loopback, and addresses of one link, such as those of cloud metadata.
+    pub fn rules(mut self, rules: Rules) -> Self {
+        self.rules = Arc::new(rules);
+        self
+    }
+
+    /// Asks `judge` first, in place of the rules where it has an opinion: for programs that embed a
+    /// gateway. It may allow what the rules' built-in part forbids.
+    pub fn judge(mut self, judge: impl Judge + 'static) -> Self {
+        self.judge = Some(Arc::new(judge));
+        self
+    }
+
+    /// Whom guests' DNS queries are passed to: the resolvers of this machine by default.
+    pub fn resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
+    }
+
+    /// Names that the gateway itself knows.
+    pub fn names(mut self, names: OwnNames) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// What guests are told of names that the rules forbid.
+    pub fn denied_names(mut self, answer: DeniedName) -> Self {
+        self.denied = answer;
+        self
+    }
+
+    /// Where records of verdicts and connections go.
+    pub fn journal(mut self, journal: impl Journal + 'static) -> Self {
+        self.journal = Some(Arc::new(journal));
+        self
+    }
+
+    /// How connections to the network are opened, in place of this process's own sockets: for
+    /// programs that have their own way out, and for tests.
+    pub fn dialler(mut self, dialler: impl Dial + 'static) -> Self {
+        self.dialler = Arc::new(dialler);
+        self
+    }
+}
+
+/// Settings of one guest.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct GuestConfig {
+    pub(crate) networks: Vec<Cidr>,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) published: Vec<Publish>,
+    pub(crate) connections: usize,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) receive_memory: usize,
+    pub(crate) pool_bytes: usize,
+    pub(crate) spin: Option<Duration>,
+}
+
+impl Default for GuestConfig {
+    fn default() -> Self {
+        Self {
+            networks: Vec::new(),
+            addresses: Vec::new(),
+            published: Vec::new(),
+            connections: CONNECTIONS,
+            idle: Some(IDLE_TIME),
+            receive_memory: RECEIVE_MEMORY,
+            pool_bytes: POOL_BYTES,
+            spin: None,
+        }
+    }
+}
+
+impl GuestConfig {
+    /// The defaults; a guest needs at least one network.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The gateway's address in a network of the guest, with its prefix length: the guest has
+    /// another address of this network, and this one as its default gateway. `"10.0.2.2/24"`, or
+    /// `"fd00:2::2/64"`.
+    ///
+    /// # Errors
+    /// The text is no address with a prefix length.
+    pub fn network(mut self, cidr: impl AsRef<str>) -> Result<Self, CidrError> {
+        self.networks.push(cidr.as_ref().parse()?);
+        Ok(self)
+    }
+
+    /// An address of the guest, for clients of published ports; one for each version of IP.
+    pub fn guest(mut self, address: IpAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Publishes ports of the guest, whose [address](Self::guest) is needed then.
+    pub fn publish(mut self, what: Publish) -> Self {
+        self.published.push(what);
+        self
+    }
+
+    /// Connections at once, dials included; more wait.
+    pub fn connections(mut self, limit: usize) -> Self {
+        self.connections = limit;
+        self
+    }
+
+    /// Silence after which a connection is reset; `None`: never. 2 hours and 4 minutes by default.
+    pub fn idle(mut self, limit: Option<Duration>) -> Self {
+        self.idle = limit;
+        self
+    }
+
+    /// Bytes of memory that the guest's connections pin for data that the network has not taken.
+    pub fn receive_memory(mut self, bytes: usize) -> Self {
+        self.receive_memory = bytes;
+        self
+    }
+
+    /// Bytes of memory for data from the network that the guest has not acknowledged.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// How long the guest's thread polls the device before it sleeps; see
+    /// [`pagewire::Builder::spin`].
+    pub fn spin(mut self, limit: Duration) -> Self {
+        self.spin = Some(limit);
+        self
+    }
+}

@@ -1,0 +1,172 @@
+//! What all parts of a guest's relay share: who the guest is, what it may do, what is counted and
+//! written down, and the descriptors that wake it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pagewire_mem::Instant;
+use pagewire_stack::Cidr;
+
+use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Name, Protocol, Record, Verdict};
+use crate::counters::Counters;
+use crate::dns::DnsServer;
+use crate::limits::REDIRECTIONS;
+use crate::policy::{Rules, Whereabouts};
+use crate::watch::Watch;
+
+pub(crate) struct Context {
+    pub(crate) guest: GuestId,
+    /// The guest's own networks.
+    pub(crate) inside: Vec<Cidr>,
+    pub(crate) rules: Arc<Rules>,
+    /// Asked before the rules.
+    pub(crate) judge: Option<Arc<dyn Judge>>,
+    /// Answers the guest's queries, and remembers names.
+    pub(crate) dns: DnsServer,
+    pub(crate) whereabouts: Whereabouts,
+    pub(crate) journal: Option<Arc<dyn Journal>>,
+    pub(crate) watch: Watch,
+    pub(crate) counters: Counters,
+    pub(crate) last_flow: u64,
+    pub(crate) share: Share,
+    /// Descriptors of the guest's connections, for those who open others.
+    pub(crate) descriptors: usize,
+}
+
+/// The descriptors of a gateway's guests, which have equal parts.
+#[derive(Clone)]
+pub(crate) struct Share {
+    pub(crate) all: usize,
+    pub(crate) guests: Arc<AtomicUsize>,
+}
+
+impl Share {
+    /// How many one guest may have.
+    pub(crate) fn of_one(&self) -> usize {
+        self.all / self.guests.load(Ordering::Relaxed).max(1)
+    }
+}
+
+/// A flow that was judged.
+pub(crate) struct Judged {
+    pub(crate) flow: u64,
+    pub(crate) ask: Ask,
+    /// Where it goes, or why not.
+    pub(crate) to: Result<SocketAddr, Denial>,
+}
+
+/// A verdict that ends a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denial {
+    Refuse,
+    Prohibit,
+    Drop,
+}
+
+impl Context {
+    /// Asks the rules about a new flow of the guest, and writes down what they say.
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        protocol: Protocol,
+        from: SocketAddr,
+        to: SocketAddr,
+    ) -> Judged {
+        let mut ask = Ask::new(self.guest, protocol, from, to);
+        ask.names = self.names_of(now, to.ip());
+        self.last_flow += 1;
+        let flow = self.last_flow;
+        let (verdict, end) = self.verdict(now, &mut ask);
+        self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        let to = match verdict {
+            Verdict::Allow | Verdict::To(_) => Ok(end),
+            Verdict::Refuse => Err(Denial::Refuse),
+            Verdict::Prohibit => Err(Denial::Prohibit),
+            Verdict::Drop => Err(Denial::Drop),
+        };
+        self.counters.denied += u64::from(to.is_err());
+        Judged { flow, ask, to }
+    }
+
+    /// Asks the rules about a client of a published port.
+    pub(crate) fn judge_client(
+        &mut self,
+        protocol: Protocol,
+        client: SocketAddr,
+        to: SocketAddr,
+    ) -> Judged {
+        let mut ask = Ask::new(self.guest, protocol, client, to);
+        ask.direction = Direction::In;
+        self.last_flow += 1;
+        let flow = self.last_flow;
+        let verdict = self.ask(&ask);
+        self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        let to = match verdict {
+            Verdict::Allow => Ok(to),
+            Verdict::To(other) => Ok(other),
+            Verdict::Refuse => Err(Denial::Refuse),
+            Verdict::Prohibit => Err(Denial::Prohibit),
+            Verdict::Drop => Err(Denial::Drop),
+        };
+        self.counters.denied += u64::from(to.is_err());
+        Judged { flow, ask, to }
+    }
+
+    /// The verdict on a flow, and where it is to go: each destination that rules lead to is judged.
+    fn verdict(&mut self, now: Instant, ask: &mut Ask) -> (Verdict, SocketAddr) {
+        let asked = ask.to;
+        let mut verdict = Verdict::Refuse;
+        let looks = self.rules.asks_for_ours()
+            || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
+        for _ in 0..REDIRECTIONS {
+            ask.ours = looks && self.whereabouts.is_ours(now, ask.to.ip());
+            verdict = self.ask(ask);
+            match verdict {
+                Verdict::To(to) if to != ask.to => ask.to = to,
+                Verdict::To(_) => verdict = Verdict::Allow,
+                _ => {}
+            }
+            if !matches!(verdict, Verdict::To(_)) {
+                break;
+            }
+        }
+        let to = std::mem::replace(&mut ask.to, asked);
+        match verdict {
+            // Rules that lead to each other.
+            Verdict::To(_) => (Verdict::Refuse, to),
+            // Nobody answers there but this gateway, which did not take it.
+            Verdict::Allow if to == asked && self.is_inside(to.ip()) => (Verdict::Refuse, to),
+            Verdict::Allow if to != asked => (Verdict::To(to), to),
+            verdict => (verdict, to),
+        }
+    }
+
+    fn ask(&self, ask: &Ask) -> Verdict {
+        let first = self.judge.as_ref().and_then(|judge| judge.judge(ask));
+        first.unwrap_or_else(|| self.rules.judge(ask))
+    }
+
+    /// Names that the guest was told to have this address.
+    fn names_of(&mut self, now: Instant, ip: IpAddr) -> Arc<[Name]> {
+        self.dns.names().of(now, ip)
+    }
+
+    /// The gateway's address of the same version of IP.
+    pub(crate) fn own_address(&self, like: IpAddr) -> Option<IpAddr> {
+        let all = self.inside.iter().map(|cidr| cidr.addr());
+        all.into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4())
+    }
+
+    /// Whether the address is of the guest's own networks.
+    fn is_inside(&self, ip: IpAddr) -> bool {
+        self.inside.iter().any(|cidr| cidr.contains(ip))
+    }
+
+    /// Writes something down.
+    pub(crate) fn note(&self, record: impl FnOnce() -> Record) {
+        if let Some(journal) = &self.journal {
+            journal.note(record());
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The resolver that guests have: a forwarder on the gateway's own addresses.
+//!
+//! Read [`DnsServer`] first. `query.rs` reads messages, `upstream.rs` asks resolvers,
+//! `resolvers.rs` knows which, `clients.rs` serves the guest's TCP connections.
+
+mod clients;
+mod own;
+pub(crate) mod query;
+#[cfg(test)]
+mod query_tests;
+mod resolvers;
+mod server;
+#[cfg(test)]
+mod server_tests;
+mod upstream;
+
+pub use own::OwnNames;
+pub use resolvers::Resolver;
+pub use server::{DeniedName, DnsConfig, DnsCounters, DnsServer};

@@ -1,0 +1,296 @@
+//! DNS messages (RFC 1035 section 4): what a query asks, what an answer says, our own answers.
+//!
+//! Queries and answers are passed on as they are, so only a query's header and question are read
+//! here: a forwarder need not know every type of record. Answers are read by `simple-dns`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use simple_dns::rdata::{A, AAAA, RData};
+use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
+
+use crate::ask::Name;
+use crate::limits::{DNS_ALIASES, DNS_OWN_TTL};
+use crate::policy::Resolved;
+
+/// Bytes of a message's header.
+const HEADER: usize = 12;
+
+/// Bytes of type and class behind a question's name.
+const KIND: usize = 4;
+
+/// Longest name on the wire, its final zero included (RFC 1035 section 2.3.4).
+const MAX_NAME: usize = 255;
+
+/// Shortest question and resource record, with a name of one byte.
+const MIN_QUESTION: usize = 1 + KIND;
+const MIN_RECORD: usize = 11;
+
+/// Bits of a header's third byte: response, operation, recursion desired.
+const QR: u8 = 0x80;
+const OPCODE: u8 = 0x78;
+const RD: u8 = 0x01;
+/// Of its fourth: recursion available, and the result.
+const RA: u8 = 0x80;
+const RCODE: u8 = 0x0f;
+
+/// Types of questions (RFC 1035 section 3.2.2, RFC 3596, RFC 1995).
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+const TYPE_IXFR: u16 = 251;
+const TYPE_AXFR: u16 = 252;
+const TYPE_ANY: u16 = 255;
+
+/// The Internet's class.
+const CLASS_IN: u16 = 1;
+
+/// The result of a query (RFC 1035 section 4.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    NoError = 0,
+    /// The query is malformed.
+    FormErr = 1,
+    /// No resolver answered.
+    ServFail = 2,
+    /// There is no such name.
+    NxDomain = 3,
+    /// An operation other than a query.
+    NotImp = 4,
+    /// A rule forbids it.
+    Refused = 5,
+}
+
+/// A query's header and question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Query {
+    /// The name as rules and logs know it; `None`: the root, or a name that is no host's.
+    pub(crate) name: Option<Name>,
+    /// Type of the records asked for.
+    pub(crate) kind: u16,
+    pub(crate) class: u16,
+    /// Where the question ends in the message.
+    end: usize,
+}
+
+/// A message that is no query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    /// It gets no answer: too short, or an answer itself.
+    Ignored,
+    /// It gets this answer.
+    Answered(Code),
+}
+
+impl Query {
+    /// Reads a query with one question.
+    pub(crate) fn parse(message: &[u8]) -> Result<Self, Bad> {
+        let flags = *message.get(2).filter(|_| message.len() >= HEADER).ok_or(Bad::Ignored)?;
+        if flags & QR != 0 {
+            return Err(Bad::Ignored);
+        }
+        if flags & OPCODE != 0 {
+            return Err(Bad::Answered(Code::NotImp));
+        }
+        let malformed = Bad::Answered(Code::FormErr);
+        if word(message, 4) != Some(1) || !is_plausible(message) {
+            return Err(malformed);
+        }
+        let (name, at) = question_name(message).ok_or(malformed)?;
+        let kind = word(message, at).ok_or(malformed)?;
+        let class = word(message, at + 2).ok_or(malformed)?;
+        Ok(Self { name, kind, class, end: at + KIND })
+    }
+
+    /// Whether it asks for a whole zone, in several messages.
+    pub(crate) fn is_transfer(&self) -> bool {
+        matches!(self.kind, TYPE_IXFR | TYPE_AXFR)
+    }
+
+    /// Whether `answer` answers this query, which was sent as `sent`: by the same identifier and
+    /// the same question, in which a server may have changed the letters' case.
+    pub(crate) fn is_answered_by(&self, sent: &[u8], answer: &[u8]) -> bool {
+        let (Some(id), Some(question)) = (sent.get(..2), sent.get(HEADER..self.end)) else {
+            return false;
+        };
+        let flags = answer.get(2).copied().unwrap_or_default();
+        if answer.len() < HEADER || answer.get(..2) != Some(id) || flags & (QR | OPCODE) != QR {
+            return false;
+        }
+        match word(answer, 4) {
+            // A server that could not read the question repeats none.
+            Some(0) => answer.get(3).is_some_and(|byte| byte & RCODE != 0),
+            // The letters' case does not matter; length bytes are no letters, types are compared.
+            Some(1) => answer.get(HEADER..self.end).is_some_and(|theirs| {
+                let (ours, kind) = question.split_at(question.len() - KIND);
+                let (theirs, their_kind) = theirs.split_at(theirs.len() - KIND);
+                ours.eq_ignore_ascii_case(theirs) && kind == their_kind
+            }),
+            _ => false,
+        }
+    }
+
+    /// An answer without records.
+    pub(crate) fn answer(&self, message: &[u8], code: Code) -> Vec<u8> {
+        error(message, code, self.end)
+    }
+
+    /// The answer that leads to these addresses, of the version that is asked for.
+    pub(crate) fn lead_to(&self, message: &[u8], addresses: &[IpAddr]) -> Vec<u8> {
+        let empty = || self.answer(message, Code::NoError);
+        let wanted = |addr: &&IpAddr| match self.kind {
+            TYPE_A => addr.is_ipv4(),
+            TYPE_AAAA => addr.is_ipv6(),
+            TYPE_ANY => true,
+            _ => false,
+        };
+        if self.class != CLASS_IN {
+            return empty();
+        }
+        // Only the question: what else is in the query is not answered.
+        let mut asked = message.get(..self.end).unwrap_or_default().to_vec();
+        if let Some([_, _, high, low, _, _, counts @ ..]) = asked.first_chunk_mut::<HEADER>() {
+            (*high, *low) = (*high & RD, 0);
+            *counts = [0; 6];
+        }
+        let Ok(query) = Packet::parse(&asked) else { return empty() };
+        let Some(name) = query.questions.first().map(|question| question.qname.clone()) else {
+            return empty();
+        };
+        let mut reply = query.clone().into_reply();
+        reply.set_flags(PacketFlag::RECURSION_AVAILABLE | PacketFlag::AUTHORITATIVE_ANSWER);
+        if query.has_flags(PacketFlag::RECURSION_DESIRED) {
+            reply.set_flags(PacketFlag::RECURSION_DESIRED);
+        }
+        for address in addresses.iter().filter(wanted) {
+            let data = match address {
+                IpAddr::V4(v4) => RData::A(A { address: v4.to_bits() }),
+                IpAddr::V6(v6) => RData::AAAA(AAAA { address: v6.to_bits() }),
+            };
+            let ttl = DNS_OWN_TTL.as_secs() as u32;
+            reply.answers.push(ResourceRecord::new(name.clone(), CLASS::IN, ttl, data));
+        }
+        reply.build_bytes_vec_compressed().unwrap_or_else(|_| empty())
+    }
+
+    /// What an answer to this query says of addresses: the name and its aliases lead to them.
+    pub(crate) fn resolved(&self, answer: &[u8]) -> Option<Resolved> {
+        if self.class != CLASS_IN || !matches!(self.kind, TYPE_A | TYPE_AAAA | TYPE_ANY) {
+            return None;
+        }
+        let first = self.name.clone()?;
+        let packet = is_plausible(answer).then(|| Packet::parse(answer).ok())??;
+        let mut names = vec![first];
+        // A record may come before the alias that leads to it: as often as there are aliases.
+        while let Some(next) = packet.answers.iter().find_map(|record| {
+            let RData::CNAME(target) = &record.rdata else { return None };
+            let target = name_of(target)?;
+            (is_of(record, &names) && !names.contains(&target)).then_some(target)
+        }) {
+            names.push(next);
+            if names.len() > DNS_ALIASES {
+                break;
+            }
+        }
+        let address = |record: &ResourceRecord<'_>| {
+            let address = match &record.rdata {
+                RData::A(a) => IpAddr::V4(a.address.into()),
+                RData::AAAA(aaaa) => IpAddr::V6(aaaa.address.into()),
+                _ => return None,
+            };
+            let ttl = Duration::from_secs(record.ttl.into());
+            is_of(record, &names).then_some((address, ttl))
+        };
+        let addresses: Vec<_> = packet.answers.iter().filter_map(address).collect();
+        (!addresses.is_empty()).then_some(Resolved { names, addresses })
+    }
+}
+
+/// An answer to something that could not be read as a query.
+pub(crate) fn refuse(message: &[u8], code: Code) -> Vec<u8> {
+    error(message, code, HEADER)
+}
+
+/// Whether a resolver says that it could not find out: another one may.
+pub(crate) fn has_failed(answer: &[u8]) -> bool {
+    let failures = [Code::ServFail, Code::NotImp, Code::Refused].map(|code| code as u8);
+    answer.get(3).is_some_and(|byte| failures.contains(&(byte & RCODE)))
+}
+
+/// The identifier of a message.
+pub(crate) fn id(message: &[u8]) -> u16 {
+    word(message, 0).unwrap_or_default()
+}
+
+/// Gives a message another identifier.
+pub(crate) fn set_id(message: &mut [u8], id: u16) {
+    if let Some(place) = message.first_chunk_mut() {
+        *place = id.to_be_bytes();
+    }
+}
+
+/// The message up to `end` as an answer without records.
+fn error(message: &[u8], code: Code, end: usize) -> Vec<u8> {
+    let mut reply = message.get(..end).unwrap_or_default().to_vec();
+    let questions = u8::from(end > HEADER);
+    if let Some([_, _, high, low, counts @ ..]) = reply.first_chunk_mut::<HEADER>() {
+        *high = QR | (*high & (OPCODE | RD));
+        *low = RA | code as u8;
+        *counts = [0, questions, 0, 0, 0, 0, 0, 0];
+    }
+    reply
+}
+
+fn word(message: &[u8], at: usize) -> Option<u16> {
+    let bytes = message.get(at..at.checked_add(2)?)?;
+    bytes.try_into().ok().map(u16::from_be_bytes)
+}
+
+/// Whether the message is as long as the counts in its header say at least: who reads it reserves
+/// memory for so many records.
+fn is_plausible(message: &[u8]) -> bool {
+    let count = |at| usize::from(word(message, at).unwrap_or(u16::MAX));
+    let records = count(6) + count(8) + count(10);
+    HEADER + count(4) * MIN_QUESTION + records * MIN_RECORD <= message.len()
+}
+
+/// The name in a question, and where it ends. The first name of a message cannot be compressed
+/// (RFC 1035 section 4.1.4: a pointer leads to a prior occurrence).
+fn question_name(message: &[u8]) -> Option<(Option<Name>, usize)> {
+    let mut labels: Vec<&[u8]> = Vec::new();
+    let mut at = HEADER;
+    loop {
+        let len = usize::from(*message.get(at)?);
+        at += 1;
+        if at - HEADER > MAX_NAME || len >= 64 {
+            return None;
+        }
+        if len == 0 {
+            return Some((join(labels.into_iter()), at));
+        }
+        labels.push(message.get(at..at + len)?);
+        at += len;
+    }
+}
+
+/// Labels as text; `None` where text would not say where one ends.
+fn join<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<Name> {
+    let mut text = String::new();
+    for label in labels {
+        if label.contains(&b'.') {
+            return None;
+        }
+        if !text.is_empty() {
+            text.push('.');
+        }
+        text.push_str(str::from_utf8(label).ok()?);
+    }
+    text.parse().ok()
+}
+
+fn name_of(name: &WireName<'_>) -> Option<Name> {
+    join(name.as_bytes())
+}
+
+fn is_of(record: &ResourceRecord<'_>, names: &[Name]) -> bool {
+    record.class == CLASS::IN && name_of(&record.name).is_some_and(|name| names.contains(&name))
+}

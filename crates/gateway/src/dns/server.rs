@@ -1,0 +1,334 @@
+//! The forwarder: queries of guests in, judged, answered here or passed on, answers out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::{fmt, io};
+
+use pagewire_mem::Instant;
+use pagewire_stack::{BindOptions, Error, Event, RecvFlags, Stack, UdpId};
+
+use super::clients::{ClientId, Clients};
+use super::own::OwnNames;
+use super::query::{self, Bad, Code, Query};
+use super::resolvers::{Resolver, Resolvers};
+use super::upstream::{Asked, Done, Upstream, Way};
+use crate::limits::{DNS_OWN_TTL, DNS_QUERY};
+use crate::policy::{Names, Resolved, Rules};
+
+/// Where DNS is spoken.
+const PORT: u16 = 53;
+
+/// What a guest is told of a name that a rule forbids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeniedName {
+    /// That it is not told (`REFUSED`): programs may ask another resolver.
+    #[default]
+    Refused,
+    /// That there is no such name (`NXDOMAIN`): programs give up.
+    NxDomain,
+}
+
+/// Settings of a resolver for one guest.
+#[derive(Clone, Debug, Default)]
+pub struct DnsConfig {
+    /// Addresses of the gateway on the guest's link, on whose port 53 it answers.
+    pub on: Vec<IpAddr>,
+    /// Whom it asks.
+    pub resolver: Resolver,
+    /// Names that it knows itself.
+    pub own: OwnNames,
+    /// Names that it does not ask for.
+    pub rules: Arc<Rules>,
+    /// What it says of these.
+    pub denied: DeniedName,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts of a resolver, in queries unless the name says otherwise.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct DnsCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl DnsCounters {
+            /// Names and counts.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Queries of the guest.
+    queries,
+    /// Answered by a resolver.
+    answered,
+    /// Answered from the gateway's own names.
+    own,
+    /// Forbidden by a rule.
+    denied,
+    /// Malformed, or not supported (zone transfers, updates).
+    malformed,
+    /// No resolver answered, or too many were on their way.
+    failed,
+    /// Attempts with one resolver that failed or took too long.
+    attempts_failed,
+    /// Messages from resolvers that answer no question of ours.
+    strange,
+    /// TCP connections of the guest that were turned away.
+    clients_refused,
+    /// Answers that the guest's link or connection did not take.
+    unsent,
+}
+
+/// Who wants an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asker {
+    Udp { socket: UdpId, from: SocketAddr },
+    Tcp(ClientId),
+}
+
+/// A resolver for the guest of one stack: it forwards queries unchanged to the resolvers of this
+/// machine, from sockets of the kernel, and remembers what it said of addresses.
+///
+/// It has no thread. [`turn`](Self::turn) takes the stack's events; [`wait_fd`](Self::wait_fd)
+/// becomes readable when a resolver has answered; [`poll_timeout`](Self::poll_timeout) is when one
+/// takes too long. So it is a [`Service`](pagewire::Service), or a part of one.
+pub struct DnsServer {
+    sockets: Vec<UdpId>,
+    clients: Clients,
+    upstream: Upstream<Asker>,
+    resolvers: Resolvers,
+    own: OwnNames,
+    rules: Arc<Rules>,
+    denied: DeniedName,
+    names: Names,
+    counters: DnsCounters,
+    buffer: Box<[u8]>,
+    done: Vec<Done<Asker>>,
+}
+
+impl fmt::Debug for DnsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DnsServer").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a query.
+enum Decision {
+    Answer(Vec<u8>),
+    Forward(Query),
+    Ignore,
+}
+
+impl DnsServer {
+    /// Takes port 53 of the addresses, for UDP and TCP.
+    ///
+    /// # Errors
+    /// If an address is not one of the stack's, or another socket has the port; the kernel's, if
+    /// this process has too many descriptors.
+    pub fn open(stack: &mut Stack, config: DnsConfig) -> io::Result<Self> {
+        let DnsConfig { on, resolver, own, rules, denied } = config;
+        let failed = |error: Error| io::Error::from_raw_os_error(error.errno());
+        let (mut sockets, mut clients) = (Vec::new(), Clients::default());
+        for address in on {
+            let local = SocketAddr::new(address, PORT);
+            sockets.push(stack.bind_udp(local, BindOptions::default()).map_err(failed)?);
+            clients.listen(stack, local).map_err(failed)?;
+        }
+        Ok(Self {
+            sockets,
+            clients,
+            upstream: Upstream::new()?,
+            resolvers: Resolvers::new(&resolver),
+            own,
+            rules,
+            denied,
+            names: Names::default(),
+            counters: DnsCounters::default(),
+            buffer: vec![0; DNS_QUERY + 1].into(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Handles events, answers of resolvers and deadlines.
+    pub fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        self.collect(now, stack);
+        for event in events {
+            if let Some(socket) = self.sockets.iter().copied().find(|id| *id == event.socket) {
+                self.take_datagrams(now, stack, socket);
+            } else {
+                self.clients.handle_event(now, stack, event.socket);
+            }
+        }
+        while let Some((client, message)) = self.clients.poll_query(now, stack) {
+            self.handle(now, stack, message, Asker::Tcp(client));
+        }
+        self.clients.handle_timeout(now, stack);
+        self.counters.clients_refused = self.clients.refused;
+        self.counters.attempts_failed = self.upstream.counts.failed;
+        self.counters.strange = self.upstream.counts.strange;
+    }
+
+    /// When the next turn is due although nothing happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let (upstream, clients) = (self.upstream.poll_timeout(), self.clients.poll_timeout());
+        [upstream, clients].into_iter().flatten().min()
+    }
+
+    /// Readable when a turn is due because a resolver answered; the same for ever.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.upstream.wait_fd()
+    }
+
+    /// What the guest was told of addresses.
+    pub fn names(&mut self) -> &mut Names {
+        &mut self.names
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> DnsCounters {
+        self.counters
+    }
+
+    /// Other rules, from now on.
+    pub fn set_rules(&mut self, rules: Arc<Rules>) {
+        self.rules = rules;
+    }
+
+    /// Closes its sockets in the stack.
+    pub fn close(&mut self, now: Instant, stack: &mut Stack) {
+        for socket in self.sockets.drain(..) {
+            stack.close(now, socket);
+        }
+        self.clients.close(now, stack);
+    }
+
+    /// Gives answers of resolvers to those who asked.
+    fn collect(&mut self, now: Instant, stack: &mut Stack) {
+        let mut done = std::mem::take(&mut self.done);
+        self.upstream.poll(now, &mut self.resolvers, &mut done);
+        for one in done.drain(..) {
+            self.deliver(now, stack, one);
+        }
+        self.done = done;
+    }
+
+    fn take_datagrams(&mut self, now: Instant, stack: &mut Stack, socket: UdpId) {
+        loop {
+            let Ok(mut udp) = stack.udp(socket) else { return };
+            let (len, from) = match udp.recv(&mut self.buffer[..], RecvFlags::empty()) {
+                Ok(taken) => taken,
+                Err(Error::WouldBlock) => return,
+                // An error about an earlier answer: the guest's port is closed by now.
+                Err(_) if udp.next_len() > 0 => continue,
+                Err(_) => return,
+            };
+            let message = self.buffer.get(..len).unwrap_or_default().to_vec();
+            self.handle(now, stack, message, Asker::Udp { socket, from });
+        }
+    }
+
+    fn handle(&mut self, now: Instant, stack: &mut Stack, message: Vec<u8>, asker: Asker) {
+        self.counters.queries += 1;
+        match self.decide(now, &message) {
+            Decision::Answer(reply) => self.reply(now, stack, asker, &reply),
+            Decision::Ignore => {
+                if let Asker::Tcp(client) = asker {
+                    self.clients.turn_away(now, stack, client);
+                }
+            }
+            Decision::Forward(query) => {
+                let way = if matches!(asker, Asker::Tcp(_)) { Way::Tcp } else { Way::Udp };
+                let asked = Asked { asker, message, query, way };
+                if let Some(done) = self.upstream.ask(now, &mut self.resolvers, asked) {
+                    self.deliver(now, stack, done);
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Instant, message: &[u8]) -> Decision {
+        let read = if message.len() > DNS_QUERY {
+            Err(Bad::Answered(Code::FormErr))
+        } else {
+            Query::parse(message)
+        };
+        let query = match read {
+            Ok(query) => query,
+            Err(bad) => {
+                self.counters.malformed += 1;
+                return match bad {
+                    Bad::Ignored => Decision::Ignore,
+                    Bad::Answered(code) => Decision::Answer(query::refuse(message, code)),
+                };
+            }
+        };
+        if query.is_transfer() {
+            self.counters.malformed += 1;
+            return Decision::Answer(query.answer(message, Code::Refused));
+        }
+        if let Some(name) = &query.name
+            && let Some(addresses) = self.own.get(name)
+        {
+            self.counters.own += 1;
+            let addresses_with_time = addresses.iter().map(|addr| (*addr, DNS_OWN_TTL)).collect();
+            let said = Resolved { names: vec![name.clone()], addresses: addresses_with_time };
+            self.names.learn(now, &said);
+            return Decision::Answer(query.lead_to(message, addresses));
+        }
+        let may = match &query.name {
+            Some(name) => self.rules.resolves(name),
+            // No rule can tell what this is.
+            None => !self.rules.has_names(),
+        };
+        if !may {
+            self.counters.denied += 1;
+            let code = match self.denied {
+                DeniedName::Refused => Code::Refused,
+                DeniedName::NxDomain => Code::NxDomain,
+            };
+            return Decision::Answer(query.answer(message, code));
+        }
+        self.resolvers.refresh(now);
+        if self.resolvers.is_nobody() {
+            self.counters.denied += 1;
+            return Decision::Answer(query.answer(message, Code::Refused));
+        }
+        Decision::Forward(query)
+    }
+
+    fn deliver(&mut self, now: Instant, stack: &mut Stack, done: Done<Asker>) {
+        let Done { asked, answer } = done;
+        let reply = match answer {
+            Some(answer) => {
+                self.counters.answered += 1;
+                if let Some(resolved) = asked.query.resolved(&answer) {
+                    self.names.learn(now, &resolved);
+                }
+                answer
+            }
+            None => {
+                self.counters.failed += 1;
+                asked.query.answer(&asked.message, Code::ServFail)
+            }
+        };
+        self.reply(now, stack, asked.asker, &reply);
+    }
+
+    fn reply(&mut self, now: Instant, stack: &mut Stack, asker: Asker, message: &[u8]) {
+        let sent = match asker {
+            Asker::Udp { socket, from } => stack
+                .udp(socket)
+                .and_then(|mut udp| udp.send(now, message, Some(from)))
+                .map(drop)
+                .is_ok(),
+            Asker::Tcp(client) => self.clients.answer(now, stack, client, message),
+        };
+        if !sent {
+            self.counters.unsent += 1;
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! A guest's stack, a gateway's stack with a resolver, and resolvers of the real kernel on the
+//! loopback address. The stacks' time is virtual; what the kernel does is waited for.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_device::Capabilities;
+use pagewire_mem::{Instant, RxChecksum, TxChecksum};
+use pagewire_stack::{BindOptions, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpId, UdpId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use simple_dns::rdata::{A, RData};
+use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
+
+use super::{DeniedName, DnsConfig, DnsServer, Resolver};
+use crate::limits::{
+    DNS_CLIENT_TIME, DNS_CLIENTS, DNS_IN_FLIGHT, DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
+};
+use crate::policy::Rules;
+
+const GATEWAY: &str = "10.0.2.2:53";
+
+/// Longest wait for the real kernel.
+const REAL: Duration = Duration::from_secs(10);
+
+struct World {
+    guest: Stack,
+    gateway: Stack,
+    server: DnsServer,
+    now: Instant,
+}
+
+fn stack(host: u8, addresses: [&str; 2]) -> Stack {
+    let capabilities = Capabilities::offloading([2, 0, 0, 0, 0, host], 1500);
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+    let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
+    config.announce = false;
+    config.pool_bytes = 4 << 20;
+    Stack::new(Instant::from_millis(1000), config).unwrap()
+}
+
+fn config(resolvers: &[SocketAddr]) -> DnsConfig {
+    DnsConfig {
+        on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
+        resolver: Resolver::At(resolvers.to_vec()),
+        ..DnsConfig::default()
+    }
+}
+
+impl World {
+    fn new(config: DnsConfig) -> Self {
+        let guest = stack(15, ["10.0.2.15/24", "fd00:2::15/64"]);
+        let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"]);
+        let server = DnsServer::open(&mut gateway, config).unwrap();
+        Self { guest, gateway, server, now: Instant::from_millis(1000) }
+    }
+
+    /// Carries frames and events until nothing more happens.
+    fn settle(&mut self) {
+        for _ in 0..1000 {
+            let carried = carry(self.now, &mut self.guest, &mut self.gateway)
+                + carry(self.now, &mut self.gateway, &mut self.guest);
+            while self.guest.poll_event().is_some() {}
+            let mut events: Vec<Event> = Vec::new();
+            events.extend(std::iter::from_fn(|| self.gateway.poll_event()));
+            let due = self.server.poll_timeout().is_some_and(|at| at <= self.now);
+            if carried == 0
+                && events.is_empty()
+                && !due
+                && !is_readable(&self.server, Duration::ZERO)
+            {
+                return;
+            }
+            self.server.turn(self.now, &mut self.gateway, &events);
+            self.guest.end_turn();
+            self.gateway.end_turn();
+        }
+        panic!("it never settles");
+    }
+
+    /// Waits until a resolver has answered.
+    fn wait(&mut self) {
+        assert!(is_readable(&self.server, REAL), "no resolver answered");
+        self.settle();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.guest.handle_timeout(self.now);
+        self.gateway.handle_timeout(self.now);
+        self.settle();
+    }
+
+    fn socket(&mut self) -> UdpId {
+        self.guest.bind_udp("0.0.0.0:0".parse().unwrap(), BindOptions::default()).unwrap()
+    }
+
+    fn send(&mut self, socket: UdpId, message: &[u8]) {
+        let to: SocketAddr = GATEWAY.parse().unwrap();
+        self.guest.udp(socket).unwrap().send(self.now, message, Some(to)).unwrap();
+        self.settle();
+    }
+
+    fn answer(&mut self, socket: UdpId) -> Option<Vec<u8>> {
+        let mut buffer = [0; 4096];
+        let taken = self.guest.udp(socket).unwrap().recv(&mut buffer[..], RecvFlags::empty());
+        taken.ok().map(|(n, _)| buffer[..n].to_vec())
+    }
+
+    fn rcode(&mut self, socket: UdpId) -> Option<RCODE> {
+        let answer = self.answer(socket)?;
+        Some(Packet::parse(&answer).unwrap().rcode())
+    }
+
+    fn client(&mut self) -> TcpId {
+        let id = self.guest.connect(self.now, GATEWAY.parse().unwrap(), None).unwrap();
+        self.settle();
+        id
+    }
+
+    /// What came by a connection; `None`: it is over.
+    fn read(&mut self, id: TcpId) -> Option<Vec<u8>> {
+        let mut buffer = [0; 4096];
+        match self.guest.tcp(id).unwrap().recv(self.now, &mut buffer[..], RecvFlags::empty()) {
+            Ok(0) => None,
+            Ok(n) => Some(buffer[..n].to_vec()),
+            Err(pagewire_stack::Error::WouldBlock) => Some(Vec::new()),
+            Err(_) => None,
+        }
+    }
+
+    fn write(&mut self, id: TcpId, bytes: &[u8]) {
+        self.guest.tcp(id).unwrap().send(self.now, bytes, SendFlags::empty()).unwrap();
+        self.settle();
+    }
+}
+
+fn carry(now: Instant, from: &mut Stack, to: &mut Stack) -> usize {
+    let (mut frames, mut carried) = (VecDeque::new(), 0);
+    loop {
+        let more = from.poll_transmit(now, &mut frames);
+        carried += frames.len();
+        for mut frame in frames.drain(..) {
+            if frame.tx_checksum != TxChecksum::Done {
+                (frame.tx_checksum, frame.rx_checksum) = (TxChecksum::Done, RxChecksum::Valid);
+            }
+            to.handle_frame(now, frame);
+        }
+        if !more {
+            return carried;
+        }
+    }
+}
+
+fn is_readable(server: &DnsServer, wait: Duration) -> bool {
+    let fd = server.wait_fd();
+    let time = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos() as _ };
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&time)).unwrap() > 0
+}
+
+fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    bytes[..2].copy_from_slice(&id.to_be_bytes());
+    for label in name.split('.') {
+        bytes.push(label.len() as u8);
+        bytes.extend_from_slice(label.as_bytes());
+    }
+    bytes.extend_from_slice(&[0, 0, kind as u8, 0, 1]);
+    bytes
+}
+
+fn with_length(message: &[u8]) -> Vec<u8> {
+    [&(message.len() as u16).to_be_bytes(), message].concat()
+}
+
+/// An answer with one address.
+fn reply(message: &[u8], address: [u8; 4]) -> Vec<u8> {
+    let packet = Packet::parse(message).unwrap();
+    let name = packet.questions[0].qname.clone();
+    let mut reply = packet.clone().into_reply();
+    let data = RData::A(A { address: u32::from_be_bytes(address) });
+    reply.answers.push(ResourceRecord::new(name, CLASS::IN, 60, data));
+    reply.build_bytes_vec_compressed().unwrap()
+}
+
+/// A resolver of the test.
+struct Fake(UdpSocket);
+
+impl Fake {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(REAL)).unwrap();
+        Self(socket)
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    fn next(&self) -> (Vec<u8>, SocketAddr) {
+        let mut buffer = [0; 4096];
+        let (n, from) = self.0.recv_from(&mut buffer).expect("a query");
+        (buffer[..n].to_vec(), from)
+    }
+
+    fn answer(&self, address: [u8; 4]) {
+        let (message, from) = self.next();
+        self.0.send_to(&reply(&message, address), from).unwrap();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        let silent = self.0.recv_from(&mut [0; 1]).is_err();
+        self.0.set_nonblocking(false).unwrap();
+        silent
+    }
+}
+
+fn names_of(world: &mut World, address: &str) -> Vec<String> {
+    let address: IpAddr = address.parse().unwrap();
+    world.server.names().of(world.now, address).iter().map(|name| name.to_string()).collect()
+}
+
+#[test]
+fn a_query_is_forwarded_and_what_it_says_is_remembered() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    world.send(socket, &query(7, "www.Example.org", 1));
+    assert_eq!(world.answer(socket), None);
+    fake.answer([192, 0, 2, 7]);
+    world.wait();
+    let answer = world.answer(socket).unwrap();
+    let packet = Packet::parse(&answer).unwrap();
+    assert_eq!(packet.id(), 7);
+    assert_eq!(packet.answers.len(), 1);
+    assert_eq!(names_of(&mut world, "192.0.2.7"), ["www.example.org"]);
+    assert_eq!(world.server.counters().answered, 1);
+    assert_eq!(world.server.poll_timeout(), None);
+}
+
+#[test]
+fn identifiers_and_ports_are_not_the_guests_and_differ() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    let mut seen = std::collections::BTreeSet::new();
+    for id in 0..16 {
+        world.send(socket, &query(7, &format!("n{id}.org"), 1));
+        let (message, from) = fake.next();
+        seen.insert((message[0], message[1], from.port()));
+        assert_eq!(message[2..], query(7, &format!("n{id}.org"), 1)[2..]);
+    }
+    assert!(seen.len() > 14, "{seen:?}");
+    assert!(!seen.iter().all(|(high, low, _)| (*high, *low) == (0, 7)));
+}
+
+#[test]
+fn by_tcp_several_queries_of_one_connection_are_answered_in_turn() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut world = World::new(config(&[listener.local_addr().unwrap()]));
+    let client = world.client();
+    let both = [with_length(&query(1, "a.org", 1)), with_length(&query(2, "b.org", 1))].concat();
+    // In two pieces: a message may come in any.
+    world.write(client, &both[..5]);
+    world.write(client, &both[5..]);
+    let resolver = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for host in [1, 2] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut message = [0; 2 + 12 + 7 + 4];
+            stream.read_exact(&mut message).unwrap();
+            let answer = with_length(&reply(&message[2..], [192, 0, 2, host]));
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    for (id, host) in [(1, 1), (2, 2)] {
+        let answer = loop {
+            let answer = world.read(client).expect("open");
+            if !answer.is_empty() {
+                break answer;
+            }
+            world.wait();
+        };
+        let packet = Packet::parse(&answer[2..]).unwrap();
+        assert_eq!(packet.id(), id);
+        assert_eq!(names_of(&mut world, &format!("192.0.2.{host}")).len(), 1);
+    }
+    resolver.join().unwrap();
+    // The guest ends: the gateway does, too.
+    world.guest.tcp(client).unwrap().shutdown(world.now, std::net::Shutdown::Write).unwrap();
+    world.settle();
+    assert_eq!(world.read(client), None);
+}
+
+#[test]
+fn an_own_name_is_answered_here() {
+    let fake = Fake::new();
+    let mut config = config(&[fake.address()]);
+    config.own.add_word("gateway", "10.0.2.2".parse().unwrap()).unwrap();
+    let mut world = World::new(config);
+    let socket = world.socket();
+    for name in ["gateway", "GATEWAY.internal"] {
+        world.send(socket, &query(1, name, 1));
+        let answer = world.answer(socket).unwrap();
+        let packet = Packet::parse(&answer).unwrap();
+        assert_eq!(packet.answers[0].rdata, RData::A(A { address: 0x0a00_0202 }));
+    }
+    assert!(fake.is_silent());
+    assert_eq!(world.server.counters().own, 2);
+    assert_eq!(names_of(&mut world, "10.0.2.2").len(), 2);
+}
+
+#[test]
+fn a_forbidden_name_is_not_asked_for() {
+    let fake = Fake::new();
+    for (denied, code) in
+        [(DeniedName::Refused, RCODE::Refused), (DeniedName::NxDomain, RCODE::NameError)]
+    {
+        let rules = Rules::default().deny("*.evil.net".parse().unwrap());
+        let config = DnsConfig { rules: Arc::new(rules), denied, ..config(&[fake.address()]) };
+        let mut world = World::new(config);
+        let socket = world.socket();
+        world.send(socket, &query(1, "www.evil.net", 1));
+        assert_eq!(world.rcode(socket), Some(code));
+        // A name that rules cannot read is none that they permit.
+        world.send(socket, &query(1, "www.ev il.net", 1));
+        assert_eq!(world.rcode(socket), Some(code));
+        assert!(fake.is_silent());
+        assert_eq!(world.server.counters().denied, 2);
+    }
+}
+
+#[test]
+fn without_resolvers_only_own_names_are_known() {
+    let mut config = DnsConfig { resolver: Resolver::None, ..config(&[]) };
+    config.own.add_word("gateway", "10.0.2.2".parse().unwrap()).unwrap();
+    let mut world = World::new(config);
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    assert_eq!(world.rcode(socket), Some(RCODE::Refused));
+    world.send(socket, &query(1, "gateway", 1));
+    assert_eq!(world.rcode(socket), Some(RCODE::NoError));
+}
+
+#[test]
+fn a_silent_resolver_is_asked_twice_and_then_given_up() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    fake.next();
+    world.pass(DNS_TRY_TIME - Duration::from_millis(1));
+    assert!(fake.is_silent());
+    world.pass(Duration::from_millis(1));
+    fake.next();
+    assert_eq!(world.answer(socket), None);
+    world.pass(DNS_TIME - DNS_TRY_TIME);
+    assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
+    assert!(fake.is_silent());
+    assert_eq!(world.server.poll_timeout(), None);
+    assert_eq!(world.server.counters().failed, 1);
+    assert_eq!(world.server.counters().attempts_failed, 2);
+}
+
+#[test]
+fn a_resolver_that_is_down_is_known_at_once_and_may_come_back() {
+    let address = Fake::new().address();
+    let mut world = World::new(config(&[address]));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    let mut code = world.rcode(socket);
+    while code.is_none() {
+        world.wait();
+        code = world.rcode(socket);
+    }
+    assert_eq!(code, Some(RCODE::ServerFailure));
+    let back = Fake(UdpSocket::bind(address).unwrap());
+    back.0.set_read_timeout(Some(REAL)).unwrap();
+    world.send(socket, &query(2, "example.org", 1));
+    back.answer([192, 0, 2, 1]);
+    world.wait();
+    assert_eq!(world.rcode(socket), Some(RCODE::NoError));
+}
+
+#[test]
+fn the_next_resolver_is_asked_and_the_one_that_answered_stays_the_first() {
+    let (silent, good) = (Fake::new(), Fake::new());
+    let mut world = World::new(config(&[silent.address(), good.address()]));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    silent.next();
+    world.pass(DNS_TRY_TIME);
+    good.answer([192, 0, 2, 1]);
+    world.wait();
+    assert_eq!(world.rcode(socket), Some(RCODE::NoError));
+    world.send(socket, &query(2, "example.org", 1));
+    good.answer([192, 0, 2, 1]);
+    world.wait();
+    assert_eq!(world.rcode(socket), Some(RCODE::NoError));
+    assert!(silent.is_silent());
+}
+
+#[test]
+fn a_resolver_that_failed_leaves_the_question_to_the_next() {
+    let (bad, good) = (Fake::new(), Fake::new());
+    let mut world = World::new(config(&[bad.address(), good.address()]));
+    let socket = world.socket();
+    let fail = |fake: &Fake| {
+        let (mut message, from) = fake.next();
+        (message[2], message[3]) = (0x81, 0x82);
+        fake.0.send_to(&message, from).unwrap();
+    };
+    world.send(socket, &query(1, "example.org", 1));
+    fail(&bad);
+    world.wait();
+    fail(&good);
+    world.wait();
+    // Both failed: the guest is told what the last one said.
+    assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
+    assert_eq!(world.server.counters().answered, 1);
+}
+
+#[test]
+fn an_answer_to_another_question_is_none() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    let (message, from) = fake.next();
+    let mut other = message.clone();
+    other[13] = b'f';
+    let mut forged = reply(&message, [6, 6, 6, 6]);
+    forged[0] ^= 1;
+    for lie in [reply(&other, [6, 6, 6, 6]), forged, message.clone(), vec![1, 2, 3]] {
+        fake.0.send_to(&lie, from).unwrap();
+        world.wait();
+        assert_eq!(world.answer(socket), None);
+    }
+    assert_eq!(world.server.counters().strange, 4);
+    fake.0.send_to(&reply(&message, [192, 0, 2, 1]), from).unwrap();
+    world.wait();
+    assert_eq!(world.rcode(socket), Some(RCODE::NoError));
+    assert!(names_of(&mut world, "6.6.6.6").is_empty());
+}
+
+#[test]
+fn a_stranger_cannot_answer_in_the_resolvers_place() {
+    let (fake, stranger) = (Fake::new(), Fake::new());
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    let (message, from) = fake.next();
+    // The kernel refuses it: it is a message to a connected socket from somebody else.
+    let _ = stranger.0.send_to(&reply(&message, [6, 6, 6, 6]), from);
+    assert!(!is_readable(&world.server, Duration::from_millis(20)));
+    assert_eq!(world.answer(socket), None);
+}
+
+#[test]
+fn queries_on_their_way_have_a_limit_beyond_which_they_fail_at_once() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    for id in 0..DNS_IN_FLIGHT as u16 {
+        world.send(socket, &query(id, "example.org", 1));
+    }
+    assert_eq!(world.answer(socket), None);
+    world.send(socket, &query(9999, "example.org", 1));
+    assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
+    // They end, and there is room.
+    world.pass(DNS_TRY_TIME);
+    world.pass(DNS_TRY_TIME);
+    while world.answer(socket).is_some() {}
+    world.send(socket, &query(1, "example.org", 1));
+    assert_eq!(world.answer(socket), None);
+}
+
+#[test]
+fn nonsense_is_answered_by_an_error_or_not_at_all() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    let good = query(1, "example.org", 1);
+    world.send(socket, &good[..20]);
+    assert_eq!(world.rcode(socket), Some(RCODE::FormatError));
+    world.send(socket, &[0; 3]);
+    assert_eq!(world.answer(socket), None);
+    let long = [good.clone(), vec![0; DNS_QUERY]].concat();
+    world.send(socket, &long);
+    assert_eq!(world.rcode(socket), Some(RCODE::FormatError));
+    world.send(socket, &query(1, "example.org", 252));
+    assert_eq!(world.rcode(socket), Some(RCODE::Refused));
+    // An answer to nobody's question: two resolvers must not talk to each other for ever.
+    world.send(socket, &reply(&good, [6, 6, 6, 6]));
+    assert_eq!(world.answer(socket), None);
+    assert!(fake.is_silent());
+    assert_eq!(world.server.counters().malformed, 5);
+}
+
+#[test]
+fn tcp_clients_have_a_limit_and_silent_ones_a_time() {
+    let mut world = World::new(config(&[]));
+    let clients: Vec<TcpId> = (0..DNS_CLIENTS).map(|_| world.client()).collect();
+    let more = world.client();
+    assert_eq!(world.read(more), None);
+    assert_eq!(world.server.counters().clients_refused, 1);
+    assert!(clients.iter().all(|id| world.read(*id).is_some()));
+    world.pass(DNS_CLIENT_TIME);
+    assert!(clients.iter().all(|id| world.read(*id).is_none()));
+    let next = world.client();
+    assert!(world.read(next).is_some());
+}
+
+#[test]
+fn a_query_by_tcp_that_is_too_long_ends_the_connection() {
+    let mut world = World::new(config(&[]));
+    let client = world.client();
+    world.write(client, &0xffff_u16.to_be_bytes());
+    world.write(client, &vec![0; DNS_QUERY]);
+    assert_eq!(world.read(client), None);
+    assert_eq!(world.server.poll_timeout(), None);
+}
+
+#[test]
+fn a_closed_server_leaves_its_port_to_others() {
+    let mut world = World::new(config(&[]));
+    let client = world.client();
+    world.server.close(world.now, &mut world.gateway);
+    world.settle();
+    assert_eq!(world.read(client), None);
+    assert!(DnsServer::open(&mut world.gateway, config(&[])).is_ok());
+}

@@ -1,0 +1,328 @@
+//! Echo requests ("ping"): each identifier of the guest has an unprivileged ping socket of the
+//! kernel, which needs a group within `net.ipv4.ping_group_range`.
+//!
+//! The stack and the kernel cut a message differently:
+//!
+//! ```text
+//!   | type | code | checksum | identifier | sequence number | data ...
+//!   |<------ the kernel's socket: all of it ------------------->
+//!                                         |<-- the stack's --->   identifier: a port
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use pagewire_mem::{CopyReason, Instant};
+use pagewire_stack::{
+    Error, Flow, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, UdpTarget, Unreachable,
+};
+use rustix::event::epoll::EventFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use slab::Slab;
+
+use crate::ask::{Ask, How, Protocol, Record};
+use crate::context::{Context, Judged};
+use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
+use crate::sys::datagrams::{self, Sending};
+use crate::udp::errors;
+use crate::watch::{Kind, Token};
+
+/// Bytes before the sequence number.
+const HEAD: usize = 6;
+
+/// Types of echo requests (RFC 792, RFC 4443).
+const REQUEST_V4: u8 = 8;
+const REQUEST_V6: u8 = 128;
+
+/// The guest's echo requests.
+pub(crate) struct Echo {
+    /// Takes echo requests to every address.
+    socket: UdpId,
+    pingers: Slab<Pinger>,
+    by_guest: HashMap<SocketAddr, u32>,
+    readable: bool,
+    /// Sockets of the kernel that have something.
+    listed: Vec<u32>,
+    sweep_at: Option<Instant>,
+}
+
+/// An identifier of the guest.
+struct Pinger {
+    /// Its address, and the identifier as the port.
+    guest: SocketAddr,
+    socket: OwnedFd,
+    serial: u32,
+    /// Where it has sent, the latest last.
+    peers: Vec<Peer>,
+    active_at: Instant,
+}
+
+struct Peer {
+    flow: u64,
+    ask: Ask,
+    at: IpAddr,
+    began: Instant,
+    bytes_out: u64,
+    bytes_in: u64,
+}
+
+impl Echo {
+    pub(crate) fn new(socket: UdpId) -> Self {
+        let (pingers, by_guest) = (Slab::new(), HashMap::new());
+        Self { socket, pingers, by_guest, readable: false, listed: Vec::new(), sweep_at: None }
+    }
+
+    /// Whether events of this socket are for [`note_guest`](Self::note_guest).
+    pub(crate) fn owns(&self, socket: SocketId) -> bool {
+        self.socket == socket
+    }
+
+    /// The guest has sent something.
+    pub(crate) fn note_guest(&mut self) {
+        self.readable = true;
+    }
+
+    /// A socket of the kernel has something.
+    pub(crate) fn note_host(&mut self, token: Token, _: EventFlags) {
+        let known = self.pingers.get(token.at as usize).is_some_and(|p| p.serial == token.serial);
+        if known && !self.listed.contains(&token.at) {
+            self.listed.push(token.at);
+        }
+    }
+
+    /// When [`turn`](Self::turn) is due without an event.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let now = (self.readable || !self.listed.is_empty()).then_some(Instant::ZERO);
+        now.or(self.sweep_at)
+    }
+
+    /// Passes requests and replies on, a burst at most.
+    pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, context: &mut Context) {
+        for _ in 0..UDP_BURST {
+            if !self.readable {
+                break;
+            }
+            let Ok(mut socket) = stack.udp(self.socket) else { return self.readable = false };
+            match socket.recv(Message(UDP_LONGEST), RecvFlags::empty()) {
+                Ok(message) => self.send(now, stack, context, &message),
+                Err(Error::WouldBlock | Error::NetworkDown) => self.readable = false,
+                Err(_) => {}
+            }
+        }
+        for at in std::mem::take(&mut self.listed) {
+            self.receive(now, stack, context, at);
+        }
+        self.sweep(now, context);
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        context: &mut Context,
+        message: &UdpMessage,
+    ) {
+        let seq = sequence_of(message);
+        let flow = Flow::echo(message.from, message.to.ip(), seq);
+        if message.hop_limit <= 1 {
+            return tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+        }
+        let (at, to) = match self.route(now, context, message) {
+            Ok(found) => found,
+            Err(None) => return,
+            Err(Some(why)) => return tell(now, stack, &flow, (why, None)),
+        };
+        let Some(pinger) = self.pingers.get_mut(at as usize) else { return };
+        let mut head = [0; HEAD];
+        head[0] = if to.is_ipv4() { REQUEST_V4 } else { REQUEST_V6 };
+        let to = SocketAddr::new(to, 0);
+        let how = Sending { to, segment: None, hop_limit: Some(message.hop_limit - 1) };
+        let send = || datagrams::send(pinger.socket.as_fd(), &head, message.payload.iter(), how);
+        // A report about an earlier request fails this call and is over.
+        match send().or_else(|_| send()) {
+            Ok(n) => {
+                pinger.active_at = now;
+                if let Some(peer) = pinger.peers.iter_mut().rfind(|p| p.at == to.ip()) {
+                    peer.bytes_out += n as u64;
+                }
+                context.counters.echoes_out += 1;
+                stack.ledger_mut().note(CopyReason::SocketTx, n.saturating_sub(HEAD));
+            }
+            Err(error) => {
+                context.counters.datagrams_lost += 1;
+                if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
+                    tell(now, stack, &flow, (why, None));
+                }
+                // The queue knows more: how long a packet may be on this path.
+                self.pass_errors(now, stack, context, at);
+            }
+        }
+    }
+
+    /// The place of a request's identifier, and where it goes; what the guest is told if it may not.
+    fn route(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        message: &UdpMessage,
+    ) -> Result<(u32, IpAddr), Option<Unreachable>> {
+        let known = self.by_guest.get(&message.from).copied();
+        let asked = SocketAddr::new(message.to.ip(), 0);
+        if let Some(at) = known
+            && let Some(pinger) = self.pingers.get(at as usize)
+            && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.ask.to == asked)
+        {
+            return Ok((at, peer.at));
+        }
+        let judged = context.judge(now, Protocol::Echo, message.from, asked);
+        let to = judged.to.map_err(errors::denial)?.ip();
+        if to.is_ipv4() != message.from.is_ipv4() {
+            return Err(Some(Unreachable::Net));
+        }
+        let at = match known {
+            Some(at) => at,
+            None => self.open(now, context, message.from).ok_or(None)?,
+        };
+        let Some(pinger) = self.pingers.get_mut(at as usize) else { return Err(None) };
+        if pinger.peers.len() >= ECHO_PEERS {
+            pinger.peers.remove(0).close(now, How::Finished, context);
+        }
+        let Judged { flow, ask, .. } = judged;
+        pinger.peers.push(Peer { flow, ask, at: to, began: now, bytes_out: 0, bytes_in: 0 });
+        Ok((at, to))
+    }
+
+    fn open(&mut self, now: Instant, context: &mut Context, guest: SocketAddr) -> Option<u32> {
+        let is_full = self.pingers.len() + context.descriptors >= context.share.of_one();
+        if is_full || self.pingers.len() >= ECHOES {
+            context.counters.endpoints_refused += 1;
+            return None;
+        }
+        let mut open = || -> io::Result<u32> {
+            let (family, protocol) = match guest {
+                SocketAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+                SocketAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+            };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = socket_with(family, SocketType::DGRAM, flags, Some(protocol))?;
+            datagrams::queue_errors(socket.as_fd(), guest.is_ipv6())?;
+            let place = self.pingers.vacant_entry();
+            let at = place.key() as u32;
+            let serial = context.watch.add_source(&socket, Kind::Echo, at)?;
+            place.insert(Pinger { guest, socket, serial, peers: Vec::new(), active_at: now });
+            Ok(at)
+        };
+        let Ok(at) = open() else {
+            // Not in the group range, mostly.
+            context.counters.echoes_refused += 1;
+            return None;
+        };
+        self.by_guest.insert(guest, at);
+        self.sweep_at.get_or_insert(now + UDP_SWEEP);
+        Some(at)
+    }
+
+    /// Passes replies on.
+    fn receive(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
+        self.pass_errors(now, stack, context, at);
+        let Some(pinger) = self.pingers.get_mut(at as usize) else { return };
+        for _ in 0..UDP_BURST {
+            let (mut head, mut got) = ([0; HEAD], None);
+            let Ok(mut socket) = stack.udp(self.socket) else { return };
+            let filled = socket.fill(now, UDP_LONGEST, |spare| {
+                let result = datagrams::receive(pinger.socket.as_fd(), &mut head, spare);
+                let received = got.insert(result).as_ref().ok().filter(|r| !r.cut)?;
+                let peer = pinger.peers.iter_mut().rfind(|p| p.at == received.from.ip())?;
+                peer.bytes_in += received.len as u64;
+                let source = Some(SocketAddr::new(peer.ask.to.ip(), pinger.guest.port()));
+                let remote = Some(pinger.guest);
+                Some((received.len, UdpTarget { remote, source, ..UdpTarget::default() }))
+            });
+            match (got, filled) {
+                (Some(Ok(received)), Ok(_)) => {
+                    pinger.active_at = now;
+                    context.counters.echoes_in += 1;
+                    stack.ledger_mut().note(CopyReason::SocketRx, received.len);
+                }
+                (Some(Ok(_)), Err(_)) => context.counters.datagrams_lost += 1,
+                (Some(Err(error)), _) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nothing is there, or no page: whoever pings tries again.
+                _ => return,
+            }
+        }
+        self.listed.push(at);
+    }
+
+    fn pass_errors(&self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
+        let Some(pinger) = self.pingers.get(at as usize) else { return };
+        for _ in 0..UDP_BURST {
+            let Some(reported) = datagrams::take_error(pinger.socket.as_fd()) else { return };
+            let to = reported.to.ip();
+            let Some(peer) = pinger.peers.iter().rfind(|peer| peer.at == to) else { continue };
+            let asked = peer.ask.to.ip();
+            let Some(why) = errors::meaning(&reported, asked) else { continue };
+            // The packet's own header, as this machine sent it.
+            let (quoted, n) = reported.quoted;
+            let [.., high, low] = quoted;
+            let seq = if n == quoted.len() { u16::from_be_bytes([high, low]) } else { 0 };
+            context.counters.errors_in += 1;
+            tell(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant, context: &Context) {
+        if self.sweep_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let over = |pinger: &Pinger| now.saturating_since(pinger.active_at) >= ECHO_IDLE;
+        let those = self.pingers.iter().filter(|(_, pinger)| over(pinger)).map(|(at, _)| at);
+        let those: Vec<usize> = those.collect();
+        those.into_iter().for_each(|at| self.close(now, context, at, How::Finished));
+        self.sweep_at = (!self.pingers.is_empty()).then_some(now + UDP_SWEEP);
+    }
+
+    fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
+        let Some(pinger) = self.pingers.try_remove(at) else { return };
+        self.by_guest.remove(&pinger.guest);
+        pinger.peers.into_iter().for_each(|peer| peer.close(now, how, context));
+    }
+
+    /// Identifiers at the moment.
+    pub(crate) fn len(&self) -> usize {
+        self.pingers.len()
+    }
+
+    /// Closes everything: the guest is removed.
+    pub(crate) fn end_all(&mut self, now: Instant, stack: &mut Stack, context: &Context) {
+        let all: Vec<usize> = self.pingers.iter().map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.close(now, context, at, How::Removed));
+        stack.close(now, self.socket);
+        (self.readable, self.sweep_at) = (false, None);
+    }
+}
+
+impl Peer {
+    fn close(self, now: Instant, how: How, context: &Context) {
+        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
+        let duration = now.saturating_since(began);
+        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+    }
+}
+
+/// The sequence number at the beginning of the payload, for an ICMP error that quotes it.
+fn sequence_of(message: &UdpMessage) -> u16 {
+    let mut bytes = [0; 2];
+    let mut ledger = pagewire_mem::CopyLedger::new();
+    let reason = CopyReason::Icmp;
+    if let Some(first) = message.payload.first() {
+        first.copy_to(0, &mut bytes, &mut ledger, reason);
+    }
+    u16::from_be_bytes(bytes)
+}
+
+fn tell(now: Instant, stack: &mut Stack, about: &Flow, (why, by): (Unreachable, Option<IpAddr>)) {
+    // There is a limit on these messages, which counts those beyond.
+    let _ = stack.send_unreachable(now, about, why, by);
+}

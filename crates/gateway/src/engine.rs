@@ -1,0 +1,68 @@
+//! A relay as a service of its guest's host, and as what the guest's handle reaches.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pagewire::Service;
+use pagewire_mem::Instant;
+use pagewire_stack::{Event, Stack};
+
+use crate::relay::Relay;
+
+#[derive(Clone)]
+pub(crate) struct Engine(Arc<Shared>);
+
+struct Shared {
+    /// Locked under the host's lock, or alone: by the host's thread, and for a moment by callers.
+    relay: Mutex<Relay>,
+    epoll: Arc<OwnedFd>,
+    /// When the next turn is due, in nanoseconds: read in every turn of the host, without the lock.
+    due: AtomicU64,
+}
+
+impl Engine {
+    pub(crate) fn new(relay: Relay) -> Self {
+        let epoll = relay.epoll();
+        let due = AtomicU64::new(Instant::FAR.as_nanos());
+        Self(Arc::new(Shared { relay: Mutex::new(relay), epoll, due }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Relay> {
+        self.0.relay.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads something of the relay.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Relay) -> T) -> T {
+        read(&self.lock())
+    }
+
+    /// Runs a verb of the relay, under the host's lock.
+    pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Relay) -> T) -> T {
+        let mut relay = self.lock();
+        let result = verb(&mut relay);
+        let due = relay.poll_timeout().unwrap_or(Instant::FAR);
+        // Read and written under the host's lock only.
+        self.0.due.store(due.as_nanos(), Ordering::Relaxed);
+        result
+    }
+}
+
+impl Service for Engine {
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        self.with(|relay| relay.turn(now, stack, events));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = Instant::from_nanos(self.0.due.load(Ordering::Relaxed));
+        (due < Instant::FAR).then_some(due)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.epoll.as_fd())
+    }
+
+    fn poll(&mut self) -> bool {
+        self.lock().poll()
+    }
+}

@@ -1,0 +1,326 @@
+//! A gateway and its guests.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pagewire::{Device, Host, StartError};
+use pagewire_stack::{DatagramKind, Error, TcpConfig};
+use rustix::process::{Resource, getrlimit};
+
+use crate::ask::GuestId;
+use crate::builder::{Builder, GuestConfig};
+use crate::context::{Context, Share};
+use crate::counters::Counters;
+use crate::dns::{DnsConfig, DnsCounters, DnsServer};
+use crate::echo::Echo;
+use crate::engine::Engine;
+use crate::limits::{FINISH_LOOK, GUESTS, RESERVED_DESCRIPTORS, UNSENT};
+use crate::policy::Whereabouts;
+use crate::publish::{OpenPort, Publish};
+use crate::relay::{Relay, Setup};
+use crate::udp::Udp;
+use crate::watch::Watch;
+
+/// Connects guests with the network of this process.
+///
+/// A guest is whatever sends frames through a [device](pagewire::device): its connections to any
+/// address leave through sockets of this process. Each guest has a stack and a thread of its own, so
+/// guests do not see each other, and may have the same addresses.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use std::net::TcpListener;
+/// use pagewire::{Host, Pair};
+/// use pagewire_gateway::{Ask, Gateway, GuestConfig, Verdict};
+///
+/// // Anything that listens on this machine, and a guest: here a stack in this process.
+/// let server = TcpListener::bind("127.0.0.1:0")?;
+/// let (device, inner) = Pair::new(Default::default())?;
+/// let inside = Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2").start()?;
+///
+/// let there = server.local_addr()?;
+/// let rules = move |ask: &Ask| (ask.to.port() == 80).then_some(Verdict::To(there));
+/// let loopback = move |ask: &Ask| if ask.to == there { Some(Verdict::Allow) } else { rules(ask) };
+/// let gateway = Gateway::builder().judge(loopback).start();
+/// let guest = gateway.add(device, GuestConfig::new().network("10.0.2.2/24")?)?;
+///
+/// let mut connection = inside.connect("203.0.113.7:80")?;
+/// let (mut served, _) = server.accept()?;
+/// served.write_all(b"hello")?;
+/// connection.read_exact(&mut [0; 5])?;
+/// assert_eq!(guest.counters().bytes_in, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Gateway(Arc<Shared>);
+
+struct Shared {
+    settings: Builder,
+    last_guest: AtomicU32,
+    guests: Arc<AtomicUsize>,
+    share: Share,
+}
+
+/// Why a guest was not added.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// Without an address the gateway cannot be reached.
+    #[error("a guest needs a network: call `.network(\"10.0.2.2/24\")` on its settings")]
+    NoNetwork,
+    /// The gateway has as many guests as it may have.
+    #[error("a gateway has at most {GUESTS} guests")]
+    TooMany,
+    /// The guest's stack did not start.
+    #[error(transparent)]
+    Host(#[from] StartError),
+    /// The guest's stack refused to take connections to all addresses.
+    #[error("taking the guest's connections: {0}")]
+    Stack(#[from] Error),
+    /// A port cannot be published.
+    #[error("publishing {what}: {error}")]
+    Publish {
+        /// What was to be published.
+        what: Publish,
+        /// Why it cannot be.
+        error: io::Error,
+    },
+    /// The system refused a descriptor.
+    #[error("starting a guest's relay: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Builder {
+    /// Starts the gateway, which has no guests yet. Its guests share the descriptors that the process
+    /// may have at this time (`RLIMIT_NOFILE`), each an equal part.
+    pub fn start(self) -> Gateway {
+        let (last_guest, guests) = (AtomicU32::new(0), Arc::<AtomicUsize>::default());
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let all = limit.saturating_sub(RESERVED_DESCRIPTORS).max(RESERVED_DESCRIPTORS);
+        let share = Share { all, guests: Arc::clone(&guests) };
+        Gateway(Arc::new(Shared { settings: self, last_guest, guests, share }))
+    }
+}
+
+impl Gateway {
+    /// The default settings.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Adds a guest behind this device.
+    ///
+    /// # Errors
+    /// See [`AddError`]; the device is dropped then.
+    pub fn add(
+        &self,
+        device: impl Device + 'static,
+        config: GuestConfig,
+    ) -> Result<Guest, AddError> {
+        self.add_boxed(Box::new(device), config)
+    }
+
+    /// As [`add`](Self::add), with the device chosen at run time.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn add_boxed(
+        &self,
+        device: Box<dyn Device>,
+        config: GuestConfig,
+    ) -> Result<Guest, AddError> {
+        if config.networks.is_empty() {
+            return Err(AddError::NoNetwork);
+        }
+        let place = Place::take(&self.0.guests).ok_or(AddError::TooMany)?;
+        let id = GuestId(self.0.last_guest.fetch_add(1, Ordering::Relaxed) + 1);
+        let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
+        let mut host = Host::builder()
+            .boxed_device(device)
+            .transparent(true)
+            .tcp_config(tcp)
+            .receive_memory(config.receive_memory)
+            .pool_bytes(config.pool_bytes);
+        for network in &config.networks {
+            host = host.address(network.to_string());
+        }
+        if let Some(limit) = config.spin {
+            host = host.spin(limit);
+        }
+        let host = host.start()?;
+        let settings = &self.0.settings;
+        let (listener, udp, echo) = host.with_stack(|stack, _| {
+            let link = stack.links().next().ok_or(Error::NoSuchLink)?;
+            let datagrams = stack.bind_every(link, DatagramKind::Udp)?;
+            let udp = Udp::new(stack, datagrams)?;
+            let echo = Echo::new(stack.bind_every(link, DatagramKind::Echo)?);
+            Ok::<_, Error>((stack.listen_every(link)?, udp, echo))
+        })?;
+        let dns = DnsConfig {
+            on: config.networks.iter().map(|network| network.addr()).collect(),
+            resolver: settings.resolver.clone(),
+            own: settings.names.clone(),
+            rules: Arc::clone(&settings.rules),
+            denied: settings.denied,
+        };
+        let mut watch = Watch::new()?;
+        let dns = host.with_stack(|stack, _| DnsServer::open(stack, dns))?;
+        watch.add_bell(dns.wait_fd())?;
+        let context = Context {
+            guest: id,
+            inside: config.networks,
+            rules: Arc::clone(&settings.rules),
+            judge: settings.judge.clone(),
+            dns,
+            whereabouts: Whereabouts::default(),
+            journal: settings.journal.clone(),
+            watch,
+            share: self.0.share.clone(),
+            descriptors: 0,
+            counters: Counters::default(),
+            last_flow: 0,
+        };
+        let setup = Setup {
+            listener,
+            dialler: Arc::clone(&settings.dialler),
+            connections: config.connections,
+            idle: config.idle,
+            addresses: config.addresses,
+        };
+        let engine = Engine::new(Relay::new(context, setup, udp, echo));
+        host.attach_as(Box::new(engine.clone()), true);
+        let guest = Guest { id, host, engine, _place: place };
+        for what in &config.published {
+            let refused = |error| AddError::Publish { what: what.clone(), error };
+            guest.publish(what).map_err(refused)?;
+        }
+        Ok(guest)
+    }
+
+    /// Guests at the moment.
+    pub fn guests(&self) -> usize {
+        self.0.guests.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("guests", &self.guests()).finish_non_exhaustive()
+    }
+}
+
+/// A place among a gateway's guests.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(guests: &Arc<AtomicUsize>) -> Option<Self> {
+        let more = |n: usize| (n < GUESTS).then_some(n + 1);
+        let taken = guests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Self(Arc::clone(guests)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A guest of a gateway. Its drop resets its connections, on both sides, and drops its device.
+pub struct Guest {
+    id: GuestId,
+    host: Host,
+    engine: Engine,
+    _place: Place,
+}
+
+impl Guest {
+    /// Its number, as in records.
+    pub fn id(&self) -> GuestId {
+        self.id
+    }
+
+    /// Publishes ports of the guest from now on. Returns the addresses of their sockets, of which
+    /// those that were asked for as port 0 have ports of the kernel's choice.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `PermissionDenied` and the like for the sockets; `AddrNotAvailable` if the guest's
+    /// address was not [given](GuestConfig::guest).
+    pub fn publish(&self, what: &Publish) -> io::Result<Vec<SocketAddr>> {
+        let opened = what.open()?;
+        let addresses = opened.iter().filter_map(OpenPort::address).collect();
+        self.serve(opened)?;
+        Ok(addresses)
+    }
+
+    /// Publishes sockets that are open.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` if the guest's address was not [given](GuestConfig::guest).
+    pub fn serve(&self, opened: Vec<OpenPort>) -> io::Result<()> {
+        self.host.with_stack(|_, now| {
+            let publish = |relay: &mut Relay| {
+                opened.into_iter().try_for_each(|opened| relay.publish(now, opened))
+            };
+            self.engine.with(publish)
+        })
+    }
+
+    /// Waits until what the guest has sent on its connections was passed on, with the ends of its
+    /// streams, for guests that have ended: at least for `least`, the time for which a link may hold
+    /// frames, and at most for `limit` more. Returns whether that was enough.
+    pub fn finish(&self, least: Duration, limit: Duration) -> bool {
+        let soon = self.host.now() + least;
+        while self.host.now() < soon {
+            std::thread::park_timeout(soon.saturating_since(self.host.now()));
+        }
+        let end = soon + limit;
+        loop {
+            if self.engine.read(Relay::is_finished) {
+                return true;
+            }
+            if self.host.now() >= end {
+                return false;
+            }
+            std::thread::park_timeout(FINISH_LOOK);
+        }
+    }
+
+    /// The counts of its connections. The stack's are in [`Host::stats`].
+    pub fn counters(&self) -> Counters {
+        self.engine.read(Relay::counters)
+    }
+
+    /// The counts of its resolver.
+    pub fn dns_counters(&self) -> DnsCounters {
+        self.engine.read(Relay::dns_counters)
+    }
+
+    /// Its connections at the moment, dials included.
+    pub fn connections(&self) -> usize {
+        self.engine.read(Relay::connections)
+    }
+
+    /// The gateway's end of the guest's network: services for the guest alone may listen here, and
+    /// [`Host::check`] says whether the device is lost.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.host.with_stack(|stack, now| self.engine.with(|relay| relay.end_all(now, stack)));
+    }
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! Networking for sandboxes, microVMs and programs: what a guest sends leaves through sockets of
+//! this process, so neither side needs root.
+//!
+//! ```text
+//!   guest ---frames--- device [ stack | relay ] ---sockets--- kernel --- network
+//! ```
+//!
+//! Start a [`Gateway`], then [add](Gateway::add) guests, each behind a device. To a guest the network
+//! looks as it does to this process: a connection is accepted when the far side has accepted it, and
+//! refused, unreachable or silent as the far side is. What a guest may reach is up to a [`Judge`].
+//!
+//! To read the code, begin with `ask.rs`, the words that all parts share, then `relay/mod.rs`.
+
+#![deny(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod ask;
+mod autoconf;
+mod builder;
+mod context;
+mod counters;
+mod dns;
+mod echo;
+mod engine;
+mod gateway;
+pub mod limits;
+mod log;
+pub mod netns;
+mod policy;
+mod publish;
+mod rate;
+mod relay;
+pub mod sandbox;
+mod sys;
+mod udp;
+mod watch;
+
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzzing;
+
+pub use ask::{
+    Ask, Direction, GuestId, How, Journal, Judge, Name, NameError, Protocol, Record, Verdict,
+};
+pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
+pub use builder::{Builder, GuestConfig};
+pub use counters::Counters;
+pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver};
+pub use gateway::{AddError, Gateway, Guest};
+pub use log::Log;
+pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
+pub use publish::{OpenPort, Publish, PublishError};
+pub use relay::{Dial, Dialled};

@@ -1,0 +1,278 @@
+//! Every limit of this crate, with its unit and its reason.
+
+use std::time::Duration;
+
+// Connections.
+
+/// Connections of one guest at once, those that are being dialled included. Each has a descriptor
+/// of this process and under 2 KiB of memory.
+pub const CONNECTIONS: usize = 16_384;
+
+/// Dials of one guest that have not been answered. Silent destinations hold a place until
+/// [`DIAL_FAIR`], so a guest that connects to 256 of them waits no longer than that.
+pub const DIALS: usize = 256;
+
+/// The part of [`DIALS`] that one destination address may have: a client with many connections to
+/// one silent host leaves room for those to others.
+pub const DIALS_PER_DESTINATION: usize = 32;
+
+/// How long a dial has its place to itself when others wait for one: TCP's first retransmission
+/// (RFC 6298: 1 s) and the second (2 s) are sent by then. It is given up for the next.
+pub const DIAL_FAIR: Duration = Duration::from_secs(3);
+
+/// Dials of one guest a second, on average once the burst is spent: more than the kernel's own
+/// virtual links carry on two cores, and a quarter of a core's time.
+pub const CONNECTS_PER_SECOND: u32 = 25_000;
+
+/// Dials in one burst.
+pub const CONNECTS_BURST: u32 = 5_000;
+
+/// How long a dial waits that found no descriptor, no port or no memory, unless a connection ends
+/// before.
+pub const DIAL_RETRY: Duration = Duration::from_millis(100);
+
+/// Destinations that one verdict may lead to by [`Verdict::To`](crate::Verdict), each of which is
+/// judged: bounds rules that lead to each other.
+pub const REDIRECTIONS: usize = 4;
+
+/// Bytes that one connection moves in each direction in its turn: four of the longest frames, which
+/// stay in a core's cache between the two system calls.
+pub const RELAY_BURST: usize = 256 << 10;
+
+/// Bytes of one connection that wait in the gateway's memory until the guest's window has room for
+/// them: two of the longest frames. What is beyond stays in the kernel's socket, so a guest that
+/// does not read one connection leaves memory for its others.
+pub const UNSENT: u32 = 128 << 10;
+
+/// Bytes that all connections of a guest move in one turn, which holds the host's lock: about a
+/// millisecond's worth.
+pub const TURN_BYTES: usize = 4 << 20;
+
+/// Pieces of one gathering write: more than [`RELAY_BURST`] has in pages.
+pub(crate) const GATHER: usize = 128;
+
+/// Events that one look at the kernel's sockets takes; the rest is for the next turn.
+pub(crate) const POLL_EVENTS: usize = 256;
+
+/// Time without a byte in either direction after which a connection is reset (RFC 5382 section 5,
+/// REQ-5: not less than 2 hours 4 minutes).
+pub const IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+
+/// Silence after which both sides of a connection are probed: their resets may have been lost.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
+
+/// Between two probes, as Linux.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
+
+/// Unanswered probes before a side is given up, as Linux.
+pub const KEEPALIVE_PROBES: u8 = 9;
+
+/// Age at which a connection gets its keep-alive settings: most are over by then, and save the
+/// system calls.
+pub const SETTLED: Duration = Duration::from_secs(60);
+
+/// How often all connections are looked at for their age: 16,384 take about a tenth of a
+/// millisecond.
+pub const SWEEP: Duration = Duration::from_secs(15);
+
+/// How long data that was received before a reset may take to reach the other side before that is
+/// reset, too.
+pub const DELIVERY: Duration = Duration::from_secs(10);
+
+/// How often a delivery is looked at: a guest learns of a reset this much later at most.
+pub const DELIVERY_LOOK: Duration = Duration::from_millis(1);
+
+/// Deliveries that are looked at so often; more are looked at each [`SWEEP_DELIVERIES`].
+pub const DELIVERIES_SOON: usize = 64;
+
+/// How often many deliveries are looked at.
+pub const SWEEP_DELIVERIES: Duration = Duration::from_millis(20);
+
+/// Descriptors that the guests of a gateway leave for all else in the process.
+pub const RESERVED_DESCRIPTORS: usize = 256;
+
+/// The part of a guest's connections, one in so many, that clients of published ports leave free.
+pub const CLIENTS_LEAVE: usize = 4;
+
+// Published ports.
+
+/// Clients that wait in a published port's backlog: Linux's own limit (`somaxconn`).
+pub const PUBLISHED_BACKLOG: i32 = 4096;
+
+/// Clients that one port accepts in one turn.
+pub const ACCEPT_BURST: usize = 64;
+
+// Memory of one guest's stack.
+
+/// Bytes of memory that a guest's connections pin for data that the network has not taken.
+pub const RECEIVE_MEMORY: usize = 16 << 20;
+
+/// Bytes of memory for data from the network that a guest has not acknowledged.
+pub const POOL_BYTES: usize = 16 << 20;
+
+/// How often a guest that ends is looked at.
+pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);
+
+/// Guests of one gateway: each has a stack and a thread.
+pub const GUESTS: usize = 256;
+
+// Datagrams.
+
+/// Addresses and ports of one guest that send datagrams at once, each with a descriptor of this
+/// process and less than a KiB of memory.
+pub const UDP_ENDPOINTS: usize = 4096;
+
+/// Destinations of one endpoint; the first makes room for a new one. Some 200 bytes each, and a
+/// datagram is compared with all.
+pub const UDP_PEERS: usize = 512;
+
+/// Destinations of all endpoints of one guest: three megabytes. Beyond, an endpoint has one only.
+pub const UDP_PEERS_IN_ALL: usize = 16_384;
+
+/// New clients of published UDP ports a second, on average once the burst is spent: each has records
+/// of its own, and anybody may pretend to be thousands.
+pub const UDP_CLIENTS_PER_SECOND: u32 = 1000;
+
+/// New clients of published UDP ports in one burst.
+pub const UDP_CLIENTS_BURST: u32 = 1000;
+
+/// Silence after which an endpoint is closed: what RFC 4787 recommends (section 4.3, REQ-5).
+pub const UDP_IDLE: Duration = Duration::from_secs(300);
+
+/// Silence after which an endpoint may be closed for a new one, when there are [`UDP_ENDPOINTS`]:
+/// no shorter is allowed (RFC 4787 section 4.3, REQ-5).
+pub const UDP_LEAST: Duration = Duration::from_secs(120);
+
+/// The same for endpoints that have talked to port 53 only, and have their answer.
+pub const UDP_DNS: Duration = Duration::from_secs(10);
+
+/// How often endpoints are looked at for their age.
+pub const UDP_SWEEP: Duration = Duration::from_secs(2);
+
+/// Messages that one turn takes from the guest, and from each socket of the kernel: one of them may
+/// be 64 datagrams.
+pub const UDP_BURST: usize = 128;
+
+/// Datagrams in one message to the kernel (its own limit, in older kernels).
+pub const UDP_SEGMENTS: usize = 64;
+
+/// Longest message to or from a socket, in bytes.
+pub(crate) const UDP_LONGEST: usize = 65_535;
+
+/// How long the kernel's sockets wait that found no page for their datagrams.
+pub const UDP_RETRY: Duration = Duration::from_millis(5);
+
+/// Echo requests of one guest at once, by identifier: each has a descriptor of this process.
+pub const ECHOES: usize = 64;
+
+/// Destinations of one identifier; the oldest makes room for a new one. Programs that scan use one
+/// identifier for all.
+pub const ECHO_PEERS: usize = 64;
+
+/// Silence after which an identifier's socket is closed.
+pub const ECHO_IDLE: Duration = Duration::from_secs(30);
+
+// Names and rules.
+
+/// Rules and mapped addresses of one guest: each is looked at for each new connection, which takes
+/// some ten microseconds for so many.
+pub const RULES: usize = 1024;
+
+/// Addresses whose names are remembered for one guest, about 150 bytes each; more than a browser
+/// asks for in the time for which they are kept.
+pub const NAMED_ADDRESSES: usize = 4096;
+
+/// Names that one address has: those of a server that many sites share. The latest are kept.
+pub const NAMES_OF_ADDRESS: usize = 16;
+
+/// How long a name is kept beyond the time that its answer gives: a program connects later.
+pub const NAME_GRACE: Duration = Duration::from_secs(60);
+
+/// How long a name is kept at least: programs that look up a name once connect for minutes.
+pub const NAME_TIME: Duration = Duration::from_secs(300);
+
+/// Destinations of which is remembered whether they are the gateway's machine.
+pub const OURS_DESTINATIONS: usize = 1024;
+
+/// For how long that is remembered: an interface may get or lose an address.
+pub const OURS_TIME: Duration = Duration::from_secs(1);
+
+// The resolver.
+
+/// Queries of one guest on their way to resolvers, each with a descriptor; stub resolvers have a
+/// few. More fail at once.
+pub const DNS_IN_FLIGHT: usize = 256;
+
+/// Longest query in bytes: a name has 255, options of EDNS some hundred more. With
+/// [`DNS_IN_FLIGHT`] it bounds the memory that a guest's queries take: two megabytes.
+pub const DNS_QUERY: usize = 4096;
+
+/// Longest answer in bytes, by the length field of DNS over TCP (RFC 1035 section 4.2.2).
+pub const DNS_MESSAGE: usize = 65_535;
+
+/// How long one resolver has for an answer: half of the time after which the C library's stub
+/// resolver asks again (`resolv.conf(5)`: 5 s).
+pub const DNS_TRY_TIME: Duration = Duration::from_millis(2500);
+
+/// How long all attempts take together: a guest is told of the failure when its own time is over.
+pub const DNS_TIME: Duration = Duration::from_secs(5);
+
+/// TCP connections of one guest to its resolver. Each has one query on its way.
+pub const DNS_CLIENTS: usize = 16;
+
+/// How long such a connection may be silent, or take no answer (RFC 7766 section 6.2.3: "in the
+/// order of a few seconds").
+pub const DNS_CLIENT_TIME: Duration = Duration::from_secs(10);
+
+/// Aliases that one answer may lead through, as most resolvers follow.
+pub const DNS_ALIASES: usize = 16;
+
+/// For how long a guest may remember an address of the gateway's own names: they change when
+/// guests come and go.
+pub const DNS_OWN_TTL: Duration = Duration::from_secs(5);
+
+/// Resolvers that are asked, and told to guests; the C library takes three.
+pub const RESOLVERS: usize = 8;
+
+/// Longest resolver configuration that is read, in bytes.
+pub const RESOLV_CONF_BYTES: u64 = 64 << 10;
+
+/// How often it is looked at for changes, while queries come.
+pub const RESOLV_CONF_LOOK: Duration = Duration::from_secs(2);
+
+// Addresses for guests.
+
+/// Answers to router solicitations and DHCPv6 that wait for the device.
+pub const AUTOCONF_ANSWERS: usize = 64;
+
+/// Between two router advertisements to all (RFC 4861 section 6.2.1: 4 to 1,800 s).
+pub const RA_INTERVAL: Duration = Duration::from_secs(200);
+
+/// For how long a guest uses the router, and its resolvers (RFC 4861 section 6.2.1, RFC 8106
+/// section 5.1: three times the interval at least).
+pub const RA_LIFETIME: Duration = Duration::from_secs(1800);
+
+/// For how long a guest's address begins new connections (RFC 4861 section 6.2.1: 7 days).
+pub const RA_PREFERRED: Duration = Duration::from_secs(604_800);
+
+/// For how long it is valid (30 days).
+pub const RA_VALID: Duration = Duration::from_secs(2_592_000);
+
+/// Associations of one DHCPv6 message, and addresses of each, that are looked at: clients have one.
+pub const DHCP6_MAX_IDENTITIES: usize = 4;
+
+// The log.
+
+/// Lines of the log that wait to be written; more are lost, and counted. Each takes some 250 bytes.
+pub const LOG_LINES: usize = 4096;
+
+/// How long the end of the log may take to be written when it is closed.
+pub const LOG_END_TIME: Duration = Duration::from_secs(1);
+
+// Helper processes.
+
+/// Bytes of a message between a process and the helper that enters namespaces for it.
+pub(crate) const HELPER_MESSAGE: usize = 64 << 10;
+
+/// Descriptors in such a message: Linux's `SCM_MAX_FD`, of which a tap has 16.
+pub(crate) const HELPER_FDS: usize = 253;

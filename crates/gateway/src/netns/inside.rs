@@ -1,0 +1,227 @@
+//! The helper's side: it enters the namespaces, makes the tap, and becomes the program.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use pagewire_device::Tap;
+use pagewire_device::tap::{TapParts, loopback_up};
+use rustix::io::Errno;
+use rustix::process::getegid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::wire::{FAILED, GO, MAPS, NETWORK, NOT_EXECUTED, READY, Ready, Wire};
+use super::{InsideNetwork, Namespace, mounts, sys};
+
+/// The first argument of a helper; its socket's number, its namespace, and the program follow.
+pub(super) const INSIDE: &str = "inside-namespace";
+
+/// The namespace's argument: a new one.
+const NEW: &str = "new";
+
+/// The arguments of a helper.
+pub(super) fn arguments(socket: i32, place: Option<&Namespace>) -> [OsString; 3] {
+    let place = match place {
+        None => NEW.into(),
+        Some(Namespace::Process(id)) => id.to_string().into(),
+        // A relative path cannot be taken for one of the others.
+        Some(Namespace::Path(path)) => Path::new(".").join(path).into_os_string(),
+    };
+    [INSIDE.into(), socket.to_string().into(), place]
+}
+
+/// If this process was started as a helper, does the helper's work: `main` ends with the status that
+/// this returns. `None`: it is no helper. To be called first, before there are threads.
+pub fn inside() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().as_deref() != Some(OsStr::new(INSIDE)) {
+        return None;
+    }
+    Some(help(args).unwrap_or(ExitCode::FAILURE))
+}
+
+/// `None`: the arguments are not those of a helper.
+fn help(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let number = args.next()?.to_str()?.parse().ok()?;
+    let wire = Wire::new(sys::inherited(number).ok()?);
+    let place = args.next()?;
+    let program: Vec<OsString> = args.collect();
+    let done = match (place.to_str(), program.split_first()) {
+        (Some(NEW), Some((name, args))) => {
+            become_program(&wire, name, args).map(|never| match never {})
+        }
+        _ => {
+            let id = place.to_str().and_then(|text| text.parse().ok());
+            let path = || Namespace::Path(PathBuf::from(&place));
+            make_tap(&wire, &id.map_or_else(path, Namespace::Process))
+        }
+    };
+    Some(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Silently) => ExitCode::FAILURE,
+        Err(Stop::Because(text)) => {
+            let _ = wire.send(FAILED, text.as_bytes(), &[]);
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Why a helper ends early.
+enum Stop {
+    /// The other process is gone, or knows.
+    Silently,
+    Because(String),
+}
+
+impl Stop {
+    fn because(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        move |e| Self::Because(format!("{what}: {e}"))
+    }
+}
+
+fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infallible, Stop> {
+    let network = expect_network(wire)?;
+    sys::new_namespaces().map_err(|e| Stop::Because(refused(&e)))?;
+    wire.send(MAPS, b"", &[]).map_err(|_| Stop::Silently)?;
+    expect(wire, MAPS)?;
+    loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
+    let mut notes = allow_to_all();
+    let parts = tap(&network)?;
+    if !network.resolvers.is_empty() {
+        let done = mounts::resolve_by(&network.resolvers);
+        notes.extend(done.map_err(Stop::because("put a resolv.conf in place"))?);
+    }
+    send_ready(wire, parts, notes)?;
+    expect(wire, GO)?;
+    // The socket and the tap's descriptors close as the program begins.
+    let error = Command::new(name).args(args).exec();
+    let number = error.raw_os_error().unwrap_or(0);
+    let _ = wire.send(NOT_EXECUTED, &number.to_ne_bytes(), &[]);
+    Err(Stop::Silently)
+}
+
+fn make_tap(wire: &Wire, place: &Namespace) -> Result<(), Stop> {
+    let network = expect_network(wire)?;
+    match place {
+        Namespace::Process(id) => {
+            let of = |kind: &str| PathBuf::from(format!("/proc/{id}/ns/{kind}"));
+            // One's own user namespace cannot be entered again.
+            let is_own = |path: &Path| -> io::Result<bool> {
+                let ids = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+                Ok(ids(path)? == ids(Path::new("/proc/self/ns/user"))?)
+            };
+            let user = of("user");
+            if !is_own(&user).map_err(Stop::because(format!("look at process {id}")))? {
+                enter(&user, LinkNameSpaceType::User)?;
+            }
+            enter(&of("net"), LinkNameSpaceType::Network)?;
+        }
+        Namespace::Path(path) => enter(path, LinkNameSpaceType::Network)?,
+    }
+    loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
+    send_ready(wire, tap(&network)?, Vec::new())
+}
+
+fn enter(path: &Path, kind: LinkNameSpaceType) -> Result<(), Stop> {
+    let what = format!("enter the namespace {}", path.display());
+    let file = File::open(path).map_err(Stop::because(&what))?;
+    let moved = move_into_link_name_space(rustix::fd::AsFd::as_fd(&file), Some(kind));
+    moved.map_err(|e| {
+        let advice = match e {
+            Errno::PERM => ": run as its owner or as root",
+            Errno::INVAL => ": it is no such namespace",
+            _ => "",
+        };
+        Stop::because(format!("{what}{advice}"))(e.into())
+    })
+}
+
+fn tap(network: &InsideNetwork) -> Result<TapParts, Stop> {
+    let is_v6 = |text: &str| text.contains(':');
+    // A kernel without IPv6 has no such directory.
+    let v6 = Path::new("/proc/sys/net/ipv6").exists();
+    let addresses = network.addresses.iter().filter(|a| v6 || !is_v6(a));
+    let mut tap = Tap::builder().name(&network.tap).mtu(network.mtu).host_addresses(addresses);
+    for router in network.routers.iter().filter(|router| v6 || router.is_ipv4()) {
+        tap = tap.host_gateway(*router);
+    }
+    tap.open_parts().map_err(|e| Stop::Because(e.to_string()))
+}
+
+fn send_ready(wire: &Wire, parts: TapParts, notes: Vec<String>) -> Result<(), Stop> {
+    let TapParts { queues, name, kernel_mac, mtu } = parts;
+    let ready = Ready { name, kernel_mac, mtu, notes };
+    wire.send(READY, ready.encode().as_bytes(), &queues).map_err(Stop::because("pass the tap on"))
+}
+
+/// Settings of this network namespace that an ordinary user expects of the host's. Returns those
+/// that could not be made: where `/proc` may only be read.
+fn allow_to_all() -> Vec<String> {
+    let group = getegid().as_raw();
+    let set = |name: &str, value: &str| fs::write(Path::new("/proc/sys/net").join(name), value);
+    // IPv6 may be off in new namespaces; it is the gateway that knows what is reachable.
+    let _ = set("ipv6/conf/all/disable_ipv6", "0");
+    let _ = set("ipv6/conf/default/disable_ipv6", "0");
+    let _ = set("ipv6/conf/default/accept_ra", "0");
+    let mut notes = Vec::new();
+    if let Err(e) = set("ipv4/ip_unprivileged_port_start", "0") {
+        notes.push(format!("ports below 1024 are for root only in there: {e}"));
+    }
+    // All groups, where all are known in this user namespace.
+    let ping = "ipv4/ping_group_range";
+    if let Err(e) = set(ping, "0 2147483647").or_else(|_| set(ping, &format!("{group} {group}"))) {
+        notes.push(format!("ping is for root only in there: {e}"));
+    }
+    notes
+}
+
+fn expect_network(wire: &Wire) -> Result<InsideNetwork, Stop> {
+    let text = expect(wire, NETWORK)?;
+    InsideNetwork::decode(&text)
+        .ok_or_else(|| Stop::Because("the helper is another version".into()))
+}
+
+fn expect(wire: &Wire, kind: u8) -> Result<String, Stop> {
+    match wire.receive() {
+        Ok(Some(message)) if message.kind == kind => Ok(message.text()),
+        _ => Err(Stop::Silently),
+    }
+}
+
+/// Why there are no new namespaces, and what to do.
+fn refused(error: &io::Error) -> String {
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::PERM) => {
+            "ordinary users may not make user namespaces here (see the sysctls \
+             kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns; in a \
+             container, its seccomp profile)"
+        }
+        Some(Errno::NOSPC | Errno::USERS) => {
+            "there are too many (see the sysctls user.max_user_namespaces and \
+             user.max_net_namespaces)"
+        }
+        Some(Errno::INVAL) => "this kernel has none",
+        _ => "the kernel refused",
+    };
+    format!("make user, network and mount namespaces: {error}: {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_is_mistaken_for_a_process_or_for_a_new_namespace() {
+        let place = |path: &str| arguments(5, Some(&Namespace::Path(path.into())))[2].clone();
+        assert_eq!(place("new"), "./new");
+        assert_eq!(place("17"), "./17");
+        assert_eq!(place("/run/netns/a"), "/run/netns/a");
+        assert_eq!(arguments(5, Some(&Namespace::Process(17)))[2], "17");
+        assert_eq!(arguments(5, None)[1..], [OsString::from("5"), OsString::from("new")]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Programs and taps in network namespaces of their own, without root.
+//!
+//! ```text
+//!   this process                                    the helper: this program again
+//!   InsideNetwork -------- socket pair ------------> enters or makes the namespaces   inside.rs
+//!   writes its user map <--------------------------- asks for it
+//!   Tap::adopt <------------ descriptors ----------- makes the tap, configures it
+//!   a guest of the gateway                           resolv.conf, sysctls             mounts.rs
+//!   "go" ------------------------------------------> becomes the program, or ends
+//! ```
+//!
+//! Read [`Program`] (a program whose only network is a tap) and [`tap_in`] (a tap in a namespace
+//! that exists) first. A process with threads cannot enter a user namespace, so a helper does. It is
+//! this program, started again: its `main` begins with [`inside`]:
+//!
+//! ```no_run
+//! fn main() -> std::process::ExitCode {
+//!     if let Some(code) = pagewire_gateway::netns::inside() {
+//!         return code;
+//!     }
+//!     // …
+//!     std::process::ExitCode::SUCCESS
+//! }
+//! ```
+//!
+//! The program inside keeps its user and group, its directory, its terminal and its files. Its
+//! network is the tap, whose other end the gateway has. It still reaches what it reaches by other
+//! ways than IP, such as Unix sockets in the file system.
+
+mod inside;
+mod mounts;
+mod outside;
+mod program;
+mod sys;
+mod wire;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use pagewire_device::DeviceError;
+
+pub use inside::inside;
+pub use outside::tap_in;
+pub use program::{Change, Program, ProgramError};
+
+/// What the kernel inside of a namespace is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InsideNetwork {
+    /// Name of the tap there, up to 15 bytes.
+    pub tap: String,
+    /// Largest IP packet, in bytes: 1,280 to 65,521.
+    pub mtu: usize,
+    /// Its addresses with the lengths of their networks, as in `10.0.2.15/24`.
+    pub addresses: Vec<String>,
+    /// The gateway's addresses in these networks: the ways to everywhere else.
+    pub routers: Vec<IpAddr>,
+    /// Name servers. Without one, the program sees the host's `resolv.conf`.
+    pub resolvers: Vec<IpAddr>,
+}
+
+impl InsideNetwork {
+    /// As lines of text.
+    fn encode(&self) -> String {
+        let Self { tap, mtu, addresses, routers, resolvers } = self;
+        let mut text = format!("tap {tap}\nmtu {mtu}\n");
+        let lines = (addresses.iter().map(|a| format!("address {a}\n")))
+            .chain(routers.iter().map(|a| format!("router {a}\n")))
+            .chain(resolvers.iter().map(|a| format!("resolver {a}\n")));
+        text.extend(lines);
+        text
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (tap, addresses, routers, resolvers) = <(String, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let mut network = Self { tap, mtu: 0, addresses, routers, resolvers };
+        for line in text.lines() {
+            match line.split_once(' ')? {
+                ("tap", name) => network.tap = name.to_owned(),
+                ("mtu", bytes) => network.mtu = bytes.parse().ok()?,
+                ("address", address) => network.addresses.push(address.to_owned()),
+                ("router", address) => network.routers.push(address.parse().ok()?),
+                ("resolver", address) => network.resolvers.push(address.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(network)
+    }
+}
+
+/// A network namespace that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    /// That of a process, which is entered by way of its user namespace: no root is needed if it
+    /// belongs to the same user.
+    Process(u32),
+    /// A file such as `/run/netns/NAME`; needs `CAP_SYS_ADMIN` over it.
+    Path(PathBuf),
+}
+
+/// Why there is no program, or no tap.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetnsError {
+    /// A setting makes no sense; the text says which.
+    #[error("{0}")]
+    Config(String),
+    /// The helper could not do its part; the text says what, why, and what to do.
+    #[error("{0}")]
+    Inside(String),
+    /// The helper ended without a word: it was killed, or this program's `main` does not begin with
+    /// [`inside`].
+    #[error("the helper process ended early")]
+    HelperEnded,
+    /// This process could not do its part.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NetnsError {
+    fn system(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}
+
+impl From<DeviceError> for NetnsError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Config(text) => Self::Config(text),
+            other => Self::Inside(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+use super::*;
+
+fn network() -> InsideNetwork {
+    InsideNetwork {
+        tap: "pw0".into(),
+        mtu: 1500,
+        addresses: vec!["10.0.2.15/24".into(), "fd00:2::15/64".into()],
+        routers: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
+        resolvers: vec!["10.0.2.2".parse().unwrap()],
+    }
+}
+
+#[test]
+fn what_is_told_to_the_helper_is_what_it_understands() {
+    let whole = network();
+    assert_eq!(InsideNetwork::decode(&whole.encode()), Some(whole));
+    let least = InsideNetwork {
+        addresses: Vec::new(),
+        routers: Vec::new(),
+        resolvers: Vec::new(),
+        ..network()
+    };
+    assert_eq!(InsideNetwork::decode(&least.encode()), Some(least));
+}
+
+#[test]
+fn what_it_does_not_understand_is_refused_as_a_whole() {
+    for text in ["mtu many\n", "router nowhere\n", "tap\n", "colour blue\n"] {
+        assert_eq!(InsideNetwork::decode(&(network().encode() + text)), None, "{text}");
+    }
+}

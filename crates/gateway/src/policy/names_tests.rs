@@ -1,0 +1,102 @@
+//! The table of names, in virtual time.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+
+use super::{Names, Resolved};
+use crate::ask::Name;
+use crate::limits::{NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMES_OF_ADDRESS};
+
+fn answer(names: &[&str], addresses: &[(&str, u64)]) -> Resolved {
+    Resolved {
+        names: names.iter().map(|name| name.parse().unwrap()).collect(),
+        addresses: addresses
+            .iter()
+            .map(|(addr, ttl)| (addr.parse().unwrap(), Duration::from_secs(*ttl)))
+            .collect(),
+    }
+}
+
+fn of(names: &mut Names, now: Instant, address: &str) -> Vec<String> {
+    names.of(now, address.parse().unwrap()).iter().map(Name::to_string).collect()
+}
+
+const START: Instant = Instant::from_millis(1000);
+
+#[test]
+fn each_address_of_an_answer_has_each_of_its_names() {
+    let mut names = Names::default();
+    names.learn(
+        START,
+        &answer(&["www.example.org", "cdn.net"], &[("192.0.2.1", 9), ("fd00::1", 9)]),
+    );
+    for address in ["192.0.2.1", "fd00::1"] {
+        assert_eq!(of(&mut names, START, address), ["www.example.org", "cdn.net"]);
+    }
+    assert!(of(&mut names, START, "192.0.2.2").is_empty());
+}
+
+#[test]
+fn the_latest_name_comes_first_and_none_comes_twice() {
+    let mut names = Names::default();
+    names.learn(START, &answer(&["a.org"], &[("192.0.2.1", 9)]));
+    names.learn(START, &answer(&["b.org"], &[("192.0.2.1", 9)]));
+    assert_eq!(of(&mut names, START, "192.0.2.1"), ["b.org", "a.org"]);
+    names.learn(START, &answer(&["a.org"], &[("192.0.2.1", 9)]));
+    assert_eq!(of(&mut names, START, "192.0.2.1"), ["a.org", "b.org"]);
+}
+
+#[test]
+fn a_name_outlives_its_time_by_the_grace_and_lasts_for_the_least_time() {
+    let mut names = Names::default();
+    names.learn(START, &answer(&["short.org"], &[("192.0.2.1", 0)]));
+    names.learn(START, &answer(&["long.org"], &[("192.0.2.1", 3600)]));
+    let just = Duration::from_millis(1);
+    assert_eq!(of(&mut names, START + NAME_TIME - just, "192.0.2.1").len(), 2);
+    assert_eq!(of(&mut names, START + NAME_TIME, "192.0.2.1"), ["long.org"]);
+    let end = START + Duration::from_secs(3600) + NAME_GRACE;
+    assert_eq!(of(&mut names, end - just, "192.0.2.1"), ["long.org"]);
+    assert!(of(&mut names, end, "192.0.2.1").is_empty());
+    assert!(names.is_empty());
+}
+
+#[test]
+fn the_oldest_address_makes_way() {
+    let mut names = Names::default();
+    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
+    let learn = |names: &mut Names, n| {
+        let addresses = vec![(address(n), Duration::from_secs(60))];
+        names.learn(START, &Resolved { names: vec!["x.org".parse().unwrap()], addresses });
+    };
+    for n in 0..NAMED_ADDRESSES {
+        learn(&mut names, n);
+    }
+    // Asked for again: no longer the oldest.
+    learn(&mut names, 0);
+    learn(&mut names, NAMED_ADDRESSES);
+    assert_eq!(names.len(), NAMED_ADDRESSES);
+    assert_eq!(names.of(START, address(0)).len(), 1);
+    assert_eq!(names.of(START, address(1)).len(), 0);
+    assert_eq!(names.of(START, address(2)).len(), 1);
+}
+
+#[test]
+fn the_names_of_an_address_have_a_limit() {
+    let mut names = Names::default();
+    for n in 0..2 * NAMES_OF_ADDRESS {
+        names.learn(START, &answer(&[&format!("n{n}.org")], &[("192.0.2.1", 60)]));
+    }
+    let all = of(&mut names, START, "192.0.2.1");
+    assert_eq!(all.len(), NAMES_OF_ADDRESS);
+    assert_eq!(all[0], format!("n{}.org", 2 * NAMES_OF_ADDRESS - 1));
+}
+
+#[test]
+fn no_answer_is_believed_for_longer_than_a_week() {
+    let mut names = Names::default();
+    names.learn(START, &answer(&["x.org"], &[("192.0.2.1", u64::from(u32::MAX))]));
+    let week = Duration::from_secs(7 * 86_400);
+    assert!(of(&mut names, START + week, "192.0.2.1").is_empty());
+}

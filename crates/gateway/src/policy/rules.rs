@@ -1,0 +1,405 @@
+//! Rules: pure decisions from addresses, ports, protocols and names. Read [`Rules::judge`] first.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use pagewire_stack::Cidr;
+
+use crate::ask::{Ask, Direction, Judge, Name, Protocol, Verdict};
+use crate::limits::RULES;
+
+/// What guests may reach. The order: what no guest reaches unless a rule names it (loopback,
+/// link-local and metadata addresses), denials, permissions; if there are permissions, they are
+/// all that is permitted.
+///
+/// ```
+/// use pagewire_gateway::Rules;
+///
+/// let rules = Rules::default()
+///     .allow("*.debian.org:443/tcp".parse()?)
+///     .allow("192.168.7.0/24".parse()?)
+///     .deny("192.168.7.1".parse()?);
+/// assert!(rules.resolves(&"deb.debian.org".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    allow: Vec<Rule>,
+    deny: Vec<Rule>,
+    /// Addresses that stand for others, such as the host's loopback address.
+    mapped: Vec<(IpAddr, IpAddr)>,
+    offline: bool,
+}
+
+impl Rules {
+    /// Forbids everything, names included.
+    pub fn offline() -> Self {
+        Self { offline: true, ..Self::default() }
+    }
+
+    /// Permits what the rule matches. From the first one on, nothing else is permitted.
+    #[must_use]
+    pub fn allow(mut self, rule: Rule) -> Self {
+        self.allow.push(rule);
+        self
+    }
+
+    /// Forbids what the rule matches, whatever is permitted.
+    #[must_use]
+    pub fn deny(mut self, rule: Rule) -> Self {
+        self.deny.push(rule);
+        self
+    }
+
+    /// Connections to `address` go to `to` instead, usually 127.0.0.1 of the gateway's machine,
+    /// which this alone permits. Rules are about `address`.
+    #[must_use]
+    pub fn map(mut self, address: IpAddr, to: IpAddr) -> Self {
+        self.mapped.push((address, to));
+        self
+    }
+
+    /// Checks the number of rules: each is looked at for each new connection.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn checked(self) -> Result<Self, RuleError> {
+        let given = self.allow.len() + self.deny.len() + self.mapped.len();
+        if given > RULES { Err(RuleError::TooMany { given }) } else { Ok(self) }
+    }
+
+    /// Whether some rule is about names.
+    pub(crate) fn has_names(&self) -> bool {
+        let named = |rule: &Rule| matches!(rule.what, Pattern::Name(_));
+        self.offline || self.allow.iter().chain(&self.deny).any(named)
+    }
+
+    /// The verdict. Rules are about what guests reach: what comes in by a published port is
+    /// permitted.
+    pub fn judge(&self, ask: &Ask) -> Verdict {
+        if self.offline {
+            return Verdict::Prohibit;
+        }
+        if ask.direction == Direction::In {
+            return Verdict::Allow;
+        }
+        let to = ask.to.ip();
+        if is_no_host(to) {
+            return Verdict::Prohibit;
+        }
+        let opened = |range: &Cidr| {
+            let named = self.allow.iter().any(|rule| rule.lies_in(range) && rule.matches(ask));
+            named || self.mapped.iter().any(|(_, target)| *target == to)
+        };
+        if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
+            return Verdict::Prohibit;
+        }
+        if self.deny.iter().any(|rule| rule.matches(ask)) {
+            return Verdict::Prohibit;
+        }
+        // What an address is mapped to was judged as that address.
+        let target = self.mapped.iter().any(|(_, target)| *target == to);
+        let allowed = |rule: &Rule| rule.matches(ask);
+        if !self.allow.is_empty() && !target && !self.allow.iter().any(allowed) {
+            return Verdict::Prohibit;
+        }
+        let mapped = self.mapped.iter().find(|(address, _)| *address == to);
+        let target = |(_, to): &(_, IpAddr)| Verdict::To(SocketAddr::new(*to, ask.to.port()));
+        mapped.map_or(Verdict::Allow, target)
+    }
+
+    /// Whether the name may be asked for: no denial of all its ports has it, and if permissions
+    /// are given and all of them are names, one has it.
+    pub fn resolves(&self, name: &Name) -> bool {
+        let has = |rule: &Rule| matches!(&rule.what, Pattern::Name(glob) if glob.matches(name));
+        let denied = |rule: &Rule| rule.is_of_all_ports() && has(rule);
+        let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
+        !self.offline
+            && !self.deny.iter().any(denied)
+            && (self.allow.is_empty() || !names_only || self.allow.iter().any(has))
+    }
+}
+
+impl Judge for Rules {
+    fn judge(&self, ask: &Ask) -> Option<Verdict> {
+        Some(self.judge(ask))
+    }
+
+    fn asks_for_ours(&self) -> bool {
+        self.allow.iter().chain(&self.deny).any(|rule| rule.what == Pattern::Host)
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> (IpAddr, u8) {
+    (IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix)
+}
+
+const fn v6(first: u16, second: u16, last: u16, prefix: u8) -> (IpAddr, u8) {
+    (IpAddr::V6(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, last)), prefix)
+}
+
+/// Out of reach unless a permission names a part of the range: the gateway's machine itself, and
+/// addresses at which clouds tell machines their secrets.
+static CLOSED: std::sync::LazyLock<Vec<Cidr>> = std::sync::LazyLock::new(|| {
+    let ranges = [
+        v4(127, 0, 0, 0, 8),
+        v4(169, 254, 0, 0, 16),
+        v6(0, 0, 1, 128),
+        v6(0xfe80, 0, 0, 10),
+        // Metadata of EC2 in IPv6.
+        v6(0xfd00, 0xec2, 0x254, 128),
+    ];
+    ranges.iter().filter_map(|(addr, prefix)| Cidr::new(*addr, *prefix).ok()).collect()
+});
+
+/// What no rule opens, because it is no host's address, or another way to write one. A kernel takes
+/// 0.0.0.0 for its loopback address.
+fn is_no_host(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(v4) => v4.octets()[0] == 0 || v4.octets()[0] >= 224,
+        // RFC 4291 sections 2.5.5.1 and 2.5.5.2: IPv4 addresses in IPv6 ones, `::` among them.
+        IpAddr::V6(v6) => v6.is_multicast() || (v6.to_ipv4().is_some() && !v6.is_loopback()),
+    }
+}
+
+/// What a rule is about, its ports and its protocol; written `WHAT[:PORTS][/PROTOCOL]`.
+///
+/// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
+/// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
+/// that the gateway's resolver gave the guest for it, and never an address written as such.
+/// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
+/// `PROTOCOL` is `tcp`, `udp` or `icmp`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it is about.
+    pub what: Pattern,
+    /// Ports of the destination; `None`: all.
+    pub ports: Option<Ports>,
+    /// The protocol; `None`: all.
+    pub protocol: Option<Protocol>,
+}
+
+/// Where a rule applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Destinations in a network.
+    Net(Cidr),
+    /// Destinations on the gateway's own machine.
+    Host,
+    /// Destinations whose address the guest has from our resolver by such a name.
+    Name(Glob),
+}
+
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+impl Rule {
+    /// Whether the rule is about this.
+    pub fn matches(&self, ask: &Ask) -> bool {
+        if self.protocol.is_some_and(|protocol| protocol != ask.protocol) {
+            return false;
+        }
+        let port = ask.to.port();
+        // An echo request has no port.
+        let has_port = |ports: Ports| {
+            ask.protocol != Protocol::Echo && ports.first <= port && port <= ports.last
+        };
+        if !self.ports.is_none_or(has_port) {
+            return false;
+        }
+        match &self.what {
+            Pattern::Net(net) => net.contains(ask.to.ip()),
+            Pattern::Host => ask.ours,
+            Pattern::Name(glob) => ask.names.iter().any(|name| glob.matches(name)),
+        }
+    }
+
+    fn is_of_all_ports(&self) -> bool {
+        self.ports.is_none() && self.protocol.is_none()
+    }
+
+    /// Whether it names a part of this range, and not a larger one that has the range in it.
+    fn lies_in(&self, range: &Cidr) -> bool {
+        match &self.what {
+            Pattern::Net(net) => net.prefix() >= range.prefix() && range.contains(net.addr()),
+            Pattern::Host | Pattern::Name(_) => false,
+        }
+    }
+}
+
+/// A name with `*` for any characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob(Box<str>);
+
+impl Glob {
+    /// Whether the whole name is so.
+    pub fn matches(&self, name: &Name) -> bool {
+        glob(self.0.as_bytes(), name.as_str().as_bytes())
+    }
+}
+
+/// Matches with one mark to go back to: the last `*`, which takes one more character each time.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut mark = None;
+    while let Some(byte) = text.get(t) {
+        match pattern.get(p) {
+            Some(b'*') => {
+                p += 1;
+                mark = Some((p, t));
+            }
+            Some(wanted) if wanted == byte => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((behind, taken)) = mark else { return false };
+                mark = Some((behind, taken + 1));
+                p = behind;
+                t = taken + 1;
+            }
+        }
+    }
+    pattern.iter().skip(p).all(|byte| *byte == b'*')
+}
+
+/// Why a text is no rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// Nothing in front of ports and protocol.
+    #[error(
+        "'{0}' is no rule: write an address, a network or a name, then [:PORTS][/tcp|udp|icmp]"
+    )]
+    Empty(String),
+    /// What is in front of the ports is neither.
+    #[error("'{0}' is neither an address, nor a network, nor a name")]
+    What(String),
+    /// The ports are no numbers, or the range is empty.
+    #[error("'{0}' is no port and no range of ports: write it as in 443 or 8000-8999")]
+    Ports(String),
+    /// Echo requests have no ports.
+    #[error("'{0}': icmp has no ports")]
+    EchoPorts(String),
+    /// More rules than are looked at for each connection.
+    #[error("{given} rules given, at most {RULES} are supported")]
+    TooMany {
+        /// How many.
+        given: usize,
+    },
+}
+
+impl FromStr for Ports {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let wrong = || RuleError::Ports(text.into());
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let first = first.parse().map_err(|_| wrong())?;
+        let last = last.parse().map_err(|_| wrong())?;
+        if first > last || last == 0 { Err(wrong()) } else { Ok(Self { first, last }) }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Echo];
+        let suffix = |protocol: Protocol| {
+            let rest = text.strip_suffix(word(protocol))?.strip_suffix('/')?;
+            Some((rest, protocol))
+        };
+        let (rest, protocol) = match protocols.into_iter().find_map(suffix) {
+            Some((rest, protocol)) => (rest, Some(protocol)),
+            None => (text, None),
+        };
+        let (what, ports) = parts(rest);
+        if what.is_empty() {
+            return Err(RuleError::Empty(text.into()));
+        }
+        let what = pattern(what).ok_or_else(|| RuleError::What(what.into()))?;
+        let ports = ports.map(str::parse).transpose()?;
+        if protocol == Some(Protocol::Echo) && ports.is_some() {
+            return Err(RuleError::EchoPorts(text.into()));
+        }
+        Ok(Self { what, ports, protocol })
+    }
+}
+
+/// What the rule is about, and its ports.
+fn parts(text: &str) -> (&str, Option<&str>) {
+    if let Some((inside, behind)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        // A prefix length may stand behind the brackets or inside.
+        return match behind.strip_prefix(':') {
+            Some(ports) => (inside, Some(ports)),
+            None if behind.is_empty() => (inside, None),
+            None => (text, None),
+        };
+    }
+    if text.parse::<IpAddr>().is_ok() {
+        return (text, None);
+    }
+    // Behind a prefix length, or behind an IPv4 address or a name, a colon is one of ports.
+    let from = text.find('/').unwrap_or(0);
+    let (front, behind) = text.split_at(from);
+    match behind.split_once(':') {
+        Some((rest, ports)) => {
+            (text.get(..front.len() + rest.len()).unwrap_or_default(), Some(ports))
+        }
+        None => (text, None),
+    }
+}
+
+/// A protocol's name in rules.
+const fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Echo => "icmp",
+    }
+}
+
+fn pattern(what: &str) -> Option<Pattern> {
+    if what == "host" {
+        return Some(Pattern::Host);
+    }
+    if let Ok(addr) = what.parse() {
+        return Some(Pattern::Net(Cidr::host(addr)));
+    }
+    if what.contains('/') {
+        return what.parse().ok().map(Pattern::Net);
+    }
+    let lower = what.to_ascii_lowercase();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.*".contains(c);
+    // An address with a mistake in it is no name.
+    let only_digits = !what.contains(|c: char| c.is_ascii_alphabetic() || c == '*');
+    let named = lower.chars().all(plain) && !only_digits;
+    named.then(|| Pattern::Name(Glob(lower.trim_end_matches('.').into())))
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            Pattern::Net(net) if net.addr().is_ipv6() && self.ports.is_some() => {
+                write!(f, "[{net}]")?
+            }
+            Pattern::Net(net) => write!(f, "{net}")?,
+            Pattern::Host => f.write_str("host")?,
+            Pattern::Name(Glob(glob)) => f.write_str(glob)?,
+        }
+        match self.ports {
+            Some(Ports { first, last }) if first == last => write!(f, ":{first}")?,
+            Some(Ports { first, last }) => write!(f, ":{first}-{last}")?,
+            None => {}
+        }
+        self.protocol.map_or(Ok(()), |protocol| write!(f, "/{}", word(protocol)))
+    }
+}

@@ -1,0 +1,257 @@
+//! Rules as text, and what they decide.
+
+use std::net::SocketAddr;
+
+use super::{Rule, RuleError, Rules};
+use crate::ask::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
+
+fn ask(protocol: Protocol, to: &str, names: &[&str]) -> Ask {
+    let from = "10.0.2.15:4000".parse().unwrap();
+    let names = names.iter().map(|name| name.parse().unwrap()).collect();
+    Ask { names, ..Ask::new(GuestId(1), protocol, from, to.parse().unwrap()) }
+}
+
+fn tcp(to: &str) -> Ask {
+    ask(Protocol::Tcp, to, &[])
+}
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn allow(rules: &[&str]) -> Rules {
+    rules.iter().fold(Rules::default(), |all, one| all.allow(rule(one)))
+}
+
+fn deny(rules: &[&str]) -> Rules {
+    rules.iter().fold(Rules::default(), |all, one| all.deny(rule(one)))
+}
+
+const NO: Verdict = Verdict::Prohibit;
+const YES: Verdict = Verdict::Allow;
+
+#[test]
+fn a_rule_means_what_it_says() {
+    for (text, to, protocol, matches) in [
+        ("10.0.0.0/8", "10.9.8.7:80", Protocol::Tcp, true),
+        ("10.0.0.0/8", "11.9.8.7:80", Protocol::Tcp, false),
+        ("10.0.0.0/8:53", "10.9.8.7:53", Protocol::Udp, true),
+        ("10.0.0.0/8:53", "10.9.8.7:54", Protocol::Udp, false),
+        ("10.0.0.0/8:53/udp", "10.9.8.7:53", Protocol::Tcp, false),
+        ("10.0.0.0/8/tcp", "10.9.8.7:53", Protocol::Tcp, true),
+        ("10.0.0.0/8:80-90", "10.9.8.7:80", Protocol::Tcp, true),
+        ("10.0.0.0/8:80-90", "10.9.8.7:90", Protocol::Tcp, true),
+        ("10.0.0.0/8:80-90", "10.9.8.7:91", Protocol::Tcp, false),
+        ("10.1.2.3", "10.1.2.3:1", Protocol::Tcp, true),
+        ("10.1.2.3:80/tcp", "10.1.2.3:80", Protocol::Tcp, true),
+        ("10.1.2.3", "10.1.2.4:1", Protocol::Tcp, false),
+        ("::/0:53", "[fd00::1]:53", Protocol::Udp, true),
+        ("::/0:53", "1.1.1.1:53", Protocol::Udp, false),
+        ("fd00::1", "[fd00::1]:53", Protocol::Udp, true),
+        ("[fd00::1]:53", "[fd00::1]:53", Protocol::Udp, true),
+        ("[fd00::1]:53", "[fd00::1]:54", Protocol::Udp, false),
+        ("[fd00::/64]:53", "[fd00::9]:53", Protocol::Udp, true),
+        ("fd00::/64", "[fd00:0:0:1::9]:53", Protocol::Udp, false),
+        ("8.8.8.8/icmp", "8.8.8.8:0", Protocol::Echo, true),
+        ("8.8.8.8", "8.8.8.8:0", Protocol::Echo, true),
+        ("8.8.8.8:0-9", "8.8.8.8:0", Protocol::Echo, false),
+        ("*.example.org", "10.1.2.3:1", Protocol::Tcp, false),
+    ] {
+        assert_eq!(rule(text).matches(&ask(protocol, to, &[])), matches, "{text} and {to}");
+    }
+}
+
+#[test]
+fn a_name_matches_what_our_resolver_called_the_destination() {
+    for (text, name, matches) in [
+        ("example.org", "example.org", true),
+        ("EXAMPLE.org.", "example.org", true),
+        ("example.org", "www.example.org", false),
+        ("*.example.org", "www.example.org", true),
+        ("*.example.org", "a.b.example.org", true),
+        ("*.example.org", "example.org", false),
+        ("*.example.org", "example.org.evil.net", false),
+        ("*.example.org", "badexample.org", false),
+        ("deb*.org", "debian.org", true),
+        ("*a*b*", "xxaxxbxx", true),
+        ("*a*b*", "xxbxxaxx", false),
+        ("*", "anything.at.all", true),
+    ] {
+        let ask = ask(Protocol::Tcp, "192.0.2.1:443", &["other.net", name]);
+        assert_eq!(rule(text).matches(&ask), matches, "{text} and {name}");
+    }
+    // Many stars take no exponential time.
+    let pattern = "*a".repeat(60);
+    let name = "b".repeat(60);
+    let asked = ask(Protocol::Tcp, "192.0.2.1:443", &[&name]);
+    assert!(!rule(&pattern).matches(&asked));
+}
+
+#[test]
+fn a_faulty_rule_says_what_is_wrong() {
+    for (text, error) in [
+        ("", RuleError::Empty("".into())),
+        (":53", RuleError::Empty(":53".into())),
+        ("/udp", RuleError::Empty("/udp".into())),
+        ("10.0.0.0/33", RuleError::What("10.0.0.0/33".into())),
+        ("10.0.0/8", RuleError::What("10.0.0/8".into())),
+        ("10.0.0.256", RuleError::What("10.0.0.256".into())),
+        ("a b", RuleError::What("a b".into())),
+        ("1.2.3.4:x", RuleError::Ports("x".into())),
+        ("1.2.3.4:90-80", RuleError::Ports("90-80".into())),
+        ("1.2.3.4:70000", RuleError::Ports("70000".into())),
+        ("1.2.3.4:0", RuleError::Ports("0".into())),
+        ("1.2.3.4:5/icmp", RuleError::EchoPorts("1.2.3.4:5/icmp".into())),
+        ("1.2.3.4/sctp", RuleError::What("1.2.3.4/sctp".into())),
+    ] {
+        assert_eq!(text.parse::<Rule>(), Err(error), "{text}");
+    }
+}
+
+#[test]
+fn text_and_rule_round_trip() {
+    for text in [
+        "10.0.0.0/8",
+        "10.0.0.0/8:53/udp",
+        "1.2.3.4/32:80-90/tcp",
+        "[fd00::/64]:53",
+        "fd00::/64/icmp",
+        "*.example.org:443/tcp",
+        "host",
+        "host:22",
+    ] {
+        assert_eq!(rule(text).to_string(), text);
+        assert_eq!(rule(&rule(text).to_string()), rule(text));
+    }
+}
+
+#[test]
+fn without_rules_all_but_the_closed_addresses_is_open() {
+    let rules = Rules::default();
+    for to in ["1.1.1.1:53", "10.0.0.1:80", "192.168.1.1:22", "[2001:db8::1]:80", "[fd00::1]:1"] {
+        assert_eq!(rules.judge(&tcp(to)), YES, "{to}");
+    }
+    for to in [
+        "127.0.0.1:80",
+        "127.1.2.3:80",
+        "169.254.169.254:80",
+        "0.0.0.0:80",
+        "0.1.2.3:80",
+        "224.0.0.1:80",
+        "255.255.255.255:80",
+        "240.0.0.1:80",
+        "[::1]:80",
+        "[::]:80",
+        "[::ffff:127.0.0.1]:80",
+        "[::ffff:8.8.8.8]:80",
+        "[::127.0.0.1]:80",
+        "[fe80::1]:80",
+        "[fd00:ec2::254]:80",
+        "[ff02::1]:80",
+    ] {
+        assert_eq!(rules.judge(&tcp(to)), NO, "{to}");
+    }
+}
+
+#[test]
+fn only_a_rule_inside_a_closed_range_opens_it() {
+    let everything = allow(&["0.0.0.0/0", "::/0"]);
+    for to in ["127.0.0.1:80", "169.254.169.254:80", "[::1]:80", "[fe80::1]:80"] {
+        assert_eq!(everything.judge(&tcp(to)), NO, "{to}");
+    }
+    assert_eq!(everything.judge(&tcp("8.8.8.8:80")), YES);
+    let metadata = allow(&["169.254.169.254:80/tcp"]);
+    assert_eq!(metadata.judge(&tcp("169.254.169.254:80")), YES);
+    assert_eq!(metadata.judge(&tcp("169.254.169.254:81")), NO);
+    assert_eq!(metadata.judge(&tcp("169.254.169.253:80")), NO);
+    // A name that leads to the loopback address opens nothing.
+    let named = allow(&["*.example.org"]);
+    let trick = ask(Protocol::Tcp, "127.0.0.1:80", &["www.example.org"]);
+    assert_eq!(named.judge(&trick), NO);
+    // What no host has stays closed.
+    assert_eq!(allow(&["0.0.0.0"]).judge(&tcp("0.0.0.0:80")), NO);
+    assert_eq!(allow(&["::ffff:127.0.0.1"]).judge(&tcp("[::ffff:127.0.0.1]:80")), NO);
+}
+
+#[test]
+fn a_denial_wins_over_a_permission() {
+    let rules = allow(&["10.0.0.0/8"]).deny(rule("10.0.0.0/24:22"));
+    assert_eq!(rules.judge(&tcp("10.0.0.1:80")), YES);
+    assert_eq!(rules.judge(&tcp("10.0.0.1:22")), NO);
+    assert_eq!(rules.judge(&tcp("10.0.1.1:22")), YES);
+}
+
+#[test]
+fn with_permissions_all_else_is_forbidden() {
+    let rules = allow(&["*.example.org:443/tcp", "192.0.2.0/24"]);
+    let named = |to, names: &[&str]| rules.judge(&ask(Protocol::Tcp, to, names));
+    assert_eq!(named("198.51.100.1:443", &["www.example.org"]), YES);
+    assert_eq!(named("198.51.100.1:80", &["www.example.org"]), NO);
+    assert_eq!(named("198.51.100.1:443", &["www.example.net"]), NO);
+    assert_eq!(named("198.51.100.1:443", &[]), NO);
+    assert_eq!(named("192.0.2.1:9", &[]), YES);
+    assert_eq!(rules.judge(&ask(Protocol::Echo, "198.51.100.1:0", &["www.example.org"])), NO);
+    assert_eq!(rules.judge(&ask(Protocol::Echo, "192.0.2.1:0", &[])), YES);
+}
+
+#[test]
+fn the_word_host_stands_for_the_gateways_machine() {
+    let rules = deny(&["host"]);
+    assert!(rules.asks_for_ours());
+    assert!(!deny(&["10.0.0.0/8"]).asks_for_ours());
+    let mut there = tcp("192.168.1.5:22");
+    assert_eq!(rules.judge(&there), YES);
+    there.ours = true;
+    assert_eq!(rules.judge(&there), NO);
+}
+
+#[test]
+fn a_mapped_address_leads_to_the_loopback_address_and_nothing_else_does() {
+    let (gateway, loopback) = ("10.0.2.2".parse().unwrap(), "127.0.0.1".parse().unwrap());
+    let rules = deny(&["10.0.2.2:22"]).map(gateway, loopback);
+    let target: SocketAddr = "127.0.0.1:80".parse().unwrap();
+    assert_eq!(rules.judge(&tcp("10.0.2.2:80")), Verdict::To(target));
+    assert_eq!(rules.judge(&tcp("10.0.2.2:22")), NO);
+    // Judged again: it stands.
+    assert_eq!(rules.judge(&tcp("127.0.0.1:80")), YES);
+    assert_eq!(rules.judge(&tcp("127.0.0.2:80")), NO);
+    // With permissions, the mapped address is what they have to name.
+    let rules = allow(&["10.0.2.2:80"]).map(gateway, loopback);
+    assert_eq!(rules.judge(&tcp("10.0.2.2:80")), Verdict::To(target));
+    assert_eq!(rules.judge(&tcp("10.0.2.2:81")), NO);
+}
+
+#[test]
+fn what_comes_in_by_a_published_port_is_not_judged_by_rules() {
+    let rules = allow(&["192.0.2.0/24"]);
+    let ask = Ask { direction: Direction::In, ..tcp("10.0.2.15:80") };
+    assert_eq!(rules.judge(&ask), YES);
+    assert_eq!(Rules::offline().judge(&ask), NO);
+}
+
+#[test]
+fn a_name_is_resolved_if_it_could_lead_somewhere() {
+    let resolves = |rules: &Rules, name: &str| rules.resolves(&name.parse::<Name>().unwrap());
+    let all = Rules::default();
+    assert!(resolves(&all, "example.org"));
+    let denied = deny(&["*.evil.net", "evil.net", "half.net:80"]);
+    assert!(!resolves(&denied, "www.evil.net"));
+    assert!(!resolves(&denied, "EVIL.net."));
+    assert!(resolves(&denied, "half.net"));
+    assert!(resolves(&denied, "example.org"));
+    let named = allow(&["*.example.org:443"]);
+    assert!(resolves(&named, "www.example.org"));
+    assert!(!resolves(&named, "www.example.net"));
+    // An address may have any name.
+    let mixed = allow(&["*.example.org", "192.0.2.0/24"]);
+    assert!(resolves(&mixed, "www.example.net"));
+    assert!(!resolves(&Rules::offline(), "example.org"));
+}
+
+#[test]
+fn the_number_of_rules_has_a_limit() {
+    let many = |n: usize| (0..n).fold(Rules::default(), |all, _| all.deny(rule("10.0.0.1")));
+    assert!(many(crate::limits::RULES).checked().is_ok());
+    let error = many(crate::limits::RULES + 1).checked().unwrap_err();
+    assert!(error.to_string().contains("at most"), "{error}");
+}

@@ -1,0 +1,251 @@
+//! Published ports: sockets of this machine whose clients reach the guest.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
+
+use crate::ask::Protocol;
+use crate::limits::PUBLISHED_BACKLOG;
+
+/// What is published: `[HOSTADDRESS:]PORT[:GUESTPORT][/udp]`, where a port may be a range, or
+/// `PATH:GUESTPORT` for a Unix socket (a path has a slash).
+///
+/// ```
+/// use pagewire_gateway::Publish;
+/// for text in ["8080", "8080:80", "127.0.0.1:8080:80", "[::1]:53:5353/udp", "8000-8009:9000-9009"] {
+///     let publish: Publish = text.parse()?;
+///     assert_eq!(publish.to_string(), text);
+/// }
+/// let socket: Publish = "/run/guest.sock:80".parse()?;
+/// # Ok::<(), pagewire_gateway::PublishError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publish {
+    on: On,
+    /// The first port of the guest.
+    to: u16,
+    protocol: Protocol,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum On {
+    /// Ports of an address; `None`: of all addresses.
+    Ports {
+        address: Option<IpAddr>,
+        first: u16,
+        last: u16,
+    },
+    Unix(PathBuf),
+}
+
+/// The text does not say what to publish.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot publish '{text}': {why}; write it as in 8080:80, 127.0.0.1:8080:80, 5353:53/udp, \
+     8000-8009:9000-9009 or /run/guest.sock:80"
+)]
+pub struct PublishError {
+    text: String,
+    why: &'static str,
+}
+
+/// An open socket for clients, not served yet; see [`Publish::open`].
+#[derive(Debug)]
+pub struct OpenPort {
+    pub(crate) socket: OwnedFd,
+    /// The port of the guest.
+    pub(crate) port: u16,
+    pub(crate) protocol: Protocol,
+    /// The socket's own address, by which clients of an unnamed port find it.
+    pub(crate) local: Option<SocketAddr>,
+    /// It need not be served: others stand for it.
+    pub(crate) optional: bool,
+    pub(crate) path: Option<Unlink>,
+}
+
+impl OpenPort {
+    /// Its address; none for a Unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.local
+    }
+}
+
+/// Removes the path of a Unix socket when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Unlink(PathBuf);
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Publish {
+    /// Opens its sockets, before a guest serves them ([`Guest::serve`](crate::Guest::serve)):
+    /// several for a range, or for all addresses of both versions of IP. For processes that give up
+    /// their right to open them.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `PermissionDenied` and the like.
+    pub fn open(&self) -> io::Result<Vec<OpenPort>> {
+        let (address, first, last) = match &self.on {
+            On::Unix(path) => return Ok(vec![self.open_unix(path)?]),
+            On::Ports { address, first, last } => (*address, *first, *last),
+        };
+        let mut opened = Vec::new();
+        for port in first..=last {
+            let to = self.to + (port - first);
+            match address {
+                Some(address) => opened.push(self.open_port((address, port).into(), to)?),
+                None => {
+                    let first = self.open_port((Ipv4Addr::UNSPECIFIED, port).into(), to)?;
+                    let port = first.local.map_or(port, |local| local.port());
+                    opened.push(first);
+                    // A machine may lack this version.
+                    let second = self.open_port((Ipv6Addr::UNSPECIFIED, port).into(), to);
+                    opened.extend(second.ok().map(|second| OpenPort { optional: true, ..second }));
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    fn open_port(&self, on: SocketAddr, to: u16) -> io::Result<OpenPort> {
+        let family = if on.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (kind, protocol) = match self.protocol {
+            Protocol::Udp => (SocketType::DGRAM, ipproto::UDP),
+            _ => (SocketType::STREAM, ipproto::TCP),
+        };
+        let socket = socket_with(family, kind, flags, Some(protocol))?;
+        if on.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
+        if self.protocol == Protocol::Tcp {
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+        }
+        bind(&socket, &on)?;
+        if self.protocol == Protocol::Tcp {
+            listen(&socket, PUBLISHED_BACKLOG)?;
+        }
+        let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?).ok();
+        let (protocol, optional, path) = (self.protocol, false, None);
+        Ok(OpenPort { socket, port: to, protocol, local, optional, path })
+    }
+
+    fn open_unix(&self, path: &PathBuf) -> io::Result<OpenPort> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new(path)?;
+        if let Err(error) = bind(&socket, &address) {
+            // The socket of a process that is gone refuses; anything else stays.
+            let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            if connect(&probe, &address) != Err(rustix::io::Errno::CONNREFUSED) {
+                return Err(error.into());
+            }
+            std::fs::remove_file(path)?;
+            bind(&socket, &address)?;
+        }
+        listen(&socket, PUBLISHED_BACKLOG)?;
+        let (port, protocol, path) = (self.to, Protocol::Tcp, Some(Unlink(path.clone())));
+        Ok(OpenPort { socket, port, protocol, local: None, optional: false, path })
+    }
+}
+
+impl FromStr for Publish {
+    type Err = PublishError;
+
+    fn from_str(text: &str) -> Result<Self, PublishError> {
+        parse(text).map_err(|why| PublishError { text: text.to_owned(), why })
+    }
+}
+
+fn parse(text: &str) -> Result<Publish, &'static str> {
+    if text.contains('/') && !text.ends_with("/udp") && !text.ends_with("/tcp") {
+        let (path, port) = text.rsplit_once(':').ok_or("a path needs a port of the guest")?;
+        let to = one_port(port)?;
+        return Ok(Publish { on: On::Unix(path.into()), to, protocol: Protocol::Tcp });
+    }
+    let (text, protocol) = match text.rsplit_once('/') {
+        Some((rest, "udp")) => (rest, Protocol::Udp),
+        Some((rest, _)) => (rest, Protocol::Tcp),
+        None => (text, Protocol::Tcp),
+    };
+    let (address, ports) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, ports) = rest.split_once("]:").ok_or("no ']:' behind the address")?;
+            (Some(address), ports)
+        }
+        None => match text.split_once(':') {
+            Some((address, ports)) if address.contains('.') => (Some(address), ports),
+            _ => (None, text),
+        },
+    };
+    let address = address.map(|text| text.parse().map_err(|_| "that is no address")).transpose()?;
+    let (host, guest) = ports.split_once(':').unwrap_or((ports, ports));
+    let ((first, last), (to, end)) = (range(host)?, range(guest)?);
+    if end - to != last - first && end != to {
+        return Err("the two ranges differ in length");
+    }
+    if to.checked_add(last - first).is_none() {
+        return Err("the guest's ports would end beyond 65535");
+    }
+    if to == 0 {
+        return Err("the guest's port cannot be 0");
+    }
+    Ok(Publish { on: On::Ports { address, first, last }, to, protocol })
+}
+
+fn range(text: &str) -> Result<(u16, u16), &'static str> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (one_port(first)?, one_port(last)?);
+    if first > last { Err("a range ends before it begins") } else { Ok((first, last)) }
+}
+
+fn one_port(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "a port is a number up to 65535")
+}
+
+impl fmt::Display for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ports = |f: &mut fmt::Formatter<'_>, first: u16, last: u16| match first == last {
+            true => write!(f, "{first}"),
+            false => write!(f, "{first}-{last}"),
+        };
+        match &self.on {
+            On::Unix(path) => write!(f, "{}:{}", path.display(), self.to)?,
+            On::Ports { address, first, last } => {
+                match address {
+                    Some(IpAddr::V4(v4)) => write!(f, "{v4}:")?,
+                    Some(IpAddr::V6(v6)) => write!(f, "[{v6}]:")?,
+                    None => {}
+                }
+                ports(f, *first, *last)?;
+                if self.to != *first {
+                    f.write_str(":")?;
+                    ports(f, self.to, self.to + (last - first))?;
+                }
+            }
+        }
+        if self.protocol == Protocol::Udp { f.write_str("/udp") } else { Ok(()) }
+    }
+}
+
+/// Whether a guest can answer to the client's own address.
+pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr) -> bool {
+    let local = match client {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
+    };
+    !local && client.is_ipv4() == guest.is_ipv4()
+}
+
+#[cfg(test)]
+#[path = "publish_tests.rs"]
+mod tests;

@@ -1,0 +1,53 @@
+//! A rate of events: so many a second on average, and a burst.
+
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+
+/// Grants events at a rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    /// Time between two events.
+    interval: Duration,
+    /// The time that an idle rate saves up: a burst of intervals.
+    most: Duration,
+    /// When the burst would be full if nothing was granted.
+    full_at: Instant,
+}
+
+impl Rate {
+    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, most: interval * burst.max(1), full_at: Instant::ZERO }
+    }
+
+    /// Grants an event, or says when there is the next.
+    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        let full_at = self.full_at.max(now) + self.interval;
+        if full_at.saturating_since(now) > self.most {
+            return Err(now + (full_at.saturating_since(now) - self.most));
+        }
+        self.full_at = full_at;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_granted_at_once_and_then_one_event_each_interval() {
+        let mut rate = Rate::new(10, 3);
+        let start = Instant::from_nanos(7);
+        for _ in 0..3 {
+            assert_eq!(rate.take(start), Ok(()));
+        }
+        let next = start + Duration::from_millis(100);
+        assert_eq!(rate.take(start), Err(next));
+        assert_eq!(rate.take(next), Ok(()));
+        assert!(rate.take(next).is_err());
+        let idle = next + Duration::from_secs(5);
+        assert_eq!((0..9).filter(|_| rate.take(idle).is_ok()).count(), 3);
+    }
+}

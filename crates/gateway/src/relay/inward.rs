@@ -1,0 +1,180 @@
+//! Clients of published ports: their connections are accepted by the kernel, and then opened to the
+//! guest, from the client's own address where that is possible.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{ConnectOptions, Error, Stack, TcpId};
+use rustix::event::epoll::EventFlags;
+use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
+
+use super::pair::{Pair, reset_on_drop};
+use super::{Flow, Relay};
+use crate::ask::{Ask, How, Protocol, Record};
+use crate::context::Judged;
+use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
+use crate::publish::{OpenPort, Unlink, can_be_kept};
+use crate::watch::{Kind, Token};
+
+/// A published port.
+pub(super) struct Published {
+    listener: OwnedFd,
+    serial: u32,
+    /// Where its connections go.
+    to: SocketAddr,
+    /// Clients may wait in its backlog.
+    waits: bool,
+    _path: Option<Unlink>,
+}
+
+impl Relay {
+    /// Publishes an open socket to the guest's address of its own version of IP, or to any.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` if the guest's address is not known; the system's.
+    pub(crate) fn publish(&mut self, now: Instant, opened: OpenPort) -> io::Result<()> {
+        let OpenPort { socket, port, protocol, local, optional, path } = opened;
+        let like = local.map(|local| local.ip());
+        // Datagrams keep their version of IP.
+        let fits = |ip: &IpAddr| like.is_none_or(|like| like.is_ipv4() == ip.is_ipv4());
+        let found = self.guest_address(like);
+        let to = match found.filter(|ip| protocol != Protocol::Udp || fits(ip)) {
+            Some(ip) => SocketAddr::new(ip, port),
+            None if optional && found.is_some() => return Ok(()),
+            None => {
+                let text = "the guest's address is not known: give it in the guest's settings";
+                return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
+            }
+        };
+        if protocol == Protocol::Udp {
+            return self.udp.publish(now, &mut self.context, socket, to);
+        }
+        let place = self.published.vacant_entry();
+        let at = place.key() as u32;
+        let serial = self.context.watch.add_source(&socket, Kind::Published, at)?;
+        place.insert(Published { listener: socket, serial, to, waits: true, _path: path });
+        Ok(())
+    }
+
+    /// The guest's address of the same version of IP, or another.
+    fn guest_address(&self, like: Option<IpAddr>) -> Option<IpAddr> {
+        let all = &self.setup.addresses;
+        let same = |ip: &&IpAddr| like.is_some_and(|like| like.is_ipv4() == ip.is_ipv4());
+        all.iter().find(same).or(all.first()).copied()
+    }
+
+    /// Clients have come to a published port.
+    pub(super) fn note_clients(&mut self, token: Token) {
+        if let Some(published) = self.published.get_mut(token.at as usize)
+            && published.serial == token.serial
+        {
+            published.waits = true;
+            self.accept_at = Some(Instant::ZERO);
+        }
+    }
+
+    /// Accepts clients, as far as there is room for their connections.
+    pub(super) fn accept(&mut self, now: Instant, stack: &mut Stack) {
+        if self.accept_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.accept_at = None;
+        let waiting = self.published.iter().filter(|(_, published)| published.waits);
+        let waiting: Vec<usize> = waiting.map(|(at, _)| at).collect();
+        for at in waiting {
+            for _ in 0..ACCEPT_BURST {
+                if !self.has_room_for_clients() {
+                    // They wait in the backlog.
+                    return self.accept_at = Some(now + DIAL_RETRY);
+                }
+                let Some(published) = self.published.get_mut(at) else { break };
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                match acceptfrom_with(&published.listener, flags) {
+                    Ok((socket, client)) => {
+                        let to = published.to;
+                        let client = client.and_then(|client| SocketAddr::try_from(client).ok());
+                        self.welcome(now, stack, socket, (client, to));
+                    }
+                    Err(rustix::io::Errno::AGAIN) => {
+                        published.waits = false;
+                        break;
+                    }
+                    // It was reset in the backlog.
+                    Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                    Err(_) => {
+                        self.context.counters.exhausted += 1;
+                        return self.accept_at = Some(now + DIAL_RETRY);
+                    }
+                }
+            }
+        }
+        if self.published.iter().any(|(_, published)| published.waits) {
+            self.accept_at = Some(Instant::ZERO);
+        }
+    }
+
+    /// Clients leave a part of the connections for the guest's own.
+    fn has_room_for_clients(&self) -> bool {
+        let all = self.setup.connections;
+        self.connections() < (all - all / CLIENTS_LEAVE).max(1) && self.may_open()
+    }
+
+    /// Connects a client with the guest; a client that may not, or cannot, is reset.
+    fn welcome(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        socket: OwnedFd,
+        (client, to): (Option<SocketAddr>, SocketAddr),
+    ) {
+        self.context.counters.clients += 1;
+        // What came in one segment leaves in one; a Unix socket has no segments.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
+        let Judged { flow, ask, to: verdict } = self.context.judge_client(Protocol::Tcp, from, to);
+        let Ok(to) = verdict else {
+            return reset_on_drop(&socket);
+        };
+        match connect(now, stack, client, to) {
+            Ok(tcp) => {
+                let mut pair = Pair::new(tcp, socket, (ask, from), now);
+                pair.flow = flow;
+                pair.note_host(EventFlags::empty());
+                match self.insert(Flow::Pair(pair)) {
+                    Ok(at) => self.joined(now, tcp, at),
+                    Err(_) => super::reset(now, stack, tcp),
+                }
+            }
+            Err(_) => {
+                reset_on_drop(&socket);
+                self.refuse_client(ask, flow);
+            }
+        }
+    }
+
+    fn refuse_client(&mut self, ask: Ask, flow: u64) {
+        self.context.counters.unreachable += 1;
+        let (bytes_out, bytes_in, duration) = (0, 0, Default::default());
+        let how = How::HostUnreachable;
+        self.context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+    }
+}
+
+/// Connects to the guest: from the client's address, or from the gateway's where the guest could not
+/// answer that, or has such a connection.
+fn connect(
+    now: Instant,
+    stack: &mut Stack,
+    client: Option<SocketAddr>,
+    to: SocketAddr,
+) -> Result<TcpId, Error> {
+    if let Some(client) = client.filter(|client| can_be_kept(client.ip(), to.ip())) {
+        let options = ConnectOptions { local: Some(client), ..ConnectOptions::default() };
+        if let Ok(tcp) = stack.connect(now, to, options) {
+            return Ok(tcp);
+        }
+    }
+    stack.connect(now, to, None)
+}

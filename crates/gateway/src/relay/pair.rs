@@ -1,0 +1,305 @@
+//! A connection of the guest and a socket of the kernel: what is known of both, and how they end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, KeepAlive, Readiness, Stack, TcpId, TcpOption};
+use rustix::event::epoll::EventFlags;
+use rustix::net::sockopt;
+
+use crate::ask::{Ask, How};
+use crate::counters::Counters;
+use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
+
+bitflags::bitflags! {
+    /// What a pair is ready for, and what of it is over. Readiness stays until a call finds none:
+    /// both sides report only that there is more of it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Flags: u16 {
+        /// The guest's connection may have data.
+        const GUEST_IN = 1 << 0;
+        /// It may have room.
+        const GUEST_OUT = 1 << 1;
+        /// Its handshake is complete.
+        const CONNECTED = 1 << 2;
+        /// It has failed, or ended before it was connected.
+        const GUEST_OVER = 1 << 3;
+        /// The kernel's socket may have data.
+        const HOST_IN = 1 << 4;
+        /// It may have room.
+        const HOST_OUT = 1 << 5;
+        /// Its stream has an end, perhaps behind data.
+        const HOST_ENDS = 1 << 6;
+        /// It has an urgent byte, perhaps behind data.
+        const HOST_URGENT = 1 << 7;
+        /// It has failed; a call says how.
+        const HOST_ERROR = 1 << 14;
+        /// It takes no more; what it has received is still passed on.
+        const HOST_BROKEN = 1 << 8;
+        /// The guest's stream was passed on with its end.
+        const OUT_ENDED = 1 << 9;
+        /// The far side's stream was passed on with its end.
+        const IN_ENDED = 1 << 10;
+        /// The next read of the guest's data skips the urgent byte.
+        const PASS_MARK = 1 << 11;
+        /// It is on the list of pairs to be worked on.
+        const LISTED = 1 << 12;
+        /// It has its keep-alive settings.
+        const SETTLED = 1 << 13;
+    }
+}
+
+/// A connection of the guest and the kernel's socket that it is joined with.
+pub(super) struct Pair {
+    pub(super) tcp: TcpId,
+    pub(super) socket: OwnedFd,
+    pub(super) flags: Flags,
+    /// Read from the guest, and not taken by the kernel's socket.
+    pub(super) urgent_out: Option<u8>,
+    /// Read from the kernel's socket, and not taken by the guest's connection.
+    pub(super) urgent_in: Option<u8>,
+    pub(super) bytes_out: u64,
+    pub(super) bytes_in: u64,
+    pub(super) flow: u64,
+    pub(super) ask: Ask,
+    /// The far side's address, as the kernel has it.
+    pub(super) peer: SocketAddr,
+    /// The first packet.
+    pub(super) began: Instant,
+    /// When a byte was last moved.
+    pub(super) active_at: Instant,
+    /// Why the kernel's socket is broken.
+    how: How,
+}
+
+/// What is to be done with a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing until something happens.
+    Wait,
+    /// It has more to move.
+    Again,
+    /// Both streams have ended.
+    Finished,
+    /// The guest's side is gone: the kernel's socket is to be reset.
+    ResetHost(How),
+    /// The far side is gone: the guest is to be reset, once it has what was received.
+    ResetGuest(How),
+}
+
+/// Which side of a connection is broken, and why.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Guest(Error),
+    Host(io::Error),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Guest(error)
+    }
+}
+
+impl Pair {
+    pub(super) fn new(tcp: TcpId, socket: OwnedFd, ends: (Ask, SocketAddr), now: Instant) -> Self {
+        let (ask, peer) = ends;
+        Self {
+            tcp,
+            socket,
+            flags: Flags::HOST_OUT | Flags::GUEST_IN | Flags::GUEST_OUT,
+            urgent_out: None,
+            urgent_in: None,
+            bytes_out: 0,
+            bytes_in: 0,
+            flow: 0,
+            ask,
+            peer,
+            began: now,
+            active_at: now,
+            how: How::PeerReset,
+        }
+    }
+
+    /// Notes what the guest's connection is ready for. `true`: it is connected from now on.
+    pub(super) fn note_guest(&mut self, ready: Readiness) -> bool {
+        let is_new = ready.contains(Readiness::CONNECTED) && !self.flags.contains(Flags::CONNECTED);
+        let closed = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
+        if ready.intersects(Readiness::FOR_READ | Readiness::URGENT) {
+            self.flags.insert(Flags::GUEST_IN);
+        }
+        if ready.intersects(Readiness::WRITABLE | Readiness::WRITE_CLOSED) {
+            self.flags.insert(Flags::GUEST_OUT);
+        }
+        if is_new {
+            self.flags.insert(Flags::CONNECTED);
+        }
+        if ready.contains(Readiness::ERROR)
+            || (ready.contains(closed) && !ready.contains(Readiness::CONNECTED))
+        {
+            self.flags.insert(Flags::GUEST_OVER);
+        }
+        is_new
+    }
+
+    /// Notes what the kernel's socket is ready for.
+    pub(super) fn note_host(&mut self, ready: EventFlags) {
+        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        if ready.intersects(EventFlags::IN | EventFlags::PRI | ends) {
+            self.flags.insert(Flags::HOST_IN);
+        }
+        if ready.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
+            self.flags.insert(Flags::HOST_OUT);
+        }
+        if ready.intersects(ends) {
+            self.flags.insert(Flags::HOST_ENDS);
+        }
+        if ready.contains(EventFlags::PRI) {
+            self.flags.insert(Flags::HOST_URGENT);
+        }
+        if ready.contains(EventFlags::ERR) {
+            self.flags.insert(Flags::HOST_ERROR);
+        }
+    }
+
+    /// Moves what can be moved, a burst at most in each direction.
+    pub(super) fn work(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        counters: &mut Counters,
+    ) -> Step {
+        if self.flags.contains(Flags::GUEST_OVER) {
+            return Step::ResetHost(self.guest_end(stack.take_error(self.tcp)));
+        }
+        if !self.flags.contains(Flags::CONNECTED) {
+            return Step::Wait;
+        }
+        // No read follows the end of the stream that would tell.
+        if self.flags.contains(Flags::HOST_ERROR | Flags::IN_ENDED)
+            && let Ok(Err(error)) = sockopt::socket_error(&self.socket)
+            && let Err(error) = self.note_broken(Broken::Host(error.into()))
+        {
+            return Step::ResetHost(self.guest_end(Some(error)));
+        }
+        let before = self.bytes_out + self.bytes_in;
+        let out = self.pump_out(now, stack, counters);
+        let out = out.or_else(|broken| self.note_broken(broken));
+        let pumped = out.and_then(|()| {
+            let done = self.pump_in(now, stack, counters);
+            done.or_else(|broken| self.end_in(broken))
+        });
+        if self.bytes_out + self.bytes_in > before {
+            self.active_at = now;
+        }
+        let ended = Flags::OUT_ENDED | Flags::IN_ENDED;
+        match pumped {
+            Err(error) => Step::ResetHost(self.guest_end(Some(error))),
+            Ok(()) if self.flags.contains(Flags::HOST_BROKEN | Flags::IN_ENDED) => {
+                Step::ResetGuest(self.how)
+            }
+            Ok(()) if self.flags.contains(ended) => Step::Finished,
+            Ok(()) if self.has_more() => Step::Again,
+            Ok(()) => Step::Wait,
+        }
+    }
+
+    /// Whether a pump stopped only because its burst was over.
+    fn has_more(&self) -> bool {
+        let out = Flags::GUEST_IN | Flags::HOST_OUT;
+        let inward = Flags::HOST_IN | Flags::GUEST_OUT;
+        (self.flags.contains(out) && !self.flags.contains(Flags::OUT_ENDED))
+            || (self.flags.contains(inward) && !self.flags.contains(Flags::IN_ENDED))
+    }
+
+    /// The kernel's socket takes no more. What it has received comes first, then the end.
+    fn note_broken(&mut self, broken: Broken) -> Result<(), Error> {
+        match broken {
+            Broken::Guest(error) => return Err(error),
+            Broken::Host(error) => {
+                self.how = how_of(&error);
+                // The socket is whole, and would never say that it has ended.
+                if matches!(self.how, How::Removed | How::Prohibited) {
+                    self.flags.insert(Flags::IN_ENDED);
+                }
+            }
+        }
+        self.flags.insert(Flags::HOST_BROKEN | Flags::HOST_IN | Flags::OUT_ENDED);
+        Ok(())
+    }
+
+    /// The kernel's socket gives no more, either.
+    fn end_in(&mut self, broken: Broken) -> Result<(), Error> {
+        if !self.flags.contains(Flags::HOST_BROKEN) {
+            self.note_broken(broken)?;
+        } else if let Broken::Guest(error) = broken {
+            return Err(error);
+        }
+        self.flags.insert(Flags::IN_ENDED);
+        Ok(())
+    }
+
+    /// How the guest's side ended.
+    fn guest_end(&self, error: Option<Error>) -> How {
+        match error {
+            Some(Error::ConnectionRefused) => How::Refused,
+            Some(Error::TimedOut) => How::GuestTimedOut,
+            Some(Error::HostUnreachable) => How::HostUnreachable,
+            Some(Error::NetworkDown | Error::NoSuchSocket) => How::Removed,
+            None if !self.flags.contains(Flags::CONNECTED) => How::GaveUp,
+            _ => How::GuestReset,
+        }
+    }
+
+    /// Gives an old connection its keep-alive settings. `true`: it has been idle for too long.
+    pub(super) fn look(&mut self, now: Instant, stack: &mut Stack, idle: Option<Duration>) -> bool {
+        if !self.flags.contains(Flags::SETTLED) && self.began + SETTLED <= now {
+            self.flags.insert(Flags::SETTLED);
+            self.settle(now, stack);
+        }
+        idle.is_some_and(|limit| self.active_at + limit <= now)
+    }
+
+    /// Silent peers of both sides are probed from now on.
+    fn settle(&self, now: Instant, stack: &mut Stack) {
+        let keepalive = KeepAlive {
+            idle: KEEPALIVE_IDLE,
+            interval: KEEPALIVE_INTERVAL,
+            probes: KEEPALIVE_PROBES,
+        };
+        if let Ok(mut tcp) = stack.tcp(self.tcp) {
+            let _ = tcp.set_option(now, TcpOption::KeepAlive(Some(keepalive)));
+        }
+        // A socket that is not TCP's has none of these.
+        let socket = &self.socket;
+        let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
+        let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES.into());
+        let _ = sockopt::set_socket_keepalive(socket, true);
+    }
+
+    /// Whether the guest has all that was received for it.
+    pub(super) fn is_delivered(tcp: TcpId, stack: &mut Stack) -> bool {
+        stack.tcp(tcp).map_or(true, |tcp| tcp.queued_send().0 == 0)
+    }
+}
+
+/// The far side's reset, for a kernel's socket that is dropped next.
+pub(super) fn reset_on_drop(socket: &OwnedFd) {
+    // For a socket that is not TCP's, the drop is all there is.
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}
+
+fn how_of(error: &io::Error) -> How {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::TimedOut => How::PeerTimedOut,
+        Kind::HostUnreachable => How::HostUnreachable,
+        Kind::NetworkUnreachable | Kind::NetworkDown => How::NetUnreachable,
+        Kind::PermissionDenied => How::Prohibited,
+        _ if error.raw_os_error() == Some(libc::EFAULT) => How::Removed,
+        _ => How::PeerReset,
+    }
+}

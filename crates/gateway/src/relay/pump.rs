@@ -1,0 +1,223 @@
+//! The two pumps of a connection: payload moves between the stack's queues and the kernel's socket
+//! with one copy each way, the kernel's.
+//!
+//! ```text
+//!            [receive queue] --lend, sendmsg--> [kernel's send queue]
+//!   guest                                                             far side
+//!            [send queue] <--readv, fill-- [kernel's receive queue]
+//! ```
+//!
+//! What one side has no room for stays where it is: the queue before it fills, its window closes,
+//! and the sender waits. The relay itself holds no payload but urgent bytes, one in each direction.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use pagewire_mem::{CopyReason, Instant};
+use pagewire_stack::{Error, Lend, RecvFlags, SendFlags, Stack};
+use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
+
+use super::pair::{Broken, Flags, Pair};
+use crate::counters::Counters;
+use crate::limits::RELAY_BURST;
+use crate::sys::{self, Written};
+
+impl Pair {
+    /// Moves up to [`RELAY_BURST`] bytes from the guest to the kernel's socket.
+    pub(super) fn pump_out(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        counters: &mut Counters,
+    ) -> Result<(), Broken> {
+        let mut moved = 0;
+        while moved < RELAY_BURST && self.can_pump_out() {
+            if self.urgent_out.is_some() {
+                self.send_urgent()?;
+                continue;
+            }
+            let flags = match self.flags.contains(Flags::PASS_MARK) {
+                true => RecvFlags::empty(),
+                false => RecvFlags::STOP_AT_URGENT,
+            };
+            let fd = self.socket.as_fd();
+            let mut written: Option<io::Result<Written>> = None;
+            let give = |parts: pagewire_stack::Parts<'_>| {
+                let done = written.insert(sys::write_parts(fd, parts));
+                done.as_ref().map_or(0, |written| written.bytes)
+            };
+            let lend = Lend { max: RELAY_BURST - moved, give };
+            let mut tcp = stack.tcp(self.tcp)?;
+            let taken = tcp.recv(now, lend, flags);
+            counters.writes += u64::from(written.is_some());
+            match taken {
+                Ok(0) => {
+                    // Fails only if the socket is broken, which reading tells.
+                    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+                    self.flags.insert(Flags::OUT_ENDED);
+                }
+                Ok(n) => {
+                    let dry = tcp.inq() == 0;
+                    let full = !matches!(written, Some(Ok(Written { all: true, .. })));
+                    self.flags.remove(Flags::PASS_MARK);
+                    self.flags.set(Flags::GUEST_IN, !dry);
+                    self.flags.set(Flags::HOST_OUT, !full);
+                    stack.ledger_mut().note(CopyReason::SocketTx, n);
+                    moved += n;
+                }
+                Err(Error::WouldBlock) => match written {
+                    None if tcp.at_urgent_mark() && !self.flags.contains(Flags::PASS_MARK) => {
+                        self.urgent_out = tcp.read_urgent(now, RecvFlags::empty()).ok();
+                        self.flags.insert(Flags::PASS_MARK);
+                    }
+                    None => self.flags.remove(Flags::GUEST_IN),
+                    Some(Ok(_)) => self.flags.remove(Flags::HOST_OUT),
+                    Some(Err(error)) => self.refuse_out(error)?,
+                },
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.bytes_out += moved as u64;
+        counters.bytes_out += moved as u64;
+        Ok(())
+    }
+
+    fn can_pump_out(&self) -> bool {
+        self.flags.contains(Flags::HOST_OUT)
+            && (self.flags.contains(Flags::GUEST_IN) || self.urgent_out.is_some())
+            && !self.flags.contains(Flags::OUT_ENDED)
+    }
+
+    /// The kernel's socket took nothing.
+    fn refuse_out(&mut self, error: io::Error) -> Result<(), Broken> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => self.flags.remove(Flags::HOST_OUT),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(Broken::Host(error)),
+        }
+        Ok(())
+    }
+
+    fn send_urgent(&mut self) -> Result<(), Broken> {
+        let Some(byte) = self.urgent_out else { return Ok(()) };
+        let flags = KernelSend::OOB | KernelSend::NOSIGNAL | KernelSend::DONTWAIT;
+        match rustix::net::send(&self.socket, &[byte], flags) {
+            Ok(_) => {
+                self.urgent_out = None;
+                self.bytes_out += 1;
+                Ok(())
+            }
+            Err(error) => self.refuse_out(error.into()),
+        }
+    }
+
+    /// Moves up to [`RELAY_BURST`] bytes from the kernel's socket to the guest.
+    pub(super) fn pump_in(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        counters: &mut Counters,
+    ) -> Result<(), Broken> {
+        let mut moved = 0;
+        while moved < RELAY_BURST && self.can_pump_in() {
+            if self.flags.contains(Flags::HOST_URGENT) && !self.pass_urgent_in(now, stack)? {
+                break;
+            }
+            let fd: BorrowedFd<'_> = self.socket.as_fd();
+            let (mut offered, mut got) = (0, Ok(0));
+            let filled = stack.tcp(self.tcp)?.fill(now, RELAY_BURST - moved, |spare| {
+                offered = spare.len();
+                got = sys::read_spare(fd, spare);
+                *got.as_ref().unwrap_or(&0)
+            });
+            counters.reads += u64::from(offered > 0);
+            match filled {
+                Ok(0) => self.read_nothing(now, stack, got)?,
+                Ok(n) => {
+                    // Less than there was room for: that was all, unless something follows that
+                    // ends a read early.
+                    let early = Flags::HOST_ENDS | Flags::HOST_URGENT;
+                    if n < offered && !self.flags.intersects(early) {
+                        self.flags.remove(Flags::HOST_IN);
+                    }
+                    stack.ledger_mut().note(CopyReason::SocketRx, n);
+                    moved += n;
+                }
+                Err(Error::WouldBlock | Error::NoBuffers) => self.flags.remove(Flags::GUEST_OUT),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.bytes_in += moved as u64;
+        counters.bytes_in += moved as u64;
+        Ok(())
+    }
+
+    fn can_pump_in(&self) -> bool {
+        self.flags.contains(Flags::HOST_IN | Flags::GUEST_OUT)
+            && !self.flags.contains(Flags::IN_ENDED)
+    }
+
+    /// The kernel's socket gave no byte: not now, or its stream has ended.
+    fn read_nothing(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        got: io::Result<usize>,
+    ) -> Result<(), Broken> {
+        match got {
+            Ok(_) if self.flags.contains(Flags::HOST_BROKEN) => {
+                self.flags.insert(Flags::IN_ENDED);
+            }
+            Ok(_) => {
+                stack.tcp(self.tcp)?.shutdown(now, Shutdown::Write)?;
+                self.flags.insert(Flags::IN_ENDED);
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => self.flags.remove(Flags::HOST_IN),
+                io::ErrorKind::Interrupted => {}
+                _ => return Err(Broken::Host(error)),
+            },
+        }
+        Ok(())
+    }
+
+    /// Passes an urgent byte of the far side on, if it is the next; `false`: there is no room.
+    fn pass_urgent_in(&mut self, now: Instant, stack: &mut Stack) -> Result<bool, Broken> {
+        if self.urgent_in.is_none() {
+            // Before the mark, reads end there.
+            if !sys::is_at_mark(self.socket.as_fd()).map_err(Broken::Host)? {
+                return Ok(true);
+            }
+            let mut byte = [0];
+            let flags = KernelRecv::OOB | KernelRecv::DONTWAIT;
+            match rustix::net::recv(&self.socket, &mut byte, flags) {
+                Ok((1, _)) => self.urgent_in = Some(byte[0]),
+                // Announced, and not there yet: another event follows.
+                Err(rustix::io::Errno::AGAIN) => {
+                    self.flags.remove(Flags::HOST_IN);
+                    return Ok(false);
+                }
+                // It was read before.
+                _ => {
+                    self.flags.remove(Flags::HOST_URGENT);
+                    return Ok(true);
+                }
+            }
+        }
+        let Some(byte) = self.urgent_in else { return Ok(true) };
+        match stack.tcp(self.tcp)?.send(now, &[byte], SendFlags::URGENT) {
+            Ok(_) => {
+                self.urgent_in = None;
+                self.bytes_in += 1;
+                self.flags.remove(Flags::HOST_URGENT);
+                Ok(true)
+            }
+            Err(Error::WouldBlock | Error::NoBuffers) => {
+                self.flags.remove(Flags::GUEST_OUT);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

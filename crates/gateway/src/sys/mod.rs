@@ -1,0 +1,103 @@
+//! System calls without a safe form: gathering writes and scattering reads. All of this crate's
+//! `unsafe` is here and in the file below.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod datagrams;
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use pagewire_mem::Spare;
+use pagewire_stack::Parts;
+use smallvec::SmallVec;
+
+use crate::limits::GATHER;
+
+/// Of `asm-generic/sockios.h`: whether the next byte is where urgent data ends.
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
+/// What a gathering write did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Bytes that the socket took.
+    pub(crate) bytes: usize,
+    /// It took all that it was offered, and may have room for more.
+    pub(crate) all: bool,
+}
+
+/// Writes fragments where they lie, as many bytes as the socket has room for. `WouldBlock`: none.
+/// Memory that a guest has taken away is `EFAULT`.
+pub(crate) fn write_parts(fd: BorrowedFd<'_>, parts: Parts<'_>) -> io::Result<Written> {
+    let mut pieces = Pieces::new();
+    let mut offered = 0;
+    for (frag, len) in parts.take(GATHER) {
+        let len = len.min(frag.len());
+        pieces.push(frag.as_ptr(), len);
+        offered += len;
+    }
+    let message = pieces.message();
+    // SAFETY: each piece is readable for its length while the call lasts, because the fragment is
+    // borrowed. It is handed to the kernel as an address; no reference is formed over bytes that
+    // others may change. The kernel writes to none of them.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    check(n).map(|bytes| Written { bytes, all: bytes == offered })
+}
+
+/// Reads into spare pages, as many bytes as there are and have room. `Ok(0)`: the stream has ended.
+pub(crate) fn read_spare(fd: BorrowedFd<'_>, spare: &mut Spare<'_>) -> io::Result<usize> {
+    let mut pieces = Pieces::new();
+    for (at, len) in spare.runs() {
+        pieces.push(at.as_ptr(), len);
+    }
+    // SAFETY: each piece is writable for its length while the call lasts: spare bytes are written
+    // only by the holder of `spare`, which is borrowed exclusively, and no fragment covers them yet.
+    let n = unsafe { libc::readv(fd.as_raw_fd(), pieces.as_ptr(), pieces.count() as c_int) };
+    check(n)
+}
+
+/// Whether the next byte to read is where urgent data ends.
+pub(crate) fn is_at_mark(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut at: c_int = 0;
+    // SAFETY: SIOCATMARK writes one `int`, which outlives the call.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCATMARK as _, &raw mut at) };
+    check(done as isize).map(|_| at != 0)
+}
+
+/// Addresses and lengths for one gathering or scattering call.
+struct Pieces(SmallVec<[libc::iovec; GATHER]>);
+
+impl Pieces {
+    fn new() -> Self {
+        Self(SmallVec::new())
+    }
+
+    fn push(&mut self, at: *const u8, len: usize) {
+        if len > 0 && self.0.len() < GATHER {
+            self.0.push(libc::iovec { iov_base: at.cast_mut().cast::<c_void>(), iov_len: len });
+        }
+    }
+
+    fn as_ptr(&self) -> *const libc::iovec {
+        self.0.as_ptr()
+    }
+
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A message of these pieces, valid while they are neither moved nor changed.
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all zeroes is a valid `msghdr`: null pointers and lengths of zero.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_iov = self.0.as_mut_ptr();
+        message.msg_iovlen = self.0.len() as _;
+        message
+    }
+}
+
+fn check(n: isize) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,214 @@
+//! One address and port of the guest that sends datagrams: a socket of the kernel, and where the
+//! guest has sent.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+
+use crate::ask::{Ask, How, Record};
+use crate::context::{Context, Judged};
+use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
+use crate::sys::datagrams::{self, Sending};
+
+/// The port of DNS.
+const DNS: u16 = 53;
+
+/// A socket for one address and port of the guest, whatever the destination: endpoint-independent
+/// mapping (RFC 4787 section 4.1, REQ-1).
+pub(super) struct Endpoint {
+    pub(super) guest: SocketAddr,
+    pub(super) socket: OwnedFd,
+    pub(super) serial: u32,
+    /// Where the guest has sent, the latest last.
+    peers: VecDeque<Peer>,
+    /// When the guest last sent, and when something was last passed to it.
+    sent_at: Instant,
+    heard_at: Option<Instant>,
+    /// It has only sent to port 53.
+    only_dns: bool,
+    /// Its port is published: it hears everybody, and stays.
+    published: bool,
+    dont_fragment: Option<bool>,
+    /// It is on the list of endpoints to be read.
+    pub(super) listed: bool,
+    /// Its error queue has entries.
+    pub(super) failed: bool,
+}
+
+/// A destination of an endpoint.
+pub(super) struct Peer {
+    flow: u64,
+    ask: Ask,
+    /// What the guest calls it.
+    asked: SocketAddr,
+    /// Where it is for this machine.
+    pub(super) at: SocketAddr,
+    began: Instant,
+    bytes_out: u64,
+    bytes_in: u64,
+}
+
+impl Endpoint {
+    /// An endpoint without peers, whose socket is watched as soon as it has a place.
+    pub(super) fn new(now: Instant, guest: SocketAddr) -> io::Result<Self> {
+        let family = if guest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        Self::with_socket(now, guest, socket)
+    }
+
+    /// An endpoint that hears everybody who sends to its socket, and stays.
+    pub(super) fn published(now: Instant, guest: SocketAddr, socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { published: true, only_dns: false, ..Self::with_socket(now, guest, socket)? })
+    }
+
+    fn with_socket(now: Instant, guest: SocketAddr, socket: OwnedFd) -> io::Result<Self> {
+        datagrams::queue_errors(socket.as_fd(), guest.is_ipv6())?;
+        datagrams::join_received(socket.as_fd());
+        Ok(Self {
+            guest,
+            socket,
+            serial: 0,
+            peers: VecDeque::new(),
+            sent_at: now,
+            heard_at: None,
+            only_dns: true,
+            published: false,
+            dont_fragment: None,
+            listed: false,
+            failed: false,
+        })
+    }
+
+    /// The peer that the guest calls so.
+    pub(super) fn peer(&mut self, asked: SocketAddr) -> Option<&mut Peer> {
+        let at = self.peers.iter().rposition(|peer| peer.asked == asked)?;
+        // The busiest stay near the end, where the search begins.
+        if at + 1 < self.peers.len() {
+            self.peers.swap(at, at + 1);
+            return self.peers.get_mut(at + 1);
+        }
+        self.peers.get_mut(at)
+    }
+
+    /// Adds a peer, by what the guest calls it and where it is; the first goes if there are too many
+    /// here, or `full` in all. Returns whether there is one more.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        judged: Judged,
+        (asked, at): (SocketAddr, SocketAddr),
+        full: bool,
+        context: &Context,
+    ) -> bool {
+        let before = self.peers.len();
+        if (full || before >= UDP_PEERS)
+            && let Some(first) = self.peers.pop_front()
+        {
+            first.close(now, How::Finished, context);
+        }
+        let Judged { flow, ask, .. } = judged;
+        context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
+        self.only_dns &= at.port() == DNS;
+        self.peers.push_back(Peer { flow, ask, asked, at, began: now, bytes_out: 0, bytes_in: 0 });
+        self.peers.len() > before
+    }
+
+    /// How many peers there are.
+    pub(super) fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Notes what was sent.
+    pub(super) fn note_sent(&mut self, now: Instant, asked: SocketAddr, bytes: usize) {
+        self.sent_at = now;
+        if let Some(peer) = self.peer(asked) {
+            peer.bytes_out += bytes as u64;
+        }
+    }
+
+    /// Whether its port is published.
+    pub(super) fn is_published(&self) -> bool {
+        self.published
+    }
+
+    /// Whether somebody new sends to a published port.
+    pub(super) fn is_new_client(&self, from: SocketAddr) -> bool {
+        self.published && !self.peers.iter().any(|peer| peer.at == from)
+    }
+
+    /// The source that the guest sees on a datagram from `from`, and notes it; `None`: the guest has
+    /// sent nothing to that address (RFC 4787 section 5, REQ-8: address-dependent filtering).
+    pub(super) fn source_of(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        bytes: usize,
+    ) -> Option<SocketAddr> {
+        let exact = |peer: &Peer| peer.at == from;
+        let near = |peer: &Peer| peer.at.ip() == from.ip();
+        let at = self.peers.iter().rposition(exact).or(self.peers.iter().rposition(near))?;
+        let peer = self.peers.get_mut(at)?;
+        peer.bytes_in += bytes as u64;
+        let asked = peer.asked;
+        let port = if peer.at == from { asked.port() } else { from.port() };
+        self.heard_at = Some(now);
+        Some(SocketAddr::new(asked.ip(), port))
+    }
+
+    /// What the guest calls the destination `at`.
+    pub(super) fn asked(&self, at: SocketAddr) -> Option<SocketAddr> {
+        self.peers.iter().rfind(|peer| peer.at == at).map(|peer| peer.asked)
+    }
+
+    /// Sends, after the socket's setting is as the packet's.
+    pub(super) fn send<'a>(
+        &mut self,
+        frags: impl Iterator<Item = &'a pagewire_mem::Frag>,
+        how: Sending,
+        dont_fragment: bool,
+    ) -> io::Result<usize> {
+        if self.dont_fragment != Some(dont_fragment) {
+            let v6 = self.guest.is_ipv6();
+            datagrams::set_dont_fragment(self.socket.as_fd(), v6, dont_fragment)?;
+            self.dont_fragment = Some(dont_fragment);
+        }
+        datagrams::send(self.socket.as_fd(), &[], frags, how)
+    }
+
+    /// How long nothing has passed.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        now.saturating_since(self.heard_at.map_or(self.sent_at, |heard| heard.max(self.sent_at)))
+    }
+
+    /// Whether it has been silent for its time. Data in both directions counts (RFC 4787 section
+    /// 4.3, REQ-6); errors end nothing (section 9, REQ-12).
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let answered = self.heard_at.is_some_and(|heard| heard >= self.sent_at);
+        let limit = if self.only_dns && answered { UDP_DNS } else { UDP_IDLE };
+        !self.published && self.silence(now) >= limit
+    }
+
+    /// Whether it may go to make room for another.
+    pub(super) fn may_go(&self, now: Instant) -> bool {
+        !self.published && self.silence(now) >= UDP_LEAST
+    }
+
+    /// Writes down how its flows ended.
+    pub(super) fn close(self, now: Instant, how: How, context: &Context) {
+        self.peers.into_iter().for_each(|peer| peer.close(now, how, context));
+    }
+}
+
+impl Peer {
+    fn close(self, now: Instant, how: How, context: &Context) {
+        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
+        let duration = now.saturating_since(began);
+        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+    }
+}

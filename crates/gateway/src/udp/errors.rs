@@ -1,0 +1,106 @@
+//! Errors about datagrams: what the network, or this machine, reports becomes the ICMP message that
+//! the guest would have got.
+
+use std::io;
+use std::net::IpAddr;
+
+use pagewire_stack::Unreachable;
+
+use crate::context::Denial;
+use crate::sys::datagrams::Reported;
+
+/// Of `linux/errqueue.h`.
+const LOCAL: u8 = 1;
+const ICMP: u8 = 2;
+const ICMP6: u8 = 3;
+
+/// What the guest is told about an entry of an error queue, and by whom; `None`: nothing. The guest
+/// calls the destination `asked`.
+pub(crate) fn meaning(reported: &Reported, asked: IpAddr) -> Option<(Unreachable, Option<IpAddr>)> {
+    let mtu = reported.info;
+    let what = match (reported.origin, reported.kind) {
+        (LOCAL, _) if reported.error == libc::EMSGSIZE => Unreachable::TooBig { mtu },
+        // RFC 792, RFC 1812 section 5.2.7.1.
+        (ICMP, (3, 4)) => Unreachable::TooBig { mtu },
+        (ICMP, (3, 0 | 6 | 11)) => Unreachable::Net,
+        (ICMP, (3, 1 | 5 | 7 | 8 | 12)) => Unreachable::Host,
+        (ICMP, (3, 2)) => Unreachable::Protocol,
+        (ICMP, (3, 3)) => Unreachable::Port,
+        (ICMP, (3, 9 | 10 | 13..=15)) => Unreachable::Prohibited,
+        (ICMP, (11, 0)) => Unreachable::TimeExceeded,
+        // RFC 4443 section 3.
+        (ICMP6, (1, 0)) => Unreachable::Net,
+        (ICMP6, (1, 1 | 5 | 6)) => Unreachable::Prohibited,
+        (ICMP6, (1, 2 | 3)) => Unreachable::Host,
+        (ICMP6, (1, 4)) => Unreachable::Port,
+        (ICMP6, (2, _)) => Unreachable::TooBig { mtu },
+        (ICMP6, (3, 0)) => Unreachable::TimeExceeded,
+        _ => return None,
+    };
+    let by = match reported.offender {
+        // The destination speaks for itself, by the name that the guest has for it.
+        Some(by) if by == reported.to.ip() => Some(asked),
+        // This machine is no router: the gateway speaks for it.
+        Some(by) if by.is_loopback() || reported.origin == LOCAL => None,
+        by => by,
+    };
+    Some((what, by))
+}
+
+/// What the guest is told when this machine cannot send; `None`: nothing.
+pub(crate) fn refusal(error: &io::Error, v6: bool) -> Option<Unreachable> {
+    match error.kind() {
+        // Linux looks for a source first: this machine has no address of that version.
+        io::ErrorKind::AddrNotAvailable if v6 => Some(Unreachable::Net),
+        _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Some(Unreachable::Net),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => Some(Unreachable::Net),
+        io::ErrorKind::HostUnreachable => Some(Unreachable::Host),
+        io::ErrorKind::PermissionDenied => Some(Unreachable::Prohibited),
+        _ => None,
+    }
+}
+
+/// What the guest is told about a verdict; `None`: nothing.
+pub(crate) fn denial(denial: Denial) -> Option<Unreachable> {
+    match denial {
+        Denial::Refuse => Some(Unreachable::Port),
+        Denial::Prohibit => Some(Unreachable::Prohibited),
+        Denial::Drop => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reported(origin: u8, kind: (u8, u8), by: &str) -> Reported {
+        Reported {
+            error: libc::EMSGSIZE,
+            origin,
+            kind,
+            info: 1400,
+            to: "192.0.2.9:53".parse().unwrap(),
+            offender: by.parse().ok(),
+            quoted: ([0; 8], 0),
+        }
+    }
+
+    #[test]
+    fn the_destination_speaks_by_the_name_that_the_guest_has_for_it() {
+        let asked = "203.0.113.1".parse().unwrap();
+        let about = |kind, by| meaning(&reported(ICMP, kind, by), asked);
+        assert_eq!(about((3, 3), "192.0.2.9"), Some((Unreachable::Port, Some(asked))));
+        let router = "198.51.100.1".parse().unwrap();
+        assert_eq!(about((11, 0), "198.51.100.1"), Some((Unreachable::TimeExceeded, Some(router))));
+        assert_eq!(about((3, 1), "127.0.0.1"), Some((Unreachable::Host, None)));
+        assert_eq!(about((12, 0), "192.0.2.9"), None);
+    }
+
+    #[test]
+    fn a_datagram_that_this_machine_finds_too_long_is_too_long_for_the_guest() {
+        let asked = "203.0.113.1".parse().unwrap();
+        let too_big = Unreachable::TooBig { mtu: 1400 };
+        assert_eq!(meaning(&reported(LOCAL, (0, 0), ""), asked), Some((too_big, None)));
+        assert_eq!(meaning(&reported(ICMP6, (2, 0), ""), asked), Some((too_big, None)));
+    }
+}

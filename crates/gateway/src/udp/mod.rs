@@ -1,0 +1,516 @@
+//! Datagrams: each address and port of the guest that sends some has one socket of the kernel, as a
+//! well-behaved address translator would have it (RFC 4787).
+//!
+//! Read [`Udp`] first, then `endpoint.rs` (a socket, its peers and its time) and `errors.rs`.
+
+mod endpoint;
+pub(crate) mod errors;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
+use pagewire_stack::{
+    Error, Flow, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, UdpTarget, Unreachable,
+};
+use rustix::event::epoll::EventFlags;
+use slab::Slab;
+
+use crate::ask::{How, Protocol};
+use crate::context::Context;
+use crate::limits::{
+    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_ENDPOINTS,
+    UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+};
+use crate::publish::can_be_kept;
+use crate::rate::Rate;
+use crate::sys::datagrams::{self, Sending};
+use crate::watch::{Kind, Token};
+use endpoint::Endpoint;
+
+/// The guest's datagrams.
+pub(crate) struct Udp {
+    /// Takes datagrams to every address.
+    socket: UdpId,
+    endpoints: Slab<Endpoint>,
+    by_guest: HashMap<SocketAddr, u32>,
+    /// Endpoints whose sockets may have datagrams; entries may be stale.
+    listed: VecDeque<u32>,
+    /// The guest's socket may have datagrams.
+    readable: bool,
+    /// Peers of all endpoints.
+    peers: usize,
+    /// New clients of published ports.
+    clients: Rate,
+    /// Before, no endpoint can make room for another.
+    evict_at: Instant,
+    /// No page was free: when to read again.
+    retry_at: Option<Instant>,
+    sweep_at: Option<Instant>,
+}
+
+/// What reading a socket of the kernel came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    /// There may be more.
+    More,
+    Dry,
+    /// The stack has no page to read into.
+    NoPages,
+    /// There is an error in its queue.
+    Failed,
+}
+
+impl Udp {
+    pub(crate) fn new(stack: &mut Stack, socket: UdpId) -> Result<Self, Error> {
+        let mut udp = stack.udp(socket)?;
+        udp.set_join(true);
+        Ok(Self {
+            socket,
+            endpoints: Slab::new(),
+            by_guest: HashMap::new(),
+            listed: VecDeque::new(),
+            readable: false,
+            peers: 0,
+            clients: Rate::new(UDP_CLIENTS_PER_SECOND, UDP_CLIENTS_BURST),
+            evict_at: Instant::ZERO,
+            retry_at: None,
+            sweep_at: None,
+        })
+    }
+
+    /// Whether events of this socket are for [`note_guest`](Self::note_guest).
+    pub(crate) fn owns(&self, socket: SocketId) -> bool {
+        self.socket == socket
+    }
+
+    /// The guest has sent something.
+    pub(crate) fn note_guest(&mut self) {
+        self.readable = true;
+    }
+
+    /// A socket of the kernel has something.
+    pub(crate) fn note_host(&mut self, token: Token, ready: EventFlags) {
+        if let Some(endpoint) = self.endpoints.get_mut(token.at as usize)
+            && endpoint.serial == token.serial
+        {
+            endpoint.failed |= ready.contains(EventFlags::ERR);
+            self.list(token.at);
+        }
+    }
+
+    fn list(&mut self, at: u32) {
+        if let Some(endpoint) = self.endpoints.get_mut(at as usize)
+            && !std::mem::replace(&mut endpoint.listed, true)
+        {
+            self.listed.push_back(at);
+        }
+    }
+
+    /// When [`turn`](Self::turn) is due without an event.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let waits = self.readable || (!self.listed.is_empty() && self.retry_at.is_none());
+        let now = waits.then_some(Instant::ZERO);
+        [now, self.retry_at, self.sweep_at].into_iter().flatten().min()
+    }
+
+    /// Passes datagrams in both directions, a burst at most.
+    pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, context: &mut Context) {
+        if self.readable {
+            self.send_all(now, stack, context);
+        }
+        if self.retry_at.is_none_or(|at| at <= now) {
+            self.retry_at = None;
+            let before = context.counters.bytes_in;
+            for _ in 0..self.listed.len() {
+                if context.counters.bytes_in - before >= TURN_BYTES as u64 {
+                    break;
+                }
+                let Some(at) = self.listed.pop_front() else { break };
+                self.receive(now, stack, context, at);
+            }
+        }
+        self.sweep(now, context);
+    }
+
+    /// From the guest to the network.
+    fn send_all(&mut self, now: Instant, stack: &mut Stack, context: &mut Context) {
+        for _ in 0..UDP_BURST {
+            let Ok(mut udp) = stack.udp(self.socket) else { return self.readable = false };
+            match udp.recv(Message(UDP_LONGEST), RecvFlags::empty()) {
+                Ok(message) => self.send(now, stack, context, &message),
+                Err(Error::WouldBlock | Error::NetworkDown) => return self.readable = false,
+                // An error of an earlier datagram, which is nobody's.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        context: &mut Context,
+        message: &UdpMessage,
+    ) {
+        let flow = Flow::udp(message.from, message.to);
+        if message.hop_limit <= 1 {
+            return tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+        }
+        let at = match self.route(now, context, message) {
+            Ok(at) => at,
+            Err(None) => return,
+            Err(Some(why)) => return tell(now, stack, &flow, (why, None)),
+        };
+        let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
+        let Some(to) = endpoint.peer(message.to).map(|peer| peer.at) else { return };
+        let hop_limit = Some(message.hop_limit - 1);
+        let mut send = |part: &FragVec, segment| {
+            let how = Sending { to, segment, hop_limit };
+            // A report about an earlier datagram fails a call, and is over with that.
+            let first = endpoint.send(part.iter(), how, message.dont_fragment);
+            first.or_else(|_| endpoint.send(part.iter(), how, message.dont_fragment))
+        };
+        let (mut sent, mut failed) = (0, None);
+        for (part, segment) in Parts::of(message) {
+            match (send(&part, segment), segment) {
+                (Ok(n), _) => sent += n,
+                (Err(error), None) => failed = Some(error),
+                // This kernel, or the path, takes none of several.
+                (Err(_), Some(size)) => {
+                    for (one, _) in Parts::apart(part, size) {
+                        match send(&one, None) {
+                            Ok(n) => sent += n,
+                            Err(error) => failed = Some(error),
+                        }
+                    }
+                }
+            }
+        }
+        endpoint.note_sent(now, message.to, sent);
+        stack.ledger_mut().note(CopyReason::SocketTx, sent);
+        context.counters.bytes_out += sent as u64;
+        let Some(error) = failed else {
+            context.counters.datagrams_out += count(sent, message.segment);
+            return;
+        };
+        context.counters.datagrams_lost += 1;
+        if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
+            tell(now, stack, &flow, (why, None));
+        }
+        // The queue knows more: how long a datagram may be on this path.
+        self.pass_errors(now, stack, context, at);
+    }
+
+    /// The endpoint of a datagram, whose peer is known then; what the guest is told if it may not
+    /// pass.
+    fn route(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        message: &UdpMessage,
+    ) -> Result<u32, Option<Unreachable>> {
+        let known = self.by_guest.get(&message.from).copied();
+        if let Some(at) = known
+            && let Some(endpoint) = self.endpoints.get_mut(at as usize)
+            && endpoint.peer(message.to).is_some()
+        {
+            return Ok(at);
+        }
+        let judged = context.judge(now, Protocol::Udp, message.from, message.to);
+        let to = judged.to.map_err(errors::denial)?;
+        if to.is_ipv4() != message.from.is_ipv4() {
+            return Err(Some(Unreachable::Net));
+        }
+        let at = match known {
+            Some(at) => at,
+            None => self.open(now, context, message.from)?,
+        };
+        if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
+            let full = self.peers >= UDP_PEERS_IN_ALL;
+            let more = endpoint.add(now, judged, (message.to, to), full, context);
+            self.peers += usize::from(more);
+        }
+        Ok(at)
+    }
+
+    /// Opens an endpoint; what the guest is told if there are too many, or cannot be any.
+    fn open(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        guest: SocketAddr,
+    ) -> Result<u32, Option<Unreachable>> {
+        let is_full = self.endpoints.len() >= UDP_ENDPOINTS
+            || self.endpoints.len() + context.descriptors >= context.share.of_one();
+        if is_full && !self.evict(now, context) {
+            context.counters.endpoints_refused += 1;
+            return Err(None);
+        }
+        let mut open = || -> io::Result<u32> {
+            let mut endpoint = Endpoint::new(now, guest)?;
+            let place = self.endpoints.vacant_entry();
+            let at = place.key() as u32;
+            endpoint.serial = context.watch.add_source(&endpoint.socket, Kind::Endpoint, at)?;
+            place.insert(endpoint);
+            Ok(at)
+        };
+        let at = open().map_err(|error| {
+            context.counters.exhausted += 1;
+            errors::refusal(&error, guest.is_ipv6())
+        })?;
+        self.by_guest.insert(guest, at);
+        self.sweep_at.get_or_insert(now + UDP_SWEEP);
+        context.counters.endpoints_opened += 1;
+        Ok(at)
+    }
+
+    /// Passes what comes to this socket on to the guest's address, and what that sends out by it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn publish(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        socket: OwnedFd,
+        guest: SocketAddr,
+    ) -> io::Result<()> {
+        if let Some(&before) = self.by_guest.get(&guest) {
+            if self.endpoints.get(before as usize).is_some_and(Endpoint::is_published) {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            self.close(now, context, before as usize, How::Finished);
+        }
+        let mut endpoint = Endpoint::published(now, guest, socket)?;
+        let place = self.endpoints.vacant_entry();
+        let at = place.key() as u32;
+        endpoint.serial = context.watch.add_source(&endpoint.socket, Kind::Endpoint, at)?;
+        place.insert(endpoint);
+        self.by_guest.insert(guest, at);
+        Ok(())
+    }
+
+    /// Closes endpoints that may make room for others; whether there were any.
+    fn evict(&mut self, now: Instant, context: &Context) -> bool {
+        // A flood must not make each datagram look at all endpoints.
+        if self.evict_at > now {
+            return false;
+        }
+        self.evict_at = now + UDP_SWEEP;
+        self.close_those(now, context, |endpoint| endpoint.may_go(now))
+    }
+
+    /// From the network to the guest.
+    fn receive(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
+        let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
+        endpoint.listed = false;
+        if std::mem::take(&mut endpoint.failed) {
+            self.pass_errors(now, stack, context, at);
+        }
+        let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
+        let mut read = Read::More;
+        for _ in 0..UDP_BURST {
+            let full = self.peers >= UDP_PEERS_IN_ALL;
+            let before = endpoint.peers();
+            let mut admit = || self.clients.take(now).is_ok().then_some(full);
+            read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
+            self.peers += endpoint.peers().saturating_sub(before);
+            if read != Read::More {
+                break;
+            }
+        }
+        match read {
+            Read::Dry => return,
+            Read::More => {}
+            Read::NoPages => self.retry_at = Some(now + UDP_RETRY),
+            // What failed is in the error queue.
+            Read::Failed => endpoint.failed = true,
+        }
+        self.list(at);
+    }
+
+    /// Tells the guest what the network has reported about an endpoint's datagrams.
+    fn pass_errors(&mut self, now: Instant, stack: &mut Stack, context: &mut Context, at: u32) {
+        let Some(endpoint) = self.endpoints.get(at as usize) else { return };
+        for _ in 0..UDP_BURST {
+            let Some(reported) = datagrams::take_error(endpoint.socket.as_fd()) else { return };
+            let Some(asked) = endpoint.asked(reported.to) else { continue };
+            let Some(why) = errors::meaning(&reported, asked.ip()) else { continue };
+            context.counters.errors_in += 1;
+            tell(now, stack, &Flow::udp(endpoint.guest, asked), why);
+        }
+    }
+
+    /// Closes endpoints that have been silent for their time.
+    fn sweep(&mut self, now: Instant, context: &Context) {
+        if self.sweep_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.close_those(now, context, |endpoint| endpoint.is_over(now));
+        self.sweep_at = (!self.endpoints.is_empty()).then_some(now + UDP_SWEEP);
+    }
+
+    fn close_those(
+        &mut self,
+        now: Instant,
+        context: &Context,
+        is_one: impl Fn(&Endpoint) -> bool,
+    ) -> bool {
+        let those = self.endpoints.iter().filter(|(_, endpoint)| is_one(endpoint));
+        let those: Vec<usize> = those.map(|(at, _)| at).collect();
+        for at in &those {
+            self.close(now, context, *at, How::Finished);
+        }
+        !those.is_empty()
+    }
+
+    fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
+        let Some(endpoint) = self.endpoints.try_remove(at) else { return };
+        self.by_guest.remove(&endpoint.guest);
+        self.peers = self.peers.saturating_sub(endpoint.peers());
+        endpoint.close(now, how, context);
+    }
+
+    /// Endpoints at the moment.
+    pub(crate) fn len(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Closes everything: the guest is removed.
+    pub(crate) fn end_all(&mut self, now: Instant, stack: &mut Stack, context: &Context) {
+        let all: Vec<usize> = self.endpoints.iter().map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.close(now, context, at, How::Removed));
+        stack.close(now, self.socket);
+        (self.retry_at, self.sweep_at, self.readable) = (None, None, false);
+    }
+}
+
+/// Passes on one datagram of a socket, or several of one size.
+fn receive_one(
+    now: Instant,
+    stack: &mut Stack,
+    (socket, endpoint): (UdpId, &mut Endpoint),
+    admit: &mut impl FnMut() -> Option<bool>,
+    context: &mut Context,
+) -> Read {
+    let Ok(mut udp) = stack.udp(socket) else { return Read::Dry };
+    let (mut got, mut is_known) = (None, false);
+    let filled = udp.fill(now, UDP_LONGEST, |spare| {
+        let result = got.insert(datagrams::receive(endpoint.socket.as_fd(), &mut [], spare));
+        let received = result.as_ref().ok().filter(|received| !received.cut)?;
+        if endpoint.is_new_client(received.from) {
+            // Beyond the rate of new clients they are strangers.
+            welcome(now, endpoint, received.from, admit()?, context);
+        }
+        let source = endpoint.source_of(now, received.from, received.len)?;
+        is_known = true;
+        let segment = Some(received.segment.unwrap_or(0));
+        let remote = Some(endpoint.guest);
+        let target = UdpTarget { remote, segment, source: Some(source), ..UdpTarget::default() };
+        Some((received.len, target))
+    });
+    let counters = &mut context.counters;
+    match (got, filled) {
+        (None, Err(Error::NoBuffers | Error::WouldBlock)) => Read::NoPages,
+        (None, _) => Read::Dry,
+        (Some(Err(error)), _) => match error.kind() {
+            io::ErrorKind::WouldBlock => Read::Dry,
+            io::ErrorKind::Interrupted => Read::More,
+            _ => Read::Failed,
+        },
+        (Some(Ok(_)), _) if !is_known => {
+            counters.datagrams_filtered += 1;
+            Read::More
+        }
+        (Some(Ok(received)), Ok(_)) => {
+            counters.bytes_in += received.len as u64;
+            counters.datagrams_in += count(received.len, received.segment);
+            stack.ledger_mut().note(CopyReason::SocketRx, received.len);
+            Read::More
+        }
+        (Some(Ok(_)), Err(_)) => {
+            counters.datagrams_lost += 1;
+            Read::More
+        }
+    }
+}
+
+/// A new client of a published port, unless rules forbid it.
+fn welcome(
+    now: Instant,
+    endpoint: &mut Endpoint,
+    client: SocketAddr,
+    full: bool,
+    context: &mut Context,
+) {
+    let judged = context.judge_client(Protocol::Udp, client, endpoint.guest);
+    let called = match can_be_kept(client.ip(), endpoint.guest.ip()) {
+        true => Some(client),
+        // The gateway's address stands for clients that the guest could not answer.
+        false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
+    };
+    if let (Ok(_), Some(called)) = (judged.to, called) {
+        endpoint.add(now, judged, (called, client), full, context);
+    }
+}
+
+/// How many datagrams so many bytes are.
+fn count(bytes: usize, segment: Option<u16>) -> u64 {
+    segment.filter(|&n| n > 0).map_or(1, |n| bytes.div_ceil(n.into())) as u64
+}
+
+/// Tells the guest that its datagram went nowhere.
+fn tell(now: Instant, stack: &mut Stack, about: &Flow, (why, by): (Unreachable, Option<IpAddr>)) {
+    // There is a limit on these messages, which counts those beyond.
+    let _ = stack.send_unreachable(now, about, why, by);
+}
+
+/// The messages to the kernel that a message of the guest makes: mostly one.
+struct Parts<'a> {
+    left: FragVec,
+    whole: Option<&'a UdpMessage>,
+    segment: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn of(message: &'a UdpMessage) -> Self {
+        let segment = message.segment.unwrap_or(0);
+        let bytes: usize = message.payload.iter().map(Frag::len).sum();
+        let fits = message.payload.len() < GATHER && bytes <= usize::from(segment) * UDP_SEGMENTS;
+        if segment > 0 && !fits {
+            return Self::apart(message.payload.clone(), segment);
+        }
+        Self { left: FragVec::new(), whole: Some(message), segment: segment.into() }
+    }
+
+    /// Each datagram by itself.
+    fn apart(payload: FragVec, segment: u16) -> Self {
+        Self { left: payload, whole: None, segment: segment.into() }
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = (FragVec, Option<u16>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(message) = self.whole.take() {
+            return Some((message.payload.clone(), message.segment));
+        }
+        // Rare: one datagram at a time.
+        let (mut part, mut missing) = (FragVec::new(), self.segment);
+        while missing > 0
+            && let Some(front) = self.left.first_mut()
+        {
+            let piece = front.split_to(missing);
+            missing -= piece.len();
+            if front.is_empty() {
+                self.left.remove(0);
+            }
+            part.push(piece);
+        }
+        (!part.is_empty()).then_some((part, None))
+    }
+}

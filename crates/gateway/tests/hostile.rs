@@ -1,0 +1,280 @@
+//! A guest that makes its frames by hand: whatever it sends, memory, descriptors and dials stay
+//! within named limits, and another guest goes on.
+
+mod support;
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Wall};
+
+use pagewire::device::PairEnd;
+use pagewire::mem::{CopyLedger, Instant, PacketBuf};
+use pagewire::{Device, Pair};
+use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Verdict, limits};
+use support::{eventually, pattern, server, to_loopback, world};
+
+/// A guest that is only a device.
+struct Attacker {
+    device: PairEnd,
+    outbox: VecDeque<PacketBuf>,
+    ledger: CopyLedger,
+}
+
+const ME: [u8; 4] = [10, 0, 2, 15];
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
+const GATEWAY: [u8; 6] = [0x02, 0x50, 0x57, 0, 0, 1];
+
+impl Attacker {
+    fn new(gateway: &Gateway) -> (Self, Guest) {
+        let (device, inner) = Pair::new(Default::default()).unwrap();
+        let config = GuestConfig::new().network("10.0.2.2/24").unwrap();
+        let guest = gateway.add(device, config).unwrap();
+        let (outbox, ledger) = (VecDeque::new(), CopyLedger::new());
+        let mut attacker = Self { device: inner, outbox, ledger };
+        attacker.send(arp());
+        (attacker, guest)
+    }
+
+    fn send(&mut self, frame: Vec<u8>) {
+        let mut packet = PacketBuf::for_rx();
+        packet.append(frame.len()).unwrap().copy_from_slice(&frame);
+        self.outbox.push_back(packet);
+        while !self.outbox.is_empty() {
+            self.device.transmit(Instant::ZERO, &mut self.outbox, &mut self.ledger).unwrap();
+        }
+    }
+
+    /// What the gateway has sent, headers only.
+    fn hear(&mut self) -> Vec<Vec<u8>> {
+        let mut inbox = VecDeque::new();
+        self.device.receive(Instant::ZERO, &mut inbox, 4096, &mut self.ledger).unwrap();
+        inbox.iter().map(|packet| packet.head().to_vec()).collect()
+    }
+}
+
+/// Tells the gateway who has our address.
+fn arp() -> Vec<u8> {
+    let mut frame = [[0xff; 6], MAC].concat();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend([&MAC[..], &ME, &[0; 6], &[10, 0, 2, 2]].concat());
+    frame
+}
+
+fn ipv4(from: [u8; 4], to: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = [&GATEWAY[..], &MAC, &[8, 0]].concat();
+    let len = (20 + payload.len()) as u16;
+    let mut header = vec![0x45, 0];
+    header.extend(len.to_be_bytes());
+    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
+    header.extend(from);
+    header.extend(to.octets());
+    let sum = sum_of(&header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(header);
+    frame.extend(payload);
+    frame
+}
+
+fn sum_of(bytes: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// A transport header's checksum, put at its place.
+fn finish(from: [u8; 4], to: Ipv4Addr, protocol: u8, mut segment: Vec<u8>, at: usize) -> Vec<u8> {
+    let mut pseudo = [&from[..], &to.octets(), &[0, protocol]].concat();
+    pseudo.extend((segment.len() as u16).to_be_bytes());
+    pseudo.extend(&segment);
+    let sum = sum_of(&pseudo);
+    segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    ipv4(from, to, protocol, &segment)
+}
+
+fn syn(from: [u8; 4], port: u16, to: Ipv4Addr, to_port: u16, seq: u32) -> Vec<u8> {
+    let mut segment = Vec::new();
+    segment.extend(port.to_be_bytes());
+    segment.extend(to_port.to_be_bytes());
+    segment.extend(seq.to_be_bytes());
+    segment.extend([0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
+    finish(from, to, 6, segment, 16)
+}
+
+fn datagram(port: u16, to: Ipv4Addr, to_port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut segment = Vec::new();
+    segment.extend(port.to_be_bytes());
+    segment.extend(to_port.to_be_bytes());
+    segment.extend((8 + payload.len() as u16).to_be_bytes());
+    segment.extend([0, 0]);
+    segment.extend(payload);
+    finish(ME, to, 17, segment, 6)
+}
+
+/// Never answers, and counts how often it is asked.
+#[derive(Clone, Default)]
+struct Silence(Arc<Mutex<(usize, Vec<OwnedFd>)>>);
+
+impl Dial for Silence {
+    fn dial(&self, _: SocketAddr, _: &Ask) -> io::Result<Dialled> {
+        let (near, far) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )?;
+        while rustix::io::write(&near, &[0; 65_536]).is_ok() {}
+        let mut state = self.0.lock().unwrap();
+        state.0 += 1;
+        state.1.push(far);
+        // Far ends of closed sockets are of no use.
+        let keep = state.1.len().saturating_sub(limits::DIALS);
+        state.1.drain(..keep);
+        Ok(Dialled { socket: near, connected: false })
+    }
+}
+
+/// Tests that count the process's descriptors run one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn allow_all(_: &Ask) -> Option<Verdict> {
+    Some(Verdict::Allow)
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A number for each `i` that looks like chance.
+fn scatter(i: u32) -> u32 {
+    i.wrapping_mul(2_654_435_761).rotate_left(15).wrapping_mul(2_246_822_519)
+}
+
+/// An address of a network for measurements (RFC 2544), which nobody has.
+fn anywhere(i: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0xc612_0000 | (scatter(i) & 0x1_ffff))
+}
+
+#[test]
+fn a_flood_of_syns_to_everywhere_holds_no_more_than_the_limits() {
+    let _alone = alone();
+    let silence = Silence::default();
+    let gateway = Gateway::builder().judge(allow_all).dialler(silence.clone()).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    let neighbour = world();
+    let (server, at) = server();
+    let begun = Wall::now();
+    for i in 0..100_000u32 {
+        let port = 1024 + (scatter(i) % 60_000) as u16;
+        attacker.send(syn(ME, port, anywhere(i), 80, scatter(!i)));
+        if i % 1000 == 0 {
+            attacker.hear();
+        }
+    }
+    // A neighbour connects and gets its data meanwhile and afterwards.
+    let mut inner = neighbour.inside.connect(at).unwrap();
+    let (mut outer, _) = server.accept().unwrap();
+    outer.write_all(&pattern(1 << 20)).unwrap();
+    inner.read_exact(&mut vec![0; 1 << 20]).unwrap();
+    eventually(|| guest.host().stats().links[0].device.rx_frames >= 100_000);
+    assert!(guest.connections() <= limits::DIALS);
+    // Each dial keeps its place for seconds: only then another gets it.
+    let rounds = 2 + begun.elapsed().as_secs() as usize;
+    let dials = silence.0.lock().unwrap().0;
+    assert!(dials <= limits::DIALS * rounds, "{dials} dials");
+    assert_eq!(guest.counters().opened, 0);
+}
+
+#[test]
+fn a_scan_of_all_ports_is_answered_and_leaves_nothing() {
+    let _alone = alone();
+    let gateway = Gateway::builder().judge(|_: &Ask| Some(Verdict::Refuse)).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    let before = descriptors();
+    let mut resets = 0;
+    for port in 1..=u16::MAX {
+        attacker.send(syn(ME, 4000, Ipv4Addr::new(198, 18, 0, 1), port, 7));
+        if port % 64 == 0 {
+            resets += attacker.hear().iter().filter(|f| f.get(47) == Some(&0x14)).count();
+        }
+    }
+    eventually(|| guest.counters().asked > 60_000);
+    assert_eq!(guest.connections(), 0);
+    assert!(descriptors() <= before + 2);
+    assert!(resets > 0);
+}
+
+#[test]
+fn forged_sources_reach_nobody() {
+    let _alone = alone();
+    let gateway = Gateway::builder().judge(allow_all).dialler(Silence::default()).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    for i in 0..1000u32 {
+        let from = Ipv4Addr::from_bits(0x0808_0000 | (scatter(i) & 0xffff)).octets();
+        attacker.send(syn(from, 4000, anywhere(i), 80, 7));
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames >= 1001);
+    assert_eq!(guest.counters().asked, 0);
+}
+
+#[test]
+fn datagrams_from_every_port_open_no_more_than_the_limit() {
+    let _alone = alone();
+    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = sink.local_addr().unwrap().port();
+    let gateway = Gateway::builder().judge(to_loopback).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    let before = descriptors();
+    for from in 1..=u16::MAX {
+        attacker.send(datagram(from, support::FAR, port, b"x"));
+        if from % 64 == 0 {
+            attacker.hear();
+            std::thread::yield_now();
+        }
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames >= 65_536);
+    eventually(|| guest.counters().endpoints_refused > 0);
+    let opened = guest.counters().endpoints_opened;
+    assert!(opened <= limits::UDP_ENDPOINTS as u64, "{opened}");
+    assert!(descriptors() <= before + limits::UDP_ENDPOINTS + 8);
+}
+
+#[test]
+fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
+    let _alone = alone();
+    let world = world();
+    let mut streams = Vec::new();
+    let (server, at) = server();
+    let data = pattern(1 << 20);
+    for _ in 0..40 {
+        let inner = world.inside.connect(at).unwrap();
+        let (outer, _) = server.accept().unwrap();
+        outer.set_nonblocking(true).unwrap();
+        streams.push((inner, outer));
+    }
+    // The guest reads nothing: far more than the gateway may hold is offered.
+    let end = Wall::now() + Duration::from_millis(500);
+    while Wall::now() < end {
+        for (_, outer) in &mut streams {
+            let _ = outer.write(&data);
+        }
+    }
+    let audit = world.guest.host().pool_audits()[0];
+    assert!(audit.total * pagewire::mem::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10), "{audit:?}");
+    // Another connection still passes as soon as one of them ends.
+    streams.truncate(20);
+    let (mut inner, mut outer) = (world.inside.connect(at).unwrap(), server.accept().unwrap().0);
+    outer.write_all(b"still here").unwrap();
+    inner.read_exact(&mut [0; 10]).unwrap();
+}

@@ -1,0 +1,199 @@
+//! Services with descriptors and work of their own, and a transparent link, in real time.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use pagewire::stack::{Answer, Event, ListenerId, Readiness, Stack, SynEvent};
+use pagewire::{Host, LinkId, Pair, SendFlags, Service, mem::Instant};
+use rustix::event::{EventfdFlags, eventfd};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn hosts() -> (Host, Host) {
+    let (left, right) = Pair::new(Default::default()).unwrap();
+    let gateway = Host::builder().device(left).address("10.0.0.1/24").transparent(true);
+    let guest = Host::builder().device(right).address("10.0.0.2/24").gateway("10.0.0.1");
+    (gateway.start().unwrap(), guest.start().unwrap())
+}
+
+/// Tells of each turn that it had without an event; asks for one while its descriptor is readable.
+struct Watcher {
+    fd: Arc<OwnedFd>,
+    told: Sender<u64>,
+    value: u64,
+}
+
+impl Service for Watcher {
+    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {
+        if self.value > 0 {
+            self.told.send(std::mem::take(&mut self.value)).unwrap();
+        }
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut bytes = [0; 8];
+        if rustix::io::read(&self.fd, &mut bytes).is_ok() {
+            self.value += u64::from_ne_bytes(bytes);
+        }
+        self.value > 0
+    }
+}
+
+fn watcher() -> (Watcher, Arc<OwnedFd>, Receiver<u64>) {
+    let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+    let (told, tells) = channel();
+    (Watcher { fd: Arc::clone(&fd), told, value: 0 }, fd, tells)
+}
+
+#[test]
+fn a_descriptor_of_a_service_wakes_the_sleeping_driver() {
+    let (host, _peer) = hosts();
+    let (service, fd, tells) = watcher();
+    host.attach(service);
+    for n in 1..=20_u64 {
+        rustix::io::write(&fd, &n.to_ne_bytes()).unwrap();
+        // A driver that slept for its longest time would take a second each.
+        assert_eq!(tells.recv_timeout(LONG), Ok(n));
+    }
+}
+
+#[test]
+fn a_host_without_a_driver_waits_for_the_descriptors_of_its_services() {
+    let (left, _right) = Pair::new(Default::default()).unwrap();
+    let host = Host::builder().device(left).address("10.0.0.1/24").manual().start().unwrap();
+    let (service, fd, tells) = watcher();
+    host.attach(service);
+    let writer = std::thread::spawn(move || rustix::io::write(&fd, &7u64.to_ne_bytes()).unwrap());
+    while tells.try_recv() != Ok(7) {
+        host.wait_turn(LONG);
+    }
+    writer.join().unwrap();
+}
+
+/// Gets work from another thread, without a descriptor.
+struct Worker(Receiver<u32>, Sender<u32>);
+
+impl Service for Worker {
+    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {
+        self.0.try_iter().for_each(|n| self.1.send(n).unwrap());
+    }
+
+    fn poll(&mut self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_waker_has_the_driver_ask_the_services() {
+    struct Sleepy(Worker);
+    impl Service for Sleepy {
+        fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+            self.0.turn(now, stack, events);
+        }
+        fn poll(&mut self) -> bool {
+            // Work that came between the last turn and now.
+            match self.0.0.try_recv() {
+                Ok(n) => {
+                    self.0.1.send(n).unwrap();
+                    true
+                }
+                Err(_) => false,
+            }
+        }
+    }
+    let (host, _peer) = hosts();
+    let ((work, works), (done, dones)) = (channel(), channel());
+    host.attach(Sleepy(Worker(works, done)));
+    let waker = host.waker();
+    let began = std::time::Instant::now();
+    for n in 0..20 {
+        work.send(n).unwrap();
+        waker.wake();
+        assert_eq!(dones.recv_timeout(LONG), Ok(n));
+    }
+    assert!(began.elapsed() < LONG);
+    drop(host);
+    waker.wake();
+}
+
+#[test]
+fn a_service_that_says_it_has_work_is_asked_again_at_once() {
+    let (host, _peer) = hosts();
+    let ((work, works), (done, dones)) = (channel(), channel());
+    host.attach(Worker(works, done));
+    for n in 0..1000 {
+        work.send(n).unwrap();
+        assert_eq!(dones.recv_timeout(LONG), Ok(n), "nobody wakes it, and it does not sleep");
+    }
+}
+
+/// Panics when it is polled.
+struct Broken(Arc<OwnedFd>);
+
+impl Service for Broken {
+    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {}
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn poll(&mut self) -> bool {
+        panic!("as asked");
+    }
+}
+
+#[test]
+fn a_service_that_panics_when_it_is_asked_is_over_and_the_host_goes_on() {
+    let (host, peer) = hosts();
+    let fd = Arc::new(eventfd(1, EventfdFlags::CLOEXEC).unwrap());
+    host.attach(Broken(fd));
+    let listener = host.listen("10.0.0.1:80").unwrap();
+    let mut stream = peer.connect("10.0.0.1:80").unwrap();
+    listener.accept().unwrap().0.send(b"works".to_vec()).unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    assert_eq!(host.stats().contained.services, 1);
+}
+
+/// Greets every connection in the name of the host that it was meant for.
+struct Greeter(ListenerId);
+
+impl Service for Greeter {
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        for event in events {
+            if event.socket == self.0 {
+                while let Some(event) = stack.listener(self.0).unwrap().poll_request() {
+                    let SynEvent::New(request) = event else { continue };
+                    let answer =
+                        if request.to.port() == 80 { Answer::Accept } else { Answer::Refuse };
+                    stack.listener(self.0).unwrap().answer(now, request.id, answer).unwrap();
+                }
+            } else if event.gained.contains(Readiness::CONNECTED) {
+                let name = stack.local_addr(event.socket).unwrap().to_string();
+                let mut tcp = stack.as_tcp(event.socket).unwrap();
+                tcp.send(now, name.as_bytes(), SendFlags::empty()).unwrap();
+                tcp.shutdown(now, std::net::Shutdown::Write).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_service_answers_for_every_address_of_a_transparent_link() {
+    let (gateway, guest) = hosts();
+    let listener = gateway.with_stack(|stack, _| stack.listen_every(LinkId::FIRST)).unwrap();
+    gateway.attach(Greeter(listener));
+    for to in ["192.0.2.1:80", "198.51.100.9:80", "10.0.0.1:80"] {
+        let mut text = String::new();
+        guest.connect(to).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, to);
+    }
+    let refused = guest.connect("192.0.2.1:81").map(drop).map_err(|e| e.kind());
+    assert_eq!(refused, Err(std::io::ErrorKind::ConnectionRefused));
+}

@@ -1,0 +1,131 @@
+//! A guest (A) whose default route leads to a gateway (B) with a transparent link.
+#![allow(dead_code, reason = "each program uses what it needs")]
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use pagewire_mem::{Instant, PacketBuf};
+use pagewire_stack::{
+    Answer, BindOptions, Cancel, LinkId, ListenerId, RequestId, StackConfig, SynEvent, SynRequest,
+    TcpId,
+};
+use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+
+use super::forge;
+use super::{B, Pair, capabilities, config};
+
+/// Somewhere in the world, by both versions.
+pub(crate) const FAR: [&str; 2] = ["192.0.2.1:80", "[2001:db8::1]:80"];
+
+pub(crate) fn guest() -> StackConfig {
+    let mut a = config(capabilities(1), 1);
+    a.gateways = vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+    a
+}
+
+pub(crate) fn gateway() -> StackConfig {
+    let mut b = config(capabilities(2), 2);
+    b.transparent = true;
+    b
+}
+
+/// A guest and its gateway, which know each other.
+pub(crate) fn pair() -> Pair {
+    let mut p = Pair::with(guest(), gateway());
+    greet(&mut p);
+    p
+}
+
+/// Has the two learn each other's link addresses, and nothing else.
+pub(crate) fn greet(p: &mut Pair) {
+    for (from, to) in [("10.0.0.1:9", "10.0.0.2:9"), ("[fd00::1]:9", "[fd00::2]:9")] {
+        let now = p.now;
+        let one = p.a.bind_udp(addr(from), BindOptions::default()).unwrap();
+        let other = p.b.bind_udp(addr(to), BindOptions::default()).unwrap();
+        p.a.udp(one).unwrap().send(now, b"hello", Some(addr(to))).unwrap();
+        p.run(Duration::from_millis(1));
+        p.b.udp(other).unwrap().send(p.now, b"hello", Some(addr(from))).unwrap();
+        p.run(Duration::from_millis(1));
+        p.a.close(p.now, one);
+        p.b.close(p.now, other);
+    }
+    p.events.clear();
+}
+
+/// Nothing is due at the gateway, once its neighbours are forgotten, and ever.
+pub(crate) fn assert_no_timer(p: &mut Pair) {
+    p.run(Duration::from_secs(2000));
+    assert_eq!(p.b.poll_timeout(), None, "a timer is left");
+}
+
+/// The same, with a listener for everything.
+pub(crate) fn asking() -> (Pair, ListenerId) {
+    let mut p = pair();
+    let listener = p.b.listen_every(LinkId::FIRST).unwrap();
+    (p, listener)
+}
+
+pub(crate) fn addr(s: &str) -> SocketAddr {
+    s.parse().unwrap()
+}
+
+/// All that the listener has to tell.
+pub(crate) fn events(p: &mut Pair, listener: ListenerId) -> Vec<SynEvent> {
+    let mut listener = p.b.listener(listener).unwrap();
+    std::iter::from_fn(|| listener.poll_request()).collect()
+}
+
+/// The only event, which is a new request.
+pub(crate) fn only_request(p: &mut Pair, listener: ListenerId) -> SynRequest {
+    match events(p, listener)[..] {
+        [SynEvent::New(request)] => request,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+/// The only event, which is the end of a request.
+pub(crate) fn only_end(p: &mut Pair, listener: ListenerId) -> (RequestId, Cancel) {
+    match events(p, listener)[..] {
+        [SynEvent::Cancelled(id, why)] => (id, why),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn answer(
+    p: &mut Pair,
+    listener: ListenerId,
+    id: RequestId,
+    answer: Answer,
+) -> Option<TcpId> {
+    let now = p.now;
+    p.b.listener(listener).unwrap().answer(now, id, answer).unwrap()
+}
+
+/// The guest's address.
+pub(crate) fn guest_at(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new([10, 0, 0, 1].into(), port)
+}
+
+pub(crate) fn far_v4() -> SocketAddrV4 {
+    "192.0.2.1:80".parse().unwrap()
+}
+
+/// A segment from the guest, as a program with raw sockets would send it.
+pub(crate) fn segment(port: u16, flags: Flags, seq: u32) -> PacketBuf {
+    let options = TcpOptions { mss: Some(1460), ..TcpOptions::default() };
+    let options = if flags.contains(Flags::SYN) { options } else { TcpOptions::default() };
+    let header =
+        TcpHeader { seq: Seq(seq), flags, window: 65_535, options, ..TcpHeader::default() };
+    forge::frame(2, guest_at(port), far_v4(), header)
+}
+
+pub(crate) fn syn(port: u16, seq: u32) -> PacketBuf {
+    segment(port, Flags::SYN, seq)
+}
+
+/// Lets virtual time pass to a moment, and hands a frame to the gateway.
+pub(crate) fn arrive(p: &mut Pair, at: Instant, frame: PacketBuf) {
+    p.run(at.saturating_since(p.now));
+    let now = p.now;
+    p.stack(B).handle_frame(now, frame);
+}
