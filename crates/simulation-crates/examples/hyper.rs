@@ -54,6 +54,7 @@ pub fn main() -> Result {
     let mut sim = Sim::builder().link(link).build();
     sim.host("server", server);
     sim.client("client", client());
-    println!("{}", sim.run()?);
+    let report = sim.run()?;
+    println!("{:?} of simulated time, digest {}", report.elapsed, report.digest);
     Ok(())
 }

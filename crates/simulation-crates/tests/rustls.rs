@@ -102,20 +102,3 @@ fn a_session_passes_over_a_network_that_loses_packets() {
         sim.run().unwrap();
     }
 }
-
-#[test]
-fn a_certificate_expires_in_simulated_time() {
-    let keys = certificate();
-    let mut sim = Sim::builder().limit(Duration::from_secs(100 * 86_400)).build();
-    let config = server_config(&keys);
-    sim.host("server", move || server(Arc::clone(&config)));
-    let config = client_config(&keys.0);
-    sim.client("client", async move {
-        client(Arc::clone(&config)).await?;
-        tokio::time::sleep(Duration::from_secs(60 * 86_400)).await;
-        let error = client(config).await.unwrap_err();
-        assert!(error.to_string().contains("xpired"), "{error}");
-        Ok(())
-    });
-    sim.run().unwrap();
-}

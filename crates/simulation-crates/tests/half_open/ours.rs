@@ -1,17 +1,18 @@
 use std::time::Duration;
 
 pub(crate) use pagewire_simulation::net;
-use pagewire_simulation::{Failure, FailureKind, Report, Sim};
+use pagewire_simulation::{Failure, FailureKind, Link, Report, Sim};
 
 #[path = "program.rs"]
 mod program;
 
-/// The server loses power at 50 ms, while it works, and is back at 1 s.
+/// The server loses power at 100 ms, while it works, and is back at 1 s.
 fn run(patience: Option<Duration>) -> Result<Report, Failure> {
-    let mut sim = Sim::builder().build();
+    let link = Link::new().latency(Duration::from_millis(20));
+    let mut sim = Sim::builder().link(link).build();
     sim.host("server", program::server);
     sim.client("client", program::client(patience));
-    sim.at(Duration::from_millis(50), |control| control.crash("server"));
+    sim.at(Duration::from_millis(100), |control| control.crash("server"));
     sim.at(Duration::from_secs(1), |control| control.bounce("server"));
     sim.run()
 }

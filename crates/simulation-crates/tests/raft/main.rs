@@ -1,8 +1,8 @@
 //! openraft on simulated hosts that lose power, and a network that is cut and loses packets. Its
 //! invariants hold for every seed: election safety, leader completeness, log matching, state machine
 //! safety; clients see registers that are linearizable, and the cluster works again in the end. Two
-//! bugs that are planted here are found: a vote that is not synced, and a leader that answers reads
-//! without asking whether it still leads.
+//! searches for planted bugs (a vote that is not synced, a leader that answers reads without asking
+//! whether it still leads) run with `--ignored`.
 //!
 //! `PAGEWIRE_SEEDS=1000` tries more seeds.
 
@@ -83,10 +83,11 @@ fn builder() -> pagewire_simulation::Builder {
 
 #[test]
 fn openraft_keeps_its_invariants() {
-    builder().check(0..20, |sim| scenario(sim, Bugs::default())).assert();
+    builder().check(0..5, |sim| scenario(sim, Bugs::default())).assert();
 }
 
 #[test]
+#[ignore = "searches up to 1,000 seeds: run it optimised, with --ignored"]
 fn a_leader_that_serves_stale_reads_is_found() {
     let bugs = Bugs { serves_stale_reads: true, ..Bugs::default() };
     let check = builder().check(0..1000, move |sim| scenario(sim, bugs));
@@ -95,6 +96,7 @@ fn a_leader_that_serves_stale_reads_is_found() {
 }
 
 #[test]
+#[ignore = "searches up to 1,000 seeds: run it optimised, with --ignored"]
 fn a_vote_that_is_not_synced_is_found() {
     let bugs = Bugs { forgets_votes: true, ..Bugs::default() };
     let check = builder().check(0..1000, move |sim| scenario(sim, bugs));

@@ -8,13 +8,15 @@ use std::time::Duration;
 use pagewire_simulation::net::TcpStream;
 use pagewire_simulation::{Control, Link, Result, Sim};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, RedisConnectionInfo};
+use redis::{AsyncCommands, AsyncConnectionConfig, RedisConnectionInfo};
 
 /// The redis client over our stream: it takes any `AsyncRead + AsyncWrite`.
 async fn connect() -> Result<MultiplexedConnection> {
     let stream = TcpStream::connect("server:6379").await?;
     let info = RedisConnectionInfo::default();
-    let (connection, driver) = MultiplexedConnection::new(&info, stream).await?;
+    let config = AsyncConnectionConfig::default();
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&info, stream, config).await?;
     tokio::spawn(driver);
     Ok(connection)
 }
