@@ -22,6 +22,9 @@ Examples:
   pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
+  pagewire bench requests --link tap    small requests over 1, 64 and 1,000 connections (root)
+  pagewire bench connections            connect, one request, close
+  pagewire bench crowd --link tap       1,000 clients that move a MiB each, all at once (root)
   pagewire bench stream --json          one object per line";
 
 /// `pagewire bench`
@@ -74,6 +77,23 @@ pub(crate) enum Bench {
     /// that passes or drops them, and written to a tap of the kernel (root).
     #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
+    /// Small requests and answers over connections that stay
+    ///
+    /// The server and the clients are one thread each, tokio programs that are the same for both
+    /// engines. Over a tap (root) the clients are the kernel's, as they are over veth beside it.
+    #[command(after_long_help = REQUESTS_EXAMPLES)]
+    Requests(RequestsOptions),
+    /// Connect, one request, close
+    ///
+    /// The programs are as those of `bench requests`; the server closes first.
+    #[command(after_long_help = CONNECTIONS_EXAMPLES)]
+    Connections(ConnectionsOptions),
+    /// Many clients that move some bytes each, all at once
+    ///
+    /// The server echoes what comes. The time is from the first connect to the last byte. Drops for
+    /// want of memory, retransmissions and memory are of both sides together.
+    #[command(after_long_help = CROWD_EXAMPLES)]
+    Crowd(CrowdOptions),
 }
 
 const STREAM_EXAMPLES: &str = "\
@@ -142,6 +162,29 @@ Examples:
       frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
   pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
       two lengths by two paths, longer rounds";
+
+const REQUESTS_EXAMPLES: &str = "\
+Examples:
+  pagewire bench requests
+      128 bytes each way over the pair link, beside kernel loopback
+  pagewire bench requests --link tap --connections 1,64,1000 --json
+      from clients of the kernel over a tap, beside veth; root
+  pagewire bench requests --link tap --pin
+      the server's side on one processor, the clients' on another";
+
+const CONNECTIONS_EXAMPLES: &str = "\
+Examples:
+  pagewire bench connections
+      64 clients side by side over the pair link, beside kernel loopback
+  pagewire bench connections --link tap --connections 1,64
+      from clients of the kernel over a tap, beside veth; root";
+
+const CROWD_EXAMPLES: &str = "\
+Examples:
+  pagewire bench crowd
+      1,000 clients of 1 MiB over the pair link, beside kernel loopback
+  pagewire bench crowd --link tap --connections 5000 --not-reading 50
+      half of them never read what comes back, over a tap, beside veth; root";
 
 /// Kinds of links of `pagewire bench stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -505,6 +548,84 @@ pub(crate) enum PortPath {
     HookDrop,
     /// Written to a tap of the kernel
     KernelTap,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RequestsOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Connections, each with one request under way; several numbers with commas
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1000", value_parser = clap::value_parser!(u32).range(1..=20_000), value_name = "N")]
+    pub(crate) connections: Vec<u32>,
+
+    /// Bytes of a request, and of an answer
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    pub(crate) size: u32,
+
+    /// Keep each side's threads on one processor, instead of leaving them to the kernel
+    #[arg(long)]
+    pub(crate) pin: bool,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectionsOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Clients side by side, each with one connection at a time; several numbers with commas
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
+    pub(crate) connections: Vec<u32>,
+
+    /// Bytes of a request, and of an answer
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    pub(crate) size: u32,
+
+    /// Keep each side's threads on one processor, instead of leaving them to the kernel
+    #[arg(long)]
+    pub(crate) pin: bool,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CrowdOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Clients
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// Bytes that each sends and has echoed: a number with K or M, 1 to 16M
+    #[arg(long, default_value = "1M", value_parser = send_size, value_name = "BYTES")]
+    pub(crate) size: u64,
+
+    /// Of a hundred clients, so many write and never read
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99), value_name = "PERCENT")]
+    pub(crate) not_reading: u8,
+
+    /// Keep each side's threads on one processor, instead of leaving them to the kernel
+    #[arg(long)]
+    pub(crate) pin: bool,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
 }
 
 /// The name of a value on the command line, which results use, too.
