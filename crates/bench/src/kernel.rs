@@ -198,7 +198,7 @@ pub(crate) fn send_zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize
     Ok(rustix::net::send(socket, bytes, zerocopy | SendFlags::NOSIGNAL)?)
 }
 
-fn set_cubic(socket: impl AsFd) {
+pub(crate) fn set_cubic(socket: impl AsFd) {
     if set_tcp_congestion(socket, "cubic").is_err() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {

@@ -11,6 +11,7 @@ mod hosts;
 mod hub;
 mod idle;
 mod kernel;
+mod load;
 mod machine;
 mod meter;
 mod options;
@@ -46,6 +47,9 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
         Bench::Port(options) => port::run(options),
+        Bench::Requests(options) => load::requests::run(options),
+        Bench::Connections(options) => load::connections::run(options),
+        Bench::Crowd(options) => load::crowd::run(options),
         Bench::Gateway(options) => gateway::run(options),
         Bench::Sim(options) => sim::run(options),
     }

@@ -1,11 +1,15 @@
 //! Options of the measurements.
 
+mod load;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
 use crate::source::Reader;
+use load::{CONNECTIONS_EXAMPLES, CROWD_EXAMPLES, REQUESTS_EXAMPLES};
+pub(crate) use load::{ConnectionsOptions, CrowdOptions, RequestsOptions};
 
 /// What `pagewire bench --help` ends with.
 pub const EXAMPLES: &str = "\
@@ -22,6 +26,9 @@ Examples:
   pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
+  pagewire bench requests --link tap    small requests over 1, 64 and 1,000 connections (root)
+  pagewire bench connections            connect, one request, close
+  pagewire bench crowd --link tap       1,000 clients that move a MiB each, all at once (root)
   pagewire bench gateway --plot gateway.svg
                                         a guest's network, beside pasta and others (root)
   pagewire bench sim                    simulated programs, beside turmoil
@@ -77,6 +84,23 @@ pub(crate) enum Bench {
     /// that passes or drops them, and written to a tap of the kernel (root).
     #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
+    /// Small requests and answers over connections that stay
+    ///
+    /// The server and the clients are one thread each, tokio programs that are the same for both
+    /// engines. Over a tap (root) the clients are the kernel's, as they are over veth beside it.
+    #[command(after_long_help = REQUESTS_EXAMPLES)]
+    Requests(RequestsOptions),
+    /// Connect, one request, close
+    ///
+    /// The programs are as those of `bench requests`; the server closes first.
+    #[command(after_long_help = CONNECTIONS_EXAMPLES)]
+    Connections(ConnectionsOptions),
+    /// Many clients that move some bytes each, all at once
+    ///
+    /// The server echoes what comes. The time is from the first connect to the last byte. Drops for
+    /// want of memory, retransmissions and memory are of both sides together.
+    #[command(after_long_help = CROWD_EXAMPLES)]
+    Crowd(CrowdOptions),
     /// What a guest gets through `pagewire gateway`, beside other gateways; needs root
     ///
     /// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
@@ -656,7 +680,7 @@ pub(crate) struct SimOptions {
 
     /// Only this simulator
     #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) engine: Option<Engine>,
+    pub(crate) engine: Option<Simulator>,
 
     /// Rounds of each simulator, in turns, each in a process of its own; the median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), value_name = "N")]
@@ -688,7 +712,7 @@ pub(crate) enum Scenario {
 
 /// A simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
+pub(crate) enum Simulator {
     /// pagewire-simulation
     Pagewire,
     /// turmoil
@@ -696,7 +720,7 @@ pub(crate) enum Engine {
     Turmoil,
 }
 
-impl Engine {
+impl Simulator {
     pub(crate) fn all() -> &'static [Self] {
         Self::value_variants()
     }

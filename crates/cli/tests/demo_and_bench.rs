@@ -419,6 +419,110 @@ fn can_make_taps() -> bool {
     can(&[Need::Tap, Need::Program("ip")])
 }
 
+/// The lines of a measurement of requests, checked: each engine with each number of connections.
+fn bench_load(args: &[&str], rate: &str, connections: &[u64]) -> Vec<BTreeMap<String, Value>> {
+    let lines = bench(args);
+    for line in &lines {
+        let numbers = [
+            "connections",
+            "size",
+            "rounds",
+            rate,
+            &format!("min_{rate}"),
+            &format!("max_{rate}"),
+            "p50_us",
+            "p99_us",
+            "server_cpu_us_per_request",
+            "client_cpu_us_per_request",
+            "server_sleeps_per_request",
+            "client_sleeps_per_request",
+        ];
+        check_fields(line, &numbers, &["peer", "congestion"]);
+        let number = |name: &str| line[name].as_f64().expect("a number");
+        assert!(number(rate) > 0.0 && number("p50_us") > 0.0, "{line:?}");
+        assert!(number("p50_us") <= number("p99_us"), "{line:?}");
+    }
+    let who = |l: &BTreeMap<String, Value>| (l["connections"].clone(), l["engine"].clone());
+    let each = connections.iter().flat_map(|n| ["pagewire", "kernel"].map(|e| (n, e)));
+    let each: Vec<_> = each.map(|(n, e)| (Value::from(*n), Value::from(e))).collect();
+    assert_eq!(lines.iter().map(who).collect::<Vec<_>>(), each);
+    lines
+}
+
+#[test]
+fn bench_requests_prints_both_engines_for_each_number_of_connections() {
+    let args = ["requests", "--connections", "1,20", "--size", "300", "--seconds", "0.1"];
+    let lines = bench_load(&args, "requests_per_s", &[1, 20]);
+    for line in lines {
+        assert_eq!(line["size"], 300);
+        let links = [("pagewire", "pair"), ("kernel", "loopback")];
+        assert!(links.iter().any(|l| *l == (text_of(&line["engine"]), text_of(&line["link"]))));
+    }
+}
+
+#[test]
+fn bench_connections_opens_and_closes_one_for_each_request() {
+    let args = ["connections", "--connections", "4", "--seconds", "0.1"];
+    bench_load(&args, "connections_per_s", &[4]);
+}
+
+/// The lines of `bench crowd`, checked: both engines, with these fields.
+fn bench_crowd(args: &[&str]) -> Vec<BTreeMap<String, Value>> {
+    let lines = bench(&[&["crowd", "--connections", "20", "--size", "100K"], args].concat());
+    for line in &lines {
+        let numbers = [
+            "connections",
+            "not_reading",
+            "size",
+            "rounds",
+            "min_seconds",
+            "max_seconds",
+            "drops_for_memory",
+            "retransmissions",
+            "peak_memory_bytes",
+            "peak_process_bytes",
+            "peak_kernel_bytes",
+            "server_cpu_us_per_mib",
+            "client_cpu_us_per_mib",
+        ];
+        check_fields(line, &numbers, &["peer", "congestion"]);
+        assert!(line["drops_by_reason_all_rounds"].is_object(), "{line:?}");
+        assert_eq!((&line["connections"], &line["size"]), (&20.into(), &102_400.into()));
+        assert!(line["seconds"].as_f64() > Some(0.0), "{line:?}");
+    }
+    assert_eq!(lines.iter().map(|l| &l["engine"]).collect::<Vec<_>>(), ["pagewire", "kernel"]);
+    lines
+}
+
+#[test]
+fn bench_crowd_moves_every_byte_of_every_client_that_reads() {
+    for (more, reading) in [(&[][..], 20), (&["--not-reading", "50"], 10)] {
+        for line in bench_crowd(more) {
+            assert_eq!(line["not_reading"], 20 - reading);
+            assert_eq!(line["bytes"], 2 * reading * 102_400, "there and back: {line:?}");
+        }
+    }
+}
+
+#[test]
+fn with_root_the_measurements_of_load_have_the_same_clients_over_a_tap_and_over_veth() {
+    if !can_make_taps() {
+        return;
+    }
+    let tap = ["--link", "tap"];
+    let short = ["--connections", "8", "--seconds", "0.1"];
+    let requests = [&["requests"], &tap[..], &short].concat();
+    let connections = [&["connections"], &tap[..], &short].concat();
+    let mut lines = bench_load(&requests, "requests_per_s", &[8]);
+    lines.extend(bench_load(&connections, "connections_per_s", &[8]));
+    lines.extend(bench_crowd(&tap));
+    for line in lines {
+        assert_eq!(line["peer"], "kernel", "{line:?}");
+        let links = [("pagewire", "tap"), ("kernel", "veth")];
+        assert!(links.iter().any(|l| *l == (text_of(&line["engine"]), text_of(&line["link"]))));
+    }
+}
+
 #[test]
 fn with_root_bench_path_compares_both_directions_with_two_kernels_on_the_same_path() {
     if !can_make_taps() {

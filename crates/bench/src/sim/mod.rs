@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::failure::{Because, Failure, say};
 use crate::machine::Machine;
-use crate::options::{Engine, SimOptions};
+use crate::options::{Simulator, SimOptions};
 use crate::report::{Record, print, rounded};
 
 use scenarios::Figures;
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &SimOptions) -> Result<(), Failure> {
     }
     let engines = match &options.engine {
         Some(engine) => std::slice::from_ref(engine),
-        None => Engine::all(),
+        None => Simulator::all(),
     };
     let mut rounds = vec![Vec::new(); engines.len()];
     for _ in 0..options.rounds {
@@ -51,11 +51,11 @@ pub(crate) fn run(options: &SimOptions) -> Result<(), Failure> {
 }
 
 /// Measures in this process, and prints the figures for the one that asked.
-fn here(engine: Engine, options: &SimOptions) -> Result<(), Failure> {
+fn here(engine: Simulator, options: &SimOptions) -> Result<(), Failure> {
     let figures = match engine {
-        Engine::Pagewire => scenarios::pagewire(options)?,
+        Simulator::Pagewire => scenarios::pagewire(options)?,
         #[cfg(feature = "turmoil")]
-        Engine::Turmoil => scenarios::turmoil(options)?,
+        Simulator::Turmoil => scenarios::turmoil(options)?,
     };
     let Figures { wall, simulated, messages, events, digest } = figures;
     let record = Record::default()
@@ -70,7 +70,7 @@ fn here(engine: Engine, options: &SimOptions) -> Result<(), Failure> {
 }
 
 /// One round in a process of its own; `None`: it was given up.
-fn round(engine: Engine, options: &SimOptions) -> Result<Option<Value>, Failure> {
+fn round(engine: Simulator, options: &SimOptions) -> Result<Option<Value>, Failure> {
     let program = std::env::current_exe().because("our program's file")?;
     let mut child = Command::new(program)
         .args(["bench", "sim", "--here"])
@@ -107,7 +107,7 @@ fn round(engine: Engine, options: &SimOptions) -> Result<Option<Value>, Failure>
 }
 
 fn record(
-    engine: Engine,
+    engine: Simulator,
     options: &SimOptions,
     rounds: Vec<Option<Value>>,
     machine: &Machine,

@@ -1,0 +1,88 @@
+//! How much memory a round takes at its worst moment.
+
+use std::fs;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Bytes of memory, above what there was before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    /// Of this process: both programs, and Pagewire's stacks.
+    pub(super) process: u64,
+    /// Of all TCP sockets of the kernel.
+    pub(super) kernel: u64,
+}
+
+impl Memory {
+    pub(super) const fn all(&self) -> u64 {
+        self.process + self.kernel
+    }
+
+    fn now() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let resident = |text: &str| text.split(' ').nth(1)?.parse::<u64>().ok();
+        let sockets = |text: &str| {
+            let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: "))?;
+            tcp.split_once(" mem ")?.1.parse::<u64>().ok()
+        };
+        let bytes = |pages: Option<u64>| pages.unwrap_or(0) * rustix::param::page_size() as u64;
+        Self {
+            process: bytes(resident(&read("/proc/self/statm"))),
+            kernel: bytes(sockets(&read("/proc/net/sockstat"))),
+        }
+    }
+
+    fn above(self, base: Self) -> Self {
+        Self {
+            process: self.process.saturating_sub(base.process),
+            kernel: self.kernel.saturating_sub(base.kernel),
+        }
+    }
+}
+
+/// Runs a round, and returns the most memory that it took: both parts of one moment.
+pub(super) fn watched<T>(
+    round: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(T, Memory), Failure> {
+    let base = Memory::now();
+    let (over, is_over) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(move || {
+            let mut most = Memory::default();
+            while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let now = Memory::now().above(base);
+                if now.all() > most.all() {
+                    most = now;
+                }
+            }
+            most
+        });
+        let done = round();
+        drop(over);
+        let most = watching.join().unwrap_or_default();
+        Ok((done?, most))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_a_round_took_and_gave_back_is_seen() {
+        let len = 64 << 20;
+        let round = || {
+            let bytes = vec![1u8; len];
+            std::thread::sleep(20 * LOOK);
+            Ok(std::hint::black_box(bytes).len())
+        };
+        let (_, most) = watched(round).unwrap();
+        assert!(most.process >= len as u64, "{most:?}");
+        assert_eq!(most.all(), most.process + most.kernel);
+    }
+}
