@@ -738,7 +738,7 @@ macro_rules! named {
     )*};
 }
 
-named! { Scenario Engine }
+named! { Scenario Simulator }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

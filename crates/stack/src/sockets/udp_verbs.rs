@@ -1,6 +1,5 @@
 //! Opens datagram sockets, and their verbs but for sending, receiving and groups.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Instant;
