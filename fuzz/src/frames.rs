@@ -25,8 +25,9 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
 use pagewire_stack::{
-    BindOptions, Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig, ListenerId, RecvFlags,
-    SendFlags, SocketId, Stack, StackConfig, TcpId, TcpOption, UdpId,
+    Answer, BindOptions, DatagramKind, Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig,
+    LinkId, ListenerId, Message, RecvFlags, RequestId, SendFlags, SocketId, Stack, StackConfig,
+    SynEvent, TcpId, TcpOption, UdpId, UdpTarget, Unreachable,
 };
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
@@ -65,7 +66,22 @@ pub(crate) struct Depth {
 
 /// Runs one input; see the head of this file.
 pub(crate) fn stack_frames(data: &[u8]) -> Depth {
-    let mut run = Run::new();
+    run(Run::new(Purpose::Router), data)
+}
+
+/// The same with a transparent first link, whose sockets take whatever comes.
+pub(crate) fn gateway_frames(data: &[u8]) -> Depth {
+    run(Run::new(Purpose::Gateway), data)
+}
+
+/// What the stack is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Router,
+    Gateway,
+}
+
+fn run(mut run: Run, data: &[u8]) -> Depth {
     let mut rest = data;
     while let [control, a, b, tail @ ..] = rest {
         let link = usize::from(a >> 7);
@@ -97,6 +113,10 @@ struct Flow {
 }
 
 struct Run {
+    purpose: Purpose,
+    /// Of a gateway: requests that wait, and how many were answered.
+    waiting: Vec<RequestId>,
+    answers: usize,
     stack: Stack,
     now: Instant,
     listeners: Vec<ListenerId>,
@@ -117,7 +137,7 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Self {
+    fn new(purpose: Purpose) -> Self {
         let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|a| a.parse().expect("address"));
         let mut config = StackConfig::new(capabilities(), addresses.to_vec(), [7; 32]);
         config.pool_bytes = 1 << 20;
@@ -127,24 +147,24 @@ impl Run {
         config.receive_memory = 512 << 10;
         let addresses = ["10.0.1.1/24", "fd01::1/64"].map(|a| a.parse().expect("address"));
         config.links = vec![LinkConfig::new(second(), addresses.to_vec())];
-        config.ip_forwarding = true;
+        config.ip_forwarding = purpose == Purpose::Router;
+        config.transparent = purpose == Purpose::Gateway;
         let now = Instant::from_millis(1);
         let mut stack = Stack::new(now, config).expect("stack");
         let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
         stack.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
-        let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
-        let listener = stack.listen(any(80), 4).expect("listen");
-        let six = "[fd00::1]:80".parse().expect("address");
-        let six = stack.listen(six, 4).expect("listen");
-        let datagrams = stack.bind_udp(any(53), BindOptions::default()).expect("bind");
-        let datagrams_six = stack
-            .bind_udp("[fd00::1]:53".parse().expect("address"), BindOptions::default())
-            .expect("bind");
+        let (listeners, datagrams) = match purpose {
+            Purpose::Router => sockets(&mut stack),
+            Purpose::Gateway => sockets_for_all(&mut stack),
+        };
         let mut run = Self {
+            purpose,
+            waiting: Vec::new(),
+            answers: 0,
             stack,
             now,
-            listeners: vec![listener, six],
-            datagrams: [datagrams, datagrams_six],
+            listeners,
+            datagrams,
             streams: Vec::new(),
             connect_port: 0,
             flows: BTreeMap::new(),
@@ -311,8 +331,60 @@ impl Run {
         assert!(self.stack.socket_count() <= most, "more sockets than anybody asked for");
     }
 
+    /// Answers what comes for other hosts.
+    fn serve(&mut self) {
+        let (now, listener, stack) = (self.now, self.listeners[0], &mut self.stack);
+        while let Some(event) = stack.listener(listener).ok().and_then(|mut l| l.poll_request()) {
+            match event {
+                SynEvent::New(request) => self.waiting.push(request.id),
+                SynEvent::Cancelled(id, _) => {
+                    let at = self.waiting.iter().position(|&waiting| waiting == id);
+                    self.waiting.remove(at.expect("only what was shown and not answered ends"));
+                }
+                _ => {}
+            }
+        }
+        // Some wait for later.
+        while self.waiting.len() > self.answers % 3 {
+            let id = self.waiting.remove(0);
+            self.answers += 1;
+            let answer = match self.answers % 8 {
+                0 => Answer::Refuse,
+                1 => Answer::Unreachable(Unreachable::Host),
+                2 => Answer::Silence,
+                3 => Answer::Forget,
+                _ => Answer::Accept,
+            };
+            let Ok(mut listener) = stack.listener(listener) else { return self.waiting.clear() };
+            match listener.answer(now, id, answer) {
+                Ok(Some(id)) => {
+                    self.streams.push(id);
+                    self.depth.accepted += 1;
+                }
+                Ok(None) | Err(Error::AddressInUse | Error::WouldBlock) => {}
+                Err(Error::NetworkUnreachable | Error::NoBuffers) => {}
+                Err(error) => panic!("{answer:?}: {error}"),
+            }
+        }
+        for id in self.datagrams {
+            while let Ok(message) =
+                stack.udp(id).and_then(|mut udp| udp.recv(Message(1 << 16), RecvFlags::empty()))
+            {
+                self.depth.datagrams += 1;
+                let (remote, source) = (Some(message.from), Some(message.to));
+                let target = UdpTarget { remote, source, ..UdpTarget::default() };
+                let _ = stack.udp(id).and_then(|mut udp| udp.send(now, message.payload, target));
+                let about = pagewire_stack::Flow::udp(message.from, message.to);
+                let _ = stack.send_unreachable(now, &about, Unreachable::TimeExceeded, None);
+            }
+        }
+    }
+
     fn applications(&mut self) {
         while self.stack.poll_event().is_some() {}
+        if self.purpose == Purpose::Gateway {
+            self.serve();
+        }
         for &listener in &self.listeners {
             if let Ok((id, _)) =
                 self.stack.listener(listener).and_then(|mut listener| listener.accept())
@@ -393,6 +465,7 @@ impl Run {
             0x0800 => matches!(head[26..30], [10, 0, 0 | 1, 1]),
             _ => head[22] != 0xfd || head[36..38] == [0, 1],
         };
+        let ours = ours || self.purpose == Purpose::Gateway;
         if !ours || head.len() < at + 20 {
             return;
         }
@@ -410,6 +483,22 @@ impl Run {
             }
         });
     }
+}
+
+/// Sockets at ports.
+fn sockets(stack: &mut Stack) -> (Vec<ListenerId>, [UdpId; 2]) {
+    let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
+    let six = |port| SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 1], port));
+    let listeners = [any(80), six(80)].map(|at| stack.listen(at, 4).expect("listen"));
+    let bind = |at| stack.bind_udp(at, BindOptions::default()).expect("bind");
+    (listeners.to_vec(), [any(53), six(53)].map(bind))
+}
+
+/// Sockets for all that comes by the first link.
+fn sockets_for_all(stack: &mut Stack) -> (Vec<ListenerId>, [UdpId; 2]) {
+    let listener = stack.listen_every(LinkId::FIRST).expect("listen");
+    let bind = |kind| stack.bind_every(LinkId::FIRST, kind).expect("bind");
+    (vec![listener], [DatagramKind::Udp, DatagramKind::Echo].map(bind))
 }
 
 /// Makes a frame's numbers follow the stack's.

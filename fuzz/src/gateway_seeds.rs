@@ -56,3 +56,32 @@ pub(crate) fn guests() -> Vec<Vec<u8>> {
     all.push(both);
     all
 }
+
+/// Pieces of a stream, each behind its length; of no length: zeros.
+pub(crate) fn streams() -> Vec<Vec<u8>> {
+    let framed = |frame: &[u8]| [&(frame.len() as u32).to_be_bytes()[..], frame].concat();
+    let pieces = |stream: &[u8], size: usize| {
+        let piece = |piece: &[u8]| [&[piece.len() as u8][..], piece].concat();
+        stream.chunks(size).flat_map(piece).collect::<Vec<u8>>()
+    };
+    let (one, two) = (frame4(17, &udp(1, 53, b"question")), frame6(17, &udp(1, 53, b"x")));
+    let both = [framed(&one), framed(&two)].concat();
+    let mut all: Vec<_> = [1, 3, 60, 255].map(|size| pieces(&both, size)).to_vec();
+    for length in [0_u32, 13, 14, 1500, 4000, 65_553, 65_554, u32::MAX] {
+        let stream = [&both[..], &length.to_be_bytes()].concat();
+        all.push([pieces(&stream, 200), vec![0, 0, 4, 1, 2, 3, 4]].concat());
+    }
+    all
+}
+
+/// Datagrams, each behind its sender and its length.
+pub(crate) fn datagrams() -> Vec<Vec<u8>> {
+    let say = |who: u8, what: &[u8]| [&[who, what.len() as u8], what].concat();
+    let (hello, frame) = (&b"VFKT"[..], &frame4(17, &udp(1, 53, b"question"))[..]);
+    vec![
+        [say(0, hello), say(0, frame), say(1, frame), say(2, frame)].concat(),
+        [say(0, frame), say(2, hello), say(2, frame), say(1, hello), say(1, frame)].concat(),
+        [say(0, hello), say(1, hello), say(0, frame), say(1, frame), say(1, b"short")].concat(),
+        [say(0, hello), say(0, hello), say(0, b""), say(0, &[7; 255])].concat(),
+    ]
+}

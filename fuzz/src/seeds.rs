@@ -9,6 +9,7 @@ mod gateway_seeds;
 mod guests;
 mod packets;
 mod ring_seeds;
+mod text_seeds;
 
 use packets::*;
 
@@ -95,71 +96,14 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         add("tcp_header", name, vec![header[..20].to_vec(), header[..19].to_vec()]);
     }
     add("tap_frame", "frames", tap_frames());
-    add("frames_stream", "pieces", streams());
-    add("frames_datagram", "senders", datagrams());
+    add("frames_stream", "pieces", gateway_seeds::streams());
+    add("frames_datagram", "senders", gateway_seeds::datagrams());
     add("virtqueue", "guest", guests::virtqueues(&frame4(17, &udp(1, 53, b"question"))));
     add("vhost_messages", "front-end", guests::messages());
-    add(
-        "cidr",
-        "text",
-        texts(&[
-            "10.0.0.1/24",
-            "10.0.0.1/0",
-            "10.0.0.1/32",
-            "10.0.0.1/33",
-            "10.0.0.1",
-            "/24",
-            "fd00::1/64",
-            "fd00::1/128",
-            "fd00::1/129",
-            "::/0",
-            "::ffff:10.0.0.1/96",
-            "fe80::1%1/64",
-            "10.0.0.1/+8",
-            "10.0.0.1/ 8",
-            "256.0.0.1/8",
-            "10.0.0.1/8/8",
-            "10.0.0.1/99999999999",
-        ]),
-    );
-    add(
-        "fault_spec",
-        "text",
-        texts(&[
-            "loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,seed=7,limit=1000",
-            "on=tx,cut=yes",
-            "on=rx,cut=no",
-            "on=both",
-            "loss=100%",
-            "loss=100.0001%",
-            "loss=-1%",
-            "loss=0.00001%",
-            "loss=1%,loss=2%",
-            "delay=1s",
-            "delay=1us,jitter=1ns",
-            "delay=1h",
-            "delay=18446744073709551615s",
-            "rate=1bit",
-            "rate=18446744073709551615gbit",
-            "rate=0bit",
-            "rate=1.5mbit",
-            "limit=0",
-            "limit=18446744073709551616",
-            "seed=18446744073709551615",
-            "",
-            ",",
-            "loss",
-            "loss=",
-            "=1%",
-            "loss=1%,",
-            "loss=.5%",
-            "loss=1e3%",
-            "delay=0.1ms",
-            "rate=9kbit",
-        ]),
-    );
+    add("cidr", "text", text_seeds::cidrs());
+    add("fault_spec", "text", text_seeds::fault_specs());
     add("tcp_connection", "life", lives());
-    add("stack_frames", "talk", conversations());
+    let _ = ["stack_frames", "gateway_frames"].map(|to| add(to, "talk", conversations()));
     add("posix_calls", "program", calls::calls());
     add("dns_message", "exchange", gateway_seeds::exchanges());
     add("autoconf", "guest", gateway_seeds::guests());
@@ -749,35 +693,6 @@ fn lives() -> Vec<Vec<u8>> {
         all.push([&[0x0f, 0, 0][..], start, ack, &data(100), read, fin, &verb(2), ack].concat());
     }
     all
-}
-
-/// Pieces of a stream, each behind its length; of no length: zeros.
-fn streams() -> Vec<Vec<u8>> {
-    let framed = |frame: &[u8]| [&(frame.len() as u32).to_be_bytes()[..], frame].concat();
-    let pieces = |stream: &[u8], size: usize| {
-        let piece = |piece: &[u8]| [&[piece.len() as u8][..], piece].concat();
-        stream.chunks(size).flat_map(piece).collect::<Vec<u8>>()
-    };
-    let (one, two) = (frame4(17, &udp(1, 53, b"question")), frame6(17, &udp(1, 53, b"x")));
-    let both = [framed(&one), framed(&two)].concat();
-    let mut all: Vec<_> = [1, 3, 60, 255].map(|size| pieces(&both, size)).to_vec();
-    for length in [0_u32, 13, 14, 1500, 4000, 65_553, 65_554, u32::MAX] {
-        let stream = [&both[..], &length.to_be_bytes()].concat();
-        all.push([pieces(&stream, 200), vec![0, 0, 4, 1, 2, 3, 4]].concat());
-    }
-    all
-}
-
-/// Datagrams, each behind its sender and its length.
-fn datagrams() -> Vec<Vec<u8>> {
-    let say = |who: u8, what: &[u8]| [&[who, what.len() as u8], what].concat();
-    let (hello, frame) = (&b"VFKT"[..], &frame4(17, &udp(1, 53, b"question"))[..]);
-    vec![
-        [say(0, hello), say(0, frame), say(1, frame), say(2, frame)].concat(),
-        [say(0, frame), say(2, hello), say(2, frame), say(1, hello), say(1, frame)].concat(),
-        [say(0, hello), say(1, hello), say(0, frame), say(1, frame), say(1, b"short")].concat(),
-        [say(0, hello), say(0, hello), say(0, b""), say(0, &[7; 255])].concat(),
-    ]
 }
 
 /// Lengths little-endian, then the virtio header and the frame.

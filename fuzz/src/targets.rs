@@ -14,7 +14,7 @@ use pagewire_stack::{Cidr, fuzzing};
 use pagewire_tcp::TcpHeader;
 
 pub(crate) use connection::tcp_connection;
-pub(crate) use frames::stack_frames;
+pub(crate) use frames::{gateway_frames, stack_frames};
 pub(crate) use posix::posix_calls;
 pub(crate) use rings::ring_words;
 
@@ -29,6 +29,7 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "fault_spec" => fault_spec,
         "frames_datagram" => frames_datagram,
         "frames_stream" => frames_stream,
+        "gateway_frames" => |data| _ = gateway_frames(data),
         "icmp" => icmp,
         "ipv4" => ipv4,
         "ipv6" => ipv6,

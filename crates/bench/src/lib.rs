@@ -22,6 +22,7 @@ mod ring;
 mod rr;
 mod send;
 mod share;
+mod sim;
 mod source;
 mod stream;
 mod sys;
@@ -46,5 +47,6 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Idle(options) => idle::run(options),
         Bench::Port(options) => port::run(options),
         Bench::Gateway(options) => gateway::run(options),
+        Bench::Sim(options) => sim::run(options),
     }
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
-use crate::gateway::Engine;
 use crate::source::Reader;
 
 /// What `pagewire bench --help` ends with.
@@ -25,6 +24,7 @@ Examples:
   pagewire bench idle --connections 100000
   pagewire bench gateway --plot gateway.svg
                                         a guest's network, beside pasta and others (root)
+  pagewire bench sim                    simulated programs, beside turmoil
   pagewire bench stream --json          one object per line";
 
 /// `pagewire bench`
@@ -84,6 +84,13 @@ pub(crate) enum Bench {
     /// All of it is in network namespaces of its own.
     #[command(after_long_help = GATEWAY_EXAMPLES)]
     Gateway(GatewayOptions),
+
+    /// How fast simulated programs run, beside turmoil
+    ///
+    /// Hosts with a program, a clock and a TCP/IP stack each, in one thread: simulated seconds and
+    /// messages in a second of real time, and memory.
+    #[command(after_long_help = SIM_EXAMPLES)]
+    Sim(SimOptions),
 }
 
 const STREAM_EXAMPLES: &str = "\
@@ -159,6 +166,14 @@ Examples:
       every engine that is there, MTU 1500 and 65520, one and eight connections
   pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
       ours beside pasta's, and whether the ratios are what they should be";
+
+const SIM_EXAMPLES: &str = "\
+Examples:
+  pagewire bench sim
+      100 connections, 1 KB there and back, beside turmoil
+  pagewire bench sim --scenario idle --hosts 1000 --engine pagewire
+      a thousand hosts that only wait for timers
+  pagewire bench sim --hosts 1000 --connections 10000 --seconds 1 --rounds 1 --json";
 
 /// Kinds of links of `pagewire bench stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -424,6 +439,23 @@ pub(crate) enum ReceiveMode {
     Chunks,
 }
 
+/// Engines of `pagewire bench gateway`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// `pagewire gateway` on a tap
+    Pagewire,
+    /// passt's form for namespaces
+    Pasta,
+    /// The one of rootless containers
+    Slirp4netns,
+    /// gvisor-tap-vsock, with gvforwarder as its guest's end
+    Gvproxy,
+    /// The kernel's own forwarding, without a gateway
+    Veth,
+    /// No way at all: both ends in one namespace
+    Loopback,
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct GatewayOptions {
     /// What is measured; repeatable, or with commas between [default: all]
@@ -599,6 +631,90 @@ fn send_size(text: &str) -> Result<u64, String> {
         _ => Err("give bytes between 1 and 16M".to_owned()),
     }
 }
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SimOptions {
+    /// What the programs do
+    #[arg(long, value_enum, default_value_t = Scenario::Echo, value_name = "WHAT")]
+    pub(crate) scenario: Scenario,
+
+    /// Hosts; one in eleven is a server
+    #[arg(long, default_value_t = 110, value_parser = clap::value_parser!(u32).range(2..=100_000), value_name = "N")]
+    pub(crate) hosts: u32,
+
+    /// Connections of all clients together
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// Simulated seconds that a round lasts; `bulk` ends with its transfers
+    #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Milliseconds that a packet takes
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "MS")]
+    pub(crate) latency: u32,
+
+    /// Only this simulator
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) engine: Option<Engine>,
+
+    /// Rounds of each simulator, in turns, each in a process of its own; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), value_name = "N")]
+    pub(crate) rounds: u16,
+
+    /// The seed of everything random
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    pub(crate) seed: u64,
+
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Measure here, one round, and print its figures: what each round's process does
+    #[arg(long, hide = true, requires = "engine")]
+    pub(crate) here: bool,
+}
+
+/// What the programs of `bench sim` do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// 1 KB there and back on each connection, again and again
+    Echo,
+    /// A megabyte on each connection
+    Bulk,
+    /// Nothing but a timer every 100 ms on each host
+    Idle,
+}
+
+/// A simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// pagewire-simulation
+    Pagewire,
+    /// turmoil
+    #[cfg(feature = "turmoil")]
+    Turmoil,
+}
+
+impl Engine {
+    pub(crate) fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+}
+
+/// As on the command line.
+macro_rules! named {
+    ($($kind:ty)*) => {$(
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = self.to_possible_value();
+                f.write_str(value.as_ref().map_or("", |value| value.get_name()))
+            }
+        }
+    )*};
+}
+
+named! { Scenario Engine }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {

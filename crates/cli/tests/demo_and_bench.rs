@@ -364,6 +364,21 @@ fn bench_idle_prints_what_a_connection_costs() {
 }
 
 #[test]
+fn bench_sim_prints_every_engine_and_repeats_its_digest() {
+    let args = ["sim", "--hosts", "11", "--connections", "10", "--seconds", "0.2", "--rounds", "1"];
+    let (first, second) = (bench(&args), bench(&args));
+    let numbers = ["hosts", "events_per_s", "simulated_s_per_s", "messages_per_s", "rss_bytes"];
+    for line in &first {
+        check_fields(line, &numbers, &["scenario", "result"]);
+        assert!(line["messages_per_s"].as_f64() > Some(0.0), "{line:?}");
+    }
+    let engines: Vec<_> = first.iter().map(|line| line["engine"].clone()).collect();
+    assert_eq!(engines, ["pagewire", "turmoil"]);
+    assert!(first[0]["digest"].is_string());
+    assert_eq!(first[0]["digest"], second[0]["digest"]);
+}
+
+#[test]
 fn bench_port_prints_every_path_of_every_frame_and_loses_none() {
     let lines = bench(&["port", "--frames", "2000", "--frame", "60,1500"]);
     let ours = ["build", "accounted", "hook-pass", "hook-drop"];

@@ -87,12 +87,19 @@ impl PoolAudit {
     }
 }
 
+fn whole_groups(bytes: usize) -> Result<usize, MemError> {
+    bytes.checked_next_multiple_of(GROUP_PAGES * PAGE_SIZE).ok_or(MemError::Length(bytes))
+}
+
 impl PagePool {
     /// A pool of `bytes` (rounded up to whole groups of 256 KiB) in a fresh memfd region.
     pub fn new(name: &str, bytes: usize) -> Result<Self, MemError> {
-        let group = GROUP_PAGES * PAGE_SIZE;
-        let len = bytes.checked_next_multiple_of(group).ok_or(MemError::Length(bytes))?;
-        Self::over(Region::memfd(name, len)?)
+        Self::over(Region::memfd(name, whole_groups(bytes)?)?)
+    }
+
+    /// As [`new`](Self::new), without a file: it needs no descriptor.
+    pub fn anonymous(bytes: usize) -> Result<Self, MemError> {
+        Self::over(Region::anonymous(whole_groups(bytes)?)?)
     }
 
     /// A pool over a writable, page-aligned region whose length is a multiple of 256 KiB. The pool

@@ -16,7 +16,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::access::Access;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
@@ -122,6 +122,17 @@ impl Region {
         let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let fd = fcntl_add_seals(&fd, seals).is_ok().then_some(fd);
         Ok(Self::mapped(memory, len, Access::Private, true, fd))
+    }
+
+    /// Like [`memfd`](Self::memfd), without a file: it needs no descriptor, and cannot be mapped again
+    /// or handed to another process.
+    pub fn anonymous(len: usize) -> Result<Self, MemError> {
+        check_len(len)?;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a null hint lets the kernel choose a free range, so no existing memory map changes.
+        let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, prot, flags) };
+        let memory = base_of(at)?;
+        Ok(Self::mapped((memory, len), len, Access::Private, true, None))
     }
 
     /// Like [`memfd`](Self::memfd), for memory that another process shall write: other holders of
@@ -451,11 +462,15 @@ fn map(
     let page = page_of(fd)?;
     let mapped = len.checked_next_multiple_of(page).ok_or(MemError::Length(len))?;
     // SAFETY: a null hint lets the kernel choose a free range, so no existing memory map changes.
-    let at = unsafe { mmap(core::ptr::null_mut(), len, prot, flags, fd, offset) }
-        .map_err(|e| MemError::System("mmap", e.into()))?;
-    let base = NonNull::new(at.cast::<u8>())
-        .ok_or_else(|| MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into()))?;
-    Ok((base, mapped))
+    let at = unsafe { mmap(core::ptr::null_mut(), len, prot, flags, fd, offset) };
+    Ok((base_of(at)?, mapped))
+}
+
+/// The address that the kernel chose.
+fn base_of(mapped: rustix::io::Result<*mut c_void>) -> Result<NonNull<u8>, MemError> {
+    let at = mapped.map_err(|e| MemError::System("mmap", e.into()))?;
+    NonNull::new(at.cast::<u8>())
+        .ok_or_else(|| MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into()))
 }
 
 /// Bytes in a page of a file: the unit in which it is mapped.

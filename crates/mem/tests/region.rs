@@ -187,3 +187,20 @@ fn shared_bytes_of_every_length_are_copied_and_no_others() {
         }
     }
 }
+
+#[test]
+fn anonymous_memory_is_private_and_has_no_file() {
+    let region = Region::anonymous(GROUP).unwrap();
+    assert_eq!(
+        (region.access(), region.len(), region.is_writable()),
+        (Access::Private, GROUP, true)
+    );
+    assert!(region.fd().is_none());
+    assert!(matches!(Region::anonymous(PAGE_SIZE + 1), Err(MemError::Length(_))));
+    assert!(matches!(Region::anonymous(0), Err(MemError::Length(0))));
+    let mut pool = PagePool::anonymous(1).unwrap();
+    assert_eq!(pool.stats().total, GROUP_PAGES, "whole groups");
+    let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
+    let (frags, written) = writer.write(&mut pool, b"bytes", &mut ledger, CopyReason::AppWrite);
+    assert_eq!((written, frags[0].as_slice()), (5, Some(&b"bytes"[..])));
+}

@@ -175,7 +175,8 @@ impl Host {
         worked
     }
 
-    /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn).
+    /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn). For hosts
+    /// started with [`Builder::manual`].
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;
@@ -321,7 +322,8 @@ impl Host {
     ///
     /// The drop of a host and its sockets does the same, and so does the end of the process (when
     /// `main` returns or panics, and at [`std::process::exit`]), within
-    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting.
+    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting,
+    /// so a program that handles signals should end by `exit`.
     /// The drop of a host without a driver ([`Builder::manual`]) only resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
@@ -513,7 +515,8 @@ impl Builder {
     }
 
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
-    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`.
+    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
+    /// its own does not count there.
     pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
         self.zerocopy_memory = Some(bytes);
         self
@@ -559,7 +562,7 @@ impl Builder {
     }
 
     /// Starts no driver thread: the caller drives with [`Host::turn`], and blocking calls drive
-    /// while they wait. For one thread at a time.
+    /// while they wait. For one thread at a time: the turns of the first wake no second waiter.
     pub fn manual(mut self) -> Self {
         self.manual = true;
         self

@@ -130,7 +130,8 @@ impl TcpStream {
         self.set_option(TcpOption::NoDelay(nodelay))
     }
 
-    /// Longest wait for data; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
+    /// Longest wait for data; `None` for ever. The error is `TimedOut` (`std::net` has `WouldBlock`).
+    /// Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }

@@ -66,7 +66,7 @@ mod transfer;
 
 pub use bottleneck::{Bottleneck, FlowReport, Group, Shares};
 pub use node::Node;
-pub use seeds::{Failure, SEED_VARIABLE, run_seed, seed_from_env};
+pub use seeds::{Failure, SEED_VARIABLE, panic_text, run_seed, seed_from_env, target_dir};
 pub use sim::{NodeId, Sim, SimError};
 pub use station::{App, Station};
 pub use stream::{Mismatch, Stream};

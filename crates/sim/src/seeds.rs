@@ -79,7 +79,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         text
     } else {
@@ -87,8 +88,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Cargo's target directory: above the `deps` that tests run from.
-fn target_dir() -> PathBuf {
+/// Cargo's target directory: above the `deps` that tests run from. Elsewhere, the temporary one.
+pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let deps = exe.ancestors().find(|dir| dir.ends_with("deps"));
     deps.and_then(Path::parent).map_or_else(std::env::temp_dir, Path::to_owned)

@@ -22,6 +22,9 @@ fn every_input_of_the_corpus_is_survived() {
         for input in fs::read_dir(target.path()).expect("inputs").flatten() {
             let data = fs::read(input.path()).expect("input");
             assert!(targets::replay(&name, &data), "no target is called {name}");
+            if name == "stack_frames" {
+                targets::gateway_frames(&data);
+            }
             inputs += 1;
         }
     }
@@ -84,6 +87,18 @@ fn seeds_reach_sockets_through_whole_frames() {
     assert!(datagrams >= 8 && errors >= 10, "{depth:?}");
     assert!(completed >= 4, "{completed} sends by reference completed");
     assert!(forwarded >= 3, "{forwarded} packets passed on");
+}
+
+#[test]
+fn seeds_reach_the_sockets_of_a_gateway_through_whole_frames() {
+    let (mut accepted, mut read, mut datagrams) = (0, 0, 0);
+    for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "gateway_frames") {
+        let depth = targets::gateway_frames(input);
+        accepted += depth.accepted;
+        read += depth.read;
+        datagrams += depth.datagrams;
+    }
+    assert!(accepted >= 16 && read > 0 && datagrams >= 16, "{accepted} {read} {datagrams}");
 }
 
 #[test]

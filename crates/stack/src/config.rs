@@ -40,6 +40,8 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
     /// Bytes of memory for payload that is copied; touched only as far as used.
     pub pool_bytes: usize,
+    /// The memory behind it.
+    pub pool: PoolMemory,
     /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most
     /// half of it. It has to be less than the device's memory for received frames: otherwise
     /// sockets that do not read take all of it from those that do.
@@ -83,6 +85,7 @@ impl StackConfig {
             secret,
             tcp: TcpConfig::default(),
             pool_bytes: DEFAULT_POOL_BYTES,
+            pool: PoolMemory::default(),
             receive_memory: DEFAULT_RECEIVE_MEMORY,
             challenge_acks_per_second: None,
             syn_cookies: SynCookies::default(),
@@ -109,6 +112,16 @@ impl core::fmt::Debug for StackConfig {
             .field("pool_bytes", pool_bytes)
             .finish_non_exhaustive()
     }
+}
+
+/// The memory behind a stack's pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolMemory {
+    /// A file in memory, which can be mapped again: one descriptor.
+    #[default]
+    File,
+    /// Nothing else: no descriptor, for many stacks in one process.
+    Anonymous,
 }
 
 /// When a listener answers SYNs with cookies (Linux's `tcp_syncookies`).

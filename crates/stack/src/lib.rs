@@ -36,7 +36,7 @@ mod timer_wheel;
 
 pub use cidr::{Cidr, CidrError};
 pub use config::{
-    Coalescing, FastOpenConfig, StackConfig, SynCookies, TimeWaitReuse, ZeroCopyConfig,
+    Coalescing, FastOpenConfig, PoolMemory, StackConfig, SynCookies, TimeWaitReuse, ZeroCopyConfig,
 };
 pub use counters::{Counters, DropReason};
 pub use error::{Error, StackError};

@@ -237,6 +237,10 @@ pub const REQUEST_FIRST_WAIT: Duration = Duration::from_secs(4);
 /// the time for delays on the way: the initial timeout (RFC 6298).
 pub const REQUEST_LEAST_GAP: Duration = Duration::from_secs(1);
 
+/// Longest time between two SYNs that says how long to wait for the next: Linux's timeout after the
+/// default of six retries.
+pub const REQUEST_LONGEST_GAP: Duration = Duration::from_secs(64);
+
 /// Shortest time between two searches for requests that have lapsed: each looks at all of them, some
 /// microseconds, and none has to lapse sooner.
 pub const REQUEST_LOOK: Duration = Duration::from_millis(50);
@@ -293,6 +297,10 @@ pub const TIMESTAMPS_PENDING: usize = 64;
 
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;
+
+/// The same for a socket of every address and port of a link: one for each of as many flows as a
+/// gateway's guest may have errors about in one turn. About 130 bytes each.
+pub const ERROR_QUEUE_EVERY: usize = 1024;
 
 /// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
 pub const UDP_MAX_SEGMENTS: usize = 128;

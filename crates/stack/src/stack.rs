@@ -10,7 +10,7 @@ use pagewire_mem::{
 };
 use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 
-use crate::config::StackConfig;
+use crate::config::{PoolMemory, StackConfig};
 use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{
     Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
@@ -79,7 +79,10 @@ impl Stack {
             net.add_link(now, link)?;
         }
         net.set_forwarding(config.ip_forwarding);
-        let pool = PagePool::new("pagewire-stack", config.pool_bytes)?;
+        let pool = match config.pool {
+            PoolMemory::File => PagePool::new("pagewire-stack", config.pool_bytes)?,
+            PoolMemory::Anonymous => PagePool::anonymous(config.pool_bytes)?,
+        };
         let (writer, filler) = (PageWriter::new(), PageWriter::new());
         let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
         Ok(Self {

@@ -195,6 +195,66 @@ fn an_error_about_a_datagram_says_which_flow_it_is_about() {
 }
 
 #[test]
+fn a_report_about_one_flow_changes_the_path_of_no_other() {
+    let (mut p, socket) = every();
+    p.b.udp(socket).unwrap().queue_errors(true);
+    let to = "10.0.0.1:9";
+    p.b.udp(socket).unwrap().send(p.now, &vec![1; 1400], target(FAR[0], to)).unwrap();
+    let about = Flow::udp(addr(FAR[0]), addr(to));
+    let before = p.b.path_mtu(addr(to).ip());
+    p.a.send_unreachable(p.now, &about, Unreachable::TooBig { mtu: 600 }, None).unwrap();
+    p.run(MS);
+    assert_eq!(p.b.path_mtu(addr(to).ip()), before);
+    let Some(ErrorEntry::Network(entry)) = p.b.poll_error_queue(socket) else { panic!("no entry") };
+    assert_eq!((entry.error, entry.mtu), (Error::MessageTooLong, 600), "the owner judges");
+    assert_eq!(entry.about, Some(Flow::udp(addr(to), addr(FAR[0]))));
+}
+
+#[test]
+fn errors_about_many_flows_find_room() {
+    let (mut p, socket) = every();
+    p.b.udp(socket).unwrap().queue_errors(true);
+    for n in 0..500 {
+        let about = Flow::udp(addr(FAR[0]), addr(&format!("10.0.0.1:{}", 1000 + n)));
+        p.a.send_unreachable(p.now, &about, Unreachable::Port, None).unwrap();
+    }
+    p.run(MS);
+    assert_eq!(std::iter::from_fn(|| p.b.poll_error_queue(socket)).count(), 500);
+}
+
+#[test]
+fn without_pages_a_fill_waits_and_what_others_left_to_be_filled_is_used() {
+    let mut b = gateway();
+    b.pool_bytes = 1 << 20;
+    let mut p = Pair::with(guest(), b);
+    greet(&mut p);
+    let socket = p.b.bind_every(FIRST, DatagramKind::Udp).unwrap();
+    p.run(MS);
+    let (held, _) = p.b.copy_in(&vec![7; 4 << 20]);
+    let fill = |p: &mut Pair| {
+        p.b.udp(socket).unwrap().fill(p.now, usize::MAX, |spare| {
+            assert_eq!(spare.len(), 65_535);
+            None
+        })
+    };
+    assert_eq!(fill(&mut p), Err(Error::NoBuffers));
+    p.flush();
+    p.events.clear();
+    drop(held);
+    p.run(100 * MS);
+    let writable =
+        |e: &pagewire_stack::Event| e.socket == socket && e.gained.contains(Readiness::WRITABLE);
+    assert!(p.events.iter().any(|(side, e)| *side == B && writable(e)));
+    assert_eq!(fill(&mut p), Err(Error::WouldBlock), "there is nothing to fill in");
+    // Its pages are for everybody: copies find all of the pool.
+    let (all, copied) = p.b.copy_in(&vec![7; 4 << 20]);
+    assert_eq!(fill(&mut p), Err(Error::WouldBlock), "what it holds is there");
+    let tcp = p.b.connect(p.now, addr("10.0.0.1:80"), None).unwrap();
+    drop((all, tcp));
+    assert!(copied >= 1 << 19);
+}
+
+#[test]
 fn errors_that_the_application_carries_reach_the_guests_socket() {
     for (from, to) in [("10.0.0.1:7000", FAR[0]), ("[fd00::1]:7000", FAR[1])] {
         let v6 = to.starts_with('[');
@@ -342,6 +402,18 @@ fn an_echo_request_is_shown_and_the_reply_has_the_far_address() {
         assert_eq!(p.b.counters().icmp_echo_answered, 0, "not by the stack");
         assert_eq!(p.a.counters().drops(DropReason::IcmpEchoReply), 1, "the checksum is right");
     }
+}
+
+#[test]
+fn an_echo_request_in_a_frame_to_many_is_for_nobody() {
+    let mut p = pair();
+    let socket = p.b.bind_every(FIRST, DatagramKind::Echo).unwrap();
+    let mut ping = v6_ping("2001:db8::1", 1, 1, b"x");
+    ping.head_mut()[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+    p.b.handle_frame(p.now, ping);
+    assert_eq!(recv(&mut p, socket).err(), Some(Error::WouldBlock));
+    assert_eq!(p.b.counters().icmp_echo_answered, 0);
+    assert_eq!(p.b.counters().drops(DropReason::IcmpBroadcast), 1);
 }
 
 #[test]

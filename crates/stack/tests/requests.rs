@@ -246,7 +246,7 @@ fn gave_up_after(gaps: &[u64]) -> Duration {
     let last = p.now;
     while p.b.counters().tcp_requests_given_up == 0 {
         p.run(10 * MS);
-        assert!(p.now.saturating_since(last) < 100 * SECOND, "{gaps:?}: it stays");
+        assert!(p.now.saturating_since(last) < 400 * SECOND, "{gaps:?}: it stays");
     }
     let waited = p.now.saturating_since(last);
     assert_eq!(only_end(&mut p, listener), (request.id, Cancel::GaveUp));
@@ -292,6 +292,52 @@ fn a_full_table_takes_no_more_until_there_is_room() {
     p.run(10 * SECOND);
     assert_eq!(events(&mut p, listener).len(), SYN_REQUESTS, "all give up");
     assert_no_timer(&mut p);
+}
+
+#[test]
+fn silent_requests_make_room_for_others() {
+    let (mut p, listener) = asking();
+    let now = p.now;
+    for port in 0..SYN_REQUESTS as u16 {
+        arrive(&mut p, now, syn(10_000 + port, 1));
+        let request = only_request(&mut p, listener);
+        answer(&mut p, listener, request.id, Answer::Silence);
+    }
+    for port in 0..100 {
+        arrive(&mut p, now, syn(30_000 + port, 1));
+        assert_eq!(only_request(&mut p, listener).from.port(), 30_000 + port);
+    }
+    assert_eq!(p.b.counters().drops(DropReason::TcpRequestLimit), 0);
+    // The oldest went, and asks again.
+    arrive(&mut p, now, syn(10_000, 1));
+    assert_eq!(only_request(&mut p, listener).from.port(), 10_000);
+    arrive(&mut p, now, syn(10_500, 1));
+    assert_eq!(events(&mut p, listener), [], "a younger one is still silent");
+}
+
+#[test]
+fn a_doubled_syn_does_not_make_its_sender_give_up_earlier() {
+    let (mut p, listener) = asking();
+    let mut at = p.now;
+    arrive(&mut p, at, syn(5000, 1));
+    only_request(&mut p, listener);
+    for gap in [1, 2, 4, 8] {
+        at += Duration::from_secs(gap);
+        arrive(&mut p, at, syn(5000, 1));
+        arrive(&mut p, at + Duration::from_micros(10), syn(5000, 1));
+        assert_eq!(events(&mut p, listener), [], "{gap}");
+    }
+    p.run(15 * SECOND);
+    assert_eq!(events(&mut p, listener), [], "the next is due after 16 s");
+    p.run(5 * SECOND);
+    assert_eq!(only_end(&mut p, listener).1, Cancel::GaveUp);
+}
+
+#[test]
+fn a_sender_that_waits_longer_and_longer_is_given_up_at_a_limit() {
+    let gaps = [3, 6, 12, 24, 48, 96, 128];
+    let waited = gave_up_after(&gaps);
+    assert!(waited <= 131 * SECOND, "{waited:?}");
 }
 
 #[test]
@@ -435,6 +481,26 @@ fn a_guest_that_is_gone_ends_a_half_open_connection_in_time() {
     p.b.close(p.now, server);
     p.a.close(p.now, client);
     assert_clean(&mut p, listener, from);
+}
+
+#[test]
+fn a_guest_whose_station_is_gone_is_unreachable_and_nobody_else_hears_of_it() {
+    let (mut p, listener) = asking();
+    // From an address of the guest's network that no station has.
+    let from = "10.0.0.77:5000".parse().unwrap();
+    let header = TcpHeader { flags: Flags::SYN, seq: Seq(1), ..TcpHeader::default() };
+    let now = p.now;
+    arrive(&mut p, now, forge::frame(2, from, far_v4(), header));
+    let request = only_request(&mut p, listener);
+    let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
+    p.run(10 * SECOND);
+    assert_eq!(p.b.take_error(server), Some(Error::HostUnreachable));
+    let counters = p.b.counters();
+    let tried = counters.icmp_errors_sent + counters.drops(DropReason::NoRoute);
+    assert_eq!((tried, counters.icmp_errors_withheld), (0, 0), "no error to the far host");
+    p.b.close(p.now, server);
+    p.run(MS);
+    assert_eq!(p.b.socket_count(), 1);
 }
 
 #[test]
@@ -597,6 +663,21 @@ fn accepted_connections_that_never_open_are_bounded_and_the_oldest_go() {
     let evicted = p.b.counters().tcp_requests_evicted as usize;
     assert_eq!(evicted, all.iter().filter(|id| !waits(id)).count());
     assert_eq!(p.b.take_error(all[0]), Some(Error::ConnectionAborted));
+}
+
+#[test]
+fn accepted_connections_that_their_owner_has_closed_count_as_long_as_they_wait() {
+    let (mut p, listener) = asking();
+    p.carry = Some(Box::new(|side, _| side == A));
+    for n in 0..3 * REQUEST_HALF_OPEN as u16 {
+        let now = p.now;
+        arrive(&mut p, now, syn(1000 + n, 1));
+        let request = only_request(&mut p, listener);
+        let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
+        p.b.close(now, server);
+        p.flush();
+    }
+    assert!(p.b.socket_count() <= 1 + REQUEST_HALF_OPEN, "{}", p.b.socket_count());
 }
 
 #[test]

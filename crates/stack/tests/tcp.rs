@@ -390,6 +390,29 @@ fn a_writer_waits_for_pages_when_the_pool_is_used_up() {
 }
 
 #[test]
+fn a_writer_is_not_woken_while_there_are_no_pages() {
+    let (mut a, b) =
+        (common::config(common::capabilities(1), 1), common::config(common::capabilities(2), 2));
+    a.pool_bytes = 1 << 20;
+    // The send buffer has room for more than the pool.
+    a.tcp.send_buffer_initial = 4 << 20;
+    let mut p = Pair::with(a, b);
+    let (client, _, _) = p.connect(V4);
+    // Nothing is acknowledged, so all pages stay.
+    p.carry = Some(Box::new(|_, _| false));
+    let mut write = |p: &mut Pair| {
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &[0; 4096], SendFlags::empty()))
+    };
+    while write(&mut p).is_ok() {}
+    while p.a.poll_event().is_some() {}
+    assert_eq!(p.a.pool_audit().free, 0, "the pool is the limit");
+    for _ in 0..3 {
+        assert_eq!(write(&mut p), Err(Error::WouldBlock));
+        assert_eq!(p.a.poll_event(), None, "a task that is woken now would try for ever");
+    }
+}
+
+#[test]
 fn copies_are_counted_for_one_connection_where_asked() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);

@@ -9,7 +9,8 @@ use common::gateway::{FAR, addr, gateway, greet, guest, guest_at, pair};
 use common::{A, B, Pair, capabilities, config, forge, pattern};
 use pagewire_mem::PacketBuf;
 use pagewire_stack::{
-    BindOptions, DropReason, Error, Flow, LinkConfig, LinkId, Readiness, RecvFlags, Unreachable,
+    BindOptions, DatagramKind, DropReason, Error, Flow, LinkConfig, LinkId, Readiness, RecvFlags,
+    Unreachable,
 };
 use pagewire_tcp::{Flags, TcpHeader};
 
@@ -90,6 +91,27 @@ fn a_source_that_the_routes_do_not_place_on_the_link_is_spoofed() {
     p.b.handle_frame(p.now, syn("10.0.0.2:5".parse().unwrap(), FAR[0]));
     assert_eq!(p.b.counters().drops(DropReason::Ipv4Source), 1);
     assert_eq!(p.b.socket_count(), 1);
+}
+
+#[test]
+fn a_link_local_source_reaches_the_gateway_and_no_host_behind_it() {
+    let mut p = pair();
+    p.b.bind_every(LinkId::FIRST, DatagramKind::Echo).unwrap();
+    let ping = |to: &str| {
+        let ip = |s: &str| s.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let packet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+            .ipv6(ip("fe80::ff:fe00:1"), ip(to), 64)
+            .icmpv6_echo_request(7, 1);
+        let mut bytes = Vec::new();
+        packet.write(&mut bytes, b"ping").unwrap();
+        let mut frame = PacketBuf::for_rx();
+        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
+        frame
+    };
+    p.b.handle_frame(p.now, ping("fd00::2"));
+    assert_eq!(p.b.counters().icmp_echo_answered, 1);
+    p.b.handle_frame(p.now, ping("2001:db8::1"));
+    assert_eq!(p.b.counters().drops(DropReason::TransparentSource), 1);
 }
 
 #[test]
@@ -210,6 +232,9 @@ fn errors_that_the_application_sends_need_a_way_and_addresses_of_one_version() {
     let about = Flow::udp(addr("10.0.0.1:9"), addr(FAR[0]));
     assert_eq!(told(about, None), Ok(()));
     assert_eq!(told(about, Some("198.51.100.7")), Ok(()), "a router on the way");
+    for odd in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "2001:db8::1"] {
+        assert_eq!(told(about, Some(odd)), Err(Error::AddressNotAvailable), "{odd}");
+    }
     let mixed = Flow::udp(addr("10.0.0.1:9"), addr(FAR[1]));
     assert_eq!(told(mixed, None), Err(Error::AddressFamily));
     let nowhere = Flow::udp(addr("203.0.113.9:9"), addr(FAR[0]));

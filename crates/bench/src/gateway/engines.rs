@@ -6,32 +6,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-
 use super::world::{FAR, NetNs, World, address, default_route};
 use crate::failure::{Because, Failure};
 use crate::kernel::ip;
 use crate::machine::nap;
+use crate::options::Engine;
 
 /// How long a gateway may take until its guest reaches the far side.
 const START_TIME: Duration = Duration::from_secs(10);
-
-/// Engines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
-    /// `pagewire gateway` on a tap
-    Pagewire,
-    /// passt's form for namespaces
-    Pasta,
-    /// The one of rootless containers
-    Slirp4netns,
-    /// gvisor-tap-vsock, with gvforwarder as its guest's end
-    Gvproxy,
-    /// The kernel's own forwarding, without a gateway
-    Veth,
-    /// No way at all: both ends in one namespace
-    Loopback,
-}
 
 impl Engine {
     pub(super) const ALL: [Self; 6] =

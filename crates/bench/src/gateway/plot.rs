@@ -4,8 +4,9 @@
 use std::fmt::Write;
 
 use super::load::Bulk;
-use super::{Case, Engine, Line};
+use super::{Case, Line};
 use crate::meter::Spread;
+use crate::options::Engine;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 440.0;

@@ -1,11 +1,11 @@
 //! Lines of results, and how ours compare.
 
 use super::load::Bulk;
-use super::{Case, Engine, Line, Memory, Small};
+use super::{Case, Line, Memory, Small};
 use crate::failure::say;
 use crate::machine::{Machine, SPREAD};
 use crate::meter::Spread;
-use crate::options::GatewayOptions;
+use crate::options::{Engine, GatewayOptions};
 use crate::report::{Record, print as print_records, rounded};
 
 /// The results, bulk lines first.

@@ -119,6 +119,23 @@ fn message(bytes: &[u8], checked: bool) -> Option<Message> {
     })
 }
 
+/// RFC 2131 section 4.1: to the address that the client has; to all, if it has none and says so, or
+/// is refused; else to its new address, at its link address.
+fn destination(
+    message: &Message,
+    given: Option<Ipv4Addr>,
+    configures: bool,
+) -> (Ipv4Addr, [u8; 6]) {
+    let request = &message.request;
+    let to = match (request.has, given) {
+        _ if !configures => Ipv4Addr::BROADCAST,
+        (has, _) if !has.is_unspecified() => has,
+        (_, Some(given)) if !message.broadcast => given,
+        _ => Ipv4Addr::BROADCAST,
+    };
+    (to, if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client })
+}
+
 fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
     let (config, request) = (server.config(), &message.request);
     let (kind, given) = match answer {
@@ -160,15 +177,7 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         additional_options: if configures { &options } else { &[] },
     };
 
-    // RFC 2131 section 4.1: to the address that the client has; to all, if it has none and says so,
-    // or is refused; else to its new address, at its link address.
-    let to = match (request.has, given) {
-        _ if !configures => Ipv4Addr::BROADCAST,
-        (has, _) if !has.is_unspecified() => has,
-        (_, Some(given)) if !message.broadcast => given,
-        _ => Ipv4Addr::BROADCAST,
-    };
-    let link = if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client };
+    let (to, link) = destination(message, given, configures);
     let len = repr.buffer_len().max(SHORTEST_MESSAGE);
     let mut bytes = vec![0; HEADERS + len];
     let mut ethernet = EthernetFrame::new_checked(&mut bytes).ok()?;

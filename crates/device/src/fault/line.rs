@@ -97,6 +97,12 @@ impl<T: Clone> FaultLine<T> {
         }
     }
 
+    /// Changes the faults for frames that enter from now on. Frames on the line stay, and random
+    /// numbers go on: the new seed is ignored.
+    pub fn reconfigure(&mut self, config: FaultConfig) {
+        self.config = FaultConfig { seed: self.config.seed, ..config };
+    }
+
     /// A frame of `bytes` bytes enters the line. Its receiver does not read marks.
     pub fn handle(&mut self, now: Instant, item: T, bytes: usize) {
         self.handle_capable(now, item, bytes, false);

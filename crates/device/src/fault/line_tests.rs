@@ -306,3 +306,29 @@ proptest! {
         prop_assert_eq!((line.in_flight(), line.poll_timeout()), (0, None));
     }
 }
+
+#[test]
+fn a_reconfigured_line_keeps_its_frames_their_order_and_its_random_numbers() {
+    let half = FaultConfig { loss: Chance::percent(50), seed: 7, ..Default::default() };
+    let lost = |line: &mut FaultLine<u64>| {
+        let before = line.counters().lost;
+        line.handle(ms(50), 9, 100);
+        line.counters().lost > before
+    };
+    let (mut changed, mut plain) = (FaultLine::new(half), FaultLine::new(half));
+    for line in [&mut changed, &mut plain] {
+        lost(line);
+    }
+    changed.reconfigure(FaultConfig { seed: 99, ..half });
+    let both: Vec<_> = (0..64).map(|_| (lost(&mut changed), lost(&mut plain))).collect();
+    assert!(both.iter().all(|(changed, plain)| changed == plain), "the numbers go on");
+
+    let slow = FaultConfig { delay: Duration::from_millis(30), ..Default::default() };
+    let mut line = FaultLine::new(slow);
+    line.handle(ms(0), 1, 100);
+    line.reconfigure(FaultConfig { delay: Duration::from_millis(5), ..slow });
+    line.handle(ms(10), 2, 100);
+    assert_eq!(drain(&mut line, Instant::FAR), [(ms(30), 1), (ms(30), 2)], "the order stays");
+    line.handle(ms(40), 3, 100);
+    assert_eq!(drain(&mut line, Instant::FAR), [(ms(45), 3)]);
+}

@@ -100,6 +100,12 @@ impl FaultPath {
         Self { line: FaultLine::new(config), medium, cut: config.cut, ready: VecDeque::new() }
     }
 
+    /// As [`FaultLine::reconfigure`].
+    pub fn reconfigure(&mut self, config: FaultConfig) {
+        self.line.reconfigure(config);
+        self.cut = config.cut;
+    }
+
     /// A frame enters, with its checksum work as on the way to a device.
     pub fn handle(&mut self, now: Instant, frame: PacketBuf, ledger: &mut CopyLedger) {
         let capable = ecn::is_capable(frame.head(), self.medium);

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::name_resolution::{
+    Ipv4Record, Ipv6Record, NameResolutionBlock, Record,
 };
 use pcap_file::{DataLink, Endianness, PcapError};
 
@@ -226,6 +230,27 @@ impl<W: Write> PcapWriter<W> {
         Ok(PcapInterface(self.interfaces - 1))
     }
 
+    /// Names addresses, for all readers of the file.
+    pub fn add_names<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = (IpAddr, &'a str)>,
+    ) -> io::Result<()> {
+        let records = names.into_iter().map(|(addr, name)| {
+            let names = vec![name.into()];
+            match addr {
+                IpAddr::V4(addr) => {
+                    Record::Ipv4(Ipv4Record { ip_addr: addr.octets().to_vec().into(), names })
+                }
+                IpAddr::V6(addr) => {
+                    Record::Ipv6(Ipv6Record { ip_addr: addr.octets().to_vec().into(), names })
+                }
+            }
+        });
+        let block = NameResolutionBlock { records: records.collect(), options: Vec::new() };
+        self.out.write_pcapng_block(block).map_err(to_io)?;
+        Ok(())
+    }
+
     /// Writes a frame.
     pub fn record(
         &mut self,
@@ -235,10 +260,28 @@ impl<W: Write> PcapWriter<W> {
         frame: &PacketBuf,
         ledger: &mut CopyLedger,
     ) -> io::Result<()> {
+        self.record_with_comment(interface, now, direction, frame, "", ledger)
+    }
+
+    /// Writes a frame with a comment that Wireshark shows beside it; an empty one is none. At most
+    /// 65,535 bytes of it are kept.
+    pub fn record_with_comment(
+        &mut self,
+        interface: PcapInterface,
+        now: Instant,
+        direction: PcapDirection,
+        frame: &PacketBuf,
+        comment: &str,
+        ledger: &mut CopyLedger,
+    ) -> io::Result<()> {
+        let comment = comment.as_bytes();
+        let comment = comment.get(..usize::from(u16::MAX)).unwrap_or(comment);
+        let comment_padding = comment.len().next_multiple_of(4) - comment.len();
+        let note = if comment.is_empty() { 0 } else { 4 + comment.len() + comment_padding };
         let kept = frame.len().min(self.config.snaplen as usize);
         let padding = kept.next_multiple_of(4) - kept;
         let time = (self.config.epoch + Duration::from_nanos(now.as_nanos())).as_nanos() as u64;
-        let total = (PACKET_BLOCK_OVERHEAD + kept + padding) as u32;
+        let total = (PACKET_BLOCK_OVERHEAD + kept + padding + note) as u32;
         // pcapng section 4.3: type, total length, interface, time (high, low), both lengths.
         let before = [
             6,
@@ -276,6 +319,12 @@ impl<W: Write> PcapWriter<W> {
         }
         result?;
         out.write_all([0; 3].get(..padding).unwrap_or_default())?;
+        if note > 0 {
+            // opt_comment is code 1.
+            write_words(out, &[1 | (comment.len() as u32) << 16])?;
+            out.write_all(comment)?;
+            out.write_all([0; 3].get(..comment_padding).unwrap_or_default())?;
+        }
         write_words(out, &after)
     }
 

@@ -11,8 +11,8 @@ use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
-use super::{Pcap, PcapConfig, PcapCounters};
-use crate::{Device, Pair, PairConfig, PairEnd};
+use super::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapWriter};
+use crate::{Device, Medium, Pair, PairConfig, PairEnd};
 
 /// A file in memory that can be full.
 #[derive(Clone, Default)]
@@ -193,4 +193,40 @@ fn a_full_disk_ends_the_capture_and_not_the_traffic() {
     assert!(counters.lost >= 1, "{counters:?}");
     drop(left);
     assert_eq!(read(&disk).len(), 1, "what was written stays readable");
+}
+
+#[test]
+fn a_frame_may_have_a_comment_and_addresses_a_name() {
+    use pcap_file::pcapng::blocks::name_resolution::Record;
+    let disk = Disk::default();
+    let mut writer = PcapWriter::new(disk.clone(), PcapConfig::default()).unwrap();
+    writer.add_names([([10, 0, 0, 1].into(), "server")]).unwrap();
+    let link = writer.add_interface("server", Medium::Ip).unwrap();
+    let (now, mut ledger) = (Instant::from_millis(1), CopyLedger::new());
+    for comment in ["lost", "", "held: 7"] {
+        let frame = frame(b"head", b"odd");
+        let direction = PcapDirection::Out;
+        writer.record_with_comment(link, now, direction, &frame, comment, &mut ledger).unwrap();
+    }
+    writer.flush().unwrap();
+    let bytes = disk.bytes();
+    let mut reader = PcapNgReader::new(&bytes[..]).expect("a section header");
+    let mut comments = Vec::new();
+    while let Some(block) = reader.next_block() {
+        match block.expect("a sound block") {
+            Block::NameResolution(names) => {
+                let Some(Record::Ipv4(record)) = names.records.first() else { panic!("{names:?}") };
+                assert_eq!((&*record.ip_addr, &*record.names[0]), (&[10, 0, 0, 1][..], "server"));
+            }
+            Block::EnhancedPacket(packet) => {
+                assert_eq!(&*packet.data, b"headodd");
+                comments.push(packet.options.iter().find_map(|option| match option {
+                    EnhancedPacketOption::Comment(comment) => Some(comment.to_string()),
+                    _ => None,
+                }));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(comments, [Some("lost".into()), None, Some("held: 7".into())]);
 }

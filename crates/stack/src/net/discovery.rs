@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_mem::{Instant, PacketBuf};
 
 use super::link::LinkIndex;
-use super::neighbor::{Action, Claim};
+use super::neighbor::{Action, Claim, Waiting};
 use super::received::{IcmpKind, Inbound, Received};
 use super::wire::arp::{self, Operation};
 use super::wire::ethernet::{self, Mac};
@@ -334,33 +334,31 @@ fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAd
 }
 
 /// Tells the senders of packets whose neighbour did not answer.
-fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
-    for packet in queue {
-        if !notify_unreachable(net, &packet) {
-            forwarding::send_unreachable(net, mem, now, packet);
+fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<Waiting>) {
+    for Waiting { packet, ours } in queue {
+        match ours {
+            true => notify_unreachable(net, &packet),
+            false => forwarding::send_unreachable(net, mem, now, packet),
         }
     }
 }
 
-/// Tells the sockets that the neighbour did not answer; `false`: the packet was forwarded.
-fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
+/// Tells the sockets that the neighbour did not answer.
+fn notify_unreachable(net: &mut Net, packet: &PacketBuf) {
     let head = packet.head();
     let about = match head.first().map(|b| b >> 4) {
         Some(4) => icmp::parse_quoted_v4(head),
         _ => icmp::parse_quoted_v6(head),
     };
     // Later fragments add nothing to what the first says.
-    let Ok(about) = about else { return net.forwarding.is_none() };
-    if !net.routes.is_local(about.src) {
-        return false;
-    }
+    let Ok(about) = about else { return };
     let told = net.notices.iter().any(|notice| {
         matches!(notice, Inbound::IcmpError { about: other, .. }
-            if (other.dst, other.src_port, other.dst_port, other.protocol)
-                == (about.dst, about.src_port, about.dst_port, about.protocol))
+            if (other.src, other.dst) == (about.src, about.dst)
+                && (other.src_port, other.dst_port, other.protocol)
+                    == (about.src_port, about.dst_port, about.protocol))
     });
     if !told && net.notices.len() < NOTICES {
         net.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
     }
-    true
 }

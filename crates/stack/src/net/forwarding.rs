@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use super::head::{spill_head, take, with_headroom};
 use super::icmp_error::{self, IcmpError};
 use super::link::LinkIndex;
-use super::neighbor::Lookup;
+use super::neighbor::{Lookup, Waiting};
 use super::output::{FORWARDED, complete, slice};
 use super::received::{Origin, Outcome, Received};
 use super::route::{CachedHop, Hop, HopCache, is_link_local};
@@ -136,7 +136,7 @@ pub(super) fn forward(
 fn find_way(net: &Net, now: Instant, received: &Received) -> Result<Way, DropReason> {
     let Received { src, dst, link, .. } = *received;
     let cached = net.forwarding.as_ref().and_then(|forwarding| {
-        let hop = forwarding.cache.get(now, src, dst, |out| net.generation(out));
+        let hop = forwarding.cache.get(now, src, dst, |out| net.generation(out), || false);
         hop.filter(|hop| hop.by == link)
     });
     if let Some(hop) = cached {
@@ -241,7 +241,8 @@ fn pass_on(
                 return Err(DropReason::ForwardNeighborFull);
             }
             Lookup::Unknown => {
-                if interface.neighbors.enqueue(now, next, packet, &mut net.counters) {
+                let waiting = Waiting { packet, ours: false };
+                if interface.neighbors.enqueue(now, next, waiting, &mut net.counters) {
                     net.send_solicitation(mem, now, out, next, None);
                 }
                 return Ok(());
@@ -273,7 +274,18 @@ fn remember(
     let generation = net.generation(out);
     let Received { src, dst, link: by, .. } = *received;
     if let Some(forwarding) = &mut net.forwarding {
-        forwarding.cache.insert(CachedHop { src, dst, generation, until, by, out, link, mtu });
+        let any_source = false;
+        forwarding.cache.insert(CachedHop {
+            src,
+            any_source,
+            dst,
+            generation,
+            until,
+            by,
+            out,
+            link,
+            mtu,
+        });
     }
 }
 

@@ -108,6 +108,9 @@ fn answer_echo(
         return Err(DropReason::IcmpCode);
     }
     if net.is_for_another(received) {
+        if !received.is_unicast() {
+            return Err(DropReason::IcmpBroadcast);
+        }
         spill_head(mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
         return Ok(Some(Inbound::Echo(*received)));
     }

@@ -135,6 +135,9 @@ impl Net {
     ) -> Result<(), Error> {
         let (sender, to) = (about.from.ip(), about.to.ip());
         let from = match from {
+            Some(from) if from.is_loopback() || !self.may_send_from((from, sender), None) => {
+                return Err(Error::AddressNotAvailable);
+            }
             Some(from) => from,
             // Only the host itself knows.
             None if matches!(why, Unreachable::Port | Unreachable::Protocol) => to,

@@ -217,8 +217,12 @@ fn deliver(
         return Err(bad_source);
     }
     // RFC 2827: whoever may send to every address may not pretend to be another as well.
-    if transparent && delivery == Delivery::Unicast && !net.routes.leads_to(origin.link, src) {
-        return Err(DropReason::TransparentSource);
+    if transparent && delivery == Delivery::Unicast {
+        // RFC 4291 section 2.5.6: packets from link-local addresses do not leave their link.
+        let leaves = is_link_local(src) && !net.is_local(dst);
+        if leaves || !net.routes.leads_to(origin.link, src) {
+            return Err(DropReason::TransparentSource);
+        }
     }
     if net.reverse_path_check
         && net.links.are_several()
@@ -248,6 +252,12 @@ impl Routes {
     /// Whether a transparent link takes packets to this address: it is that of one host, anywhere.
     pub(super) fn may_be_any_host(&self, addr: IpAddr) -> bool {
         self.is_host(addr) && !is_link_local(addr)
+    }
+
+    /// Whether the address is that of another host, in whose name a transparent link lets us send.
+    #[cold]
+    pub(super) fn is_foreign_host(&self, addr: IpAddr) -> bool {
+        self.may_be_any_host(addr) && !self.is_local(addr)
     }
 
     /// Whether the address is that of one other host, or of ours: no group, and not reserved.

@@ -416,7 +416,8 @@ impl Net {
 
     /// Whether the link is there, and transparent.
     pub(crate) fn is_transparent(&self, id: LinkId) -> bool {
-        self.links.find(id).is_some_and(|index| self.links.at(index).transparent)
+        let link = self.links.find(id).map(|index| self.links.at(index));
+        link.is_some_and(|link| link.transparent && link.is_usable())
     }
 
     /// Whether the packet is to another host's address, which counts as ours on its link.
@@ -537,7 +538,10 @@ impl Net {
         if !self.links.are_several() || !self.links.iter().any(is_full) || self.is_local(dst) {
             return None;
         }
-        let cached = self.cache.get(now, src, dst, |out| self.generation(out)).map(|hop| hop.out);
+        let cached = self
+            .cache
+            .get(now, src, dst, |out| self.generation(out), || self.routes.is_foreign_host(src))
+            .map(|hop| hop.out);
         let link = by.or(cached).unwrap_or_else(|| self.link_to(now, Some(src), dst));
         is_full(self.links.at(link)).then_some(link)
     }

@@ -73,6 +73,14 @@ impl Keyed {
     }
 }
 
+/// An IP packet that waits for a neighbour's station.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) packet: PacketBuf,
+    /// It is not forwarded: its source may be any address on a transparent link.
+    pub(crate) ours: bool,
+}
+
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, Keyed>,
     /// Which entry is evicted next, of each kind.
@@ -82,7 +90,7 @@ pub(crate) struct Neighbors {
     /// Packets waiting, in all entries.
     queued: usize,
     /// Packets of evicted entries, until their senders are told.
-    evicted: Vec<VecDeque<PacketBuf>>,
+    evicted: Vec<VecDeque<Waiting>>,
     /// No deadline lies before this moment.
     next: Instant,
     /// Changes whenever an earlier [`lookup`](Self::lookup) may be wrong: a `Used` station changed.
@@ -117,7 +125,7 @@ struct Neighbor {
     /// Last looked up by the send path, or learned.
     used: Instant,
     /// Packets that wait while incomplete.
-    queue: VecDeque<PacketBuf>,
+    queue: VecDeque<Waiting>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,9 +164,9 @@ pub(crate) enum Action {
     /// Ask for the address: all stations, or the one that had the address.
     Request { addr: IpAddr, station: Option<Mac> },
     /// No station answered: these packets are lost.
-    Failed { addr: IpAddr, queue: VecDeque<PacketBuf> },
+    Failed { addr: IpAddr, queue: VecDeque<Waiting> },
     /// The entry was evicted: these packets are lost, and were counted.
-    Evicted { queue: VecDeque<PacketBuf> },
+    Evicted { queue: VecDeque<Waiting> },
 }
 
 impl Neighbors {
@@ -229,7 +237,7 @@ impl Neighbors {
         &mut self,
         now: Instant,
         addr: IpAddr,
-        packet: PacketBuf,
+        packet: Waiting,
         counters: &mut Counters,
     ) -> bool {
         let fresh = !self.table.contains_key(&addr);
@@ -288,7 +296,7 @@ impl Neighbors {
         addr: IpAddr,
         claim: Claim,
         counters: &mut Counters,
-    ) -> VecDeque<PacketBuf> {
+    ) -> VecDeque<Waiting> {
         let Some(entry) = self.table.get_mut(&addr) else {
             // Without room it is asked for when a packet is sent there.
             if let (true, Some(mac)) = (claim.create, claim.mac)

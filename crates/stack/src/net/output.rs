@@ -19,7 +19,7 @@ use pagewire_mem::{
 
 use super::interface::{Interface, Link};
 use super::link::LinkIndex;
-use super::neighbor::Lookup;
+use super::neighbor::{Lookup, Waiting};
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
@@ -200,8 +200,9 @@ impl Net {
             Hop::Neighbor(next) => match self.links.at_mut(out).neighbors.lookup(now, next) {
                 Lookup::Known { mac, until } => (Some(self.link_header(out, mac, v6)), until),
                 Lookup::Unknown => {
+                    let waiting = Waiting { packet, ours: true };
                     let neighbors = &mut self.links.at_mut(out).neighbors;
-                    if neighbors.enqueue(now, next, packet, &mut self.counters) {
+                    if neighbors.enqueue(now, next, waiting, &mut self.counters) {
                         self.send_solicitation(mem, now, out, next, None);
                     }
                     return Ok(());
@@ -209,8 +210,10 @@ impl Net {
             },
         };
         let generation = self.generation(out);
+        let any_source = self.links.at(out).transparent && self.routes.is_foreign_host(src);
         self.cache.insert(CachedHop {
             src,
+            any_source,
             dst,
             generation,
             until: until.min(mtu_until),
@@ -233,12 +236,12 @@ impl Net {
         mem: &mut Mem,
         link: LinkIndex,
         mac: Mac,
-        queue: VecDeque<PacketBuf>,
+        queue: VecDeque<Waiting>,
     ) {
-        for packet in queue {
+        for Waiting { packet, ours } in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
-            let share = if is_from_us(self, packet.head()) { OWN } else { FORWARDED };
+            let share = if ours { OWN } else { FORWARDED };
             if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
@@ -386,7 +389,8 @@ fn try_send(net: &mut Net, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Re
     if let Some(gso) = &mut out.packet.gso {
         gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     }
-    let cached = net.cache.get(now, src, dst, |out| net.generation(out));
+    let is_foreign = || net.routes.is_foreign_host(src);
+    let cached = net.cache.get(now, src, dst, |out| net.generation(out), is_foreign);
     let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
         return net.send_slowly(mem, now, envelope, out.packet);
     };
@@ -450,16 +454,6 @@ fn wrap_fragment(
             net.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
         }
     }
-}
-
-/// Whether an IP packet, which begins with these bytes, is ours and not forwarded.
-fn is_from_us(net: &Net, head: &[u8]) -> bool {
-    let src = match head.first().map(|b| b >> 4) {
-        _ if net.forwarding.is_none() => return true,
-        Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
-        _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
-    };
-    src.is_some_and(|src| net.routes.is_local(src))
 }
 
 /// Copies payload that the device cannot gather, and payload that counts as looped.

@@ -619,8 +619,10 @@ pub(crate) struct HopCache {
 /// A destination that is ready to send to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedHop {
-    /// Checked: an address of ours.
+    /// Checked: an address of ours, or any on a transparent link.
     pub(crate) src: IpAddr,
+    /// The way is the same from every other address that is not ours.
+    pub(crate) any_source: bool,
     pub(crate) dst: IpAddr,
     /// Generation of the link's neighbours, the routes and the path MTUs together.
     pub(crate) generation: u32,
@@ -640,7 +642,8 @@ impl HopCache {
         Self { slots: Box::new([None; ROUTE_CACHE]) }
     }
 
-    /// `generation` returns the current one of a link.
+    /// `generation` returns the current one of a link; `is_foreign`, asked where that counts, whether
+    /// `src` may be sent from on a transparent link although it is not ours.
     #[inline(always)]
     pub(crate) fn get(
         &self,
@@ -648,9 +651,12 @@ impl HopCache {
         src: IpAddr,
         dst: IpAddr,
         generation: impl FnOnce(LinkIndex) -> u32,
+        is_foreign: impl FnOnce() -> bool,
     ) -> Option<&CachedHop> {
         let hop = self.slots.get(slot(dst))?.as_ref()?;
-        let same = hop.dst == dst && hop.src == src && hop.generation == generation(hop.out);
+        let same = hop.dst == dst
+            && (hop.src == src || (hop.any_source && is_foreign()))
+            && hop.generation == generation(hop.out);
         (same && now < hop.until).then_some(hop)
     }
 
@@ -708,5 +714,30 @@ mod tests {
         let before = paths.known.len();
         paths.set(other, None);
         assert_eq!(paths.known.len(), before);
+    }
+
+    #[test]
+    fn a_way_that_any_source_may_take_serves_all_that_are_not_ours() {
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let mut cache = HopCache::new();
+        let (guest, far, other) = (ip("10.0.0.1"), ip("192.0.2.1"), ip("192.0.2.2"));
+        for any_source in [false, true] {
+            cache.insert(CachedHop {
+                src: far,
+                any_source,
+                dst: guest,
+                generation: 7,
+                until: Instant::FAR,
+                by: 0,
+                out: 0,
+                link: None,
+                mtu: 1500,
+            });
+            let hit =
+                |src, foreign| cache.get(Instant::ZERO, src, guest, |_| 7, || foreign).is_some();
+            assert!(hit(far, false));
+            assert_eq!(hit(other, true), any_source);
+            assert!(!hit(other, false), "an address of ours has its own way");
+        }
     }
 }

@@ -170,6 +170,18 @@ impl Tcp<'_> {
         self.socket.conn.config()
     }
 
+    /// Whether small segments leave at once (`TCP_NODELAY`), see
+    /// [`TcpOption::NoDelay`](crate::TcpOption).
+    pub fn nodelay(&self) -> bool {
+        self.socket.conn.is_nodelay()
+    }
+
+    /// Whether acknowledgements leave at once (`TCP_QUICKACK`), see
+    /// [`TcpOption::QuickAck`](crate::TcpOption).
+    pub fn quick_ack(&self) -> bool {
+        self.socket.conn.is_quick_ack()
+    }
+
     /// Bytes not acknowledged (`SIOCOUTQ`), and among them bytes never sent (`SIOCOUTQNSD`).
     pub fn queued_send(&self) -> (usize, usize) {
         let conn = &self.socket.conn;
@@ -227,13 +239,24 @@ impl Core {
     /// Wakes connections that wait for pages, if some are free.
     pub(crate) fn feed_starved(&mut self) {
         self.mem.pool.drain();
-        if self.sockets.work.starved.is_empty() || self.mem.pool.stats().free == 0 {
+        if self.sockets.work.starved.is_empty() {
+            return;
+        }
+        if self.mem.pool.stats().free == 0 {
+            // What waits to be filled serves all.
+            self.mem.filler.abandon();
+            self.mem.pool.drain();
+        }
+        if self.mem.pool.stats().free == 0 {
             return;
         }
         for index in core::mem::take(&mut self.sockets.work.starved) {
             if let Some(socket) = self.sockets.table.tcp_mut(index) {
                 socket.starved = false;
                 self.sockets.touch(index);
+            } else if let Some(socket) = self.sockets.table.udp_mut(index) {
+                socket.starved = false;
+                self.sockets.check_later(index);
             }
         }
     }

@@ -42,7 +42,12 @@ impl ErrorQueue {
     }
 
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
-        if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
+        self.push_within(entry, ERROR_QUEUE);
+    }
+
+    /// As [`push_entry`](Self::push_entry), with another limit.
+    pub(super) fn push_within(&mut self, entry: QueuedError, most: usize) {
+        if self.keeps_errors && self.entries.len() - self.notifications < most {
             self.news = true;
             self.entries.push_back(ErrorEntry::Network(entry));
         }

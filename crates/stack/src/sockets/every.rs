@@ -131,6 +131,6 @@ impl Core {
 }
 
 fn check_every(core: &Core, link: LinkId) -> Result<(), Error> {
-    let there = core.net.is_transparent(link);
-    if there { core.refuse_if_down() } else { Err(Error::InvalidInput) }
+    core.refuse_if_down()?;
+    if core.net.is_transparent(link) { Ok(()) } else { Err(Error::InvalidInput) }
 }

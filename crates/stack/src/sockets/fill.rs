@@ -8,6 +8,7 @@ use super::handles::{Tcp, Udp};
 use super::udp_send::DatagramPayload;
 use super::udp_target::UdpTarget;
 use crate::error::Error;
+use crate::limits::MAX_IP_PACKET;
 use crate::net::Mem;
 
 impl Tcp<'_> {
@@ -53,21 +54,25 @@ impl Tcp<'_> {
 }
 
 impl Udp<'_> {
-    /// Lends `read` free pages of `max` bytes, and sends what it says it has filled, as one datagram
-    /// or, with a [segment size](UdpTarget::segment), several. `None`: there is none. Returns the
-    /// number of bytes. `read` runs within the stack: it must not panic.
+    /// Lends `read` free pages of `max` bytes, at most 65,535, and sends what it says it has filled, as
+    /// one datagram or, with a [segment size](UdpTarget::segment), several. `None`: there is none.
+    /// Returns the number of bytes. `read` runs within the stack: it must not panic.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none, `NoBuffers` if the pool has fewer than `max` bytes (`read` is
-    /// not called then), and those of [`send`](Self::send): the datagram is lost.
+    /// `WouldBlock` if there is none, `NoBuffers` if the pool has fewer than `max` bytes: `read` is
+    /// not called then, and an event says that the socket is writable once pages are free. Those of
+    /// [`send`](Self::send): the datagram is lost.
     pub fn fill(
         &mut self,
         now: Instant,
         max: usize,
         read: impl FnOnce(&mut Spare<'_>) -> Option<(usize, UdpTarget)>,
     ) -> Result<usize, Error> {
+        let max = max.min(MAX_IP_PACKET);
         let Mem { pool, filler, .. } = &mut *self.mem;
         if !filler.reserve(pool, max) {
+            filler.abandon();
+            self.starve(now);
             return Err(Error::NoBuffers);
         }
         let Some((len, to)) = read(&mut filler.spare_of(max)) else {

@@ -160,6 +160,15 @@ impl Udp<'_> {
         UdpId(self.id)
     }
 
+    /// There was no free page: it waits for some.
+    pub(super) fn starve(&mut self, now: Instant) {
+        self.socket.reporting.reported &= !Readiness::WRITABLE;
+        if !core::mem::replace(&mut self.socket.starved, true) {
+            self.work.starved.push(self.id.index());
+            self.work.starved_until = now + STARVED_CHECK;
+        }
+    }
+
     /// Marks it: its readiness may have grown.
     pub(super) fn check_later(&mut self) {
         self.work.queue_report(self.id.index(), &mut self.socket.reporting);

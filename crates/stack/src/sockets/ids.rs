@@ -14,6 +14,11 @@ impl SocketId {
         self.index
     }
 
+    /// Whether it is the one after `before` in the same place.
+    pub(crate) fn follows(self, before: Self) -> bool {
+        self.index == before.index && Some(self.generation) == before.generation.checked_add(1)
+    }
+
     /// The id as a number, for queues that only return it.
     pub(crate) fn token(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)

@@ -11,7 +11,7 @@ use pagewire_tcp::TcpHeader;
 use super::ids::SocketId;
 use super::tuple::Tuple;
 use crate::error::Error;
-use crate::limits::{REQUEST_FIRST_WAIT, REQUEST_LEAST_GAP, SYN_REQUESTS};
+use crate::limits::{REQUEST_FIRST_WAIT, REQUEST_LEAST_GAP, REQUEST_LONGEST_GAP, SYN_REQUESTS};
 use crate::net::LinkId;
 
 /// Names a request of one listener. Never used again.
@@ -70,6 +70,8 @@ pub(crate) struct Requests {
     table: HashTable<u32>,
     /// Requests not shown yet, oldest first.
     fresh: VecDeque<RequestId>,
+    /// Requests that were answered with silence, oldest first; entries may be stale.
+    silent: VecDeque<RequestId>,
     /// Shown requests that are over.
     ended: VecDeque<(RequestId, Cancel)>,
     /// Accepted connections whose handshakes may be incomplete, oldest first.
@@ -93,8 +95,8 @@ pub(crate) struct Request {
     /// When the first came, and the newest.
     first: Instant,
     last: Instant,
-    /// Time between the newest and the one before.
-    gap: Option<Duration>,
+    /// The longest time between two.
+    gap: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,13 +114,13 @@ impl Request {
         syn: &TcpHeader,
         (ecn, hop_limit): (u8, u8),
     ) -> Self {
-        let (syn, stage, gap) = (*syn, Stage::Fresh, None);
+        let (syn, stage, gap) = (*syn, Stage::Fresh, Duration::ZERO);
         Self { tuple, syn, ecn, hop_limit, stage, first: now, last: now, gap }
     }
 
     /// Notes that its SYN has come again.
     pub(super) fn repeat(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
-        self.gap = Some(now.saturating_since(self.last));
+        self.gap = self.gap.max(now.saturating_since(self.last));
         (self.last, self.syn, self.ecn) = (now, *syn, ecn);
     }
 
@@ -126,12 +128,11 @@ impl Request {
     ///
     /// > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
     ///
-    /// Linux repeats the first SYNs each second before it doubles.
+    /// Linux repeats the first SYNs each second before it doubles. The moment only moves on: a SYN that
+    /// the network has doubled does not bring it nearer.
     pub(super) fn lapses_at(&self) -> Instant {
-        match self.gap {
-            None => self.last + REQUEST_FIRST_WAIT,
-            Some(gap) => self.last + 2 * gap.max(REQUEST_LEAST_GAP) + REQUEST_LEAST_GAP,
-        }
+        let gap = self.gap.clamp(REQUEST_LEAST_GAP, REQUEST_LONGEST_GAP);
+        (self.first + REQUEST_FIRST_WAIT).max(self.last + 2 * gap + REQUEST_LEAST_GAP)
     }
 }
 
@@ -143,6 +144,7 @@ impl Requests {
             free: Vec::new(),
             table: HashTable::new(),
             fresh: VecDeque::new(),
+            silent: VecDeque::new(),
             ended: VecDeque::new(),
             half_open: VecDeque::new(),
         }
@@ -187,7 +189,10 @@ impl Requests {
     pub(super) fn insert(&mut self, request: Request, hash: impl Fn(&Tuple) -> u64) -> bool {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() >= SYN_REQUESTS => return false,
+            None if self.slots.len() >= SYN_REQUESTS => match self.evict_silent(&hash) {
+                Some(index) => index,
+                None => return false,
+            },
             None => {
                 self.slots.push(Slot { generation: 0, request: None });
                 self.slots.len() as u32 - 1
@@ -203,6 +208,25 @@ impl Requests {
         true
     }
 
+    /// Frees the slot of the request that was answered with silence first: if its SYNs go on, they
+    /// ask again. Those that were not answered stay.
+    fn evict_silent(&mut self, hash: impl Fn(&Tuple) -> u64) -> Option<u32> {
+        while let Some(id) = self.silent.pop_front() {
+            if self.is_silent(id)
+                && let Some(request) = self.remove(id.index)
+            {
+                self.forget(hash(&request.tuple));
+                return self.free.pop();
+            }
+        }
+        None
+    }
+
+    fn is_silent(&self, id: RequestId) -> bool {
+        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
+        slot.and_then(|s| s.request.as_ref()).is_some_and(|r| r.stage == Stage::Silent)
+    }
+
     /// The request that was shown under this id and not answered.
     pub(super) fn shown(&mut self, id: RequestId) -> Result<&mut Request, Error> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
@@ -212,6 +236,12 @@ impl Requests {
 
     pub(super) fn silence(&mut self, id: RequestId) -> Result<(), Error> {
         self.shown(id)?.stage = Stage::Silent;
+        if self.silent.len() >= 2 * SYN_REQUESTS {
+            let mut all = core::mem::take(&mut self.silent);
+            all.retain(|&id| self.is_silent(id));
+            self.silent = all;
+        }
+        self.silent.push_back(id);
         Ok(())
     }
 

@@ -269,7 +269,16 @@ fn note_half_open(core: &mut Core, listener: u32, id: SocketId) {
     }
     let mut all = core::mem::take(&mut requests.half_open);
     let table = &core.sockets.table;
-    let waits = |id: &SocketId| matches!(table.get(*id), Ok(Socket::Tcp(s)) if s.conn.state() == State::SynReceived);
+    let waits = |id: &SocketId| {
+        let Some(socket) = table.tcp(id.index()) else { return false };
+        // One that its owner has closed has the next id.
+        let is_it = match socket.owner {
+            Owner::App => table.id_of(id.index()) == Some(*id),
+            Owner::Closed => table.id_of(id.index()).is_some_and(|now| now.follows(*id)),
+            Owner::HalfOpen { .. } | Owner::Queued { .. } => false,
+        };
+        is_it && socket.conn.state() == State::SynReceived
+    };
     all.retain(waits);
     // Some more than one: the next look is not due at once.
     let most = REQUEST_HALF_OPEN - REQUEST_HALF_OPEN / 4;

@@ -107,7 +107,8 @@ impl Tcp<'_> {
             }
             Err(error) => {
                 self.note_used_up();
-                if error != TcpError::WouldBlock {
+                // Without room or pages nothing has changed that the owner could be told.
+                if !matches!(error, TcpError::WouldBlock | TcpError::NoBuffers) {
                     self.touch();
                 }
                 Err(error_from(error))

@@ -19,7 +19,8 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness, Reporting};
 use crate::limits::{
-    MAX_LINKS, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+    ERROR_QUEUE, ERROR_QUEUE_EVERY, MAX_LINKS, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
+    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
 use crate::net::{Flow, IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, protocol};
@@ -58,6 +59,8 @@ pub(crate) struct UdpSocket {
     pub(super) link: Option<LinkId>,
     /// What it has to do with groups, once anything has been said about them.
     pub(super) groups: Option<Box<UdpGroups>>,
+    /// On the list of sockets that wait for free pages.
+    pub(super) starved: bool,
     /// It is for every address and port of its link.
     pub(crate) every: Option<DatagramKind>,
     pub(crate) reporting: Reporting,
@@ -150,6 +153,7 @@ impl UdpSocket {
             joins: false,
             link,
             groups: None,
+            starved: false,
             every: None,
             reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
         }
@@ -372,9 +376,12 @@ impl Core {
             if socket.mtu_discover.ignores_reports() {
                 return;
             }
-            self.net.handle_path_mtu(now, to.ip(), reported);
-            if socket.mtu_discover == MtuDiscover::Dont {
-                return;
+            // Of many flows, each may be forged by whoever has another: their owner judges.
+            if socket.every.is_none() {
+                self.net.handle_path_mtu(now, to.ip(), reported);
+                if socket.mtu_discover == MtuDiscover::Dont {
+                    return;
+                }
             }
             mtu = reported as u32;
         }
@@ -382,7 +389,8 @@ impl Core {
         if let Some(errors) = &mut socket.errors {
             let about = socket.every.map(|_| Flow::udp(to, tuple.local_addr()));
             let (origin, to) = (ErrorOrigin::Icmp, Some(to));
-            errors.push_entry(QueuedError { error, origin, mtu, to, about });
+            let most = if about.is_some() { ERROR_QUEUE_EVERY } else { ERROR_QUEUE };
+            errors.push_within(QueuedError { error, origin, mtu, to, about }, most);
         }
         // > RFC 1122 section 4.1.3.3: UDP MUST pass to the application layer all ICMP error
         // > messages that it receives from the IP layer.

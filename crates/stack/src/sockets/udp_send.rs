@@ -310,7 +310,10 @@ impl Udp<'_> {
         let mtu = longest_packet(self.net, ends) as u32;
         if let Some(errors) = &mut self.socket.errors {
             let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
-            let about = self.socket.every.map(|_| Flow::udp(ends.remote, ends.local));
+            let about = self.socket.every.map(|_| match ends.echo {
+                true => Flow::echo(ends.remote, ends.local.ip(), 0),
+                false => Flow::udp(ends.remote, ends.local),
+            });
             errors.push_entry(QueuedError { error, origin, mtu, to, about });
             self.check_later();
         }

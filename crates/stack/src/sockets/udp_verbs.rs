@@ -1,6 +1,7 @@
 //! Opens datagram sockets, and their verbs but for sending, receiving and groups.
 
-use std::net::SocketAddr;
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Instant;
 
@@ -74,6 +75,22 @@ impl Udp<'_> {
     /// Removes the peer: each send names its destination, and datagrams come from any source.
     pub fn disconnect(&mut self) {
         (self.socket.remote, self.socket.error) = (None, None);
+    }
+
+    /// The address that a datagram to the peer leaves from.
+    ///
+    /// # Errors
+    /// `DestinationRequired` without a peer, `NetworkUnreachable` without a route.
+    pub fn source(&self) -> Result<IpAddr, Error> {
+        let socket = &*self.socket;
+        let remote = socket.remote.ok_or(Error::DestinationRequired)?;
+        match socket.local.ip() {
+            ip if ip.is_unspecified() || ip.is_multicast() => {
+                let by = self.net.bound_link(socket.link)?;
+                self.net.source_by(remote.ip(), socket.scope, by)
+            }
+            ip => Ok(ip),
+        }
     }
 
     /// Length of the oldest datagram, 0 if there is none.

@@ -378,6 +378,11 @@ impl AckState {
         }
     }
 
+    /// As Linux's: unless the application was seen to answer what it receives.
+    pub(crate) fn is_quick(&self) -> bool {
+        !self.interactive
+    }
+
     pub(crate) fn delay(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) {
         if self.due == AckDue::No {
             self.due = AckDue::Delayed;

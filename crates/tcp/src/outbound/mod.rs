@@ -246,6 +246,10 @@ impl Outbound {
         due
     }
 
+    pub(crate) fn is_nodelay(&self) -> bool {
+        self.flags.contains(OutFlags::NODELAY)
+    }
+
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
         self.flags.set(OutFlags::NODELAY, nodelay);
         if nodelay {

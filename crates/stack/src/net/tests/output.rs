@@ -323,7 +323,7 @@ fn answers_to_strangers_push_no_destination_out_of_the_cache() {
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     let cached = |host: &Host| {
         let (now, generation) = (host.now, host.net.generation(0));
-        host.net.cache.get(now, ip("10.0.0.1"), ip("10.0.0.2"), |_| generation).is_some()
+        host.net.cache.get(now, ip("10.0.0.1"), ip("10.0.0.2"), |_| generation, || false).is_some()
     };
     assert!(cached(&host));
     host.sent();

@@ -1,0 +1,175 @@
+//! Trouble by chance, from the seed.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::command::Pause;
+use crate::control::Control;
+use crate::hosts::{Hosts, Known};
+use crate::link::Link;
+use crate::random::{SimRng, split};
+use crate::sim::Sim;
+use crate::{HostId, SimTime};
+
+/// How often a kind of trouble comes, and how long it lasts; drawn evenly each time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// From the end of one to the begin of the next.
+    pub every: Range<Duration>,
+    /// From its begin to its end.
+    pub lasting: Range<Duration>,
+}
+
+/// Trouble by chance: see [`Sim::chaos`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Chaos {
+    kinds: Vec<(Kind, Rate)>,
+    until: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Partition,
+    OneWay,
+    Crash,
+    Kill,
+    Pause(Pause),
+    SlowLink(Link),
+}
+
+impl Chaos {
+    /// No trouble; it would end after this simulated time since the start, when everything is healed.
+    pub fn until(end: Duration) -> Self {
+        Self { kinds: Vec::new(), until: end }
+    }
+
+    /// The hosts fall into two groups that cannot reach each other.
+    pub fn partition(self, rate: Rate) -> Self {
+        self.with(Kind::Partition, rate)
+    }
+
+    /// One host cannot reach one other.
+    pub fn oneway(self, rate: Rate) -> Self {
+        self.with(Kind::OneWay, rate)
+    }
+
+    /// A host loses its power, and starts again.
+    pub fn crash(self, rate: Rate) -> Self {
+        self.with(Kind::Crash, rate)
+    }
+
+    /// A host's process is killed, and starts again.
+    pub fn kill(self, rate: Rate) -> Self {
+        self.with(Kind::Kill, rate)
+    }
+
+    /// A host stands still.
+    pub fn pause(self, rate: Rate, what: Pause) -> Self {
+        self.with(Kind::Pause(what), rate)
+    }
+
+    /// The link between two hosts becomes this one.
+    pub fn slow_link(self, rate: Rate, link: Link) -> Self {
+        self.with(Kind::SlowLink(link), rate)
+    }
+
+    fn with(mut self, kind: Kind, rate: Rate) -> Self {
+        self.kinds.push((kind, rate));
+        self
+    }
+}
+
+impl Sim {
+    /// Troubles these hosts by chance. When, for how long and whom is drawn from the seed now, each
+    /// kind on its own; all of it has ended by [`Chaos::until`]. The end of one trouble may end
+    /// another of the same hosts.
+    ///
+    /// # Panics
+    /// If there are fewer than two hosts.
+    #[track_caller]
+    pub fn chaos(&mut self, hosts: impl Hosts, chaos: Chaos) {
+        let hosts = {
+            let world = self.world.lock();
+            Known(&world).find(&hosts)
+        };
+        assert!(hosts.len() > 1, "chaos needs two hosts at least");
+        for (number, (kind, rate)) in chaos.kinds.into_iter().enumerate() {
+            self.next_chaos += 1;
+            let seed = split(self.seed, "chaos", self.next_chaos << 16 | number as u64);
+            let mut random = SimRng::new(seed);
+            let mut at = self.now().elapsed();
+            loop {
+                at += draw(&rate.every, &mut random);
+                if at >= chaos.until {
+                    break;
+                }
+                let end = (at + draw(&rate.lasting, &mut random)).min(chaos.until);
+                self.trouble(kind, &hosts, at..end, &mut random);
+                // Time moves, whatever the ranges are.
+                at = end + Duration::from_nanos(1);
+            }
+        }
+    }
+
+    /// Schedules one trouble and its end.
+    fn trouble(
+        &mut self,
+        kind: Kind,
+        hosts: &[HostId],
+        time: Range<Duration>,
+        random: &mut SimRng,
+    ) {
+        let mut order = hosts.to_vec();
+        for n in (1..order.len()).rev() {
+            order.swap(n, random.below(n as u64 + 1) as usize);
+        }
+        let groups = 1 + random.below(order.len() as u64 - 1) as usize;
+        let (some, others) = order.split_at(groups);
+        let (some, others) = (some.to_vec(), others.to_vec());
+        let (Some(&one), Some(&other)) = (some.first(), others.first()) else { return };
+        let Range { start, end } = time;
+        match kind {
+            Kind::Partition => {
+                let groups = (some.clone(), others.clone());
+                self.at(start, move |control| control.partition(groups.0, groups.1));
+                self.at(end, move |control| control.repair(some, others));
+            }
+            Kind::OneWay => {
+                self.at(start, move |control| control.partition_oneway(one, other));
+                self.at(end, move |control| control.repair_oneway(one, other));
+            }
+            Kind::Crash => {
+                self.at(start, move |control| control.crash(one));
+                self.at(end, move |control| control.bounce(one));
+            }
+            Kind::Kill => {
+                self.at(start, move |control| control.kill(one));
+                self.at(end, move |control| control.bounce(one));
+            }
+            Kind::Pause(what) => {
+                self.at(start, move |control| control.pause(one, what));
+                self.at(end, move |control| control.resume(one));
+            }
+            Kind::SlowLink(link) => {
+                let before = std::rc::Rc::new(std::cell::Cell::new(None));
+                let keep = before.clone();
+                self.at(start, move |control: &Control| {
+                    keep.set(Some((control.link_of(one, other), control.link_of(other, one))));
+                    control.link(one, other, link);
+                });
+                self.at(end, move |control| {
+                    if let Some((there, back)) = before.get() {
+                        control.link_oneway(one, other, there);
+                        control.link_oneway(other, one, back);
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn draw(range: &Range<Duration>, random: &mut SimRng) -> Duration {
+    let span = SimTime::ZERO.after(range.end.saturating_sub(range.start)).as_nanos();
+    range.start + Duration::from_nanos(random.below(span))
+}

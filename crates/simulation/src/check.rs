@@ -1,0 +1,212 @@
+//! Many seeds of one scenario: the smallest that fails is what people want to see.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use pagewire_sim::{panic_text, seed_from_env, target_dir};
+
+use crate::builder::Builder;
+use crate::report::{Failure, FailureDetails, FailureKind, Report};
+use crate::sim::Sim;
+use crate::{Result, SimTime};
+
+/// The environment variable that widens a check to so many seeds, from the first one on.
+pub const SEEDS_VARIABLE: &str = "PAGEWIRE_SEEDS";
+
+/// The environment variable that says how many seeds run at the same time.
+pub const JOBS_VARIABLE: &str = "PAGEWIRE_JOBS";
+
+/// What became of many seeds.
+#[derive(Debug)]
+#[must_use = "a failure is only reported: call `assert`"]
+pub struct Check {
+    /// Reports of the seeds that went well, by seed.
+    pub reports: Vec<Report>,
+    /// Seeds that failed, by seed: the first is the smallest that fails. Larger ones were not started
+    /// after it was known.
+    pub failures: Vec<Failure>,
+}
+
+impl Check {
+    /// Seeds that were run.
+    pub fn seeds_run(&self) -> usize {
+        self.reports.len() + self.failures.len()
+    }
+
+    /// The smallest seed that fails, if one does.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failures.first()
+    }
+
+    /// Panics with the smallest seed that fails, if one does.
+    ///
+    /// # Panics
+    /// See above.
+    #[track_caller]
+    pub fn assert(self) {
+        if let Some(failure) = self.failures.first() {
+            panic!("{failure}\n  ({} seeds were run)", self.seeds_run());
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.failure() {
+            Some(failure) => fmt::Display::fmt(failure, f),
+            None => write!(f, "{} seeds, none failed", self.seeds_run()),
+        }
+    }
+}
+
+impl Sim {
+    /// Runs many seeds with the default settings: see [`Builder::check`].
+    pub fn check(
+        seeds: impl IntoIterator<Item = u64>,
+        scenario: impl Fn(&mut Sim) -> Result + Sync,
+    ) -> Check {
+        Self::builder().check(seeds, scenario)
+    }
+}
+
+impl Builder {
+    /// Runs `scenario` for each of `seeds`, several at a time, each on a thread of its own. The
+    /// smallest seed that fails is run once more, with a capture and a timeline; if it does not fail
+    /// in the same way, the scenario depends on more than its seed, and the failure says so.
+    ///
+    /// With `PAGEWIRE_SEED` in the environment only that seed is run, with `PAGEWIRE_SEEDS=1000` so
+    /// many from the smallest of `seeds` on. `PAGEWIRE_JOBS` is how many run at the same time; by
+    /// default as many as there are processors.
+    pub fn check(
+        self,
+        seeds: impl IntoIterator<Item = u64>,
+        scenario: impl Fn(&mut Sim) -> Result + Sync,
+    ) -> Check {
+        let mut seeds: Vec<u64> = match seed_from_env() {
+            Some(seed) => vec![seed],
+            None => seeds.into_iter().collect(),
+        };
+        seeds.sort_unstable();
+        seeds.dedup();
+        if let (Some(count), Some(&first), None) =
+            (number(SEEDS_VARIABLE), seeds.first(), seed_from_env())
+        {
+            seeds = (first..first.saturating_add(count)).collect();
+        }
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let jobs = number(JOBS_VARIABLE).map_or(cores, |n| n.max(1) as usize);
+        let mut check = self.run_all(&seeds, jobs.min(seeds.len()), &scenario);
+        check.reports.sort_by_key(|report| report.seed);
+        check.failures.sort_by_key(|failure| failure.seed);
+        if let Some(first) = check.failures.first_mut() {
+            *first = self.again(first.clone(), &scenario);
+        }
+        check
+    }
+
+    fn run_all(
+        &self,
+        seeds: &[u64],
+        jobs: usize,
+        scenario: &(impl Fn(&mut Sim) -> Result + Sync),
+    ) -> Check {
+        let (next, smallest) = (AtomicUsize::new(0), AtomicU64::new(u64::MAX));
+        let check = Mutex::new(Check { reports: Vec::new(), failures: Vec::new() });
+        let work = || {
+            while let Some(&seed) = seeds.get(next.fetch_add(1, Relaxed)) {
+                if seed > smallest.load(Relaxed) {
+                    continue;
+                }
+                let run = || self.clone().seed(seed).run(scenario);
+                // Nothing of a run that panicked is used again.
+                let result = catch_unwind(AssertUnwindSafe(run))
+                    .unwrap_or_else(|panic| Err(self.panicked(seed, panic_text(&*panic))));
+                let mut check = check.lock().unwrap_or_else(PoisonError::into_inner);
+                match result {
+                    Ok(report) => check.reports.push(report),
+                    Err(failure) => {
+                        smallest.fetch_min(seed, Relaxed);
+                        check.failures.push(failure);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..jobs {
+                scope.spawn(work);
+            }
+        });
+        check.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a failing seed again, with everything recorded.
+    fn again(
+        &self,
+        mut first: Failure,
+        scenario: &(impl Fn(&mut Sim) -> Result + Sync),
+    ) -> Failure {
+        let file = |extension: &str| -> PathBuf {
+            let dir = self.artifacts.clone().unwrap_or_else(target_dir);
+            let name = format!("pagewire-{}-seed-{}", self.test.file_stem(), first.seed);
+            dir.join(name).with_extension(extension)
+        };
+        let (capture, timeline) = (file("pcapng"), file("timeline.txt"));
+        let builder = self.clone().seed(first.seed);
+        let builder = match (&self.capture, &self.timeline) {
+            (None, None) => builder.capture(&capture).timeline(&timeline),
+            _ => builder,
+        };
+        let second = catch_unwind(AssertUnwindSafe(|| builder.run(scenario)))
+            .unwrap_or_else(|panic| Err(self.panicked(first.seed, panic_text(&*panic))));
+        let found = |file: PathBuf| file.is_file().then_some(file);
+        (first.0.capture, first.0.timeline) = (found(capture), found(timeline));
+        let differs = match &second {
+            Ok(report) => Some(format!(
+                "when it was run again, it did not fail; digests {} and {}",
+                first.digest, report.digest
+            )),
+            Err(second) if (second.kind, &second.what) != (first.kind, &first.what) => {
+                Some(format!("when it was run again, it failed at {}: {}", second.at, second.what))
+            }
+            Err(second) if second.digest != first.digest => Some(format!(
+                "when it was run again, it failed too, but not all was the same: digests {} and {}",
+                first.digest, second.digest
+            )),
+            Err(_) => None,
+        };
+        let Some(differs) = differs else { return first };
+        let why = "the scenario depends on more than its seed: `select!` (write `biased;`), the order \
+                   of a HashMap, std::time, random numbers of the system, statics, or threads";
+        first.0.kind = FailureKind::NotDeterministic;
+        first.0.details.splice(0..0, [differs, why.to_owned()]);
+        first
+    }
+
+    /// The scenario itself panicked, not a task.
+    fn panicked(&self, seed: u64, text: &str) -> Failure {
+        Failure(Box::new(FailureDetails {
+            seed,
+            kind: FailureKind::Panic,
+            host: None,
+            at: SimTime::ZERO,
+            what: format!("the scenario panicked: {text}"),
+            details: Vec::new(),
+            digest: crate::digest::Digester::default().digest(),
+            command: self.test.command(),
+            capture: None,
+            timeline: None,
+        }))
+    }
+}
+
+/// A number in the environment.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    match text.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{variable}={text} is not a whole number below 2^64"),
+    }
+}

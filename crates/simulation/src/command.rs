@@ -1,0 +1,68 @@
+//! Orders to a simulation, with their hosts found.
+
+use crate::HostId;
+use crate::clock::Skew;
+use crate::link::Link;
+
+/// What [`Control::pause`](crate::Control::pause) stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// The process, as `SIGSTOP` does: its tasks stand still, its kernel still answers.
+    Process,
+    /// The machine: packets wait in front of it too.
+    Machine,
+}
+
+/// An order, with its hosts found.
+#[derive(Clone, Debug)]
+pub(crate) enum Command {
+    Paths(Vec<(HostId, HostId)>, PathChange),
+    Uplink(Vec<HostId>, Link),
+    Downlink(Vec<HostId>, Link),
+    Crash(Vec<HostId>),
+    Kill(Vec<HostId>),
+    Bounce(Vec<HostId>),
+    Pause(Vec<HostId>, Pause),
+    Resume(Vec<HostId>),
+    Skew(Vec<HostId>, Skew),
+}
+
+impl Command {
+    /// Whether no host is started, stopped or changed.
+    pub(crate) fn is_for_network(&self) -> bool {
+        matches!(self, Self::Paths(..) | Self::Uplink(..) | Self::Downlink(..))
+    }
+}
+
+/// What happens to a path between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathChange {
+    Cut,
+    Repair,
+    Hold,
+    Release,
+    Link(Link),
+}
+
+/// The name of an order, and the number of its hosts or paths: for the digest and the timeline.
+impl std::fmt::Display for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |hosts: &[HostId]| {
+            hosts.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        match self {
+            Self::Paths(pairs, change) => {
+                write!(f, "{change:?}")?;
+                pairs.iter().try_for_each(|(from, to)| write!(f, " {}-{}", from.0, to.0))
+            }
+            Self::Uplink(hosts, link) => write!(f, "Uplink {link:?} {}", list(hosts)),
+            Self::Downlink(hosts, link) => write!(f, "Downlink {link:?} {}", list(hosts)),
+            Self::Crash(hosts) => write!(f, "Crash {}", list(hosts)),
+            Self::Kill(hosts) => write!(f, "Kill {}", list(hosts)),
+            Self::Bounce(hosts) => write!(f, "Bounce {}", list(hosts)),
+            Self::Pause(hosts, what) => write!(f, "Pause {what:?} {}", list(hosts)),
+            Self::Resume(hosts) => write!(f, "Resume {}", list(hosts)),
+            Self::Skew(hosts, skew) => write!(f, "{skew:?} {}", list(hosts)),
+        }
+    }
+}

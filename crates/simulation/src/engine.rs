@@ -1,0 +1,476 @@
+//! The event loop: one order of all events, to the nanosecond.
+//!
+//! Events are frames that arrive, stacks' timers, tasks' timers, and scheduled actions. The first
+//! three are known in advance: their sources are in [`World::agenda`]. A task's next timer is not:
+//! tokio does not tell, it only jumps there ([`HostRuntime::look`]). A clock that jumped cannot come
+//! back, so a host may look ahead only as far as nothing can reach it before:
+//!
+//! - up to the first event in the agenda, which may be for it, and
+//! - up to one latency beyond what the other hosts, whose timers are not known either, have been
+//!   looked at: none of them can send earlier, and a packet takes a latency at least.
+//!
+//! So every host is *armed* (its next run is in the agenda) or *clean* up to some time (in
+//! [`Sim::clean`]), and the one that is clean for the shortest time looks further. Nothing is visited
+//! in vain by a tick, and a timer still fires at its own nanosecond.
+//!
+//! There is one exception: code inside of the simulation shortens a latency, or releases held packets,
+//! or wakes a task of another host by shared memory, while that host's clock has moved ahead. It then
+//! runs at its own clock's time: late by at most the old latency, and the same in each run.
+
+use crate::agenda::Order;
+use crate::clock::{Clock, show};
+use crate::command::{Command, PathChange, Pause};
+use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
+use crate::machine::Machine;
+use crate::path::Stage;
+use crate::record::Kind;
+use crate::runtime::{HostRuntime, TICK, Unrest};
+use crate::sim::Sim;
+use crate::world::{Here, HostRef, World};
+use crate::{Failure, FailureKind, HostId, SimTime, panics};
+
+type Done<T = ()> = std::result::Result<T, Failure>;
+
+/// The host of a source's number: its order among ties is above.
+fn host_of(number: u64) -> HostId {
+    HostId(number as u32)
+}
+
+impl Sim {
+    /// Moves on to the next instant at which something is due, and does it. `false`: nothing is due
+    /// by `end`, and it is `end` now.
+    pub(crate) fn advance(&mut self, end: SimTime) -> Done<bool> {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let what = "the simulation was run inside of another tokio runtime: run it from a plain \
+                        `#[test]`, not from `#[tokio::test]` or an async function";
+            return Err(self.failure(FailureKind::Misuse, None, what));
+        }
+        if let Some(failure) = self.broken.take() {
+            return Err(failure);
+        }
+        self.obey()?;
+        let first = loop {
+            let first = self.world.lock().next();
+            let limit = first.min(end.as_nanos());
+            match self.clean.first() {
+                Some((clean, Order::Run(number), _)) if clean < limit => {
+                    self.look(host_of(number), limit);
+                }
+                _ => break first,
+            }
+        };
+        if first > end.as_nanos() {
+            self.world.lock().now = end;
+            return Ok(false);
+        }
+        self.instant(SimTime::from_nanos(first))?;
+        self.check_invariants()?;
+        Ok(true)
+    }
+
+    /// Finds the next timer of the host that is clean for the shortest time, as far as it may look.
+    fn look(&mut self, id: HostId, limit: u64) {
+        let others = self.clean.second().unwrap_or(u64::MAX);
+        let Some(machine) = self.machines.get_mut(id.index()) else { return };
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let latency = world.fabric.least_latency().as_nanos() as u64;
+        let Some(state) = world.hosts.get(id.index()) else { return };
+        let Some(runtime) = &mut machine.runtime else {
+            return self.clean.set(machine.clean, None);
+        };
+        let (clock, built) = (state.clock, machine.built);
+        let bound = SimTime::from_nanos(limit.min(others.saturating_add(latency)));
+        let target = clock.local(bound).saturating_sub(built) / TICK * TICK;
+        if self.config.look_ahead && target > runtime.clock() {
+            world.record.counts.looks += 1;
+            let fired = machine.span.in_scope(|| runtime.look(target));
+            let at = clock.global(built + runtime.clock()).as_nanos();
+            if !fired {
+                return self.clean.set(machine.clean, Some(at));
+            }
+            world.agenda.set(state.run, Some(at));
+        } else {
+            // Too near to look: its next tick is visited.
+            let next = clock.global(built + runtime.clock() + TICK);
+            world.agenda.set(state.run, Some(next.as_nanos()));
+        }
+        self.clean.set(machine.clean, None);
+    }
+
+    /// Does everything that is due at `at`, in order: actions, arrivals, stacks' timers, tasks.
+    fn instant(&mut self, at: SimTime) -> Done {
+        {
+            let mut world = self.world.lock();
+            if world.now < at {
+                self.turns_now = 0;
+            }
+            world.now = at;
+            show(Some(at));
+        }
+        let mut hosts = Vec::new();
+        loop {
+            self.gather(at, &mut hosts)?;
+            if hosts.is_empty() {
+                return Ok(());
+            }
+            // By their order, which may be random among ties.
+            hosts.sort_unstable();
+            hosts.dedup_by(|again, first| {
+                let same = again.0 == first.0;
+                first.1 |= same && again.1;
+                same
+            });
+            for (number, run) in hosts.drain(..) {
+                self.turn(host_of(number), run)?;
+            }
+        }
+    }
+
+    /// Takes what is due, and collects the hosts to have a turn: by number, and whether tasks have
+    /// to run although nothing woke them yet.
+    fn gather(&mut self, at: SimTime, hosts: &mut Vec<(u64, bool)>) -> Done {
+        while let Some(order) = self.take_due(at) {
+            match order {
+                Order::Run(number) => hosts.push((number, true)),
+                Order::Actions => self.act(at)?,
+                Order::Path(_) | Order::Timer(_) => {}
+            }
+        }
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        for id in world.touched.drain(..) {
+            let state = world.hosts.get(id.index()).filter(|state| state.touched);
+            hosts.extend(state.map(|state| (state.order, false)));
+        }
+        let ms = at.as_nanos() / TICK;
+        if self.machines.len() <= WATCHED_HOSTS || self.last_watch != ms {
+            self.last_watch = ms;
+            find_woken(&self.machines, world, hosts);
+        }
+        Ok(())
+    }
+
+    /// Takes the first source that is due; the network does what it has to do at once.
+    fn take_due(&mut self, at: SimTime) -> Option<Order> {
+        let mut world = self.world.lock();
+        let (due, order, source) = world.agenda.first()?;
+        if due > at.as_nanos() {
+            return None;
+        }
+        match order {
+            Order::Path(number) => world.path_timeout(number as u32),
+            Order::Timer(number) => world.stack_timeout(host_of(number)),
+            Order::Run(_) | Order::Actions => world.agenda.set(source, None),
+        }
+        Some(order)
+    }
+
+    /// Runs scheduled actions that are due.
+    fn act(&mut self, at: SimTime) -> Done {
+        let control = self.control();
+        while let Some(entry) = self.scheduled.first_entry() {
+            if entry.key().0 > at.as_nanos() {
+                break;
+            }
+            entry.remove()(&control);
+            self.obey()?;
+        }
+        self.arm_actions();
+        Ok(())
+    }
+
+    pub(crate) fn arm_actions(&mut self) {
+        let first = self.scheduled.first_key_value().map(|(&(at, _), _)| at);
+        self.world.lock().agenda.set(self.actions, first);
+    }
+
+    /// A host's turn: its stack sends, its tasks run as long as the stack or others wake them. A host
+    /// whose stack nothing has touched only runs.
+    fn turn(&mut self, id: HostId, mut run: bool) -> Done {
+        let (mut ran, mut sent) = (false, false);
+        loop {
+            // What tasks said of the network counts for the packets of their run.
+            self.obey_network()?;
+            let (wakes, paused) = {
+                let mut world = self.world.lock();
+                let Some(state) = world.hosts.get(id.index()) else { break };
+                let (touched, paused) = (state.touched, state.paused.is_some());
+                if touched {
+                    sent = true;
+                    world.transmit(id);
+                    world.collect_wakes(id);
+                }
+                (world.take_wakes(), paused)
+            };
+            if wakes.is_empty() && !run {
+                break;
+            }
+            wakes.into_iter().for_each(std::task::Waker::wake);
+            if paused {
+                break;
+            }
+            (run, ran) = (false, true);
+            self.run_tasks(id)?;
+            self.turns_now += 1;
+            if self.turns_now > MAX_TURNS_AT_ONE_TIME {
+                let what = format!(
+                    "time stands still: hosts had {} turns at one simulated time",
+                    self.turns_now
+                );
+                return Err(self.failure(FailureKind::Spinning, Some(id), what));
+            }
+        }
+        if ran {
+            self.check_end(id)?;
+            self.arm(id);
+        }
+        if sent {
+            self.world.lock().end_turn(id);
+        }
+        self.obey()
+    }
+
+    /// Lets a host's tasks run at the present time, until they are at rest.
+    fn run_tasks(&mut self, id: HostId) -> Done {
+        let Some(machine) = self.machines.get_mut(id.index()) else { return Ok(()) };
+        let Some(runtime) = &mut machine.runtime else { return Ok(()) };
+        let (local, incarnation) = {
+            let mut world = self.world.lock();
+            world.record.counts.runs += 1;
+            let now = world.now;
+            let Some(state) = world.hosts.get(id.index()) else { return Ok(()) };
+            (tick_at(&state.clock, machine.built, now), state.incarnation)
+        };
+        let host = HostRef { id, incarnation };
+        let before = Here::set(Some(Here { world: self.world.clone(), host }));
+        self.watch.begin(id);
+        let rest = machine.span.in_scope(|| runtime.run(local));
+        let blocked = self.watch.end();
+        Here::set(before);
+        let failure = match (rest, blocked) {
+            (Err(Unrest::Spinning), _) => (
+                FailureKind::Spinning,
+                "tasks wake themselves, or each other, without an end while time stands still: \
+                 does one poll in a loop? Let it sleep, or wait for what it polls"
+                    .to_owned(),
+            ),
+            (Err(Unrest::ClockMoved), _) => (
+                FailureKind::Misuse,
+                "the program changed tokio's clock (tokio::time::advance, pause or resume): the \
+                 simulation moves it"
+                    .to_owned(),
+            ),
+            (Ok(()), Some(time)) => (
+                FailureKind::Blocked,
+                format!(
+                    "a task blocked its thread for {} ms of real time: use tokio::time::sleep, an \
+                     async lock or channel, or spawn_blocking",
+                    time.as_millis()
+                ),
+            ),
+            (Ok(()), None) => return self.check_panics(id),
+        };
+        Err(self.failure(failure.0, Some(id), failure.1))
+    }
+
+    /// Fails if a task has panicked, unless panics are ignored.
+    fn check_panics(&mut self, id: HostId) -> Done {
+        let notes = panics::take();
+        let Some(first) = notes.first() else { return Ok(()) };
+        {
+            let mut world = self.world.lock();
+            let now = world.now;
+            for note in &notes {
+                world.record.note(now, Kind::Panic, Some(id), &note.text);
+            }
+        }
+        if first.is_real_socket() {
+            let what = format!(
+                "tokio::net was used in the simulation: use pagewire_simulation::net ({first})"
+            );
+            return Err(self.failure(FailureKind::RealSocket, Some(id), what));
+        }
+        self.last_panic = Some(first.to_string());
+        if self.config.panics == crate::Panics::Fail {
+            let what = self.panic_text();
+            return Err(self.failure(FailureKind::Panic, Some(id), what));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn panic_text(&mut self) -> String {
+        let text = self.last_panic.take().unwrap_or_else(|| "without a message".into());
+        format!("a task panicked: {text}")
+    }
+
+    /// Decides when the host runs again by itself, after its tasks ran.
+    fn arm(&mut self, id: HostId) {
+        let Some(machine) = self.machines.get_mut(id.index()) else { return };
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let Some(state) = world.hosts.get(id.index()) else { return };
+        let runtime = machine.runtime.as_ref().filter(|runtime| runtime.tasks() > 0);
+        let (mut run, mut clean) = (None, None);
+        if let Some(runtime) = runtime {
+            let local = machine.built + runtime.clock();
+            let off = runtime.clock() % TICK;
+            if off == 0 && self.config.look_ahead {
+                clean = Some(state.clock.global(local).max(world.now).as_nanos());
+            } else {
+                // Tokio's clock jumps by whole ticks, so a look has to begin on one.
+                run = Some(state.clock.global(local - off + TICK).as_nanos());
+            }
+        }
+        world.agenda.set(state.run, run);
+        self.clean.set(machine.clean, clean);
+    }
+
+    /// Carries out all orders.
+    pub(crate) fn obey(&mut self) -> Done {
+        while let Some(command) = self.next_order(|_| true) {
+            self.carry_out(command)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out orders for the network, up to the first one for a host.
+    fn obey_network(&mut self) -> Done {
+        while let Some(command) = self.next_order(Command::is_for_network) {
+            self.carry_out(command)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next order, if it is of this kind.
+    fn next_order(&mut self, is_due: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let command = world.commands.pop_front_if(|command| is_due(command))?;
+        let text = command.to_string();
+        world.record.note(world.now, Kind::Action, None, &text);
+        tracing::info!(target: "pagewire_simulation", at = %world.now, "{text}");
+        Some(command)
+    }
+
+    fn carry_out(&mut self, command: Command) -> Done {
+        match command {
+            Command::Paths(pairs, change) => {
+                let mut world = self.world.lock();
+                pairs.into_iter().for_each(|(from, to)| world.change_path(from, to, change));
+            }
+            Command::Uplink(hosts, link) => {
+                let mut world = self.world.lock();
+                hosts.into_iter().for_each(|host| world.set_stage_link(host, true, link));
+            }
+            Command::Downlink(hosts, link) => {
+                let mut world = self.world.lock();
+                hosts.into_iter().for_each(|host| world.set_stage_link(host, false, link));
+            }
+            Command::Crash(hosts) => hosts.into_iter().for_each(|host| self.crash(host)),
+            Command::Kill(hosts) => hosts.into_iter().for_each(|host| self.stop(host)),
+            Command::Bounce(hosts) => {
+                for host in hosts {
+                    self.stop(host);
+                    self.start(host);
+                }
+            }
+            Command::Pause(hosts, what) => {
+                hosts.into_iter().for_each(|host| self.pause(host, what))
+            }
+            Command::Resume(hosts) => hosts.into_iter().for_each(|host| self.resume(host)),
+            Command::Skew(hosts, skew) => {
+                let mut world = self.world.lock();
+                let world = &mut *world;
+                for host in hosts {
+                    let Some(state) = world.hosts.get_mut(host.index()) else { continue };
+                    state.clock.set(world.now, skew);
+                    // Its timers are due at other times now.
+                    if state.running {
+                        world.agenda.set(state.run, Some(world.now.as_nanos()));
+                    }
+                }
+            }
+        }
+        match self.broken.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    fn pause(&mut self, id: HostId, what: Pause) {
+        let Some(machine) = self.machines.get(id.index()) else { return };
+        self.clean.set(machine.clean, None);
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let Some(state) = world.hosts.get_mut(id.index()) else { return };
+        state.paused = Some(what);
+        world.agenda.set(state.run, None);
+        if what == Pause::Machine {
+            world.agenda.set(state.timer, None);
+        }
+    }
+
+    fn resume(&mut self, id: HostId) {
+        let mut world = self.world.lock();
+        let now = world.now.as_nanos();
+        world.take_backlog(id);
+        let world = &mut *world;
+        let Some(state) = world.hosts.get_mut(id.index()) else { return };
+        if state.stack.is_some() {
+            world.agenda.set(state.timer, Some(now));
+        }
+        if state.running {
+            world.agenda.set(state.run, Some(now));
+        }
+    }
+}
+
+/// What a runtime's clock is to show now. A clock that runs fast may pass a tick between two
+/// nanoseconds; its timers are due at the tick itself.
+fn tick_at(clock: &Clock, built: u64, now: SimTime) -> u64 {
+    let local = clock.local(now).saturating_sub(built);
+    let tick = local - local % TICK;
+    if local > tick && clock.drifts() && clock.global(built + tick) == now { tick } else { local }
+}
+
+/// Finds hosts whose tasks were woken by tasks of another host, or from outside.
+fn find_woken(machines: &[Machine], world: &World, hosts: &mut Vec<(u64, bool)>) {
+    for (machine, state) in machines.iter().zip(&world.hosts) {
+        let woken = machine.runtime.as_ref().is_some_and(HostRuntime::is_woken);
+        if woken && state.paused.is_none() {
+            hosts.push((state.order, true));
+        }
+    }
+}
+
+/// What orders do to the network.
+impl World {
+    fn change_path(&mut self, from: HostId, to: HostId, change: PathChange) {
+        let Self { fabric, agenda, .. } = self;
+        if let PathChange::Link(link) = change {
+            return fabric.set_link(agenda, Stage::Between(from, to), link);
+        }
+        fabric.change(agenda, from, to, |path| match change {
+            PathChange::Cut => path.cut(),
+            PathChange::Repair => path.repair(),
+            PathChange::Hold => path.hold(),
+            PathChange::Release => path.release(),
+            PathChange::Link(_) => {}
+        });
+    }
+
+    /// Sets a host's uplink or downlink.
+    pub(crate) fn set_stage_link(&mut self, host: HostId, up: bool, link: crate::Link) {
+        let stage = if up { Stage::Uplink(host) } else { Stage::Downlink(host) };
+        let Self { fabric, agenda, .. } = self;
+        fabric.set_link(agenda, stage, link);
+    }
+
+    /// When something is due next, as far as the agenda knows; `u64::MAX`: never.
+    fn next(&self) -> u64 {
+        let first = self.agenda.first().map_or(u64::MAX, |(at, ..)| at);
+        // Orders from outside have made work for now, or what they made due is overdue.
+        if self.touched.is_empty() { first.max(self.now.as_nanos()) } else { self.now.as_nanos() }
+    }
+}

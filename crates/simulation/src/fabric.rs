@@ -1,0 +1,241 @@
+//! The network between the hosts: packets are routed by their address, over paths with faults.
+//!
+//! ```text
+//!   host a --uplink(a)--> between(a, b) --downlink(b)--> host b
+//! ```
+//!
+//! Every pair of hosts has a path for each direction, made when the first packet takes it. The stages
+//! in front and behind exist only if they are configured.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pagewire_mem::PacketBuf;
+
+use crate::agenda::{Agenda, Order};
+use crate::icmp::{self, Why};
+use crate::link::Link;
+use crate::names::Names;
+use crate::path::{Path, Stage};
+use crate::random::split;
+use crate::record::{Fate, Recorder};
+use crate::{HostId, SimTime};
+
+/// What a host hears that sends to an address that no host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unreachable {
+    /// "Host unreachable", at once, as from the last router.
+    #[default]
+    Told,
+    /// Nothing.
+    Silent,
+}
+
+/// Parts of the world that a packet meets besides the fabric.
+pub(crate) struct Around<'a> {
+    pub(crate) now: SimTime,
+    pub(crate) names: &'a Names,
+    pub(crate) agenda: &'a mut Agenda,
+    pub(crate) record: &'a mut Recorder,
+    /// Hosts of the simulation.
+    pub(crate) hosts: u32,
+}
+
+pub(crate) struct Fabric {
+    seed: u64,
+    default: Link,
+    pub(crate) unreachable: Unreachable,
+    paths: Vec<Path>,
+    numbers: HashMap<Stage, u32>,
+    /// Packets that have arrived at their host, in their order.
+    arrived: Vec<(HostId, Option<HostId>, PacketBuf)>,
+    /// The shortest time between two hosts.
+    least: Duration,
+}
+
+impl Fabric {
+    pub(crate) fn new(seed: u64, default: Link) -> Self {
+        Self {
+            seed,
+            default,
+            unreachable: Unreachable::Told,
+            paths: Vec::new(),
+            numbers: HashMap::new(),
+            arrived: Vec::new(),
+            least: default.least_latency(),
+        }
+    }
+
+    /// The link from one host to another.
+    pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
+        let path = self.numbers.get(&Stage::Between(from, to));
+        let path = path.and_then(|&path| self.paths.get(path as usize));
+        path.map_or(self.default, |path| *path.link())
+    }
+
+    /// No packet takes less time from one host to another.
+    pub(crate) fn least_latency(&self) -> Duration {
+        self.least
+    }
+
+    /// A host sends a packet.
+    pub(crate) fn send(&mut self, around: &mut Around<'_>, from: HostId, packet: PacketBuf) {
+        let to = icmp::addresses(packet.head()).map(|(_, to)| to);
+        let host = to.and_then(|to| around.names.host_of(to)).map(HostId);
+        around.record.frame(around.now, Fate::Sent, Some(from), host, &packet);
+        if let Some(up) = self.numbers.get(&Stage::Uplink(from)).copied() {
+            return self.enter(around, from, up, packet);
+        }
+        self.cross(around, from, packet);
+    }
+
+    /// Packets that leave this path now; [`take_arrived`](Self::take_arrived) has those at the end
+    /// of their way.
+    pub(crate) fn handle_timeout(&mut self, around: &mut Around<'_>, path: u32) {
+        let Some(here) = self.paths.get_mut(path as usize) else { return };
+        let stage = here.stage;
+        while let Some(packet) =
+            self.paths.get_mut(path as usize).and_then(|p| p.poll(around.now, around.record))
+        {
+            match stage {
+                Stage::Uplink(from) => self.cross(around, from, packet),
+                Stage::Between(from, to) => self.descend(around, from, to, packet),
+                Stage::Downlink(to) => self.arrived.push((to, None, packet)),
+            }
+        }
+        self.schedule(around.agenda, path);
+    }
+
+    /// Takes the packets that have arrived: the host, the sender if it is known, the packet.
+    pub(crate) fn take_arrived(&mut self) -> Vec<(HostId, Option<HostId>, PacketBuf)> {
+        std::mem::take(&mut self.arrived)
+    }
+
+    /// Gives back the list, to be used again.
+    pub(crate) fn recycle(&mut self, list: Vec<(HostId, Option<HostId>, PacketBuf)>) {
+        if self.arrived.capacity() < list.capacity() && self.arrived.is_empty() {
+            self.arrived = list;
+        }
+    }
+
+    /// Routes a packet to its host, or to all for a group.
+    fn cross(&mut self, around: &mut Around<'_>, from: HostId, packet: PacketBuf) {
+        let Some((_, to)) = icmp::addresses(packet.head()) else { return };
+        if let Some(to) = around.names.host_of(to).map(HostId) {
+            let path = self.between(around.agenda, from, to);
+            return self.enter(around, from, path, packet);
+        }
+        if is_for_all(to) {
+            for to in (0..around.hosts).map(HostId).filter(|&to| to != from) {
+                let path = self.between(around.agenda, from, to);
+                self.enter(around, from, path, packet.clone());
+            }
+            return;
+        }
+        around.record.frame(around.now, Fate::NoHost, Some(from), None, &packet);
+        if self.unreachable == Unreachable::Told {
+            self.tell(from, &packet, Why::NoHost);
+        }
+    }
+
+    fn enter(&mut self, around: &mut Around<'_>, from: HostId, path: u32, packet: PacketBuf) {
+        let Some(here) = self.paths.get_mut(path as usize) else { return };
+        if let Some((mtu, packet)) = here.handle(around.now, packet, around.record) {
+            self.tell(from, &packet, Why::TooBig(mtu));
+        }
+        self.schedule(around.agenda, path);
+    }
+
+    fn descend(&mut self, around: &mut Around<'_>, from: HostId, to: HostId, packet: PacketBuf) {
+        match self.numbers.get(&Stage::Downlink(to)).copied() {
+            Some(down) => self.enter(around, from, down, packet),
+            None => self.arrived.push((to, Some(from), packet)),
+        }
+    }
+
+    /// A router tells the sender, at once: it is the one next to it.
+    fn tell(&mut self, sender: HostId, packet: &PacketBuf, why: Why) {
+        if let Some(answer) = icmp::message(packet, why) {
+            self.arrived.push((sender, None, answer));
+        }
+    }
+
+    fn schedule(&self, agenda: &mut Agenda, path: u32) {
+        if let Some(here) = self.paths.get(path as usize) {
+            agenda.set(here.source, here.poll_timeout().map(|at| at.as_nanos()));
+        }
+    }
+
+    fn between(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) -> u32 {
+        let stage = Stage::Between(from, to);
+        match self.numbers.get(&stage) {
+            Some(&path) => path,
+            None => self.add(agenda, stage, self.default),
+        }
+    }
+
+    fn add(&mut self, agenda: &mut Agenda, stage: Stage, link: Link) -> u32 {
+        let number = self.paths.len() as u32;
+        let (kind, a, b) = match stage {
+            Stage::Uplink(host) => ("uplink", host, HostId(0)),
+            Stage::Between(from, to) => ("between", from, to),
+            Stage::Downlink(host) => ("downlink", host, HostId(0)),
+        };
+        let seed = split(self.seed, kind, u64::from(a.0) << 32 | u64::from(b.0));
+        let source = agenda.add(Order::Path(number.into()));
+        self.paths.push(Path::new(stage, source, link, seed));
+        self.numbers.insert(stage, number);
+        number
+    }
+
+    /// Sets the link of a stage.
+    pub(crate) fn set_link(&mut self, agenda: &mut Agenda, stage: Stage, link: Link) {
+        match self.numbers.get(&stage) {
+            Some(&path) => {
+                if let Some(path) = self.paths.get_mut(path as usize) {
+                    path.set_link(link);
+                }
+            }
+            None => {
+                self.add(agenda, stage, link);
+            }
+        }
+        let between = |path: &&Path| matches!(path.stage, Stage::Between(..));
+        let all = self.paths.iter().filter(between).map(|path| path.link().least_latency());
+        self.least = all.chain([self.default.least_latency()]).min().unwrap_or_default();
+    }
+
+    /// Changes the path between two hosts, one direction.
+    pub(crate) fn change(
+        &mut self,
+        agenda: &mut Agenda,
+        from: HostId,
+        to: HostId,
+        change: impl FnOnce(&mut Path),
+    ) {
+        let number = self.between(agenda, from, to);
+        if let Some(path) = self.paths.get_mut(number as usize) {
+            change(path);
+        }
+        self.schedule(agenda, number);
+    }
+
+    /// The pairs of hosts whose path is cut or held.
+    pub(crate) fn cuts(&self) -> impl Iterator<Item = (HostId, HostId)> {
+        self.paths.iter().filter(|path| path.is_cut()).filter_map(|path| match path.stage {
+            Stage::Between(from, to) => Some((from, to)),
+            Stage::Uplink(_) | Stage::Downlink(_) => None,
+        })
+    }
+}
+
+/// Broadcasts and groups: every host hears them.
+fn is_for_all(to: IpAddr) -> bool {
+    match to {
+        IpAddr::V4(to) => {
+            to.is_broadcast() || to.is_multicast() || to.octets() == [10, 255, 255, 255]
+        }
+        IpAddr::V6(to) => to.is_multicast(),
+    }
+}

@@ -1,0 +1,78 @@
+//! Makes `spawn_blocking` repeatable: its thread waits at a gate until the host's tasks are at rest,
+//! and they wait until it is done. So its results come at one place in the order of events, and at
+//! the simulated time at which the work was handed over.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::world::Here;
+
+/// The gate of one runtime, whose pool has one thread at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Threads that were spawned and have not stopped.
+    threads: u32,
+    open: bool,
+    /// Whose code the threads run.
+    here: Option<Here>,
+}
+
+impl Gate {
+    /// Says whose code the threads run.
+    pub(crate) fn set_here(&self, here: Option<Here>) {
+        self.lock().here = here;
+    }
+
+    /// A thread is about to be spawned; called by the thread that spawns it.
+    pub(crate) fn handle_spawn(&self) {
+        self.lock().threads += 1;
+    }
+
+    /// Waits until the gate opens; called by the new thread.
+    pub(crate) fn enter(&self) {
+        let mut state = self.lock();
+        while !state.open {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let here = state.here.clone();
+        drop(state);
+        Here::set(here);
+    }
+
+    /// The thread's work is done; called by it.
+    pub(crate) fn leave(&self) {
+        Here::set(None);
+        self.lock().threads -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Lets the threads work, and waits until they are done; whether there were any.
+    pub(crate) fn pass(&self) -> bool {
+        let mut state = self.lock();
+        if state.threads == 0 {
+            return false;
+        }
+        state.open = true;
+        self.changed.notify_all();
+        while state.threads > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.open = false;
+        true
+    }
+
+    /// Lets all threads through from now on: the runtime is about to be dropped.
+    pub(crate) fn open_for_good(&self) {
+        self.lock().open = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,79 @@
+//! Deterministic tests of tokio programs on a simulated network with a real TCP.
+//!
+//! Read [`Sim`] first: hosts and clients are async blocks, each with an address, a name, a clock and a
+//! TCP/IP stack of its own; [`net`] is `tokio::net` for them, and `tokio::time` works as it is. Time
+//! is virtual, and one seed determines everything. Then, as needed: [`Link`] (latency, loss,
+//! bandwidth), [`Control`] (partitions, crashes), [`Chaos`], [`Report`] and [`Failure`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
+
+mod agenda;
+mod builder;
+mod capture;
+mod chaos;
+mod check;
+mod clock;
+mod command;
+pub mod control;
+mod digest;
+mod engine;
+mod fabric;
+#[cfg(any(
+    feature = "axum",
+    feature = "hyper",
+    feature = "openraft",
+    feature = "quinn",
+    feature = "tonic"
+))]
+pub mod fit;
+mod gate;
+mod hosts;
+mod icmp;
+mod life;
+pub mod limits;
+mod link;
+mod machine;
+mod names;
+pub mod net;
+mod packet;
+mod panics;
+mod path;
+mod random;
+mod record;
+mod report;
+pub mod rng;
+mod run;
+mod runtime;
+mod sim;
+mod stuck;
+pub mod time;
+mod timeline;
+#[cfg(feature = "subscriber")]
+pub mod trace;
+#[cfg(feature = "turmoil")]
+pub mod turmoil;
+mod waiters;
+mod watch;
+mod world;
+
+pub use builder::{Builder, Leaks, Panics};
+pub use chaos::{Chaos, Rate};
+pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE};
+pub use clock::{SimTime, Skew};
+pub use command::Pause;
+pub use control::Control;
+pub use digest::{Digest, DigestError};
+pub use fabric::Unreachable;
+pub use hosts::{All, HostOptions, Hosts, Known, all};
+pub use link::{Link, LinkError, Queue};
+pub use names::IpVersion;
+pub use pagewire_stack::TcpConfig;
+pub use record::Counts;
+pub use report::{Failure, FailureDetails, FailureKind, Report};
+pub use rng::SimRng;
+pub use sim::{Sim, View};
+pub use world::HostId;
+
+/// What programs and scenarios return: any error fails the run.
+pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

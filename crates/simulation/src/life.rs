@@ -1,0 +1,260 @@
+//! The lives of hosts: their starts, their ends, and what is left of them.
+
+use pagewire_device::{Capabilities, Medium};
+use pagewire_stack::{Cidr, PoolMemory, Stack, StackConfig};
+
+use crate::agenda::Order;
+use crate::clock::Clock;
+use crate::hosts::HostOptions;
+use crate::icmp::{ROUTER_V4, ROUTER_V6};
+use crate::limits::{MAX_HOSTS, RECEIVE_MEMORY};
+use crate::machine::{Machine, Software};
+use crate::random::{SimRng, secret, split};
+use crate::record::Kind;
+use crate::runtime::{End, HostRuntime, Program};
+use crate::sim::Sim;
+use crate::waiters::Waiters;
+use crate::world::{Here, HostRef, HostState};
+use crate::{FailureKind, HostId};
+
+impl Sim {
+    /// Adds a host, and starts its program at the present time.
+    pub(crate) fn add_machine(
+        &mut self,
+        options: HostOptions,
+        software: Software,
+        client: bool,
+    ) -> HostId {
+        let shared = self.world.clone();
+        let mut world = shared.lock();
+        let id = HostId(world.hosts.len() as u32);
+        let name = options.name.clone();
+        assert!(world.hosts.len() < MAX_HOSTS, "more than {MAX_HOSTS} hosts");
+        assert!(world.names.resolve(&name).is_none(), "two hosts are called `{name}`");
+        let addresses = match options.addresses.as_slice() {
+            [] => self.config.ip.addresses(id.0),
+            given => given.to_vec(),
+        };
+        assert!(
+            world.names.assign(id.0, &addresses),
+            "another host has one of the addresses of `{name}`: {addresses:?}"
+        );
+        world.names.set(&name, addresses.clone());
+        let tie = if self.config.random_order { split(self.seed, "tie", id.0.into()) } else { 0 };
+        let order = tie << 32 | u64::from(id.0);
+        let mut clock = Clock::default();
+        clock.set(world.now, options.skew);
+        let state = HostState {
+            id,
+            order,
+            name,
+            addresses,
+            stack: None,
+            running: false,
+            paused: None,
+            incarnation: 0,
+            touched: false,
+            waiters: Waiters::default(),
+            clock,
+            random: SimRng::new(0),
+            backlog: Vec::new(),
+            timer: world.agenda.add(Order::Timer(order)),
+            run: world.agenda.add(Order::Run(order)),
+        };
+        world.record.host(id, &state.name, &state.addresses);
+        let span = tracing::info_span!(target: "pagewire_simulation", "host", name = state.name);
+        world.hosts.push(state);
+        for (link, uplink) in [(options.uplink, true), (options.downlink, false)] {
+            if let Some(link) = link {
+                world.set_stage_link(id, uplink, link);
+            }
+        }
+        drop(world);
+        let clean = self.clean.add(Order::Run(order));
+        let machine = Machine {
+            software,
+            options,
+            client,
+            done: false,
+            runtime: None,
+            built: 0,
+            clean,
+            span,
+        };
+        self.machines.push(machine);
+        self.start(id);
+        id
+    }
+
+    /// Starts a host's program, on a stack of its own if the machine has none.
+    pub(crate) fn start(&mut self, id: HostId) {
+        let shared = self.world.clone();
+        let Some(machine) = self.machines.get_mut(id.index()) else { return };
+        let program: Program = match &mut machine.software {
+            Software::Again(software) => {
+                let software = software.clone();
+                // The closure's own code runs with the program.
+                Box::pin(async move { software().await })
+            }
+            Software::Once(program) => match program.take() {
+                Some(program) => program,
+                None => return,
+            },
+        };
+        let mut world = shared.lock();
+        let (seed, now) = (self.seed, world.now);
+        let Some(state) = world.hosts.get_mut(id.index()) else { return };
+        state.incarnation += 1;
+        let incarnation = state.incarnation;
+        state.random = SimRng::new(split(split(seed, &state.name, 1), "rng", incarnation.into()));
+        machine.built = state.clock.local(now);
+        let select = split(split(seed, &state.name, 2), "select", incarnation.into());
+        let started = match self.config.stack(&machine.options, state, seed) {
+            _ if state.stack.is_some() => Ok(()),
+            Ok(config) => Stack::new(now.into(), config)
+                .map(|stack| state.stack = Some(stack))
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error),
+        };
+        let runtime =
+            started.and_then(|()| HostRuntime::new(&state.name, select).map_err(|e| e.to_string()));
+        match runtime {
+            Ok(mut runtime) => {
+                let host = HostRef { id, incarnation };
+                runtime.start(Here { world: shared.clone(), host }, program);
+                self.watch.start(id, &runtime);
+                machine.runtime = Some(runtime);
+                machine.done = false;
+                state.running = true;
+                let run = state.run;
+                world.agenda.set(run, Some(now.as_nanos()));
+                world.record.note(now, Kind::Start, Some(id), "started");
+            }
+            Err(error) => {
+                drop(world);
+                let what = format!("it cannot start: {error}");
+                let failure = self.failure(FailureKind::Host, Some(id), what);
+                self.broken.get_or_insert(failure);
+            }
+        }
+    }
+
+    /// Ends a host's process as a kernel does: its tasks are dropped, its sockets close.
+    pub(crate) fn stop(&mut self, id: HostId) {
+        let shared = self.world.clone();
+        let Some(machine) = self.machines.get_mut(id.index()) else { return };
+        self.clean.set(machine.clean, None);
+        let Some(runtime) = machine.runtime.take() else { return };
+        let incarnation = {
+            let mut world = shared.lock();
+            let world = &mut *world;
+            let Some(state) = world.hosts.get_mut(id.index()) else { return };
+            state.running = false;
+            state.touch(&mut world.touched);
+            world.agenda.set(state.run, None);
+            state.incarnation
+        };
+        let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
+        let before = Here::set(Some(here));
+        machine.span.in_scope(|| runtime.shutdown());
+        Here::set(before);
+        let mut wakes = Vec::new();
+        if let Some(state) = shared.lock().hosts.get_mut(id.index()) {
+            state.waiters.clear(&mut wakes);
+        }
+    }
+
+    /// Takes a host's power: nothing that its sockets do when they are dropped reaches the network.
+    pub(crate) fn crash(&mut self, id: HostId) {
+        let shared = self.world.clone();
+        let stack = {
+            let mut world = shared.lock();
+            let world = &mut *world;
+            let Some(state) = world.hosts.get_mut(id.index()) else { return };
+            world.agenda.set(state.timer, None);
+            // Sockets of this incarnation are dead from here on.
+            state.incarnation += 1;
+            state.backlog.clear();
+            state.paused = None;
+            state.stack.take()
+        };
+        self.stop(id);
+        drop(stack);
+    }
+
+    /// Looks whether a host's program has ended, after a run of its tasks.
+    pub(crate) fn check_end(&mut self, id: HostId) -> std::result::Result<(), crate::Failure> {
+        let Some(machine) = self.machines.get_mut(id.index()) else { return Ok(()) };
+        let Some(runtime) = &mut machine.runtime else { return Ok(()) };
+        let Some(end) = runtime.take_end() else { return Ok(()) };
+        let (client, may_fail) = (machine.client, machine.options.may_fail);
+        let tasks = runtime.tasks();
+        machine.done = true;
+        let text = match &end {
+            End::Returned(Ok(())) => "ended".to_owned(),
+            End::Returned(Err(error)) => format!("ended: {error}"),
+            End::Panicked => "ended: panicked".to_owned(),
+        };
+        {
+            let mut world = self.world.lock();
+            let now = world.now;
+            world.record.note(now, Kind::End, Some(id), &text);
+        }
+        if tasks > 0 {
+            self.note_leak(id, tasks);
+        }
+        self.stop(id);
+        match end {
+            End::Returned(Err(error)) if client => {
+                Err(self.failure(FailureKind::Client, Some(id), error.to_string()))
+            }
+            End::Returned(Err(error)) if !may_fail => {
+                Err(self.failure(FailureKind::Host, Some(id), error.to_string()))
+            }
+            End::Returned(_) => Ok(()),
+            End::Panicked => {
+                let what = self.panic_text();
+                Err(self.failure(FailureKind::Panic, Some(id), what))
+            }
+        }
+    }
+}
+
+impl crate::Builder {
+    /// The settings of a host's stack.
+    fn stack(
+        &self,
+        options: &HostOptions,
+        state: &HostState,
+        seed: u64,
+    ) -> std::result::Result<StackConfig, String> {
+        let mtu = self.link.mtu;
+        let capabilities = Capabilities {
+            medium: Medium::Ip,
+            max_super_frame: if self.super_frames { 65_535.max(mtu) } else { mtu },
+            tso_v4: self.super_frames,
+            tso_v6: self.super_frames,
+            ..Capabilities::offloading([0; 6], mtu)
+        };
+        let cidr = |addr: &std::net::IpAddr| {
+            Cidr::new(*addr, if addr.is_ipv4() { 8 } else { 64 }).map_err(|e| e.to_string())
+        };
+        let addresses = state.addresses.iter().map(cidr).collect::<std::result::Result<_, _>>()?;
+        let secret = secret(seed, &state.name, state.incarnation);
+        let mut config = StackConfig::new(capabilities, addresses, secret);
+        config.gateways = state
+            .addresses
+            .iter()
+            .map(|addr| if addr.is_ipv4() { ROUTER_V4.into() } else { ROUTER_V6.into() })
+            .collect();
+        config.gateways.dedup();
+        config.tcp = options.tcp.clone().unwrap_or_else(|| self.tcp.clone());
+        config.pool_bytes = options.memory.unwrap_or(self.memory);
+        config.pool = PoolMemory::Anonymous;
+        config.receive_memory = RECEIVE_MEMORY;
+        config.announce = false;
+        // A copy of what a host sends to itself would come from the same pool.
+        config.loopback_by_reference = true;
+        Ok(config)
+    }
+}

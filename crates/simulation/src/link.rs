@@ -1,0 +1,281 @@
+//! The settings of a link between two hosts, one direction.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use pagewire_device::{Aqm, Chance, FaultConfig, FaultConfigError, FaultRng};
+
+use crate::limits::{DEFAULT_LATENCY, DEFAULT_MTU, MIN_LATENCY, MIN_MTU};
+
+/// A link, one direction: what happens to a packet on its way. By default it takes a millisecond,
+/// carries 1,500 bytes, and loses nothing.
+///
+/// As text, it has the names of [`FaultConfig`], and `mtu=`, `hole=`, `fail=` and `repair=`:
+///
+/// ```
+/// use pagewire_simulation::Link;
+///
+/// let link: Link = "delay=20ms,loss=1%,rate=10mbit,limit=64,mtu=1400".parse()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub(crate) faults: FaultConfig,
+    pub(crate) mtu: usize,
+    /// Longer packets vanish without a word.
+    pub(crate) hole: bool,
+    pub(crate) flaps: Option<Flaps>,
+}
+
+/// Chances, a packet, that a link breaks and that it works again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flaps {
+    pub(crate) fail: Chance,
+    pub(crate) repair: Chance,
+}
+
+impl Flaps {
+    /// Draws the state of the link for the next packet.
+    pub(crate) fn is_broken(self, broken: bool, random: &mut FaultRng) -> bool {
+        let draw = random.below(1_000_000) as u32;
+        if broken {
+            draw >= self.repair.as_per_million()
+        } else {
+            draw < self.fail.as_per_million()
+        }
+    }
+}
+
+/// The queue in front of a link's bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Packets are lost when it is full.
+    DropTail {
+        /// Packets that it holds.
+        frames: usize,
+        /// Bytes that it holds; `None`: only packets are counted.
+        bytes: Option<usize>,
+    },
+    /// Controlled delay (RFC 8289).
+    CoDel,
+    /// Marks packets that waited for longer, if their receiver reads marks (RFC 3168).
+    EcnMark {
+        /// The longest wait without a mark.
+        above: Duration,
+    },
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Link {
+    /// A link without faults.
+    pub fn new() -> Self {
+        let faults = FaultConfig { delay: DEFAULT_LATENCY, ..FaultConfig::default() };
+        Self { faults, mtu: DEFAULT_MTU, hole: false, flaps: None }
+    }
+
+    /// The time on the line. At least a microsecond, so that time moves when hosts talk.
+    pub fn latency(mut self, time: Duration) -> Self {
+        self.faults.delay = time;
+        self
+    }
+
+    /// How far the time varies, up and down, evenly; packets keep their order.
+    pub fn jitter(mut self, time: Duration) -> Self {
+        self.faults.jitter = time;
+        self
+    }
+
+    /// The part of packets that is lost, from 0 to 1.
+    pub fn loss(mut self, part: f64) -> Self {
+        self.faults.loss = chance(part);
+        self
+    }
+
+    /// The part of packets that arrives twice, from 0 to 1.
+    pub fn duplicate(mut self, part: f64) -> Self {
+        self.faults.duplicate = chance(part);
+        self
+    }
+
+    /// The part of packets that others overtake, from 0 to 1.
+    pub fn reorder(mut self, part: f64) -> Self {
+        self.faults.reorder = chance(part);
+        self
+    }
+
+    /// The part of packets in which one bit is flipped, from 0 to 1.
+    pub fn corrupt(mut self, part: f64) -> Self {
+        self.faults.corrupt = chance(part);
+        self
+    }
+
+    /// Bits in a second. Packets wait in a [queue](Self::queue) for it.
+    pub fn bandwidth(mut self, bits: u64) -> Self {
+        self.faults.rate = Some(bits.max(1));
+        self
+    }
+
+    /// The queue in front of the bandwidth: by default 1,000 packets, drop-tail.
+    pub fn queue(mut self, queue: Queue) -> Self {
+        match queue {
+            Queue::DropTail { frames, bytes } => {
+                (self.faults.limit, self.faults.limit_bytes) = (frames.max(1), bytes);
+                self.faults.aqm = Aqm::None;
+            }
+            Queue::CoDel => self.faults.aqm = Aqm::Codel,
+            Queue::EcnMark { above } => self.faults.aqm = Aqm::Mark { above },
+        }
+        self
+    }
+
+    /// Chances, at each packet, that a working link breaks and that a broken one works again: losses
+    /// in bursts.
+    pub fn flaps(mut self, fail: f64, repair: f64) -> Self {
+        self.flaps = Some(Flaps { fail: chance(fail), repair: chance(repair) });
+        self
+    }
+
+    /// The longest packet, in bytes of IP packet, at least 1,280. The sender of a longer one that may
+    /// not be fragmented is told so (RFC 1191, RFC 8201). Hosts themselves send up to the MTU of the
+    /// simulation's default link.
+    pub fn mtu(mut self, bytes: u16) -> Self {
+        (self.mtu, self.hole) = (usize::from(bytes).max(MIN_MTU), false);
+        self
+    }
+
+    /// As [`mtu`](Self::mtu), but nobody is told: a black hole (RFC 2923).
+    pub fn black_hole(mut self, above: u16) -> Self {
+        (self.mtu, self.hole) = (usize::from(above).max(MIN_MTU), true);
+        self
+    }
+
+    /// The shortest time that a packet takes.
+    pub(crate) fn least_latency(&self) -> Duration {
+        let FaultConfig { delay, jitter, .. } = self.line(0);
+        delay - jitter
+    }
+
+    /// The settings of the line, with jitter that leaves the shortest time.
+    pub(crate) fn line(&self, seed: u64) -> FaultConfig {
+        let delay = self.faults.delay.max(MIN_LATENCY);
+        let jitter = self.faults.jitter.min(delay - MIN_LATENCY);
+        FaultConfig { delay, jitter, seed, cut: true, ..self.faults }
+    }
+}
+
+/// A part from 0 to 1, in millionths.
+fn chance(part: f64) -> Chance {
+    // Saturates; not a number becomes 0.
+    Chance::per_million((part.clamp(0.0, 1.0) * 1e6).round() as u32)
+}
+
+/// A text that is not a [`Link`]; says which part and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// A part that [`FaultConfig`] does not know either.
+    #[error("{0}; or mtu, hole, fail, repair")]
+    Fault(#[from] FaultConfigError),
+    /// An MTU is a number of bytes.
+    #[error("link `{0}`: a number of bytes from 1280 to 65535")]
+    Mtu(String),
+    /// A chance is a percentage.
+    #[error("link `{0}`: a percentage from 0% to 100%")]
+    Chance(String),
+}
+
+impl FromStr for Link {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        let mut link = Self::new();
+        let mut faults = Vec::new();
+        let (mut delay, mut flaps) = (false, (None, None));
+        for part in text.split(',').map(str::trim) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let bytes = || {
+                let bytes = value.trim().parse().ok().filter(|&n: &u16| usize::from(n) >= MIN_MTU);
+                bytes.ok_or_else(|| LinkError::Mtu(part.to_owned()))
+            };
+            let chance = || {
+                let chance =
+                    value.trim().parse().map_err(|_| LinkError::Chance(part.to_owned()))?;
+                Ok::<Option<Chance>, LinkError>(Some(chance))
+            };
+            match name.trim() {
+                "mtu" => link = link.mtu(bytes()?),
+                "hole" => link = link.black_hole(bytes()?),
+                "fail" => flaps.0 = chance()?,
+                "repair" => flaps.1 = chance()?,
+                other => {
+                    delay |= other == "delay";
+                    faults.push(part);
+                }
+            }
+        }
+        if !faults.is_empty() {
+            link.faults = faults.join(",").parse()?;
+        }
+        if !delay {
+            link.faults.delay = DEFAULT_LATENCY;
+        }
+        if flaps != (None, None) {
+            let (fail, repair) = (flaps.0.unwrap_or_default(), flaps.1.unwrap_or(Chance::ALWAYS));
+            link.flaps = Some(Flaps { fail, repair });
+        }
+        Ok(link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_read_from_text() {
+        let text = "delay=20ms,loss=1%,rate=10mbit,limit=64,mtu=1400,fail=2%,repair=50%";
+        let link = Link::new()
+            .latency(Duration::from_millis(20))
+            .loss(0.01)
+            .bandwidth(10_000_000)
+            .queue(Queue::DropTail { frames: 64, bytes: None })
+            .mtu(1400)
+            .flaps(0.02, 0.5);
+        assert_eq!(text.parse(), Ok(link));
+        assert_eq!("loss=0%".parse(), Ok(Link::new()), "a millisecond is the default");
+        assert_eq!("hole=1300".parse(), Ok(Link::new().black_hole(1300)));
+    }
+
+    #[test]
+    fn a_bad_setting_is_named() {
+        for (text, word) in [
+            ("los=1%", "`los=1%`: no such name"),
+            ("mtu=100", "`mtu=100`: a number of bytes from 1280"),
+            ("fail=2", "`fail=2`: a percentage"),
+        ] {
+            let error = text.parse::<Link>().expect_err(text).to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_packet_takes_a_microsecond_at_least() {
+        let ms = Duration::from_millis;
+        assert_eq!(Link::new().latency(Duration::ZERO).least_latency(), MIN_LATENCY);
+        assert_eq!(Link::new().latency(ms(5)).jitter(ms(2)).least_latency(), ms(3));
+        assert_eq!(Link::new().latency(ms(5)).jitter(ms(9)).least_latency(), MIN_LATENCY);
+    }
+
+    #[test]
+    fn parts_out_of_range_are_never_or_always() {
+        assert_eq!(chance(-1.0), Chance::NEVER);
+        assert_eq!(chance(7.0), Chance::ALWAYS);
+        assert_eq!(chance(f64::NAN), Chance::NEVER);
+        assert_eq!(chance(0.05), Chance::percent(5));
+    }
+}

@@ -1,0 +1,44 @@
+//! A host's program, beside its state in the world.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use tracing::Span;
+
+use crate::Result;
+use crate::agenda::SourceId;
+use crate::hosts::HostOptions;
+use crate::runtime::{HostRuntime, Program};
+
+/// What a host runs.
+pub(crate) enum Software {
+    /// A client's future.
+    Once(Option<Program>),
+    /// A host's, for each start.
+    Again(Rc<dyn Fn() -> Program>),
+}
+
+impl Software {
+    pub(crate) fn again<F, Fut>(software: F) -> Self
+    where
+        F: Fn() -> Fut + 'static,
+        Fut: Future<Output = Result> + 'static,
+    {
+        Self::Again(Rc::new(move || Box::pin(software())))
+    }
+}
+
+/// One host's program and its tasks, beside its `HostState`.
+pub(crate) struct Machine {
+    pub(crate) software: Software,
+    pub(crate) options: HostOptions,
+    /// The run of the simulation waits for its end.
+    pub(crate) client: bool,
+    pub(crate) done: bool,
+    pub(crate) runtime: Option<HostRuntime>,
+    /// What the host's clock showed when the runtime was built.
+    pub(crate) built: u64,
+    /// How far it is known to have no timer, while its next one is not known: in `Sim::clean`.
+    pub(crate) clean: SourceId,
+    pub(crate) span: Span,
+}

@@ -1,0 +1,220 @@
+//! One direction of a link: a line with faults, which can be cut or held.
+
+use std::collections::VecDeque;
+
+use pagewire_device::{FaultCounters, FaultPath, FaultRng, Medium};
+use pagewire_mem::{Instant, PacketBuf};
+
+use crate::agenda::SourceId;
+use crate::link::Link;
+use crate::record::{Fate, Recorder};
+use crate::{HostId, SimTime};
+
+/// Which part of the way between two hosts a path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    /// From a host, to all others.
+    Uplink(HostId),
+    /// From one host to one other.
+    Between(HostId, HostId),
+    /// From all others, to a host.
+    Downlink(HostId),
+}
+
+impl Stage {
+    /// The hosts at its ends, as far as they are certain.
+    fn ends(self) -> (Option<HostId>, Option<HostId>) {
+        match self {
+            Self::Uplink(from) => (Some(from), None),
+            Self::Between(from, to) => (Some(from), Some(to)),
+            Self::Downlink(to) => (None, Some(to)),
+        }
+    }
+}
+
+/// Whether packets come through.
+#[derive(Debug)]
+enum State {
+    Up,
+    /// Packets are lost where they enter and where they leave.
+    Cut,
+    /// Packets wait at the end, in their order.
+    Held(VecDeque<PacketBuf>),
+}
+
+pub(crate) struct Path {
+    pub(crate) stage: Stage,
+    pub(crate) source: SourceId,
+    link: Link,
+    line: FaultPath,
+    state: State,
+    /// Draws of the flaps.
+    random: FaultRng,
+    /// The link flapped.
+    broken: bool,
+    /// Where packets go that leave a path whose other end is all hosts.
+    released: VecDeque<PacketBuf>,
+}
+
+impl Path {
+    pub(crate) fn new(stage: Stage, source: SourceId, link: Link, seed: u64) -> Self {
+        Self {
+            stage,
+            source,
+            link,
+            line: FaultPath::new(link.line(seed), Medium::Ip),
+            state: State::Up,
+            random: FaultRng::new(!seed),
+            broken: false,
+            released: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Changes the link for packets that enter from now on.
+    pub(crate) fn set_link(&mut self, link: Link) {
+        self.link = link;
+        self.line.reconfigure(link.line(0));
+        self.broken &= link.flaps.is_some();
+    }
+
+    /// Cuts the path: what is on the way is lost when it would arrive.
+    pub(crate) fn cut(&mut self) {
+        self.state = State::Cut;
+    }
+
+    /// Ends a cut; a hold stays.
+    pub(crate) fn repair(&mut self) {
+        if matches!(self.state, State::Cut) {
+            self.state = State::Up;
+        }
+        self.broken = false;
+    }
+
+    /// Lets packets wait at the end of the path.
+    pub(crate) fn hold(&mut self) {
+        if !matches!(self.state, State::Held(_)) {
+            self.state = State::Held(VecDeque::new());
+        }
+    }
+
+    /// Ends a hold: what waits leaves the path at once, in its order.
+    pub(crate) fn release(&mut self) {
+        if let State::Held(waiting) = &mut self.state {
+            self.released.append(waiting);
+            self.state = State::Up;
+        }
+    }
+
+    /// Whether it is cut or held.
+    pub(crate) fn is_cut(&self) -> bool {
+        !matches!(self.state, State::Up)
+    }
+
+    /// When [`poll`](Self::poll) has work.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.released.is_empty() { self.line.poll_timeout() } else { Some(Instant::ZERO) }
+    }
+
+    /// A packet enters. `Some`: it is too long, and its sender is to be told of this MTU.
+    pub(crate) fn handle(
+        &mut self,
+        now: SimTime,
+        frame: PacketBuf,
+        record: &mut Recorder,
+    ) -> Option<(usize, PacketBuf)> {
+        let (from, to) = self.stage.ends();
+        if matches!(self.state, State::Cut) {
+            record.frame(now, Fate::Cut, from, to, &frame);
+            return None;
+        }
+        if let Some(flaps) = self.link.flaps {
+            self.broken = flaps.is_broken(self.broken, &mut self.random);
+            if self.broken {
+                record.frame(now, Fate::Broken, from, to, &frame);
+                return None;
+            }
+        }
+        if wire_len(&frame) > self.link.mtu {
+            if self.link.hole {
+                record.frame(now, Fate::BlackHole, from, to, &frame);
+                return None;
+            }
+            if may_not_be_fragmented(&frame) {
+                record.frame(now, Fate::TooBig, from, to, &frame);
+                return Some((self.link.mtu, frame));
+            }
+        }
+        let before = self.line.counters();
+        // Its headers and references, for those that listen.
+        let copy = self.may_change().then(|| frame.clone());
+        self.line.handle(now.into(), frame, &mut record.ledger);
+        if let Some(frame) = copy {
+            for fate in fates(&before, &self.line.counters()) {
+                record.frame(now, fate, from, to, &frame);
+            }
+        }
+        None
+    }
+
+    /// The next packet that leaves the path by `now`.
+    pub(crate) fn poll(&mut self, now: SimTime, record: &mut Recorder) -> Option<PacketBuf> {
+        if let Some(frame) = self.released.pop_front() {
+            return Some(frame);
+        }
+        let (from, to) = self.stage.ends();
+        while let Some(frame) = self.line.poll(now.into(), &mut record.ledger) {
+            match &mut self.state {
+                State::Up => return Some(frame),
+                State::Cut => record.frame(now, Fate::Cut, from, to, &frame),
+                State::Held(waiting) => {
+                    record.frame(now, Fate::Held, from, to, &frame);
+                    waiting.push_back(frame);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the line does more than to delay.
+    fn may_change(&self) -> bool {
+        use pagewire_device::Chance;
+        let faults = &self.link.faults;
+        let chances = [faults.loss, faults.duplicate, faults.reorder, faults.corrupt];
+        chances.iter().any(|&chance| chance != Chance::NEVER) || faults.rate.is_some()
+    }
+}
+
+/// Bytes of a packet on the wire: of a super-frame, those of one of its segments.
+fn wire_len(frame: &PacketBuf) -> usize {
+    match frame.gso {
+        Some(gso) => usize::from(gso.header_len) + usize::from(gso.size),
+        None => frame.len(),
+    }
+}
+
+/// IPv6, or IPv4 with "don't fragment" (RFC 791 section 3.1).
+fn may_not_be_fragmented(frame: &PacketBuf) -> bool {
+    match frame.head() {
+        [0x40..=0x4f, _, _, _, _, _, flags, ..] => flags & 0x40 != 0,
+        _ => true,
+    }
+}
+
+/// What happened between two counts.
+fn fates(before: &FaultCounters, after: &FaultCounters) -> impl Iterator<Item = Fate> + use<> {
+    let pairs = [
+        (Fate::Lost, before.lost, after.lost),
+        (Fate::QueueFull, before.lost_queue_full, after.lost_queue_full),
+        (Fate::Early, before.lost_early, after.lost_early),
+        (Fate::LineFull, before.lost_line_full, after.lost_line_full),
+        (Fate::Duplicated, before.duplicated, after.duplicated),
+        (Fate::Corrupted, before.corrupted, after.corrupted),
+        (Fate::Marked, before.marked, after.marked),
+        (Fate::Reordered, before.reordered, after.reordered),
+    ];
+    pairs.into_iter().filter(|(_, before, after)| after > before).map(|(fate, ..)| fate)
+}

@@ -1,0 +1,184 @@
+//! What a run ends with: a report, or a failure that says how to repeat it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pagewire_sim::SEED_VARIABLE;
+
+use crate::SimTime;
+use crate::digest::Digest;
+use crate::record::Counts;
+
+/// A run that went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Simulated time.
+    pub elapsed: Duration,
+    /// The hash over everything that happened.
+    pub digest: Digest,
+    /// Events in the digest.
+    pub events: u64,
+    /// Counts of packets and of runs.
+    pub counts: Counts,
+    /// What the run found odd, but not wrong: tasks that still ran when their program ended, for
+    /// instance.
+    pub warnings: Vec<String>,
+}
+
+/// Why a run failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// A client returned an error.
+    Client,
+    /// A host returned an error.
+    Host,
+    /// A task panicked.
+    Panic,
+    /// An invariant does not hold.
+    Invariant,
+    /// The scenario itself returned an error.
+    Scenario,
+    /// Clients were not done at the limit of simulated time.
+    TooLong,
+    /// Clients wait, and nothing will happen any more.
+    NoProgress,
+    /// Tasks wake each other for ever while time stands still.
+    Spinning,
+    /// A task blocked its thread.
+    Blocked,
+    /// A real socket was used.
+    RealSocket,
+    /// A program moved its runtime's clock, or ran the simulation inside of another runtime.
+    Misuse,
+    /// Tasks, sockets or pages were left behind.
+    Leak,
+    /// Two runs of one seed differ.
+    NotDeterministic,
+}
+
+/// A run that failed: what happened, where and when, and the command that repeats it. Prints all of
+/// it, also with `{:?}`, so that `unwrap` in a test shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failure(pub(crate) Box<FailureDetails>);
+
+impl Deref for Failure {
+    type Target = FailureDetails;
+
+    fn deref(&self) -> &FailureDetails {
+        &self.0
+    }
+}
+
+/// What a [`Failure`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FailureDetails {
+    /// The seed.
+    pub seed: u64,
+    /// The kind.
+    pub kind: FailureKind,
+    /// The host, if it is one's.
+    pub host: Option<String>,
+    /// The simulated time.
+    pub at: SimTime,
+    /// What happened.
+    pub what: String,
+    /// More: who waits for what, for instance.
+    pub details: Vec<String>,
+    /// The hash over everything that happened until then.
+    pub digest: Digest,
+    /// The command that repeats it, without the seed in its environment.
+    pub command: String,
+    /// Every packet of the failing run, if it was captured.
+    pub capture: Option<PathBuf>,
+    /// What happened, line by line, if it was recorded.
+    pub timeline: Option<PathBuf>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailureDetails { seed, host, at, what, details, command, capture, timeline, .. } =
+            &**self;
+        write!(f, "seed {seed} failed at {at}")?;
+        if let Some(host) = host {
+            write!(f, " on `{host}`")?;
+        }
+        write!(f, ": {what}")?;
+        for line in details {
+            write!(f, "\n  {line}")?;
+        }
+        write!(f, "\n  again:    {SEED_VARIABLE}={seed} {command}")?;
+        if let Some(file) = capture {
+            write!(f, "\n  capture:  {}", file.display())?;
+        }
+        if let Some(file) = timeline {
+            write!(f, "\n  timeline: {}", file.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The test that runs on this thread: how cargo calls it, as far as that can be found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TestName {
+    /// Its name, which the test harness gives its thread.
+    pub(crate) name: Option<String>,
+}
+
+impl TestName {
+    pub(crate) fn current() -> Self {
+        let name = std::thread::current().name().map(str::to_owned);
+        Self { name: name.filter(|name| name != "main") }
+    }
+
+    /// The command that runs this test alone.
+    pub(crate) fn command(&self) -> String {
+        let package = std::env::var("CARGO_PKG_NAME").ok();
+        let exe = std::env::current_exe().unwrap_or_default();
+        let root = std::env::var("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+        command(package.as_deref(), &exe, &root, self.name.as_deref())
+    }
+
+    /// A name for files: its letters and digits.
+    pub(crate) fn file_stem(&self) -> String {
+        let name = self.name.as_deref().unwrap_or("simulation");
+        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+    }
+}
+
+fn command(package: Option<&str>, exe: &Path, root: &Path, test: Option<&str>) -> String {
+    let Some(package) = package else { return exe.display().to_string() };
+    let stem = exe.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash to the name of a test's program.
+    let target = stem.rsplit_once('-').map_or(&*stem, |(target, _)| target);
+    let mut line = format!("cargo test -p {package}");
+    if root.join("tests").join(format!("{target}.rs")).is_file()
+        || root.join("tests").join(target).join("main.rs").is_file()
+    {
+        line += &format!(" --test {target}");
+    } else if target == package.replace('-', "_") {
+        line += " --lib";
+    }
+    if let Some(test) = test {
+        line += &format!(" -- --exact {test}");
+    }
+    line
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

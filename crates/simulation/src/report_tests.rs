@@ -1,0 +1,43 @@
+//! The words of a failure, and the command that repeats it.
+
+use super::*;
+
+#[test]
+fn the_command_names_package_target_and_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of = |exe: &str, test| command(Some("pagewire-simulation"), Path::new(exe), root, test);
+    assert_eq!(
+        of("/t/debug/deps/tokio_facts-0123456789abcdef", Some("f5")),
+        "cargo test -p pagewire-simulation --test tokio_facts -- --exact f5"
+    );
+    assert_eq!(
+        of("/t/debug/deps/pagewire_simulation-0123", Some("a::b")),
+        "cargo test -p pagewire-simulation --lib -- --exact a::b"
+    );
+    assert_eq!(of("/t/debug/other", None), "cargo test -p pagewire-simulation");
+    assert_eq!(command(None, Path::new("/bin/x"), root, Some("t")), "/bin/x");
+}
+
+#[test]
+fn a_failure_says_where_what_and_how_to_repeat_it() {
+    let failure = Failure(Box::new(FailureDetails {
+        seed: 7,
+        kind: FailureKind::NoProgress,
+        host: Some("client".into()),
+        at: SimTime::from_nanos(1_204_000_000),
+        what: "nothing will happen any more".into(),
+        details: vec!["`client` waits to read since 1.104000 s".into()],
+        digest: crate::digest::Digester::default().digest(),
+        command: "cargo test -p x".into(),
+        capture: Some("/t/x.pcapng".into()),
+        timeline: None,
+    }));
+    assert_eq!(
+        failure.to_string(),
+        "seed 7 failed at 1.204000 s on `client`: nothing will happen any more\n  \
+         `client` waits to read since 1.104000 s\n  \
+         again:    PAGEWIRE_SEED=7 cargo test -p x\n  \
+         capture:  /t/x.pcapng"
+    );
+    assert_eq!(format!("{failure:?}"), failure.to_string());
+}

@@ -1,0 +1,17 @@
+//! Random numbers from the seed, for code in a simulation.
+
+use std::io;
+
+pub use crate::random::SimRng;
+use crate::world::Here;
+
+/// Random numbers for the host whose code runs, from the simulation's seed, its name, and how often
+/// it was started. Each call gives others.
+///
+/// # Errors
+/// `Unsupported` outside of a simulation, `NotConnected` in a task that outlived its host.
+pub fn rng() -> io::Result<SimRng> {
+    let here = Here::get()?;
+    let mut world = here.lock();
+    Ok(SimRng::new(world.alive(here.host)?.random.next_u64()))
+}

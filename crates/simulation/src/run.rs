@@ -1,0 +1,64 @@
+//! From settings to a simulation, and to its end.
+
+use pagewire_sim::seed_from_env;
+
+use crate::Result;
+use crate::builder::Builder;
+use crate::report::{Failure, FailureKind, Report};
+use crate::sim::Sim;
+
+impl Builder {
+    /// Builds it. It runs on this thread.
+    ///
+    /// # Panics
+    /// If `PAGEWIRE_SEED` is no number.
+    pub fn build(self) -> Sim {
+        let seed = self.seed.or_else(seed_from_env).unwrap_or(0);
+        Sim::new(self, seed)
+    }
+
+    /// Runs one scenario on a thread of its own, so that nothing is left of another run in the
+    /// thread's variables: `scenario` adds hosts, and the simulation runs when it returns.
+    ///
+    /// # Errors
+    /// As [`Sim::run`], and what `scenario` returns.
+    pub fn run(
+        self,
+        scenario: impl FnOnce(&mut Sim) -> Result + Send,
+    ) -> std::result::Result<Report, Failure> {
+        let test = self.test.clone();
+        let body = move || run_here(self, scenario);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new();
+            let thread = thread.name(test.name.unwrap_or_else(|| "simulation".into()));
+            match thread.spawn_scoped(scope, body) {
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                }
+                Err(error) => panic!("no thread for the simulation: {error}"),
+            }
+        })
+    }
+}
+
+/// Builds, lets the scenario add hosts, and runs.
+fn run_here(
+    builder: Builder,
+    scenario: impl FnOnce(&mut Sim) -> Result,
+) -> std::result::Result<Report, Failure> {
+    let mut sim = builder.build();
+    let result = match scenario(&mut sim) {
+        Ok(()) => sim.run(),
+        Err(error) => Err(match error.downcast::<Failure>() {
+            // Of a run inside of the scenario.
+            Ok(failure) => *failure,
+            Err(error) => sim.failure(FailureKind::Scenario, None, error.to_string()),
+        }),
+    };
+    if let Err(failure) = &result {
+        let text = failure.to_string();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        sim.world.lock().record.end(&lines);
+    }
+    result
+}

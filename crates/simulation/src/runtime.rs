@@ -1,0 +1,311 @@
+//! The runtime of one host: a stock tokio runtime whose paused clock is moved from here.
+//!
+//! Its timers fire at whole milliseconds since it was built (*ticks*). Between two ticks no timer can
+//! fire, so a frame may arrive there, at any nanosecond, without knowledge of tokio's timers.
+//!
+//! - [`HostRuntime::run`] moves the clock to a time, fires what is due, and polls tasks until they are
+//!   at rest. It ends when the runtime is about to park.
+//! - [`HostRuntime::look`] lets the runtime park, which moves its paused clock to the next timer. It
+//!   ends there, before a task is polled: this is how the next timer is found without a way to ask.
+//!
+//! `tests/tokio_facts.rs` has what this rests on. Read [`Parking`] for how both end.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime, RuntimeMetrics};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Result;
+use crate::gate::Gate;
+use crate::world::Here;
+
+/// Nanoseconds of a tick, the granularity of tokio's timers.
+pub(crate) const TICK: u64 = 1_000_000;
+
+/// A program, or one start of it.
+pub(crate) type Program = std::pin::Pin<Box<dyn Future<Output = Result>>>;
+
+/// Tokio's runtime of one start of a host.
+pub(crate) struct HostRuntime {
+    /// Dropped before the runtime.
+    ending: Ending,
+    tokio: LocalRuntime,
+    metrics: RuntimeMetrics,
+    parking: Arc<Parking>,
+    /// Tokio's clock when it was built.
+    base: Instant,
+    /// Nanoseconds on tokio's clock since then.
+    clock: u64,
+    main: Option<JoinHandle<()>>,
+    result: Rc<RefCell<Option<Result>>>,
+}
+
+/// Why a run of a host did not come to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unrest {
+    /// Tasks wake themselves, or each other, for ever.
+    Spinning,
+    /// The program moved, paused or resumed tokio's clock.
+    ClockMoved,
+}
+
+/// The end of a program.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// As it returned.
+    Returned(Result),
+    Panicked,
+}
+
+/// Shared with the runtime's hooks, which end a `block_on` by waking its future.
+#[derive(Default)]
+struct Parking {
+    mode: AtomicU8,
+    root: Mutex<Option<Waker>>,
+    /// No task can run, and the driver was polled at this time.
+    parked: AtomicBool,
+    /// Set by the watchdog, again and again: tasks have not come to rest for long.
+    stop: AtomicBool,
+    /// Where the clock stands while looking.
+    clock: OnceLock<Mutex<Instant>>,
+    gate: Gate,
+}
+
+/// Times that a run is asked to stop before it counts as one without an end.
+const STOPS: u32 = 5;
+
+const RUN: u8 = 1;
+const LOOK: u8 = 2;
+
+impl Parking {
+    /// The run queue is empty. If the root is woken here, tokio polls its driver without waiting, so
+    /// the clock stays, and then the root.
+    fn on_park(&self) {
+        if self.mode.load(Relaxed) == RUN {
+            // Blocking work first. Its results go to the run queue, so this is not the end.
+            if !self.gate.pass() {
+                self.parked.store(true, Relaxed);
+            }
+            self.wake_root();
+        }
+    }
+
+    /// The driver has fired timers, and tasks were not polled yet. The root is polled first; if it
+    /// ends the `block_on`, they wait in the run queue for the next.
+    fn on_unpark(&self) {
+        if self.mode.load(Relaxed) != LOOK {
+            return;
+        }
+        let Some(clock) = self.clock.get() else { return };
+        // It did not move if the driver had been woken before: then the runtime parks again.
+        if Instant::now() != *clock.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.wake_root();
+        }
+    }
+
+    fn wake_root(&self) {
+        if let Some(root) = &*self.root.lock().unwrap_or_else(PoisonError::into_inner) {
+            root.wake_by_ref();
+        }
+    }
+
+    fn set_root(&self, waker: &Waker) {
+        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        if root.is_none() {
+            *root = Some(waker.clone());
+        }
+    }
+}
+
+/// Ends a run that does not come to rest; for the watchdog's thread.
+#[derive(Clone)]
+pub(crate) struct Stopper(std::sync::Weak<Parking>);
+
+impl Stopper {
+    pub(crate) fn stop(&self) {
+        if let Some(parking) = self.0.upgrade() {
+            parking.stop.store(true, Relaxed);
+            parking.wake_root();
+        }
+    }
+}
+
+impl HostRuntime {
+    /// A runtime without tasks. `seed` is for the branches of `select!`, where tokio lets us.
+    pub(crate) fn new(name: &str, seed: u64) -> io::Result<Self> {
+        let parking = Arc::new(Parking::default());
+        let hook = |f: fn(&Parking)| {
+            let parking = parking.clone();
+            move || f(&parking)
+        };
+        let (spawning, thread) = (parking.clone(), format!("{name} blocking"));
+        let mut builder = Builder::new_current_thread();
+        builder
+            .enable_time()
+            .start_paused(true)
+            .max_blocking_threads(1)
+            .thread_keep_alive(Duration::ZERO)
+            .thread_name_fn(move || {
+                spawning.gate.handle_spawn();
+                thread.clone()
+            })
+            .on_thread_start(hook(|parking| parking.gate.enter()))
+            .on_thread_stop(hook(|parking| parking.gate.leave()))
+            .on_thread_park(hook(Parking::on_park))
+            .on_thread_unpark(hook(Parking::on_unpark));
+        #[cfg(tokio_unstable)]
+        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+        #[cfg(not(tokio_unstable))]
+        let _ = seed;
+        let tokio = builder.build_local(LocalOptions::default())?;
+        let base = {
+            let _inside = tokio.enter();
+            Instant::now()
+        };
+        let _ = parking.clock.set(Mutex::new(base));
+        let metrics = tokio.metrics();
+        let result = Rc::default();
+        let ending = Ending(parking.clone());
+        Ok(Self { ending, tokio, metrics, parking, base, clock: 0, main: None, result })
+    }
+
+    /// Starts the program; it runs with the next [`run`](Self::run).
+    pub(crate) fn start(&mut self, here: Here, program: Program) {
+        self.parking.gate.set_here(Some(here));
+        let result = self.result.clone();
+        self.main = Some(self.tokio.spawn_local(async move {
+            let returned = program.await;
+            *result.borrow_mut() = Some(returned);
+        }));
+    }
+
+    /// Nanoseconds on tokio's clock since the runtime was built.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Tasks that are not complete, the program's main one included.
+    pub(crate) fn tasks(&self) -> usize {
+        self.metrics.num_alive_tasks()
+    }
+
+    /// Whether a task was woken since the last run, from outside of this runtime.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.metrics.global_queue_depth() > 0
+    }
+
+    /// The program's end, once.
+    pub(crate) fn take_end(&mut self) -> Option<End> {
+        let main = self.main.take_if(|main| main.is_finished())?;
+        drop(main);
+        Some(self.result.borrow_mut().take().map_or(End::Panicked, End::Returned))
+    }
+
+    /// Drops all tasks. Also works inside of another runtime, where a mere drop would panic.
+    pub(crate) fn shutdown(self) {
+        drop(self.ending);
+        // No work of its threads is left: every run waits for it.
+        self.tokio.shutdown_background();
+    }
+
+    /// Ends a run that does not come to rest.
+    pub(crate) fn stopper(&self) -> Stopper {
+        Stopper(Arc::downgrade(&self.parking))
+    }
+
+    /// Moves the clock to `clock`, unless it is beyond, fires timers that are due by then, and polls
+    /// tasks until none can run.
+    pub(crate) fn run(&mut self, clock: u64) -> std::result::Result<(), Unrest> {
+        let by = Duration::from_nanos(clock.saturating_sub(self.clock));
+        self.clock = self.clock.max(clock);
+        let parking = &*self.parking;
+        parking.parked.store(false, Relaxed);
+        parking.stop.store(false, Relaxed);
+        parking.mode.store(RUN, Relaxed);
+        let expected = self.base + Duration::from_nanos(self.clock);
+        let unrest = self.tokio.block_on(async {
+            poll_fn(|cx| {
+                parking.set_root(cx.waker());
+                Poll::Ready(())
+            })
+            .await;
+            if !by.is_zero() {
+                // Yields to the driver, which then fires what is due.
+                tokio::time::advance(by).await;
+            }
+            let mut asked = 0;
+            poll_fn(|_| {
+                if parking.parked.load(Relaxed) {
+                    let moved = Instant::now() != expected;
+                    return Poll::Ready(if moved { Err(Unrest::ClockMoved) } else { Ok(()) });
+                }
+                // Asked once, it may have been one long poll, after which all is at rest.
+                asked += u32::from(parking.stop.swap(false, Relaxed));
+                if asked < STOPS { Poll::Pending } else { Poll::Ready(Err(Unrest::Spinning)) }
+            })
+            .await
+        });
+        parking.mode.store(0, Relaxed);
+        unrest
+    }
+
+    /// Moves the clock, which must be on a tick, to the next timer, at most to the tick `until`.
+    /// Polls no task: those that were woken wait for the next [`run`](Self::run). `false`: certainly
+    /// no timer is due at the new time; what is known only with tokio's unstable interface.
+    pub(crate) fn look(&mut self, until: u64) -> bool {
+        debug_assert!(self.clock.is_multiple_of(TICK) && until.is_multiple_of(TICK));
+        debug_assert!(until > self.clock);
+        let parking = &*self.parking;
+        let start = self.base + Duration::from_nanos(self.clock);
+        if let Some(clock) = parking.clock.get() {
+            *clock.lock().unwrap_or_else(PoisonError::into_inner) = start;
+        }
+        parking.mode.store(LOOK, Relaxed);
+        let end = self.base + Duration::from_nanos(until);
+        let now = self.tokio.block_on(async {
+            let mut limit = pin!(sleep_until(end));
+            poll_fn(|cx| {
+                parking.set_root(cx.waker());
+                let now = Instant::now();
+                if now != start || limit.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(now);
+                }
+                Poll::Pending
+            })
+            .await
+        });
+        parking.mode.store(0, Relaxed);
+        self.clock = u64::try_from((now - self.base).as_nanos()).unwrap_or(u64::MAX);
+        self.may_have_fired()
+    }
+
+    #[cfg(tokio_unstable)]
+    fn may_have_fired(&self) -> bool {
+        self.metrics.worker_local_queue_depth(0) > 0
+    }
+
+    #[cfg(not(tokio_unstable))]
+    fn may_have_fired(&self) -> bool {
+        true
+    }
+}
+
+/// Lets a runtime go.
+struct Ending(Arc<Parking>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.gate.open_for_good();
+        // The waker holds the runtime's handle, which holds the hooks, which hold this.
+        self.0.root.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}

@@ -1,0 +1,387 @@
+//! A simulation: hosts, clients, and the run.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use crate::agenda::{Agenda, Order, SourceId};
+use crate::builder::Builder;
+use crate::capture::Capture;
+use crate::clock::show;
+use crate::control::Control;
+use crate::digest::Digest;
+use crate::fabric::Fabric;
+use crate::hosts::{HostOptions, Hosts, Known};
+use crate::machine::{Machine, Software};
+use crate::panics;
+use crate::random::{SimRng, split};
+use crate::report::{Failure, FailureDetails, FailureKind, Report};
+use crate::timeline::Timeline;
+use crate::watch::Watch;
+use crate::world::{SharedWorld, World};
+use crate::{HostId, Result, SimTime};
+
+/// What is to be done at a time.
+type Action = Box<dyn FnOnce(&Control)>;
+/// What is checked after every instant at which a host ran.
+type Invariant = (String, Box<dyn FnMut(&View<'_>) -> Result>);
+
+/// A simulation of programs: each host has its own address, name, clock, runtime and TCP/IP stack.
+///
+/// ```
+/// use pagewire_simulation::{Sim, net};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let mut sim = Sim::builder().seed(7).build();
+/// sim.host("server", || async {
+///     let listener = net::TcpListener::bind("0.0.0.0:80").await?;
+///     loop {
+///         let (mut stream, _) = listener.accept().await?;
+///         tokio::spawn(async move {
+///             let (mut read, mut write) = stream.split();
+///             tokio::io::copy(&mut read, &mut write).await
+///         });
+///     }
+/// });
+/// sim.client("client", async {
+///     let mut stream = net::TcpStream::connect("server:80").await?;
+///     stream.write_all(b"Anybody there?").await?;
+///     let mut answer = [0; 14];
+///     stream.read_exact(&mut answer).await?;
+///     assert_eq!(&answer, b"Anybody there?");
+///     Ok(())
+/// });
+/// sim.run()?;
+/// # Ok::<(), pagewire_simulation::Failure>(())
+/// ```
+pub struct Sim {
+    pub(crate) world: SharedWorld,
+    pub(crate) config: Builder,
+    pub(crate) seed: u64,
+    pub(crate) machines: Vec<Machine>,
+    /// Hosts with tasks whose next timer is not known, by the time up to which they have none.
+    pub(crate) clean: Agenda,
+    pub(crate) scheduled: BTreeMap<(u64, u64), Action>,
+    pub(crate) next_action: u64,
+    /// Troubles by chance so far: each has random numbers of its own.
+    pub(crate) next_chaos: u64,
+    pub(crate) actions: SourceId,
+    pub(crate) invariants: Vec<Invariant>,
+    pub(crate) warnings: Vec<String>,
+    /// A failure that is to be reported by the next run.
+    pub(crate) broken: Option<Failure>,
+    /// Turns at the present time.
+    pub(crate) turns_now: u64,
+    /// The millisecond in which hosts were last asked whether another woke their tasks.
+    pub(crate) last_watch: u64,
+    pub(crate) last_panic: Option<String>,
+    pub(crate) watch: std::sync::Arc<Watch>,
+    random: SimRng,
+}
+
+/// The simulation, as an invariant sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    at: SimTime,
+    control: &'a Control,
+}
+
+impl View<'_> {
+    /// The simulated time.
+    pub fn now(&self) -> SimTime {
+        self.at
+    }
+
+    /// Whether the program of a host runs.
+    #[track_caller]
+    pub fn is_running(&self, host: impl Hosts) -> bool {
+        self.control.is_running(host)
+    }
+}
+
+impl Sim {
+    /// Settings of a simulation.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(crate) fn new(config: Builder, seed: u64) -> Self {
+        panics::install();
+        let mut fabric = Fabric::new(seed, config.link);
+        fabric.unreachable = config.unreachable;
+        let mut world = World::new(config.epoch, fabric);
+        world.record.payload = config.digest_payload;
+        let actions = world.agenda.add(Order::Actions);
+        let broken = listen(&config, &mut world).err();
+        let mut sim = Self {
+            world: SharedWorld::new(world),
+            seed,
+            machines: Vec::new(),
+            clean: Agenda::default(),
+            scheduled: BTreeMap::new(),
+            next_action: 0,
+            next_chaos: 0,
+            actions,
+            invariants: Vec::new(),
+            warnings: Vec::new(),
+            broken: None,
+            turns_now: 0,
+            last_watch: u64::MAX,
+            last_panic: None,
+            watch: Watch::new(),
+            random: SimRng::new(split(seed, "scenario", 0)),
+            config,
+        };
+        if let Some(error) = broken {
+            let what = format!("the capture or the timeline cannot be written: {error}");
+            sim.broken = Some(sim.failure(FailureKind::Scenario, None, what));
+        }
+        sim
+    }
+
+    /// Adds a host. `software` is called for each start of it: now, and after each
+    /// [`bounce`](Control::bounce).
+    ///
+    /// # Panics
+    /// If there is a host of this name.
+    pub fn host<F, Fut>(&mut self, name: &str, software: F) -> HostId
+    where
+        F: Fn() -> Fut + 'static,
+        Fut: Future<Output = Result> + 'static,
+    {
+        self.host_with(name, software)
+    }
+
+    /// Adds a host with options of its own.
+    ///
+    /// # Panics
+    /// If there is a host of this name, or with one of its addresses.
+    pub fn host_with<F, Fut>(&mut self, options: impl Into<HostOptions>, software: F) -> HostId
+    where
+        F: Fn() -> Fut + 'static,
+        Fut: Future<Output = Result> + 'static,
+    {
+        self.add_machine(options.into(), Software::again(software), false)
+    }
+
+    /// Adds a client: a host whose program runs once, and whose end [`run`](Self::run) waits for.
+    ///
+    /// # Panics
+    /// If there is a host of this name.
+    pub fn client<Fut>(&mut self, name: &str, program: Fut) -> HostId
+    where
+        Fut: Future<Output = Result> + 'static,
+    {
+        self.add_machine(name.into(), Software::Once(Some(Box::pin(program))), true)
+    }
+
+    /// Adds a client with options of its own, which can be [bounced](Control::bounce).
+    ///
+    /// # Panics
+    /// If there is a host of this name, or with one of its addresses.
+    pub fn client_with<F, Fut>(&mut self, options: impl Into<HostOptions>, software: F) -> HostId
+    where
+        F: Fn() -> Fut + 'static,
+        Fut: Future<Output = Result> + 'static,
+    {
+        self.add_machine(options.into(), Software::again(software), true)
+    }
+
+    /// Runs until every client is done.
+    ///
+    /// # Errors
+    /// A client or a host failed, a task panicked, an invariant does not hold, or clients are not
+    /// done by the [limit](Builder::limit).
+    pub fn run(&mut self) -> std::result::Result<Report, Failure> {
+        while !self.are_clients_done() {
+            let end = self.config.end();
+            if !self.advance(end)? {
+                return Err(self.stuck());
+            }
+        }
+        self.finish()
+    }
+
+    /// Runs for this long, whatever clients do.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), but for the limit.
+    pub fn run_for(&mut self, time: Duration) -> std::result::Result<Report, Failure> {
+        let end = self.now().after(time);
+        while self.advance(end)? {}
+        self.finish()
+    }
+
+    /// Runs until `done` says so; it is asked after every instant at which something happened.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_until(
+        &mut self,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> std::result::Result<Report, Failure> {
+        while !done(self) {
+            let end = self.config.end();
+            if !self.advance(end)? {
+                return Err(self.stuck());
+            }
+        }
+        self.finish()
+    }
+
+    /// Runs to the end of the next instant at which something happens; whether clients are done.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn step(&mut self) -> std::result::Result<bool, Failure> {
+        let end = self.config.end();
+        if !self.are_clients_done() && !self.advance(end)? {
+            return Err(self.stuck());
+        }
+        Ok(self.are_clients_done())
+    }
+
+    /// Simulated time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.now().elapsed()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The hash over everything that happened so far.
+    pub fn digest(&self) -> Digest {
+        self.world.lock().record.digest()
+    }
+
+    /// Random numbers from the seed, for the scenario.
+    pub fn rng(&mut self) -> SimRng {
+        SimRng::new(self.random.next_u64())
+    }
+
+    /// Gives orders to the simulation: partitions, faults, crashes.
+    pub fn control(&self) -> Control {
+        Control::new(self.world.clone())
+    }
+
+    /// Does something at a simulated time since the start; at once if it has passed.
+    pub fn at(&mut self, when: Duration, action: impl FnOnce(&Control) + 'static) {
+        let at = SimTime::ZERO.after(when).max(self.now()).as_nanos();
+        self.next_action += 1;
+        self.scheduled.insert((at, self.next_action), Box::new(action));
+        self.arm_actions();
+    }
+
+    /// Checks something after every instant at which a host ran; an error fails the run.
+    pub fn invariant(&mut self, name: &str, check: impl FnMut(&View<'_>) -> Result + 'static) {
+        self.invariants.push((name.to_owned(), Box::new(check)));
+    }
+
+    /// The host of this name or address.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn find(&self, host: impl Hosts) -> HostId {
+        let world = self.world.lock();
+        match Known(&world).find(&host).as_slice() {
+            [host] => *host,
+            hosts => panic!("{} hosts, expected one", hosts.len()),
+        }
+    }
+
+    pub(crate) fn now(&self) -> SimTime {
+        self.world.lock().now
+    }
+
+    pub(crate) fn are_clients_done(&self) -> bool {
+        self.machines.iter().all(|machine| machine.done || !machine.client)
+    }
+
+    /// Checks invariants, after an instant.
+    pub(crate) fn check_invariants(&mut self) -> std::result::Result<(), Failure> {
+        if self.invariants.is_empty() {
+            return Ok(());
+        }
+        let (at, control) = (self.now(), self.control());
+        let mut invariants = std::mem::take(&mut self.invariants);
+        let view = View { at, control: &control };
+        let broken = invariants
+            .iter_mut()
+            .find_map(|(name, check)| Some(format!("{name}: {}", check(&view).err()?)));
+        self.invariants = invariants;
+        match broken {
+            Some(what) => Err(self.failure(FailureKind::Invariant, None, what)),
+            None => Ok(()),
+        }
+    }
+
+    /// A run has come to its end.
+    fn finish(&mut self) -> std::result::Result<Report, Failure> {
+        if let Some(failure) = self.broken.take() {
+            return Err(failure);
+        }
+        let world = self.world.lock();
+        Ok(Report {
+            seed: self.seed,
+            elapsed: world.now.elapsed(),
+            digest: world.record.digest(),
+            events: world.record.events(),
+            counts: world.record.counts,
+            warnings: self.warnings.clone(),
+        })
+    }
+
+    /// A failure of this run, now.
+    pub(crate) fn failure(
+        &self,
+        kind: FailureKind,
+        host: Option<HostId>,
+        what: impl Into<String>,
+    ) -> Failure {
+        let world = self.world.lock();
+        let name = |host: HostId| Some(world.hosts.get(host.index())?.name.clone());
+        Failure(Box::new(FailureDetails {
+            seed: self.seed,
+            kind,
+            host: host.and_then(name),
+            at: world.now,
+            what: what.into(),
+            details: Vec::new(),
+            digest: world.record.digest(),
+            command: self.config.test.command(),
+            capture: None,
+            timeline: None,
+        }))
+    }
+}
+
+/// Adds the listeners that the settings ask for.
+fn listen(config: &Builder, world: &mut World) -> std::io::Result<()> {
+    if let Some(path) = &config.capture {
+        world.record.sinks.push(Box::new(Capture::create(path, config.epoch)?));
+    }
+    if let Some(path) = &config.timeline {
+        world.record.sinks.push(Box::new(Timeline::create(path)?));
+    }
+    Ok(())
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        // What sockets do when they are dropped reaches nobody.
+        for id in 0..self.machines.len() as u32 {
+            self.crash(HostId(id));
+        }
+        self.world.lock().record.end(&[]);
+        show(None);
+    }
+}
+
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim").field("seed", &self.seed).field("now", &self.now()).finish()
+    }
+}

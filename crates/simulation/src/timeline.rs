@@ -1,0 +1,132 @@
+//! A run, line by line: what each host sent, and what became of it.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::net::IpAddr;
+use std::path::Path;
+
+use pagewire_mem::{CopyLedger, PacketBuf};
+
+use crate::packet::{Flow, Kind, Summary};
+use crate::record::{Fate, Sink};
+use crate::{HostId, SimTime};
+
+/// Writes a line for each event to a file.
+pub(crate) struct Timeline<W: io::Write> {
+    out: W,
+    hosts: Vec<String>,
+    names: HashMap<IpAddr, String>,
+    flows: HashMap<Flow, Sent>,
+}
+
+/// What a flow has sent so far, as sequence numbers.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    first: u32,
+    next: u32,
+}
+
+impl Timeline<BufWriter<File>> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(BufWriter::new(File::create(path)?)))
+    }
+}
+
+impl<W: io::Write> Timeline<W> {
+    pub(crate) fn new(out: W) -> Self {
+        Self { out, hosts: Vec::new(), names: HashMap::new(), flows: HashMap::new() }
+    }
+
+    fn name(&self, addr: IpAddr) -> String {
+        self.names.get(&addr).cloned().unwrap_or_else(|| addr.to_string())
+    }
+
+    /// The packet, with sequence numbers that count from 0 in each direction.
+    fn describe(&mut self, fate: Fate, packet: &Summary) -> String {
+        let (from, to) = (self.name(packet.from), self.name(packet.to));
+        let mut line = format!("{from} > {to}  ");
+        match &packet.kind {
+            Kind::Tcp { flow, flags, seq, ack, window, len } => {
+                let span = *len as u32
+                    + u32::from(flags.contains("SYN"))
+                    + u32::from(flags.contains("FIN"));
+                let new = Sent { first: *seq, next: *seq };
+                let restarts = flags.contains("SYN") && fate == Fate::Sent;
+                let sent = match self.flows.get(flow) {
+                    Some(sent) if !restarts || sent.first == *seq => *sent,
+                    _ => new,
+                };
+                let end = seq.wrapping_add(span);
+                // The end is behind what was sent: half of all numbers lie behind.
+                let again = span > 0 && sent.next.wrapping_sub(end) < 1 << 31 && sent.next != *seq;
+                let relative = seq.wrapping_sub(sent.first);
+                let _ = write!(line, "TCP {}>{} {flags} seq {relative}", flow.1, flow.3);
+                if *len > 0 {
+                    let _ = write!(line, " len {len}");
+                }
+                let back = (flow.2, flow.3, flow.0, flow.1);
+                if let Some(ack) = ack {
+                    let first = self.flows.get(&back).map_or(*ack, |sent| sent.first);
+                    let _ = write!(line, " ack {}", ack.wrapping_sub(first));
+                }
+                let _ = write!(line, " win {window}");
+                if fate == Fate::Sent {
+                    if again {
+                        line += "  (again)";
+                    }
+                    let next = if again { sent.next } else { end };
+                    self.flows.insert(*flow, Sent { next, ..sent });
+                }
+            }
+            Kind::Udp { ports, len } => {
+                let _ = write!(line, "UDP {}>{} len {len}", ports.0, ports.1);
+            }
+            Kind::Icmp { what } => {
+                let _ = write!(line, "ICMP {what}");
+            }
+            Kind::Other => line += "IP",
+        }
+        line
+    }
+}
+
+impl<W: io::Write> Sink for Timeline<W> {
+    fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]) {
+        self.hosts.resize(self.hosts.len().max(host.index() + 1), String::new());
+        if let Some(slot) = self.hosts.get_mut(host.index()) {
+            *slot = name.to_owned();
+        }
+        self.names.extend(addresses.iter().map(|&addr| (addr, name.to_owned())));
+    }
+
+    fn frame(
+        &mut self,
+        at: SimTime,
+        fate: Fate,
+        _from: Option<HostId>,
+        _to: Option<HostId>,
+        frame: &PacketBuf,
+        _ledger: &mut CopyLedger,
+    ) {
+        let line = match Summary::of(frame) {
+            Some(summary) => self.describe(fate, &summary),
+            None => format!("{} bytes", frame.len()),
+        };
+        // Nobody can be told of a full disk; the run goes on.
+        let _ = writeln!(self.out, "{at:>14}  {fate:<10} {line}", fate = fate.to_string());
+    }
+
+    fn note(&mut self, at: SimTime, host: Option<HostId>, text: &str) {
+        let name = host.and_then(|host| self.hosts.get(host.index())).map_or("", String::as_str);
+        let _ = writeln!(self.out, "{at:>14}  {name:<10} {text}", at = at.to_string());
+    }
+
+    fn end(&mut self, lines: &[String]) {
+        for line in lines {
+            let _ = writeln!(self.out, "{line}");
+        }
+        let _ = self.out.flush();
+    }
+}

@@ -1,0 +1,358 @@
+//! What all hosts share: their stacks, the network between them, the time. One lock is around it.
+//!
+//! Sockets hold a [`Here`]: the world, and their host. The simulation's thread takes the lock
+//! between the runs of hosts; a verb of a socket takes it during one.
+//!
+//! Law: nobody polls a task, or calls or drops a waker, while the lock is held. Wakers are collected
+//! in [`World::wakes`] and called after the unlock.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::SystemTime;
+
+use pagewire_device::hand_over;
+use pagewire_mem::{Instant, PacketBuf};
+use pagewire_stack::{Readiness, SocketId, Stack};
+
+use crate::SimTime;
+use crate::agenda::{Agenda, SourceId};
+use crate::clock::Clock;
+use crate::command::{Command, Pause};
+use crate::fabric::{Around, Fabric};
+use crate::names::Names;
+use crate::random::SimRng;
+use crate::record::{Fate, Recorder};
+use crate::waiters::{Waiter, WaiterId, WaiterIds, Waiters};
+
+/// Names a host of one simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub(crate) u32);
+
+impl HostId {
+    /// Its place: hosts are numbered from 0 in the order in which they were added.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A host between two of its crashes: sockets of an earlier incarnation are dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HostRef {
+    pub(crate) id: HostId,
+    pub(crate) incarnation: u32,
+}
+
+/// The host has crashed since the socket was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+impl From<Gone> for io::Error {
+    fn from(Gone: Gone) -> Self {
+        Self::new(io::ErrorKind::NotConnected, "the socket's host has crashed in the simulation")
+    }
+}
+
+/// Everything that hosts share.
+pub(crate) struct World {
+    pub(crate) epoch: SystemTime,
+    pub(crate) now: SimTime,
+    pub(crate) hosts: Vec<HostState>,
+    pub(crate) names: Names,
+    pub(crate) fabric: Fabric,
+    pub(crate) agenda: Agenda,
+    pub(crate) record: Recorder,
+    /// What [`Control`](crate::Control) was told, in that order; done after the run of the host that
+    /// told it.
+    pub(crate) commands: VecDeque<Command>,
+    pub(crate) wakes: Vec<Waker>,
+    /// Hosts that may be [touched](HostState::touched).
+    pub(crate) touched: Vec<HostId>,
+    waiter_ids: WaiterIds,
+    burst: VecDeque<PacketBuf>,
+}
+
+/// One host, without its tasks.
+pub(crate) struct HostState {
+    pub(crate) id: HostId,
+    /// Its place among hosts that have something to do at the same time; the lower half is its id.
+    pub(crate) order: u64,
+    pub(crate) name: String,
+    /// In the order of preference.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// `None`: it has no power.
+    pub(crate) stack: Option<Stack>,
+    /// Its program runs.
+    pub(crate) running: bool,
+    pub(crate) paused: Option<Pause>,
+    /// How often it was started.
+    pub(crate) incarnation: u32,
+    /// Something happened in it since it last had its turn.
+    pub(crate) touched: bool,
+    pub(crate) waiters: Waiters,
+    pub(crate) clock: Clock,
+    pub(crate) random: SimRng,
+    /// Packets that arrived while the machine was paused.
+    pub(crate) backlog: Vec<PacketBuf>,
+    /// The stack's timer, in the agenda.
+    pub(crate) timer: SourceId,
+    /// The tasks' next timer, in the agenda.
+    pub(crate) run: SourceId,
+}
+
+impl World {
+    pub(crate) fn new(epoch: SystemTime, fabric: Fabric) -> Self {
+        Self {
+            epoch,
+            now: SimTime::ZERO,
+            hosts: Vec::new(),
+            names: Names::default(),
+            fabric,
+            agenda: Agenda::default(),
+            record: Recorder::default(),
+            commands: VecDeque::new(),
+            wakes: Vec::new(),
+            touched: Vec::new(),
+            waiter_ids: WaiterIds::default(),
+            burst: VecDeque::new(),
+        }
+    }
+
+    /// Calls a verb of the host's stack, at the simulated time. Output leaves, and others are woken,
+    /// at the end of the host's run.
+    pub(crate) fn with_host<R>(
+        &mut self,
+        host: HostRef,
+        verb: impl FnOnce(&mut Stack, Instant) -> R,
+    ) -> Result<R, Gone> {
+        let now = self.now.into();
+        let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
+        if state.incarnation != host.incarnation {
+            return Err(Gone);
+        }
+        state.touch(&mut self.touched);
+        let stack = state.stack.as_mut().ok_or(Gone)?;
+        Ok(verb(stack, now))
+    }
+
+    /// Wakes `waiter` once the socket becomes ready for one of `interest`. A waiter with the same id
+    /// is replaced. Only what is not ready now can become ready: try the verb first.
+    pub(crate) fn register(
+        &mut self,
+        host: HostRef,
+        socket: SocketId,
+        interest: Readiness,
+        waiter: Waiter,
+    ) -> Result<Option<Waker>, Gone> {
+        Ok(self.alive(host)?.waiters.add(socket, interest, waiter))
+    }
+
+    /// Forgets a waiter. Drop the waker that it returns after the unlock.
+    pub(crate) fn unregister(
+        &mut self,
+        host: HostRef,
+        socket: SocketId,
+        id: WaiterId,
+    ) -> Option<Waker> {
+        self.alive(host).ok()?.waiters.remove(socket, id)
+    }
+
+    /// A new id for a waiter.
+    pub(crate) fn new_waiter(&mut self) -> WaiterId {
+        self.waiter_ids.next()
+    }
+
+    /// The wakers to call after the unlock.
+    pub(crate) fn take_wakes(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakes)
+    }
+
+    pub(crate) fn alive(&mut self, host: HostRef) -> Result<&mut HostState, Gone> {
+        let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
+        if state.incarnation == host.incarnation { Ok(state) } else { Err(Gone) }
+    }
+}
+
+/// The network and the stacks: what happens between two runs of tasks.
+impl World {
+    /// Frames leave this path.
+    pub(crate) fn path_timeout(&mut self, path: u32) {
+        let Self { now, names, fabric, agenda, record, hosts, .. } = self;
+        let hosts = hosts.len() as u32;
+        let mut around = Around { now: *now, names, agenda, record, hosts };
+        fabric.handle_timeout(&mut around, path);
+        self.deliver();
+    }
+
+    /// Gives packets that have arrived to their stacks.
+    fn deliver(&mut self) {
+        let mut arrived = self.fabric.take_arrived();
+        for (to, from, mut packet) in arrived.drain(..) {
+            let Some(host) = self.hosts.get_mut(to.index()) else { continue };
+            let (now, record) = (self.now, &mut self.record);
+            let Some(stack) = &mut host.stack else {
+                record.frame(now, Fate::Down, from, Some(to), &packet);
+                continue;
+            };
+            if host.paused == Some(Pause::Machine) {
+                host.backlog.push(packet);
+                continue;
+            }
+            record.frame(now, Fate::Arrived, from, Some(to), &packet);
+            hand_over(&mut packet);
+            stack.handle_frame(now.into(), packet);
+            host.touch(&mut self.touched);
+        }
+        self.fabric.recycle(arrived);
+    }
+
+    /// A stack's timer is due.
+    pub(crate) fn stack_timeout(&mut self, host: HostId) {
+        let Some(host) = self.hosts.get_mut(host.index()) else { return };
+        self.agenda.set(host.timer, None);
+        if host.paused == Some(Pause::Machine) {
+            return;
+        }
+        if let Some(stack) = &mut host.stack {
+            stack.handle_timeout(self.now.into());
+            host.touch(&mut self.touched);
+        }
+    }
+
+    /// A machine is no longer paused: it takes the packets that wait in front of it.
+    pub(crate) fn take_backlog(&mut self, id: HostId) {
+        let Some(host) = self.hosts.get_mut(id.index()) else { return };
+        host.paused = None;
+        host.touch(&mut self.touched);
+        let Some(stack) = &mut host.stack else { return };
+        for mut packet in host.backlog.drain(..) {
+            self.record.frame(self.now, Fate::Arrived, None, Some(id), &packet);
+            hand_over(&mut packet);
+            stack.handle_frame(self.now.into(), packet);
+        }
+    }
+
+    /// Sends what a host's stack has to send.
+    pub(crate) fn transmit(&mut self, from: HostId) {
+        let mut burst = std::mem::take(&mut self.burst);
+        loop {
+            let Self { now, names, fabric, agenda, record, hosts, .. } = self;
+            let count = hosts.len() as u32;
+            let Some(host) = hosts.get_mut(from.index()) else { break };
+            let Some(stack) = &mut host.stack else { break };
+            let more = stack.poll_transmit((*now).into(), &mut burst);
+            let mut around = Around { now: *now, names, agenda, record, hosts: count };
+            for packet in burst.drain(..) {
+                fabric.send(&mut around, from, packet);
+            }
+            if !more {
+                break;
+            }
+        }
+        self.burst = burst;
+        // What a router says about them.
+        self.deliver();
+    }
+
+    /// Collects the wakers of tasks that a host's stack has something for.
+    pub(crate) fn collect_wakes(&mut self, host: HostId) {
+        let Some(host) = self.hosts.get_mut(host.index()) else { return };
+        host.touched = false;
+        let Some(stack) = &mut host.stack else { return };
+        while let Some(event) = stack.poll_event() {
+            host.waiters.take(event.socket, event.gained, &mut self.wakes);
+        }
+    }
+
+    /// A host's turn ends: its stack says when it wants the next.
+    pub(crate) fn end_turn(&mut self, host: HostId) {
+        let Some(host) = self.hosts.get_mut(host.index()) else { return };
+        let Some(stack) = &mut host.stack else {
+            return self.agenda.set(host.timer, None);
+        };
+        stack.end_turn();
+        let due = stack.poll_timeout().map(|at| at.as_nanos().max(self.now.as_nanos()));
+        self.agenda.set(host.timer, due);
+    }
+}
+
+impl HostState {
+    /// It is to have a turn in this instant.
+    pub(crate) fn touch(&mut self, touched: &mut Vec<HostId>) {
+        if !std::mem::replace(&mut self.touched, true) {
+            touched.push(self.id);
+        }
+    }
+}
+
+/// The world, to be shared.
+#[derive(Clone)]
+pub(crate) struct SharedWorld(Arc<Mutex<World>>);
+
+impl SharedWorld {
+    pub(crate) fn new(world: World) -> Self {
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    /// Takes the lock. A panic in a verb leaves the world usable for the report.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The host whose code runs, or that a socket belongs to.
+#[derive(Clone)]
+pub(crate) struct Here {
+    pub(crate) world: SharedWorld,
+    pub(crate) host: HostRef,
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
+}
+
+impl Here {
+    /// The host whose code runs on this thread.
+    ///
+    /// # Errors
+    /// `Unsupported` outside of a simulation.
+    pub(crate) fn get() -> io::Result<Self> {
+        let here = HERE.try_with(|here| here.borrow().clone()).ok().flatten();
+        here.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "no simulation is running on this thread: call this inside of a host or client",
+            )
+        })
+    }
+
+    /// Makes `here` the host whose code runs on this thread; returns the one before.
+    pub(crate) fn set(here: Option<Self>) -> Option<Self> {
+        HERE.try_with(|slot| slot.replace(here)).ok().flatten()
+    }
+
+    /// Takes the world's lock, for several calls.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock()
+    }
+
+    /// Calls a verb of the host's stack, at the simulated time.
+    ///
+    /// # Errors
+    /// `NotConnected` if the host has crashed since.
+    pub(crate) fn with_stack<R>(
+        &self,
+        verb: impl FnOnce(&mut Stack, Instant) -> R,
+    ) -> io::Result<R> {
+        Ok(self.lock().with_host(self.host, verb)?)
+    }
+}
+
+impl std::fmt::Debug for Here {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Here").field(&self.host).finish()
+    }
+}

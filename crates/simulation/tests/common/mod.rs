@@ -1,0 +1,61 @@
+//! Programs that several tests run.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::time::Duration;
+
+use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
+use pagewire_simulation::{Result, Sim};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const S: Duration = Duration::from_secs(1);
+
+/// A host that sends back what it gets, on TCP port 7.
+pub fn echo_server(sim: &mut Sim, name: &str) {
+    sim.host(name, || async {
+        let listener = TcpListener::bind("0.0.0.0:7").await?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            tokio::spawn(echo(stream));
+        }
+    });
+}
+
+async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            n => stream.write_all(&buffer[..n]).await?,
+        }
+    }
+}
+
+/// A host that sends back datagrams, on UDP port 7.
+pub fn udp_echo_server(sim: &mut Sim, name: &str) {
+    sim.host(name, || async {
+        let socket = UdpSocket::bind("0.0.0.0:7").await?;
+        let mut buffer = vec![0; 2048];
+        loop {
+            let (n, from) = socket.recv_from(&mut buffer).await?;
+            socket.send_to(&buffer[..n], from).await?;
+        }
+    });
+}
+
+/// Sends `bytes` bytes to an echo server, and checks what comes back.
+pub async fn ask(server: &str, bytes: usize) -> Result {
+    let mut stream = TcpStream::connect((server, 7)).await?;
+    ask_on(&mut stream, bytes).await
+}
+
+pub async fn ask_on(stream: &mut TcpStream, bytes: usize) -> Result {
+    let sent: Vec<u8> = (0..bytes).map(|n| ((n * 31) >> 3) as u8).collect();
+    let mut got = vec![0; bytes];
+    let (mut read, mut write) = stream.split();
+    let (wrote, was_read) = tokio::join!(write.write_all(&sent), read.read_exact(&mut got));
+    wrote?;
+    was_read?;
+    if got == sent { Ok(()) } else { Err("the echo is not what was sent".into()) }
+}

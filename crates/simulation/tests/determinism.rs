@@ -1,0 +1,118 @@
+//! The same seed gives the same run, to the last packet.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use common::{MS, ask, echo_server, udp_echo_server};
+use pagewire_simulation::net::UdpSocket;
+use pagewire_simulation::{Digest, Link, Result, Sim, rng};
+use tokio::time::{sleep, timeout};
+
+/// TCP and UDP, over links that lose, delay and reorder, with a crash and a partition on the way.
+fn mixed(sim: &mut Sim) -> Result {
+    echo_server(sim, "tcp");
+    udp_echo_server(sim, "udp");
+    for n in 0..3 {
+        sim.client(&format!("tcp client {n}"), async move {
+            let mut random = rng::rng()?;
+            for _ in 0..3 {
+                sleep(Duration::from_millis(random.below(50))).await;
+                let bytes = random.below(20_000) as usize + 1;
+                while timeout(Duration::from_secs(20), ask("tcp", bytes)).await.is_err() {}
+            }
+            Ok(())
+        });
+    }
+    sim.client("udp client", async {
+        let socket = UdpSocket::bind("0.0.0.0:0").await?;
+        socket.connect("udp:7").await?;
+        let mut answers = 0;
+        for n in 0..40_u8 {
+            socket.send(&[n; 100]).await?;
+            let mut buffer = [0; 200];
+            answers += u32::from(timeout(30 * MS, socket.recv(&mut buffer)).await.is_ok());
+        }
+        assert!(answers > 0);
+        Ok(())
+    });
+    let control = sim.control();
+    let bad = Link::new().latency(3 * MS).jitter(MS).loss(0.05).reorder(0.02).duplicate(0.01);
+    control.link(pagewire_simulation::all(), ["tcp", "udp"], bad);
+    sim.at(40 * MS, |control| control.partition("tcp", "tcp client 0"));
+    sim.at(400 * MS, |control| control.repair("tcp", "tcp client 0"));
+    sim.at(90 * MS, |control| control.bounce("udp"));
+    Ok(())
+}
+
+fn digest(seed: u64, look_ahead: bool) -> Digest {
+    let report = Sim::builder().seed(seed).look_ahead(look_ahead).run(mixed).unwrap();
+    assert!(report.counts.lost > 0 && report.counts.arrived > 100, "{report:?}");
+    report.digest
+}
+
+#[test]
+fn a_hundred_seeds_have_a_digest_each_and_the_same_one_again() {
+    let first = Sim::check(0..100, mixed);
+    let second = Sim::builder().check(0..100, mixed);
+    let digests = |check: &pagewire_simulation::Check| {
+        check.reports.iter().map(|report| (report.seed, report.digest)).collect::<Vec<_>>()
+    };
+    assert_eq!(digests(&first), digests(&second));
+    let distinct: BTreeSet<_> = digests(&first).into_iter().map(|(_, digest)| digest).collect();
+    assert_eq!(distinct.len(), 100, "seeds differ");
+    first.assert();
+    second.assert();
+}
+
+#[test]
+fn looking_ahead_gives_the_same_run_as_a_visit_in_every_millisecond() {
+    for seed in 0..10 {
+        assert_eq!(digest(seed, true), digest(seed, false), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_capture_and_a_timeline_do_not_change_the_run() {
+    let dir = tempdir();
+    let plain = digest(3, true);
+    let builder = Sim::builder().seed(3).capture(dir.join("a.pcapng")).timeline(dir.join("a.txt"));
+    assert_eq!(builder.run(mixed).unwrap().digest, plain);
+    let timeline = std::fs::read_to_string(dir.join("a.txt")).unwrap();
+    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "Cut", "(again)", "UDP"] {
+        assert!(timeline.contains(word), "no {word:?} in the timeline:\n{timeline}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_scenario_that_depends_on_more_than_its_seed_is_reported() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let check = Sim::builder().artifacts(tempdir()).check(0..2, |sim| {
+        echo_server(sim, "server");
+        let bytes = 100 + RUNS.fetch_add(1, Ordering::Relaxed) as usize;
+        sim.client("client", async move {
+            ask("server", bytes).await?;
+            Err("as planted".into())
+        });
+        Ok(())
+    });
+    let failure = check.failure().expect("it fails");
+    assert_eq!(failure.kind, pagewire_simulation::FailureKind::NotDeterministic);
+    let text = failure.to_string();
+    assert!(
+        text.contains("as planted") && text.contains("depends on more than its seed"),
+        "{text}"
+    );
+}
+
+fn tempdir() -> std::path::PathBuf {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let unique = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(format!("pagewire-simulation-{}-{}", unique.0, unique.1));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}

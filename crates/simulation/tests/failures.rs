@@ -1,0 +1,270 @@
+//! Bad use and failures: each is found, and said clearly.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{MS, S, ask, echo_server};
+use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
+use pagewire_simulation::{Failure, FailureKind, Leaks, Panics, Result, Sim, control};
+use tokio::time::sleep;
+
+fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
+    Sim::builder().run(scenario).expect_err("a failure")
+}
+
+#[track_caller]
+fn says(failure: &Failure, kind: FailureKind, words: &[&str]) {
+    let text = failure.to_string();
+    assert_eq!(failure.kind, kind, "{text}");
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in: {text}");
+    }
+    assert!(
+        text.contains("PAGEWIRE_SEED=0 cargo test -p pagewire-simulation --test failures"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_error_of_a_client_is_the_failure() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            sleep(7 * MS).await;
+            TcpStream::connect("nobody:80").await?;
+            Ok(())
+        });
+        Ok(())
+    });
+    says(
+        &failure,
+        FailureKind::Client,
+        &["at 0.007000 s on `client`", "Name or service not known"],
+    );
+}
+
+#[test]
+fn an_error_of_a_host_is_the_failure_unless_it_may_fail() {
+    let build = |may_fail: bool| {
+        move |sim: &mut Sim| {
+            let options = pagewire_simulation::HostOptions::new("server");
+            let options = if may_fail { options.may_fail() } else { options };
+            sim.host_with(options, || async { Err("the disk is full".into()) });
+            sim.client("client", async {
+                sleep(S).await;
+                Ok(())
+            });
+            Ok(())
+        }
+    };
+    says(&fails(build(false)), FailureKind::Host, &["on `server`: the disk is full"]);
+    Sim::builder().run(build(true)).unwrap();
+}
+
+#[test]
+fn a_panic_of_any_task_is_the_failure_unless_panics_are_ignored() {
+    fn panics(sim: &mut Sim) -> Result {
+        sim.client("client", async {
+            tokio::spawn(async { panic!("nobody looks at this") });
+            sleep(S).await;
+            Ok(())
+        });
+        Ok(())
+    }
+    let words = ["a task panicked: nobody looks at this", "tests/failures.rs:"];
+    says(&fails(panics), FailureKind::Panic, &words);
+    Sim::builder().panics(Panics::Ignore).run(panics).unwrap();
+}
+
+#[test]
+fn a_program_that_panics_fails_even_if_panics_are_ignored() {
+    let failure = Sim::builder()
+        .panics(Panics::Ignore)
+        .run(|sim| {
+            sim.client("client", async { panic!("the end") });
+            Ok(())
+        })
+        .unwrap_err();
+    says(&failure, FailureKind::Panic, &["the end"]);
+}
+
+#[test]
+fn no_progress_says_who_waits_for_what_since_when_and_where() {
+    let failure = Sim::builder().limit(150 * S).run(|sim| {
+        sim.host("server", || async {
+            let listener = TcpListener::bind("0.0.0.0:80").await?;
+            let (_stream, _) = listener.accept().await?;
+            std::future::pending().await
+        });
+        sim.client("client", async {
+            let mut stream = TcpStream::connect("server:80").await?;
+            sleep(5 * MS).await;
+            control::partition("client", "server");
+            let mut answer = [0; 4];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await?;
+            Ok(())
+        });
+        Ok(())
+    });
+    let failure = failure.unwrap_err();
+    says(
+        &failure,
+        FailureKind::NoProgress,
+        &[
+            "nothing happens any more since 0.007000 s; not done: client",
+            "`client` waits to read since 0.007000 s",
+            "connected to `server` port 80",
+            "`server`: 1 task waits for no socket: a timer, a channel or a lock",
+            "the path from `client` to `server` is cut or held",
+        ],
+    );
+}
+
+#[test]
+fn a_real_socket_is_named_with_what_to_use_instead() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
+            Ok(())
+        });
+        Ok(())
+    });
+    says(&failure, FailureKind::RealSocket, &["use pagewire_simulation::net"]);
+}
+
+#[test]
+fn a_simulated_socket_outside_of_a_simulation_is_an_error_and_no_panic() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let error = runtime.block_on(UdpSocket::bind("0.0.0.0:0")).unwrap_err();
+    assert!(error.to_string().contains("no simulation is running on this thread"), "{error}");
+}
+
+#[test]
+fn a_simulation_inside_of_another_runtime_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let failure = runtime.block_on(async {
+        let mut sim = Sim::builder().build();
+        sim.client("client", async { Ok(()) });
+        sim.run().unwrap_err()
+    });
+    says(&failure, FailureKind::Misuse, &["run it from a plain `#[test]`"]);
+}
+
+#[test]
+fn a_task_that_blocks_its_thread_is_found() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            sleep(MS).await;
+            let (_send, receive) = std::sync::mpsc::channel::<()>();
+            let _ = receive.recv_timeout(Duration::from_millis(500));
+            Ok(())
+        });
+        Ok(())
+    });
+    says(&failure, FailureKind::Blocked, &["blocked its thread for", "use tokio::time::sleep"]);
+}
+
+#[test]
+fn tasks_that_never_come_to_rest_are_stopped() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
+        Ok(())
+    });
+    says(&failure, FailureKind::Spinning, &["without an end while time stands still"]);
+}
+
+#[test]
+fn a_program_that_moves_the_clock_is_found() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            tokio::time::advance(S).await;
+            sleep(S).await;
+            Ok(())
+        });
+        Ok(())
+    });
+    says(&failure, FailureKind::Misuse, &["tokio::time::advance"]);
+}
+
+#[test]
+fn tasks_that_outlive_their_program_are_reported() {
+    fn leaks(sim: &mut Sim) -> Result {
+        sim.client("client", async {
+            tokio::spawn(sleep(10 * S));
+            tokio::spawn(sleep(10 * S));
+            Ok(())
+        });
+        Ok(())
+    }
+    let report = Sim::builder().run(leaks).unwrap();
+    let what = "`client` has ended, and 2 tasks of it still ran: they were dropped";
+    assert_eq!(report.warnings, [what]);
+    let failure = Sim::builder().leaks(Leaks::Fail).run(leaks).unwrap_err();
+    says(&failure, FailureKind::Leak, &[what]);
+    assert!(Sim::builder().leaks(Leaks::Ignore).run(leaks).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn an_invariant_is_checked_after_every_instant() {
+    let failure = fails(|sim| {
+        echo_server(sim, "server");
+        sim.client("client", ask("server", 100));
+        sim.invariant("the server lives", |view| {
+            if view.is_running("server") { Ok(()) } else { Err("it does not".into()) }
+        });
+        sim.at(3 * MS, |control| control.crash("server"));
+        Ok(())
+    });
+    says(&failure, FailureKind::Invariant, &["at 0.003000 s: the server lives: it does not"]);
+}
+
+#[test]
+fn an_error_of_the_scenario_is_a_failure() {
+    let failure = fails(|_| Err("no such file".into()));
+    says(&failure, FailureKind::Scenario, &["no such file"]);
+}
+
+#[test]
+#[should_panic(expected = "no host is called `sever`; there are: server")]
+fn a_host_that_does_not_exist_is_named_with_those_that_do() {
+    let mut sim = Sim::builder().build();
+    echo_server(&mut sim, "server");
+    sim.control().crash("sever");
+}
+
+#[test]
+#[should_panic(expected = "two hosts are called `Server`")]
+fn two_hosts_cannot_have_one_name() {
+    let mut sim = Sim::builder().build();
+    echo_server(&mut sim, "server");
+    echo_server(&mut sim, "Server");
+}
+
+#[test]
+fn a_check_reports_the_smallest_seed_that_fails_with_its_files() {
+    let dir = std::env::temp_dir().join(format!("pagewire-check-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let check = Sim::builder().artifacts(&dir).check(0..50, |sim| {
+        let fails = sim.seed() >= 13;
+        echo_server(sim, "server");
+        sim.client("client", async move {
+            ask("server", 1000).await?;
+            if fails { Err("a seeded bug".into()) } else { Ok(()) }
+        });
+        Ok(())
+    });
+    let failure = check.failure().expect("a failure").clone();
+    assert_eq!((failure.seed, failure.kind), (13, FailureKind::Client), "{failure}");
+    assert!(check.seeds_run() < 50 && check.reports.len() == 13);
+    let text = failure.to_string();
+    assert!(text.contains("again:    PAGEWIRE_SEED=13 cargo test"), "{text}");
+    let timeline = std::fs::read_to_string(failure.timeline.as_ref().unwrap()).unwrap();
+    assert!(timeline.contains("a seeded bug") && timeline.contains("SYN,ACK"), "{timeline}");
+    let capture = std::fs::metadata(failure.capture.as_ref().unwrap()).unwrap();
+    assert!(capture.len() > 1000);
+    std::fs::remove_dir_all(dir).unwrap();
+}
