@@ -170,3 +170,16 @@ impl Context {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_have_equal_parts_of_the_descriptors() {
+        let share = Share { all: 1000, guests: Arc::default() };
+        assert_eq!(share.of_one(), 1000);
+        share.guests.store(4, Ordering::Relaxed);
+        assert_eq!(share.of_one(), 250);
+    }
+}

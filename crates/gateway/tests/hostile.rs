@@ -13,7 +13,7 @@ use std::time::{Duration, Instant as Wall};
 use pagewire::device::PairEnd;
 use pagewire::mem::{CopyLedger, Instant, PacketBuf};
 use pagewire::{Device, Pair};
-use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Verdict, limits};
+use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
 use support::{eventually, pattern, server, to_loopback, world};
 
 /// A guest that is only a device.
@@ -248,6 +248,53 @@ fn datagrams_from_every_port_open_no_more_than_the_limit() {
     let opened = guest.counters().endpoints_opened;
     assert!(opened <= limits::UDP_ENDPOINTS as u64, "{opened}");
     assert!(descriptors() <= before + limits::UDP_ENDPOINTS + 8);
+}
+
+#[test]
+fn datagrams_to_everywhere_from_many_ports_are_remembered_up_to_the_limit() {
+    let _alone = alone();
+    let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let there = sink.local_addr().unwrap();
+    let notes = support::Notes::default();
+    let rules = move |ask: &Ask| match ask.to.ip().is_loopback() {
+        true => Some(Verdict::Allow),
+        false => Some(Verdict::To(there)),
+    };
+    let gateway = Gateway::builder().judge(rules).journal(notes.take()).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    const ALL: u32 = 30_000;
+    for i in 0..ALL {
+        attacker.send(datagram(1 + (i % 100) as u16, anywhere(i), 9, b"x"));
+        if i % 16 == 0 {
+            attacker.hear();
+            std::thread::yield_now();
+        }
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames > u64::from(ALL));
+    let peers = || {
+        let all = notes.all();
+        let opened = all.iter().filter(|r| matches!(r, Record::Opened { .. })).count();
+        opened - notes.ends().len()
+    };
+    eventually(|| guest.counters().datagrams_out > 0);
+    assert!(peers() <= limits::UDP_PEERS_IN_ALL + 100, "{}", peers());
+    assert_eq!(guest.counters().endpoints_opened, 100);
+}
+
+#[test]
+fn a_gateway_whose_guests_device_is_lost_rests() {
+    let _alone = alone();
+    let gateway = Gateway::builder().start();
+    let (attacker, guest) = Attacker::new(&gateway);
+    drop(attacker);
+    eventually(|| guest.host().check().is_err());
+    let used = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let before = used();
+    std::thread::park_timeout(Duration::from_millis(400));
+    let after = used();
+    let spent =
+        (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1_000_000;
+    assert!(spent < 200, "{spent} ms of CPU time in 400 ms of nothing");
 }
 
 #[test]

@@ -89,7 +89,32 @@ fn a_unix_socket_can_be_published() {
     let mut got = [0; 9];
     served.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"by a path");
-    std::fs::remove_file(path).unwrap();
+    drop(world);
+    assert!(!path.exists(), "the path goes with the guest");
+    // That of a process which was killed is in nobody's way.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let opened = what.open().unwrap();
+    assert_eq!(what.open().expect_err("in use").kind(), ErrorKind::AddrInUse);
+    drop(opened);
+}
+
+#[test]
+fn a_port_of_all_addresses_serves_a_guest_that_has_one_version_of_ip() {
+    let guest = "10.0.2.15".parse().unwrap();
+    let allow = |_: &Ask| Some(Verdict::Allow);
+    let world = world_with(|b| b.judge(allow), |config| config.guest(guest));
+    let inner = world.inside.udp("10.0.2.15:53").unwrap();
+    // Opened first, as a process does that gives up its rights.
+    let opened = "0:53/udp".parse::<Publish>().unwrap().open().unwrap();
+    let port = opened[0].address().unwrap().port();
+    world.guest.serve(opened).unwrap();
+    let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.send_to(b"question", ("127.0.0.1", port)).unwrap();
+    inner.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (n, _) = inner.recv_from(&mut [0; 16]).unwrap();
+    assert_eq!(n, 8);
+    let error = world.guest.publish(&"127.0.0.1:0:53/udp".parse().unwrap()).expect_err("twice");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
 #[test]

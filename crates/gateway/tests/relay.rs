@@ -447,6 +447,39 @@ fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
 }
 
 #[test]
+fn a_destination_that_this_machine_has_no_address_for_holds_up_nobody() {
+    let hand = Hand::default();
+    let lacks = || io::Error::from(rustix::io::Errno::ADDRNOTAVAIL);
+    hand.0.lock().unwrap().errors.extend([lacks(), lacks()]);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let _v6 = world.inside.start_connect("[2001:db8::1]:80".parse().unwrap()).unwrap();
+    eventually(|| world.guest.counters().unreachable == 1);
+    let _v4 = world.inside.start_connect(far(80)).unwrap();
+    eventually(|| world.guest.counters().exhausted == 1);
+    let _other = world.inside.start_connect("203.0.113.2:80".parse().unwrap()).unwrap();
+    eventually(|| hand.dials() == 1);
+    // The second was forgotten, so its next SYN asks again.
+    eventually(|| hand.dials() == 2);
+    assert_eq!(world.guest.counters().waited, 0);
+}
+
+#[test]
+fn what_a_guest_sent_before_its_end_is_delivered_after_the_gateway_has_let_go() {
+    let World { inside, guest, .. } = world();
+    let (server, at) = server();
+    let inner = inside.connect(at).unwrap();
+    let (mut outer, _) = server.accept().unwrap();
+    (&inner).write_all(&pattern(200_000)).unwrap();
+    assert!(!guest.finish(Duration::ZERO, Duration::from_millis(10)), "its stream goes on");
+    inner.shutdown(Shutdown::Write).unwrap();
+    assert!(guest.finish(Duration::ZERO, PATIENCE));
+    drop(guest);
+    let mut got = Vec::new();
+    outer.read_to_end(&mut got).unwrap();
+    assert!(got == pattern(200_000));
+}
+
+#[test]
 fn dials_to_one_silent_destination_leave_room_for_others() {
     let hand = Hand::default();
     let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
