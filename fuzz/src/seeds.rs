@@ -98,8 +98,6 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     add("tap_frame", "frames", tap_frames());
     add("frames_stream", "pieces", gateway_seeds::streams());
     add("frames_datagram", "senders", gateway_seeds::datagrams());
-    add("virtqueue", "guest", guests::virtqueues(&frame4(17, &udp(1, 53, b"question"))));
-    add("vhost_messages", "front-end", guests::messages());
     add("cidr", "text", text_seeds::cidrs());
     add("fault_spec", "text", text_seeds::fault_specs());
     let guests = guests::seeds(&frame4(17, &udp(1, 53, b"question")));

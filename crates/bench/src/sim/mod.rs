@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::failure::{Because, Failure, say};
 use crate::machine::Machine;
-use crate::options::{Simulator, SimOptions};
+use crate::options::{SimOptions, Simulator};
 use crate::report::{Record, print, rounded};
 
 use scenarios::Figures;
