@@ -49,7 +49,7 @@ async fn client() -> Result {
 }
 
 /// The client makes ten requests.
-pub fn main() -> Result {
+pub(crate) fn main() -> Result {
     let link = Link::new().latency(Duration::from_millis(40)).loss(0.05);
     let mut sim = Sim::builder().link(link).build();
     sim.host("server", server);

@@ -400,7 +400,7 @@ fn a_writer_is_not_woken_while_there_are_no_pages() {
     let (client, _, _) = p.connect(V4);
     // Nothing is acknowledged, so all pages stay.
     p.carry = Some(Box::new(|_, _| false));
-    let mut write = |p: &mut Pair| {
+    let write = |p: &mut Pair| {
         p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &[0; 4096], SendFlags::empty()))
     };
     while write(&mut p).is_ok() {}

@@ -65,16 +65,6 @@ impl Connection {
         self.path.config()
     }
 
-    /// Whether small segments leave at once (`TCP_NODELAY`).
-    pub fn is_nodelay(&self) -> bool {
-        self.out.is_nodelay()
-    }
-
-    /// Whether acknowledgements leave at once (`TCP_QUICKACK`).
-    pub fn is_quick_ack(&self) -> bool {
-        self.inbound.ack.is_quick()
-    }
-
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
     pub fn queued_unsent(&self) -> usize {
         // A connection that has ended has no queue.

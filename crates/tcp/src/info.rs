@@ -158,6 +158,10 @@ pub struct Info {
     pub data_segments_out: u32,
     /// Of `segments_in`, those with payload.
     pub data_segments_in: u32,
+    /// Whether small segments leave at once (`TCP_NODELAY`).
+    pub nodelay: bool,
+    /// Whether acknowledgements leave at once (`TCP_QUICKACK`).
+    pub quick_ack: bool,
     /// Time with data in the send queue.
     pub busy: Duration,
     /// Of this, time limited by the peer's window.

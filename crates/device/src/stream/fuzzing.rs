@@ -38,8 +38,10 @@ pub fn frames_stream(data: &[u8]) {
             match link.receive(Instant::ZERO, &mut frames, 3, &mut ledger) {
                 Ok(0) if !link.arm() => break,
                 Ok(_) => ended = !link.is_up(),
-                Err(DeviceError::Closed) => ended = true,
-                Err(other) => panic!("{other}"),
+                Err(error) => {
+                    assert!(matches!(error, DeviceError::Closed), "{error}");
+                    ended = true;
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ mod program;
 /// As with ours.
 fn run(patience: Option<Duration>) -> turmoil::Result {
     let mut sim = turmoil::Builder::new().simulation_duration(Duration::from_secs(60)).build();
-    sim.host("server", || program::server());
+    sim.host("server", program::server);
     sim.client("client", program::client(patience));
     let step_until = |sim: &mut turmoil::Sim<'_>, at| {
         while sim.elapsed() < at {

@@ -14,7 +14,7 @@ fn turmoil_passes_it() {
         .min_message_latency(latency)
         .max_message_latency(latency)
         .build();
-    sim.host("server", || program::server());
+    sim.host("server", program::server);
     sim.client("client", program::client());
     sim.run().unwrap();
 }

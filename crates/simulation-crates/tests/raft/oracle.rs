@@ -107,7 +107,7 @@ impl Oracle {
     pub(crate) fn judge_calls(&self) -> Result<(), String> {
         self.with(|seen| {
             let judged = seen.calls.iter().map(|(key, calls)| (key, linearizable(calls)));
-            judged.map(|(key, done)| done.map_err(|e| format!("register {key}: {e}"))).collect()
+            judged.try_for_each(|(key, done)| done.map_err(|e| format!("register {key}: {e}")))
         })
     }
 

@@ -41,8 +41,9 @@ impl SimConnector {
     }
 
     /// Whether small segments leave at once; off by default.
-    pub fn nodelay(self, nodelay: bool) -> Self {
-        Self { nodelay, ..self }
+    pub fn nodelay(mut self, nodelay: bool) -> Self {
+        self.nodelay = nodelay;
+        self
     }
 }
 

@@ -173,13 +173,13 @@ impl Tcp<'_> {
     /// Whether small segments leave at once (`TCP_NODELAY`), see
     /// [`TcpOption::NoDelay`](crate::TcpOption).
     pub fn nodelay(&self) -> bool {
-        self.socket.conn.is_nodelay()
+        self.socket.conn.info().nodelay
     }
 
     /// Whether acknowledgements leave at once (`TCP_QUICKACK`), see
     /// [`TcpOption::QuickAck`](crate::TcpOption).
     pub fn quick_ack(&self) -> bool {
-        self.socket.conn.is_quick_ack()
+        self.socket.conn.info().quick_ack
     }
 
     /// Bytes not acknowledged (`SIOCOUTQ`), and among them bytes never sent (`SIOCOUTQNSD`).

@@ -237,6 +237,7 @@ impl Inbound {
 
     pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
         let (rtt, space) = self.recv_tuning();
+        info.quick_ack = self.ack.is_quick();
         info.recv_mss = self.mss;
         info.recv_window = self.recv_window();
         info.recv_scale = self.scale;

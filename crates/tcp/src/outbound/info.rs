@@ -16,6 +16,7 @@ impl Outbound {
         let syn = !path.state().is_synchronized() && snd.una == snd.iss;
         let under_way = snd.nxt.min(self.queue.end()).saturating_since(snd.una + u32::from(syn));
         fill_transfer(transfer, info);
+        info.nodelay = self.is_nodelay();
         info.send_mss = mss.try_into().unwrap_or(u16::MAX);
         info.cwnd = congestion.cwnd().saturating_mul(mss);
         info.ssthresh = match congestion.has_ssthresh() {

@@ -18,6 +18,13 @@ pub struct ReadHalf<'a>(pub(super) &'a TcpStream);
 #[derive(Debug)]
 pub struct WriteHalf<'a>(pub(super) &'a TcpStream);
 
+impl TcpStream {
+    /// Splits it into halves that borrow it.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        (ReadHalf(self), WriteHalf(self))
+    }
+}
+
 /// The calls of the halves that only pass on, for both kinds.
 macro_rules! halves {
     ($read:ty, $write:ty) => {

@@ -39,9 +39,12 @@ impl std::fmt::Display for ReuniteError {
 
 impl std::error::Error for ReuniteError {}
 
-pub(super) fn into_split(stream: TcpStream) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let stream = Arc::new(stream);
-    (OwnedReadHalf(Arc::clone(&stream)), OwnedWriteHalf(stream, Ends::OnDrop))
+impl TcpStream {
+    /// Splits it into halves that two tasks can have. The drop of the write half ends its direction.
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let stream = Arc::new(self);
+        (OwnedReadHalf(Arc::clone(&stream)), OwnedWriteHalf(stream, Ends::OnDrop))
+    }
 }
 
 fn reunite(read: OwnedReadHalf, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {

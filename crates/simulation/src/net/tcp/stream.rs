@@ -12,8 +12,6 @@ use pagewire_mem::Instant;
 use pagewire_stack::{ConnectOptions, Error, Readiness, RecvFlags, SendFlags, Stack};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
-use super::split::{ReadHalf, WriteHalf};
-use super::split_owned::{OwnedReadHalf, OwnedWriteHalf, into_split};
 use crate::net::addr::{ToSocketAddrs, destination, resolve};
 use crate::net::buf::read_into;
 use crate::net::error::{errno, io_error, no_address, no_descriptor};
@@ -116,16 +114,6 @@ impl TcpStream {
     /// Takes the error that the connection met (`SO_ERROR`).
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.socket.take_error()
-    }
-
-    /// Splits it into halves that borrow it.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        (ReadHalf(self), WriteHalf(self))
-    }
-
-    /// Splits it into halves that two tasks can have. The drop of the write half ends its direction.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        into_split(self)
     }
 
     /// Fails: see [`net`](crate::net).
