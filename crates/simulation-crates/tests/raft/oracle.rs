@@ -106,7 +106,7 @@ impl Oracle {
     /// Whether each register was linearizable.
     pub(crate) fn judge_calls(&self) -> Result<(), String> {
         self.with(|seen| {
-            let judged = seen.calls.iter().map(|(key, calls)| (key, linearizable(calls)));
+            let mut judged = seen.calls.iter().map(|(key, calls)| (key, linearizable(calls)));
             judged.try_for_each(|(key, done)| done.map_err(|e| format!("register {key}: {e}")))
         })
     }
