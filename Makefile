@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test bench lint fuzz mutants
+.PHONY: demo test test-long bench lint fuzz mutants
 
 demo:
 	cargo run --release --quiet --package pagewire-cli -- demo $(DIR)
@@ -8,6 +8,11 @@ demo:
 test:
 	scripts/install-test-packages
 	scripts/test
+
+# What is slow and rarely breaks: other people's crates on the simulation, and a raft over many seeds.
+test-long:
+	scripts/install-test-packages
+	cargo test --profile quick --package pagewire-simulation-crates --no-fail-fast
 
 bench:
 	cargo build --release --quiet --package pagewire-cli
