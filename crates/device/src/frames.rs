@@ -225,11 +225,12 @@ impl FramesEnd {
         self.pair.wait_fd()
     }
 
-    /// Asks for a wake-up by [`wait_fd`](Self::wait_fd); `true`: there is a frame or room already.
+    /// Asks for a wake-up by [`wait_fd`](Self::wait_fd); `true`: there is a frame or room already, or
+    /// the host is gone.
     /// After the wait, [`disarm`](Self::disarm).
     pub fn arm(&mut self) -> bool {
         self.flush();
-        self.pair.arm() || !self.arrived.is_empty()
+        self.pair.arm() || !self.arrived.is_empty() || self.is_closed()
     }
 
     /// Ends a wait: the host makes no system call to wake this side from here on.

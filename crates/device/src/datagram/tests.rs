@@ -59,7 +59,7 @@ impl Rig {
 
 fn packet(frame: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::for_tx();
-    packet.append(14).unwrap().copy_from_slice(&frame[..14]);
+    packet.push(14).unwrap().copy_from_slice(&frame[..14]);
     packet.push_frag(Frag::from_bytes(frame[14..].to_vec().into())).unwrap();
     packet
 }
