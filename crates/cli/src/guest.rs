@@ -347,7 +347,7 @@ fn fault(options: &GuestOptions) -> Result<Option<FaultConfig>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -406,6 +406,20 @@ mod tests {
             let text = guests(args).unwrap_err();
             assert!(text.contains(says), "{args:?}: {text}");
         }
+    }
+
+    #[test]
+    fn without_a_network_no_port_is_published() {
+        let words = ["pagewire", "run", "--offline", "--publish", "8080", "--", "true"];
+        let text = Cli::try_parse_from(words).unwrap_err().to_string();
+        assert!(text.contains("--offline") && text.contains("--publish"), "{text}");
+    }
+
+    #[test]
+    fn the_help_of_run_says_that_it_is_no_security_boundary() {
+        let mut all = Cli::command();
+        let help = all.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        assert!(help.contains("isolates the network only, and is no security boundary"), "{help}");
     }
 
     #[test]
