@@ -84,7 +84,13 @@ pub(crate) enum Command {
     /// The program gets user, network and mount namespaces of its own. What it sends leaves by this
     /// process's sockets, so a capture, a bad line or a speed limit applies to all of it, and to
     /// nothing else. Static programs too: nothing is preloaded. Its user, directory, files, terminal,
-    /// signals and exit status are as without this; Unix sockets in the file system stay in reach.
+    /// signals and exit status are as without this.
+    ///
+    /// This isolates the network only, and is no security boundary: the program has your user, your
+    /// files, and those processes and Unix sockets with a path (Docker's, D-Bus) that your user may
+    /// talk to, and each may lead past this network, also with --offline. Keep programs that you do
+    /// not trust in a container or a virtual machine, with `pagewire gateway` as its network.
+    ///
     /// Needs a /dev/net/tun that the user may open, as most systems have.
     #[command(after_long_help = guest::RUN_EXAMPLES)]
     Run(RunOptions),

@@ -1,8 +1,9 @@
 //! From the gateway's options to a guest's network.
 
 use std::fs::File;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pagewire::Host;
@@ -10,7 +11,7 @@ use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxPlan};
 use pagewire_gateway::{
-    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OwnNames, Publish,
+    Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames,
     Resolver, Rules,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -155,8 +156,11 @@ pub(crate) fn inside(
 pub(crate) struct Opened {
     builder: Builder,
     config: GuestConfig,
+    published: Vec<OpenPort>,
     log: Option<File>,
     line: Line,
+    /// How long a frame may be on the line, faults included.
+    line_delay: Duration,
     /// What the guest is to be told of its addresses, if it does not have them.
     told: Vec<GuestNetwork>,
 }
@@ -177,9 +181,13 @@ pub(crate) fn open(
         let text = format!("{}/{}", ours.address, ours.prefix);
         config = config.network(&text).map_err(|e| Failure::misused(text, e))?.guest(*guest);
     }
+    let mut published = Vec::new();
     for what in &options.publish {
-        config = config.publish(what.clone());
+        let opened = what.open();
+        let failed = |e| Failure::because(format!("--publish {what}"), publish_reason(&e));
+        published.extend(opened.map_err(failed)?);
     }
+    let fault = fault(options)?;
     let builder = Gateway::builder()
         .rules(rules(options)?)
         .resolver(resolver(&options.dns)?)
@@ -187,8 +195,10 @@ pub(crate) fn open(
     Ok(Opened {
         builder,
         config,
+        published,
         log: options.log.as_ref().map(create).transpose()?,
-        line: Line::open(fault(options)?, options.pcap.as_deref())?,
+        line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
+        line: Line::open(fault, options.pcap.as_deref())?,
         told: if tells { networks.to_vec() } else { Vec::new() },
     })
 }
@@ -207,7 +217,8 @@ impl Opened {
         }
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
-        Ok(Served { guest, _gateway: gateway })
+        guest.serve(self.published).map_err(|e| Failure::because("--publish", reason(&e)))?;
+        Ok(Served { guest, line_delay: self.line_delay, _gateway: gateway })
     }
 }
 
@@ -260,6 +271,7 @@ fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
+    line_delay: Duration,
     // Behind the guest, which it serves.
     _gateway: Gateway,
 }
@@ -279,17 +291,27 @@ impl Served {
         format!("{text}{}", self.host().stats())
     }
 
+    /// Waits, for so long at most, until what the guest has sent last was passed on: of a guest that
+    /// has ended. What is on the line at this time arrives in any case.
+    pub(crate) fn finish(&self, limit: Duration) {
+        self.guest.finish(self.line_delay, limit);
+    }
+
     /// Ends all connections; those that have something left to say have so long for it.
     pub(crate) fn end(&self, limit: Duration) {
         self.host().drain(limit);
     }
 }
 
-/// The directory of a Unix socket that is to be published.
-fn directory(what: &Publish) -> Option<PathBuf> {
-    let text = what.to_string();
-    let (path, _) = text.rsplit_once(':').filter(|(path, _)| path.contains('/'))?;
-    Path::new(path).parent().map(Path::to_owned)
+/// Why a port cannot be published, and what to do about it.
+fn publish_reason(error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => "; another program has it: take another, as in 8081:80",
+        io::ErrorKind::PermissionDenied => "; take a port from 1024 on, as in 8080:80",
+        io::ErrorKind::AddrNotAvailable => "; this machine does not have the address",
+        _ => "",
+    };
+    format!("{}{hint}", reason(error))
 }
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
@@ -305,8 +327,6 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
         return;
     }
     plan.read = sandbox::resolver_files();
-    plan.listens = !options.publish.is_empty();
-    plan.sockets = options.publish.iter().filter_map(directory).collect();
     for line in sandbox::close_doors(&plan).missing {
         eprintln!("pagewire: the sandbox is incomplete: {line}");
     }
@@ -327,7 +347,7 @@ fn fault(options: &GuestOptions) -> Result<Option<FaultConfig>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -386,6 +406,20 @@ mod tests {
             let text = guests(args).unwrap_err();
             assert!(text.contains(says), "{args:?}: {text}");
         }
+    }
+
+    #[test]
+    fn without_a_network_no_port_is_published() {
+        let words = ["pagewire", "run", "--offline", "--publish", "8080", "--", "true"];
+        let text = Cli::try_parse_from(words).unwrap_err().to_string();
+        assert!(text.contains("--offline") && text.contains("--publish"), "{text}");
+    }
+
+    #[test]
+    fn the_help_of_run_says_that_it_is_no_security_boundary() {
+        let mut all = Cli::command();
+        let help = all.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        assert!(help.contains("isolates the network only, and is no security boundary"), "{help}");
     }
 
     #[test]

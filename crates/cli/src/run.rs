@@ -23,7 +23,7 @@ use signal_hook::low_level::emulate_default_handler;
 use crate::args::guest::RunOptions;
 use crate::failure::{Failure, reason};
 use crate::guest;
-use crate::limits::LAST_TIME;
+use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
 
 /// Statuses as of `env`, `timeout` and shells.
 const FAILED: u8 = 125;
@@ -77,6 +77,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
+    gateway.finish(SHUTDOWN_TIME);
     if options.guest.stats {
         eprint!("{}", gateway.report());
     }

@@ -41,8 +41,9 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "RULE")]
     pub(crate) deny: Vec<Rule>,
 
-    /// Forbid everything, names too
-    #[arg(long, conflicts_with_all = ["allow", "deny"])]
+    /// Forbid everything, names and clients of the guest's ports too. Programs of `run` still reach
+    /// the services of this machine that have a path, such as /run/docker.sock
+    #[arg(long, conflicts_with_all = ["allow", "deny", "publish"])]
     pub(crate) offline: bool,
 
     /// Have connections to this address go to 127.0.0.1 of this machine

@@ -105,6 +105,40 @@ impl Drop for Ended {
 }
 
 #[test]
+fn ports_that_take_root_and_unix_sockets_are_published_at_each_start() {
+    let Some(lab) = Lab::new("ports", &["python3", "curl"]) else { return };
+    std::fs::write(lab.path("file"), "from inside").expect("a file");
+    let server = ["python3", "-m", "http.server", "8000"];
+    let options = ["--publish", "80:8000", "--publish", "./socket:8000"];
+    for _ in 0..2 {
+        let started = Ended(lab.run(&options, &server).spawn().expect("it starts"));
+        until(&lab, &format!("curl -sf --max-time 5 -o got http://{V4}/file"));
+        let by_path = ["-sf", "--unix-socket", "socket", "http://inside/file"];
+        assert_eq!(run(lab.command("curl").args(by_path)), "from inside");
+        // The first leaves the path of its socket behind.
+        drop(started);
+    }
+}
+
+#[test]
+fn what_a_program_sends_last_arrives_over_a_line_that_takes_half_a_second() {
+    let Some(lab) = Lab::new("last", &["python3", "bash"]) else { return };
+    let script = format!(
+        "import socket as s
+stream, datagrams = s.create_server(('{V4}', 9000)), s.socket(s.AF_INET, s.SOCK_DGRAM)
+datagrams.bind(('{V4}', 9000))
+datagrams.settimeout(20)
+print('ready', flush=True)
+connection, _ = stream.accept()
+print(connection.makefile().read().strip(), datagrams.recv(9).decode().strip(), flush=True)"
+    );
+    let mut server = lab.server("python3", &["-u", "-c", &script]);
+    let say = format!("echo stream >/dev/tcp/{V4}/9000; echo datagram >/dev/udp/{V4}/9000");
+    lab.inside(&["--fault", "delay=500ms"], &["bash", "-c", &say]);
+    assert_eq!(server.line(), "stream datagram\n");
+}
+
+#[test]
 fn redis_inside_is_measured_from_outside() {
     let Some(lab) = Lab::new("redis", &["redis-server", "redis-benchmark", "redis-cli"]) else {
         return;

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::limits::{NOTICES, NOTICES_READ};
 
@@ -71,7 +71,8 @@ impl Aio {
     }
 
     fn new() -> io::Result<Self> {
-        let nothing = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // Not `/dev/null`: the process may have given up opening files.
+        let nothing = memfd_create("pagewire-nothing", MemfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;
         // SAFETY: the call writes one `aio_context_t`, an unsigned long, which outlives it.
         let made =

@@ -20,6 +20,8 @@ use super::SandboxPlan;
 const TUNSETQUEUE: u64 = 0x4004_54d9;
 /// Whether the next byte is urgent (`asm-generic/sockios.h`).
 const SIOCATMARK: u64 = 0x8905;
+/// The number of an interface by its name, for resolvers of one link (`linux/sockios.h`).
+const SIOCGIFINDEX: u64 = 0x8933;
 /// The type of a socket without its flags (`linux/net.h`).
 const SOCK_TYPE_MASK: u64 = 0xf;
 /// All namespaces that `clone` makes (`linux/sched.h`): cgroup, uts, ipc, user, pid, net, mount, time.
@@ -236,7 +238,7 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
     rules.insert(libc::SYS_clone, vec![none(0, CLONE_NEW)?]);
     rules.insert(libc::SYS_mmap, vec![none(2, PROT_EXEC as u64)?]);
     rules.insert(libc::SYS_mprotect, vec![none(2, PROT_EXEC as u64)?]);
-    let requests = [FIONBIO, FIONREAD, TUNSETQUEUE, SIOCATMARK];
+    let requests = [FIONBIO, FIONREAD, TUNSETQUEUE, SIOCATMARK, SIOCGIFINDEX];
     let request = |value: u64| one(1, SeccompCmpOp::Eq, value);
     rules.insert(libc::SYS_ioctl, requests.into_iter().map(request).collect::<Result<_, _>>()?);
     // Names of threads, and of memory.
