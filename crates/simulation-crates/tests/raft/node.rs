@@ -39,11 +39,15 @@ enum Request {
 /// `Err`: this node cannot say, another may lead.
 type Answer = std::result::Result<Option<u64>, ()>;
 
-fn config() -> Result<Arc<Config>> {
+/// Each node has a range of election timeouts of its own. openraft 0.9 draws a timeout once, when a
+/// node starts, and looks at it every 100 ms: from one range, three nodes may draw timeouts that end
+/// at the same look, and then stand for election at the same time for ever.
+fn config(id: NodeId) -> Result<Arc<Config>> {
+    let shortest = 200 + 200 * id;
     let config = Config {
         heartbeat_interval: 100,
-        election_timeout_min: 300,
-        election_timeout_max: 600,
+        election_timeout_min: shortest,
+        election_timeout_max: shortest + 200,
         snapshot_policy: SnapshotPolicy::Never,
         ..Config::default()
     };
@@ -54,7 +58,7 @@ fn config() -> Result<Arc<Config>> {
 pub(crate) async fn node(id: NodeId, store: Store, oracle: Oracle, bugs: Bugs) -> Result {
     store.power_on();
     let registers = Registers::new(id, oracle.clone());
-    let raft = Raft::new(id, config()?, Network, store.clone(), registers.clone()).await?;
+    let raft = Raft::new(id, config(id)?, Network, store.clone(), registers.clone()).await?;
     if id == 1 && !raft.is_initialized().await? {
         let members: BTreeMap<_, _> = (1..=NODES).map(|id| (id, EmptyNode {})).collect();
         raft.initialize(members).await?;
