@@ -80,6 +80,8 @@ pub struct FramesEnd {
     ledger: CopyLedger,
     /// Frames for the host, on their way into the pair.
     out: VecDeque<PacketBuf>,
+    /// The last frame was refused with [`FrameError::Full`].
+    refused: bool,
     /// Frames for the guest that were taken from the pair.
     arrived: VecDeque<PacketBuf>,
 }
@@ -133,7 +135,7 @@ impl Frames {
         })?;
         let (out, arrived) = (VecDeque::new(), VecDeque::with_capacity(BURST));
         let ledger = CopyLedger::new();
-        Ok((Self(ours), FramesEnd { pair: theirs, port, ledger, out, arrived }))
+        Ok((Self(ours), FramesEnd { pair: theirs, port, ledger, out, refused: false, arrived }))
     }
 }
 
@@ -172,7 +174,8 @@ impl FramesEnd {
             return Err(FrameError::Length(source.len()));
         }
         self.flush();
-        if !self.out.is_empty() {
+        self.refused = !self.out.is_empty();
+        if self.refused {
             return Err(FrameError::Full);
         }
         let how = WriteFlags { nonblock: true, zerocopy };
@@ -225,12 +228,12 @@ impl FramesEnd {
         self.pair.wait_fd()
     }
 
-    /// Asks for a wake-up by [`wait_fd`](Self::wait_fd); `true`: there is a frame or room already, or
-    /// the host is gone.
-    /// After the wait, [`disarm`](Self::disarm).
+    /// Asks for a wake-up by [`wait_fd`](Self::wait_fd); `true`: there is a frame already, or room
+    /// after [`FrameError::Full`], or the host is gone. After the wait, [`disarm`](Self::disarm).
     pub fn arm(&mut self) -> bool {
         self.flush();
-        self.pair.arm() || !self.arrived.is_empty() || self.is_closed()
+        let has_room = self.refused && self.out.is_empty();
+        self.pair.arm() || !self.arrived.is_empty() || has_room || self.is_closed()
     }
 
     /// Ends a wait: the host makes no system call to wake this side from here on.

@@ -284,19 +284,16 @@ impl StreamLink {
         Read::Some
     }
 
-    /// Moves whole frames that have arrived to the back of `frames`; how many, or that the peer
-    /// does not keep to the format.
+    /// Moves whole frames that have arrived to the back of `frames`, until it holds `limit`.
     fn take_frames(
         &mut self,
         frames: &mut VecDeque<PacketBuf>,
-        max: usize,
+        limit: usize,
         ledger: &mut CopyLedger,
-    ) -> Result<usize, Malformed> {
-        let mut taken = 0;
-        while taken < max
+    ) -> Result<(), Malformed> {
+        while frames.len() < limit
             && let Some((frags, len)) = self.inbox.next()?
         {
-            taken += 1;
             match socket::packet(frags, len) {
                 Some(packet) => {
                     self.counters.rx_frames += 1;
@@ -308,7 +305,7 @@ impl StreamLink {
                 None => self.counters.rx_dropped_memory += 1,
             }
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Finishes in software what a wrapper or a forwarding host left to the device.
@@ -435,17 +432,15 @@ impl Device for StreamLink {
         if !self.accept()? {
             return Ok(0);
         }
-        let mut count = 0;
+        let before = frames.len();
+        let limit = before.saturating_add(max);
         loop {
-            match self.take_frames(frames, max - count, ledger) {
-                Ok(taken) => count += taken,
-                Err(Malformed) => {
-                    self.counters.rx_dropped_malformed += 1;
-                    self.disconnect();
-                    break;
-                }
+            if let Err(Malformed) = self.take_frames(frames, limit, ledger) {
+                self.counters.rx_dropped_malformed += 1;
+                self.disconnect();
+                break;
             }
-            if count >= max || std::mem::take(&mut self.inbox.drained) {
+            if frames.len() >= limit || std::mem::take(&mut self.inbox.drained) {
                 break;
             }
             match self.read(now) {
@@ -458,7 +453,7 @@ impl Device for StreamLink {
             }
         }
         self.watch()?;
-        Ok(count)
+        Ok(frames.len() - before)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

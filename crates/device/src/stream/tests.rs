@@ -28,7 +28,7 @@ fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
 fn packet(frame: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::for_tx();
     let head = frame.len().min(54);
-    packet.append(head).unwrap().copy_from_slice(&frame[..head]);
+    packet.push(head).unwrap().copy_from_slice(&frame[..head]);
     packet.push_frag(Frag::from_bytes(frame[head..].to_vec().into())).unwrap();
     packet
 }
@@ -245,7 +245,7 @@ fn a_super_frame_and_an_open_checksum_are_finished_in_software() {
     let region = Region::memfd("test", 8192).unwrap();
     let mut big = PacketBuf::for_tx();
     let headers = frame(0, 0);
-    big.append(54).unwrap().copy_from_slice(&headers);
+    big.push(54).unwrap().copy_from_slice(&headers);
     big.push_frag(region.frag(0, 3000).unwrap()).unwrap();
     big.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, header_len: 54 });
     big.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };

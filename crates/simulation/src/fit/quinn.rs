@@ -3,8 +3,8 @@
 //! ```no_run
 //! use pagewire_simulation::fit::quinn::endpoint;
 //!
-//! # async fn client() -> std::io::Result<quinn::Endpoint> {
-//! endpoint("0.0.0.0:0", quinn::EndpointConfig::default(), None).await
+//! # async fn client(config: quinn::EndpointConfig) -> std::io::Result<quinn::Endpoint> {
+//! endpoint("0.0.0.0:0", config, None).await
 //! # }
 //! ```
 //!
