@@ -631,7 +631,7 @@ fn with_root_bench_gateway_prints_every_engine_with_its_fields_and_draws_them() 
         "--flows",
         "1",
         "--seconds",
-        "0.05",
+        "0.2",
         "--plot",
         image.to_str().expect("text"),
     ]);

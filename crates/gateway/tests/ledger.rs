@@ -93,9 +93,10 @@ fn over_a_tap_each_byte_is_copied_by_the_tap_and_by_the_socket() {
         // The tap packs small ones as it receives them.
         let ours = ledger.ours();
         assert!(ours < BYTES as u64 / 1000, "{ours} bytes were copied by us: {ledger:?}");
-        assert_eq!(device_rx + ours, BYTES as u64);
-        // What is sent again is copied again.
-        assert!(device_tx >= BYTES as u64, "{device_tx}");
+        // What either side sends again is copied again.
+        for bytes in [device_rx + ours, device_tx] {
+            assert!(bytes >= BYTES as u64, "{bytes}");
+        }
     };
     let inside = |_| {
         let inner = support::connect((NEAR_V4, 7));

@@ -66,7 +66,7 @@ fn signals_to_run_are_passed_on() {
 fn it_has_its_directory_its_environment_its_descriptors_and_its_input() {
     let Some(lab) = Lab::new("env", &["bash"]) else { return };
     std::fs::write(lab.path("third"), "from the third\n").expect("a file");
-    let script = r#"pwd; echo "$COLOUR"; cat <&3; cat; id -u; ls /proc/$$/fd | xargs"#;
+    let script = r#"pwd; echo "$COLOUR"; cat <&3; cat; id -u; cd /proc/$$/fd; echo *"#;
     let said_by = |command: String| {
         let outer = format!(r#"exec 3<third; exec {command}bash -c '{script}'"#);
         let mut shell = lab.command("bash");
