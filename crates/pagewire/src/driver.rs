@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inside;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
+use crate::spin::Spin;
 
 /// How often a host that is shut down checks its progress.
 pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
@@ -27,7 +28,10 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 }
 
 fn drive(shared: &Arc<Shared>) {
+    let spin = Spin::new(shared.spin_max);
     let mut idle_since = shared.now();
+    // When it last looked for work while it polled, and found none.
+    let mut looked = None;
     loop {
         shared.wake_up();
         let (mut inner, now) = shared.lock_now();
@@ -55,10 +59,16 @@ fn drive(shared: &Arc<Shared>) {
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
+        let before = looked.take();
+        let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {
+            spin.ended(now.saturating_since(idle_since));
             idle_since = now;
+        } else if let Some(before) = before {
+            lost = spin.lost_core(before, now);
         }
-        if now.saturating_since(idle_since) < shared.spin_max && !leaving {
+        if !lost && !leaving && now.saturating_since(idle_since) < spin.limit(now) {
+            looked = Some(now);
             shared.unlock_and_wake(inner);
             pause();
             continue;

@@ -23,6 +23,7 @@ use crate::link::Link;
 use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
+use crate::spin::DEFAULT_SPIN;
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -31,9 +32,6 @@ use crate::zerocopy;
 
 /// Connections that may wait for `accept` by default; as for Linux programs with `std::net`.
 const DEFAULT_BACKLOG: usize = 128;
-
-/// How long a waiting thread polls the device before it sleeps. Waking a thread costs 20 to 250 µs.
-const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
 /// One stack on one device or several: where connections are made and accepted.
 ///
@@ -556,6 +554,8 @@ impl Builder {
     }
 
     /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
+    /// 200 µs by default. It polls as long as that pays: not where waits take longer, and not where
+    /// others need the core.
     pub fn spin(mut self, limit: Duration) -> Self {
         self.spin = limit;
         self

@@ -134,6 +134,7 @@ pub mod rings;
 mod service;
 mod shared;
 mod socket;
+mod spin;
 mod stats;
 mod tcp;
 #[cfg(feature = "tokio")]

@@ -29,6 +29,7 @@ use crate::devices::Devices;
 use crate::error::{NetworkDown, io_error};
 use crate::rings::serve::Attachments;
 use crate::service::Attached;
+use crate::spin::Spin;
 use crate::waiters::Waiters;
 
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
@@ -63,9 +64,10 @@ pub(crate) struct Shared {
     asleep: Arc<AtomicBool>,
     /// Application threads that poll the device inline; at most one.
     pub(crate) spinners: AtomicU32,
-    /// How long a wait spins before it sleeps: the setting and its adaptive value, nanoseconds.
+    /// How long an application's wait polls before it sleeps; the driver has its own (`driver.rs`).
+    pub(crate) spin: Spin,
+    /// How long any wait polls, at most.
     pub(crate) spin_max: Duration,
-    pub(crate) spin_now: AtomicU64,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
     /// The host's number in this process; not 0.
@@ -164,8 +166,8 @@ impl Shared {
             departure: Departure::default(),
             panics,
             spinners: AtomicU32::new(0),
+            spin: Spin::new(spin),
             spin_max: spin,
-            spin_now: AtomicU64::new(spin.as_nanos() as u64),
             manual,
             id,
             process: std::process::id(),

@@ -27,9 +27,6 @@ pub(crate) enum Patience {
     For(Option<Duration>),
 }
 
-/// The spin shrinks to no less than this, so that it can find out when spinning pays again.
-const LEAST_SPIN: Duration = Duration::from_micros(2);
-
 /// The time of one operation, read when it is first asked for.
 pub(crate) struct Clock<'a> {
     shared: &'a Shared,
@@ -178,26 +175,29 @@ impl Shared {
         if inside::drives_any() {
             return Err(inside::would_deadlock());
         }
-        if let Some(done) = self.spin(&mut op) {
-            return done.map_err(|e| self.error(e));
-        }
-        self.park(socket, interest, deadline, op)
+        let began = self.now();
+        let done = match self.poll_device(began, &mut op) {
+            Some(done) => done.map_err(|e| self.error(e)),
+            None => self.park(socket, interest, deadline, op),
+        };
+        self.spin.ended(self.now().saturating_since(began));
+        done
     }
 
-    /// Polls the device for a while, unless another thread does. Adaptive: a spin that finds an answer
-    /// doubles the next one, up to the setting; one that does not halves it.
-    fn spin<T>(
+    /// Polls the device for a while, unless another thread does.
+    fn poll_device<T>(
         &self,
+        began: Instant,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Option<Result<T, Error>> {
-        let limit = Duration::from_nanos(self.spin_now.load(Ordering::Relaxed));
+        let limit = self.spin.limit(began);
         if limit.is_zero()
             || self.spinners.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             return None;
         }
-        let until = self.now() + limit;
-        let mut first = true;
+        let until = began + limit;
+        let (mut first, mut looked) = (true, None);
         let done = loop {
             let (mut inner, now) = self.lock_now();
             if std::mem::take(&mut first) {
@@ -213,14 +213,15 @@ impl Shared {
             inner.flush(now);
             self.unlock_and_wake(inner);
             match result {
-                Err(Error::WouldBlock) if now < until => driver::pause(),
-                Err(Error::WouldBlock) => break None,
+                Err(Error::WouldBlock) => {}
                 done => break Some(done),
             }
+            let lost = looked.replace(now).is_some_and(|before| self.spin.lost_core(before, now));
+            if lost || now >= until {
+                break None;
+            }
+            driver::pause();
         };
-        let next = if done.is_some() { limit * 2 } else { limit / 2 };
-        let next = next.clamp(LEAST_SPIN.min(self.spin_max), self.spin_max);
-        self.spin_now.store(next.as_nanos() as u64, Ordering::Relaxed);
         self.spinners.store(0, Ordering::Release);
         if done.is_none() {
             // The driver takes the device back now, not after its grace.

@@ -319,16 +319,23 @@ impl Rings {
             }
             return self.ends.completions.available() > 0;
         }
-        let spin_until = (shared.now() + shared.spin_max).min(until);
+        let began = shared.now();
+        let mut spin_until = (began + shared.spin.limit(began)).min(until);
+        let mut looked = began;
         loop {
+            let now = shared.now();
             if self.ends.completions.available() > 0 {
+                shared.spin.ended(now.saturating_since(began));
                 return true;
             }
-            let now = shared.now();
             if now >= until {
+                shared.spin.ended(now.saturating_since(began));
                 return false;
             }
             if now < spin_until {
+                if shared.spin.lost_core(std::mem::replace(&mut looked, now), now) {
+                    spin_until = now;
+                }
                 crate::driver::pause();
                 continue;
             }
