@@ -5,9 +5,10 @@
 //! tokio does not tell, it only jumps there ([`HostRuntime::look`]). A clock that jumped cannot come
 //! back, so a host may look ahead only as far as nothing can reach it before:
 //!
-//! - up to the first event in the agenda, which may be for it, and
-//! - up to one latency beyond what the other hosts, whose timers are not known either, have been
-//!   looked at: none of them can send earlier, and a packet takes a latency at least.
+//! - up to its own first event in the agenda, and the first scheduled action, and
+//! - up to one latency beyond the first event of any other host, and beyond what the other hosts, whose
+//!   timers are not known either, have been looked at: none of them can send earlier, and a packet
+//!   takes a latency at least.
 //!
 //! So every host is *armed* (its next run is in the agenda) or *clean* up to some time (in
 //! [`Sim::clean`]), and the one that is clean for the shortest time looks further. Nothing is visited
@@ -17,7 +18,7 @@
 //! or wakes a task of another host by shared memory, while that host's clock has moved ahead. It then
 //! runs at its own clock's time: late by at most the old latency, and the same in each run.
 
-use crate::agenda::Order;
+use crate::agenda::{HostOrder, Order};
 use crate::clock::{Clock, show};
 use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
@@ -26,15 +27,11 @@ use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
+use crate::watch::Sleep;
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
 type Done<T = ()> = std::result::Result<T, Failure>;
-
-/// The host of a source's number: its order among ties is above.
-fn host_of(number: u64) -> HostId {
-    HostId(number as u32)
-}
 
 impl Sim {
     /// Moves on to the next instant at which something is due, and does it. `false`: nothing is due
@@ -51,10 +48,9 @@ impl Sim {
         self.obey()?;
         let first = loop {
             let first = self.world.lock().next();
-            let limit = first.min(end.as_nanos());
             match self.clean.first() {
-                Some((clean, Order::Run(number), _)) if clean < limit => {
-                    self.look(host_of(number), limit);
+                Some((clean, Order::Run(host), _)) if clean < first.min(end.as_nanos()) => {
+                    self.look(HostId(host.host()), first, end);
                 }
                 _ => break first,
             }
@@ -68,9 +64,10 @@ impl Sim {
         Ok(true)
     }
 
-    /// Finds the next timer of the host that is clean for the shortest time, as far as it may look.
-    fn look(&mut self, id: HostId, limit: u64) {
-        let others = self.clean.second().unwrap_or(u64::MAX);
+    /// Finds the next timer of the host that is clean for the shortest time, as far as it may look:
+    /// `first` is when anything is due next.
+    fn look(&mut self, id: HostId, first: u64, end: SimTime) {
+        let others = self.clean.second().unwrap_or(u64::MAX).min(first);
         let Some(machine) = self.machines.get_mut(id.index()) else { return };
         let mut world = self.world.lock();
         let world = &mut *world;
@@ -80,7 +77,11 @@ impl Sim {
             return self.clean.set(machine.clean, None);
         };
         let (clock, built) = (state.clock, machine.built);
-        let bound = SimTime::from_nanos(limit.min(others.saturating_add(latency)));
+        let agenda = &world.agenda;
+        let known = [Order::Run(state.order), Order::Actions].map(|order| agenda.first_of(order));
+        let own = known.into_iter().flatten().min().unwrap_or(u64::MAX);
+        let reached = others.saturating_add(latency);
+        let bound = SimTime::from_nanos(own.min(reached).min(end.as_nanos()));
         let target = clock.local(bound).saturating_sub(built) / TICK * TICK;
         if self.config.look_ahead && target > runtime.clock() {
             world.record.counts.looks += 1;
@@ -98,7 +99,9 @@ impl Sim {
         self.clean.set(machine.clean, None);
     }
 
-    /// Does everything that is due at `at`, in order: actions, arrivals, stacks' timers, tasks.
+    /// Does everything that is due at `at`, in order: actions, then host after host its arrivals, its
+    /// stack's timer, its tasks. Hosts do not meet within an instant, as every packet takes time; one
+    /// after the other, each finds its memory in the processor's caches.
     fn instant(&mut self, at: SimTime) -> Done {
         {
             let mut world = self.world.lock();
@@ -110,7 +113,10 @@ impl Sim {
         }
         let mut hosts = Vec::new();
         loop {
-            self.gather(at, &mut hosts)?;
+            while let Some((host, run)) = self.gather(at)? {
+                self.turn(HostId(host.host()), run)?;
+            }
+            self.gather_others(at, &mut hosts);
             if hosts.is_empty() {
                 return Ok(());
             }
@@ -121,22 +127,28 @@ impl Sim {
                 first.1 |= same && again.1;
                 same
             });
-            for (number, run) in hosts.drain(..) {
-                self.turn(host_of(number), run)?;
+            for (host, run) in hosts.drain(..) {
+                self.turn(HostId(host.host()), run)?;
             }
         }
     }
 
-    /// Takes what is due, and collects the hosts to have a turn: by number, and whether tasks have
-    /// to run although nothing woke them yet.
-    fn gather(&mut self, at: SimTime, hosts: &mut Vec<(u64, bool)>) -> Done {
-        while let Some(order) = self.take_due(at) {
+    /// Does what is due for the network and for one host, which is to have a turn then: who, and
+    /// whether tasks have to run although nothing woke them yet.
+    fn gather(&mut self, at: SimTime) -> Done<Option<(HostOrder, bool)>> {
+        let (mut found, mut run) = (None, false);
+        while let Some(order) = self.take_due(at, found) {
             match order {
-                Order::Run(number) => hosts.push((number, true)),
                 Order::Actions => self.act(at)?,
-                Order::Path(_) | Order::Timer(_) => {}
+                Order::Path(host, _) | Order::Timer(host) => found = Some(host),
+                Order::Run(host) => (found, run) = (Some(host), true),
             }
         }
+        Ok(found.map(|host| (host, run)))
+    }
+
+    /// Collects the hosts that others, or orders, have made work for.
+    fn gather_others(&mut self, at: SimTime, hosts: &mut Vec<(HostOrder, bool)>) {
         let mut world = self.world.lock();
         let world = &mut *world;
         for id in world.touched.drain(..) {
@@ -148,19 +160,19 @@ impl Sim {
             self.last_watch = ms;
             find_woken(&self.machines, world, hosts);
         }
-        Ok(())
     }
 
-    /// Takes the first source that is due; the network does what it has to do at once.
-    fn take_due(&mut self, at: SimTime) -> Option<Order> {
+    /// Takes the first source that is due, if it is `of` this host; the network does what it has to
+    /// do at once.
+    fn take_due(&mut self, at: SimTime, of: Option<HostOrder>) -> Option<Order> {
         let mut world = self.world.lock();
         let (due, order, source) = world.agenda.first()?;
-        if due > at.as_nanos() {
+        if due > at.as_nanos() || of.is_some_and(|host| order.host() != Some(host)) {
             return None;
         }
         match order {
-            Order::Path(number) => world.path_timeout(number as u32),
-            Order::Timer(number) => world.stack_timeout(host_of(number)),
+            Order::Path(_, number) => world.path_timeout(number),
+            Order::Timer(host) => world.stack_timeout(HostId(host.host())),
             Order::Run(_) | Order::Actions => world.agenda.set(source, None),
         }
         Some(order)
@@ -248,40 +260,41 @@ impl Sim {
         let rest = machine.span.in_scope(|| runtime.run(local));
         let blocked = self.watch.end();
         Here::set(before);
-        let failure = match (rest, blocked) {
-            (Err(Unrest::Spinning), _) => (
+        let failure = match rest {
+            Err(Unrest::Spinning) => (
                 FailureKind::Spinning,
                 "tasks wake themselves, or each other, without an end while time stands still: \
                  does one poll in a loop? Let it sleep, or wait for what it polls"
                     .to_owned(),
             ),
-            (Err(Unrest::ClockMoved), _) => (
+            Err(Unrest::ClockMoved) => (
                 FailureKind::Misuse,
                 "the program changed tokio's clock (tokio::time::advance, pause or resume): the \
                  simulation moves it"
                     .to_owned(),
             ),
-            (Ok(()), Some(time)) => (
-                FailureKind::Blocked,
-                format!(
-                    "a task blocked its thread for {} ms of real time: use tokio::time::sleep, an \
-                     async lock or channel, or spawn_blocking",
-                    time.as_millis()
-                ),
-            ),
-            (Ok(()), None) => return self.check_panics(id),
+            Ok(()) => {
+                // Those who print a panic wait for a lock, and read files of the program's lines.
+                let notes = panics::take();
+                match blocked.filter(|_| notes.is_empty()) {
+                    Some(blocked) if blocked.sleep == Sleep::RealSocket => {
+                        (FailureKind::RealSocket, blocked.to_string())
+                    }
+                    Some(blocked) => (FailureKind::Blocked, blocked.to_string()),
+                    None => return self.check_panics(id, &notes),
+                }
+            }
         };
         Err(self.failure(failure.0, Some(id), failure.1))
     }
 
     /// Fails if a task has panicked, unless panics are ignored.
-    fn check_panics(&mut self, id: HostId) -> Done {
-        let notes = panics::take();
+    fn check_panics(&mut self, id: HostId, notes: &[panics::Note]) -> Done {
         let Some(first) = notes.first() else { return Ok(()) };
         {
             let mut world = self.world.lock();
             let now = world.now;
-            for note in &notes {
+            for note in notes {
                 world.record.note(now, Kind::Panic, Some(id), &note.text);
             }
         }
@@ -435,7 +448,7 @@ fn tick_at(clock: &Clock, built: u64, now: SimTime) -> u64 {
 }
 
 /// Finds hosts whose tasks were woken by tasks of another host, or from outside.
-fn find_woken(machines: &[Machine], world: &World, hosts: &mut Vec<(u64, bool)>) {
+fn find_woken(machines: &[Machine], world: &World, hosts: &mut Vec<(HostOrder, bool)>) {
     for (machine, state) in machines.iter().zip(&world.hosts) {
         let woken = machine.runtime.as_ref().is_some_and(HostRuntime::is_woken);
         if woken && state.paused.is_none() {

@@ -7,13 +7,13 @@
 //! Every pair of hosts has a path for each direction, made when the first packet takes it. The stages
 //! in front and behind exist only if they are configured.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire_mem::PacketBuf;
+use rustc_hash::FxHashMap;
 
-use crate::agenda::{Agenda, Order};
+use crate::agenda::{Agenda, HostOrder, Order};
 use crate::icmp::{self, Why};
 use crate::link::Link;
 use crate::names::Names;
@@ -47,7 +47,11 @@ pub(crate) struct Fabric {
     default: Link,
     pub(crate) unreachable: Unreachable,
     paths: Vec<Path>,
-    numbers: HashMap<Stage, u32>,
+    numbers: FxHashMap<Stage, u32>,
+    /// Some host has an uplink, or a downlink, of its own.
+    own_stages: bool,
+    /// Ties between hosts are broken by the seed.
+    pub(crate) random_order: bool,
     /// Packets that have arrived at their host, in their order.
     arrived: Vec<(HostId, Option<HostId>, PacketBuf)>,
     /// The shortest time between two hosts.
@@ -61,7 +65,9 @@ impl Fabric {
             default,
             unreachable: Unreachable::Told,
             paths: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: FxHashMap::default(),
+            own_stages: false,
+            random_order: false,
             arrived: Vec::new(),
             least: default.least_latency(),
         }
@@ -84,10 +90,15 @@ impl Fabric {
         let to = icmp::addresses(packet.head()).map(|(_, to)| to);
         let host = to.and_then(|to| around.names.host_of(to)).map(HostId);
         around.record.frame(around.now, Fate::Sent, Some(from), host, &packet);
-        if let Some(up) = self.numbers.get(&Stage::Uplink(from)).copied() {
+        if let Some(up) = self.own_stage(Stage::Uplink(from)) {
             return self.enter(around, from, up, packet);
         }
-        self.cross(around, from, packet);
+        self.cross_to(around, from, host, packet);
+    }
+
+    /// The uplink or downlink of a host, if it has one of its own.
+    fn own_stage(&self, stage: Stage) -> Option<u32> {
+        if self.own_stages { self.numbers.get(&stage).copied() } else { None }
     }
 
     /// Packets that leave this path now; [`take_arrived`](Self::take_arrived) has those at the end
@@ -122,10 +133,23 @@ impl Fabric {
     /// Routes a packet to its host, or to all for a group.
     fn cross(&mut self, around: &mut Around<'_>, from: HostId, packet: PacketBuf) {
         let Some((_, to)) = icmp::addresses(packet.head()) else { return };
-        if let Some(to) = around.names.host_of(to).map(HostId) {
+        let host = around.names.host_of(to).map(HostId);
+        self.cross_to(around, from, host, packet);
+    }
+
+    /// As [`cross`](Self::cross), for the host that has the packet's address.
+    fn cross_to(
+        &mut self,
+        around: &mut Around<'_>,
+        from: HostId,
+        host: Option<HostId>,
+        packet: PacketBuf,
+    ) {
+        if let Some(to) = host {
             let path = self.between(around.agenda, from, to);
             return self.enter(around, from, path, packet);
         }
+        let Some((_, to)) = icmp::addresses(packet.head()) else { return };
         if is_for_all(to) {
             for to in (0..around.hosts).map(HostId).filter(|&to| to != from) {
                 let path = self.between(around.agenda, from, to);
@@ -148,7 +172,7 @@ impl Fabric {
     }
 
     fn descend(&mut self, around: &mut Around<'_>, from: HostId, to: HostId, packet: PacketBuf) {
-        match self.numbers.get(&Stage::Downlink(to)).copied() {
+        match self.own_stage(Stage::Downlink(to)) {
             Some(down) => self.enter(around, from, down, packet),
             None => self.arrived.push((to, Some(from), packet)),
         }
@@ -177,16 +201,24 @@ impl Fabric {
 
     fn add(&mut self, agenda: &mut Agenda, stage: Stage, link: Link) -> u32 {
         let number = self.paths.len() as u32;
-        let (kind, a, b) = match stage {
-            Stage::Uplink(host) => ("uplink", host, HostId(0)),
-            Stage::Between(from, to) => ("between", from, to),
-            Stage::Downlink(host) => ("downlink", host, HostId(0)),
+        // The host whose event it is when a packet leaves.
+        let (kind, a, b, host) = match stage {
+            Stage::Uplink(host) => ("uplink", host, HostId(0), host),
+            Stage::Between(from, to) => ("between", from, to, to),
+            Stage::Downlink(host) => ("downlink", host, HostId(0), host),
         };
+        self.own_stages |= !matches!(stage, Stage::Between(..));
         let seed = split(self.seed, kind, u64::from(a.0) << 32 | u64::from(b.0));
-        let source = agenda.add(Order::Path(number.into()));
+        let source = agenda.add(Order::Path(self.order_of(host), number));
         self.paths.push(Path::new(stage, source, link, seed));
         self.numbers.insert(stage, number);
         number
+    }
+
+    /// A host's place among those with something to do at the same time.
+    pub(crate) fn order_of(&self, host: HostId) -> HostOrder {
+        let tie = if self.random_order { split(self.seed, "tie", host.0.into()) } else { 0 };
+        HostOrder::new(tie as u32, host.0)
     }
 
     /// Sets the link of a stage.

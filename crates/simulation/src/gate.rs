@@ -66,6 +66,11 @@ impl Gate {
         true
     }
 
+    /// Whether threads work now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
     /// Lets all threads through from now on: the runtime is about to be dropped.
     pub(crate) fn open_for_good(&self) {
         self.lock().open = true;

@@ -40,8 +40,7 @@ impl Sim {
             "another host has one of the addresses of `{name}`: {addresses:?}"
         );
         world.names.set(&name, addresses.clone());
-        let tie = if self.config.random_order { split(self.seed, "tie", id.0.into()) } else { 0 };
-        let order = tie << 32 | u64::from(id.0);
+        let order = world.fabric.order_of(id);
         let mut clock = Clock::default();
         clock.set(world.now, options.skew);
         let state = HostState {
@@ -122,7 +121,7 @@ impl Sim {
             Ok(mut runtime) => {
                 let host = HostRef { id, incarnation };
                 runtime.start(Here { world: shared.clone(), host }, program);
-                self.watch.start(id, &runtime);
+                self.watch.start(id, &state.name, &runtime);
                 machine.runtime = Some(runtime);
                 machine.done = false;
                 state.running = true;

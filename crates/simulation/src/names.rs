@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use rustc_hash::FxHashMap;
+
 /// The versions of IP that hosts speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IpVersion {
@@ -33,7 +35,8 @@ impl IpVersion {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     names: HashMap<String, Vec<IpAddr>>,
-    hosts: HashMap<IpAddr, u32>,
+    /// Asked for every packet.
+    hosts: FxHashMap<IpAddr, u32>,
 }
 
 impl Names {

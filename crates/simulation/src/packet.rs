@@ -28,6 +28,14 @@ pub(crate) enum Kind {
 }
 
 impl Summary {
+    /// A TCP segment's.
+    pub(crate) fn flow(&self) -> Option<Flow> {
+        match self.kind {
+            Kind::Tcp { flow, .. } => Some(flow),
+            Kind::Udp { .. } | Kind::Icmp { .. } | Kind::Other => None,
+        }
+    }
+
     /// Of a packet whose headers are readable.
     pub(crate) fn of(packet: &PacketBuf) -> Option<Self> {
         let head = packet.head();

@@ -4,8 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use pagewire_mem::{CopyLedger, PacketBuf};
+use pagewire_stack::{Stack, TcpInfo};
 
 use crate::digest::{Digest, Digester};
+use crate::packet::Summary;
 use crate::{HostId, SimTime};
 
 /// What happened to a packet.
@@ -102,6 +104,9 @@ pub(crate) trait Sink {
     /// A host was added.
     fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]);
 
+    /// The next packet that is sent is of a connection in this state.
+    fn state(&mut self, _of: &TcpInfo) {}
+
     /// Something happened to a packet on its way between two hosts, as far as these are known.
     fn frame(
         &mut self,
@@ -185,6 +190,20 @@ impl Recorder {
         );
         for sink in &mut self.sinks {
             sink.frame(at, fate, from, to, frame, &mut self.ledger);
+        }
+    }
+
+    /// Tells listeners the state of the connection that sends `packet`.
+    pub(crate) fn state(&mut self, stack: &Stack, packet: &PacketBuf) {
+        if self.sinks.is_empty() {
+            return;
+        }
+        let Some((from, from_port, to, to_port)) = Summary::of(packet).and_then(|it| it.flow())
+        else {
+            return;
+        };
+        if let Some(info) = stack.connection((from, from_port).into(), (to, to_port).into()) {
+            self.sinks.iter_mut().for_each(|sink| sink.state(&info));
         }
     }
 

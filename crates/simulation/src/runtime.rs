@@ -137,6 +137,11 @@ impl Stopper {
             parking.wake_root();
         }
     }
+
+    /// Whether the run waits for the end of blocking work.
+    pub(crate) fn is_at_gate(&self) -> bool {
+        self.0.upgrade().is_some_and(|parking| parking.gate.is_open())
+    }
 }
 
 impl HostRuntime {

@@ -109,6 +109,7 @@ impl Sim {
         panics::install();
         let mut fabric = Fabric::new(seed, config.link);
         fabric.unreachable = config.unreachable;
+        fabric.random_order = config.random_order;
         let mut world = World::new(config.epoch, fabric);
         world.record.payload = config.digest_payload;
         let actions = world.agenda.add(Order::Actions);

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use pagewire_mem::{CopyLedger, PacketBuf};
+use pagewire_stack::{CaState, TcpInfo};
 
 use crate::packet::{Flow, Kind, Summary};
 use crate::record::{Fate, Sink};
@@ -19,7 +20,12 @@ pub(crate) struct Timeline<W: io::Write> {
     hosts: Vec<String>,
     names: HashMap<IpAddr, String>,
     flows: HashMap<Flow, Sent>,
+    /// Why the next packet may be one that is sent again.
+    why: &'static str,
 }
+
+/// Of what is sent again without more knowledge: a handshake's timer.
+const TIMEOUT: &str = "timeout";
 
 /// What a flow has sent so far, as sequence numbers.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +42,7 @@ impl Timeline<BufWriter<File>> {
 
 impl<W: io::Write> Timeline<W> {
     pub(crate) fn new(out: W) -> Self {
-        Self { out, hosts: Vec::new(), names: HashMap::new(), flows: HashMap::new() }
+        Self { out, hosts: Vec::new(), names: HashMap::new(), flows: HashMap::new(), why: TIMEOUT }
     }
 
     fn name(&self, addr: IpAddr) -> String {
@@ -74,7 +80,7 @@ impl<W: io::Write> Timeline<W> {
                 let _ = write!(line, " win {window}");
                 if fate == Fate::Sent {
                     if again {
-                        line += "  (again)";
+                        let _ = write!(line, "  (again: {})", self.why);
                     }
                     let next = if again { sent.next } else { end };
                     self.flows.insert(*flow, Sent { next, ..sent });
@@ -101,6 +107,17 @@ impl<W: io::Write> Sink for Timeline<W> {
         self.names.extend(addresses.iter().map(|&addr| (addr, name.to_owned())));
     }
 
+    fn state(&mut self, of: &TcpInfo) {
+        self.why = match of.ca_state {
+            CaState::Recovery => "fast retransmit",
+            CaState::Loss => TIMEOUT,
+            // A handshake has only its timer.
+            _ if of.bytes_sent == 0 => TIMEOUT,
+            _ if of.probes > 0 => "window probe",
+            CaState::Open | CaState::Disorder | CaState::Cwr => "tail loss probe",
+        };
+    }
+
     fn frame(
         &mut self,
         at: SimTime,
@@ -114,8 +131,10 @@ impl<W: io::Write> Sink for Timeline<W> {
             Some(summary) => self.describe(fate, &summary),
             None => format!("{} bytes", frame.len()),
         };
+        self.why = TIMEOUT;
         // Nobody can be told of a full disk; the run goes on.
-        let _ = writeln!(self.out, "{at:>14}  {fate:<10} {line}", fate = fate.to_string());
+        let (at, fate) = (at.to_string(), fate.to_string());
+        let _ = writeln!(self.out, "{at:>14}  {fate:<10} {line}");
     }
 
     fn note(&mut self, at: SimTime, host: Option<HostId>, text: &str) {

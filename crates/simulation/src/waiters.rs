@@ -1,10 +1,10 @@
 //! Tasks that wait for a socket of one host: what for, since when, and from which line.
 
-use std::collections::HashMap;
 use std::panic::Location;
 use std::task::Waker;
 
 use pagewire_stack::{Readiness, SocketId};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::SimTime;
@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     /// Nobody walks this map but reports, which sort.
-    sockets: HashMap<SocketId, SmallVec<[(Readiness, Waiter); 2]>>,
+    sockets: FxHashMap<SocketId, SmallVec<[(Readiness, Waiter); 2]>>,
 }
 
 /// Numbers for waiters.

@@ -1,7 +1,7 @@
 //! A thread with a real clock that watches the simulations of this process. It never steers a run
 //! that is well: it ends one that would not end, and finds tasks that block their thread.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,10 +17,107 @@ pub(crate) struct Watch {
     thread: i32,
     /// Milliseconds that this turn's thread was found asleep.
     asleep: AtomicU64,
+    /// What it slept in, as a number: see [`Sleep::number`].
+    sleep: AtomicI64,
     /// The host whose tasks run.
     host: AtomicUsize,
-    /// How to end the runs of each host.
-    stoppers: Mutex<Vec<Option<Stopper>>>,
+    /// The name of each host, and how to end its runs.
+    hosts: Mutex<Vec<Option<(String, Stopper)>>>,
+}
+
+/// What a thread sleeps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// A call on a socket of the kernel.
+    RealSocket,
+    /// `std::thread::sleep`, or what it calls.
+    Timer,
+    /// A lock, a channel, a condition, the end of a thread.
+    Lock,
+    /// Another call, or one that the kernel does not tell.
+    Other,
+}
+
+/// A thread slept while tasks ran on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    time: Duration,
+    pub(crate) sleep: Sleep,
+}
+
+impl std::fmt::Display for Blocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (what, instead) = match self.sleep {
+            Sleep::RealSocket => {
+                (", in a call on a real socket", "use pagewire_simulation::net, not std::net")
+            }
+            Sleep::Timer => (", in std::thread::sleep", "use tokio::time::sleep"),
+            Sleep::Lock => (
+                ", for a lock, a channel or a thread",
+                "use those of tokio::sync, or spawn_blocking",
+            ),
+            Sleep::Other => {
+                ("", "use tokio::time::sleep, an async lock or channel, or spawn_blocking")
+            }
+        };
+        let ms = self.time.as_millis();
+        write!(f, "a task blocked its thread for {ms} ms of real time{what}: {instead}")
+    }
+}
+
+impl Sleep {
+    const fn number(self) -> i64 {
+        match self {
+            Self::RealSocket => 3,
+            Self::Timer => 2,
+            Self::Lock => 1,
+            Self::Other => 0,
+        }
+    }
+
+    const fn of(number: i64) -> Self {
+        match number {
+            3 => Self::RealSocket,
+            2 => Self::Timer,
+            1 => Self::Lock,
+            _ => Self::Other,
+        }
+    }
+
+    /// What a thread of this process sleeps in: its system call and the first argument, as
+    /// proc_pid_syscall(5) has them.
+    fn in_call(text: &str) -> Self {
+        let mut words = text.split_ascii_whitespace();
+        let number = words.next().and_then(|word| word.parse::<i64>().ok());
+        let first = words.next().and_then(|word| word.strip_prefix("0x"));
+        match number {
+            Some(libc::SYS_futex) => Self::Lock,
+            Some(libc::SYS_nanosleep | libc::SYS_clock_nanosleep) => Self::Timer,
+            Some(
+                libc::SYS_read
+                | libc::SYS_write
+                | libc::SYS_readv
+                | libc::SYS_writev
+                | libc::SYS_connect
+                | libc::SYS_accept
+                | libc::SYS_accept4
+                | libc::SYS_recvfrom
+                | libc::SYS_recvmsg
+                | libc::SYS_sendto
+                | libc::SYS_sendmsg,
+            ) if is_socket(first) => Self::RealSocket,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether a descriptor of this process, in hexadecimal digits, is a socket.
+fn is_socket(descriptor: Option<&str>) -> bool {
+    let Some(fd) = descriptor.and_then(|text| u64::from_str_radix(text, 16).ok()) else {
+        return false;
+    };
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    link.to_string_lossy().starts_with("socket:")
 }
 
 static WATCHED: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
@@ -32,8 +129,9 @@ impl Watch {
             turn: AtomicU64::new(0),
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             asleep: AtomicU64::new(0),
+            sleep: AtomicI64::new(0),
             host: AtomicUsize::new(0),
-            stoppers: Mutex::new(Vec::new()),
+            hosts: Mutex::new(Vec::new()),
         });
         lock(&WATCHED).push(Arc::downgrade(&watch));
         static ONCE: Once = Once::new();
@@ -45,12 +143,12 @@ impl Watch {
     }
 
     /// A host was started.
-    pub(crate) fn start(&self, host: HostId, runtime: &HostRuntime) {
-        let mut stoppers = lock(&self.stoppers);
-        let len = stoppers.len().max(host.index() + 1);
-        stoppers.resize(len, None);
-        if let Some(slot) = stoppers.get_mut(host.index()) {
-            *slot = Some(runtime.stopper());
+    pub(crate) fn start(&self, host: HostId, name: &str, runtime: &HostRuntime) {
+        let mut hosts = lock(&self.hosts);
+        let len = hosts.len().max(host.index() + 1);
+        hosts.resize(len, None);
+        if let Some(slot) = hosts.get_mut(host.index()) {
+            *slot = Some((name.to_owned(), runtime.stopper()));
         }
     }
 
@@ -60,14 +158,20 @@ impl Watch {
         self.turn.fetch_add(1, Relaxed);
     }
 
-    /// Tasks are at rest. `Some`: the thread slept for so long meanwhile.
-    pub(crate) fn end(&self) -> Option<Duration> {
+    /// Tasks are at rest. `Some`: the thread slept for long meanwhile.
+    pub(crate) fn end(&self) -> Option<Blocked> {
         self.turn.fetch_add(1, Relaxed);
         if self.asleep.load(Relaxed) == 0 {
             return None;
         }
-        let slept = Duration::from_millis(self.asleep.swap(0, Relaxed));
-        (slept >= MAX_BLOCKED).then_some(slept)
+        let time = Duration::from_millis(self.asleep.swap(0, Relaxed));
+        let sleep = Sleep::of(self.sleep.swap(0, Relaxed));
+        (time >= MAX_BLOCKED).then_some(Blocked { time, sleep })
+    }
+
+    /// The host whose tasks run.
+    fn running(&self) -> Option<(String, Stopper)> {
+        lock(&self.hosts).get(self.host.load(Relaxed))?.clone()
     }
 }
 
@@ -80,6 +184,8 @@ struct Seen {
     watch: Weak<Watch>,
     turn: u64,
     since: Duration,
+    /// That this turn does not end was said.
+    told: bool,
 }
 
 fn watch_all() {
@@ -88,26 +194,62 @@ fn watch_all() {
         std::thread::sleep(WATCH_INTERVAL);
         time += WATCH_INTERVAL;
         let new = std::mem::take(&mut *lock(&WATCHED));
-        all.extend(new.into_iter().map(|watch| Seen { watch, turn: 0, since: time }));
+        all.extend(new.into_iter().map(|watch| Seen { watch, turn: 0, since: time, told: false }));
         all.retain_mut(|seen| {
             let Some(watch) = seen.watch.upgrade() else { return false };
             let turn = watch.turn.load(Relaxed);
             if turn != seen.turn || turn.is_multiple_of(2) {
-                (seen.turn, seen.since) = (turn, time);
+                (seen.turn, seen.since, seen.told) = (turn, time, false);
                 return true;
             }
-            if is_asleep(watch.thread) && watch.turn.load(Relaxed) == turn {
-                watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
-            }
-            if time - seen.since >= MAX_TURN {
-                let host = watch.host.load(Relaxed);
-                if let Some(Some(stopper)) = lock(&watch.stoppers).get(host) {
-                    stopper.stop();
-                }
-            }
+            look_at(&watch, seen, time);
             true
         });
     }
+}
+
+/// Looks at a turn that lasts.
+fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
+    let Some((name, stopper)) = watch.running() else { return };
+    // The simulation itself waits for the end of such work.
+    let works = stopper.is_at_gate();
+    let asleep = !works && is_asleep(watch.thread);
+    if asleep {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", watch.thread));
+        let sleep = Sleep::in_call(&call.unwrap_or_default());
+        if watch.turn.load(Relaxed) != seen.turn {
+            return;
+        }
+        watch.sleep.fetch_max(sleep.number(), Relaxed);
+        watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
+    }
+    if time - seen.since < MAX_TURN {
+        return;
+    }
+    stopper.stop();
+    // Nobody can end what sleeps: people are told, past the harness that captures output.
+    if !seen.told && (works || asleep) {
+        seen.told = true;
+        let time = time - seen.since;
+        let what = match works {
+            true => format!(
+                "work of spawn_blocking has not ended for {} ms of real time: it must not wait for \
+                 a task of the simulation",
+                time.as_millis()
+            ),
+            false => {
+                let sleep = Sleep::of(watch.sleep.load(Relaxed));
+                format!("{}; it still does", Blocked { time, sleep })
+            }
+        };
+        tell(&format!("pagewire-simulation: on `{name}`: {what}\n"));
+    }
+}
+
+/// Writes to the standard error output itself.
+fn tell(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Whether a thread of this process sleeps, and does not merely wait for a processor.

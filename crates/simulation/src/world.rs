@@ -19,7 +19,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use pagewire_stack::{Readiness, SocketId, Stack};
 
 use crate::SimTime;
-use crate::agenda::{Agenda, SourceId};
+use crate::agenda::{Agenda, HostOrder, SourceId};
 use crate::clock::Clock;
 use crate::command::{Command, Pause};
 use crate::fabric::{Around, Fabric};
@@ -78,8 +78,7 @@ pub(crate) struct World {
 /// One host, without its tasks.
 pub(crate) struct HostState {
     pub(crate) id: HostId,
-    /// Its place among hosts that have something to do at the same time; the lower half is its id.
-    pub(crate) order: u64,
+    pub(crate) order: HostOrder,
     pub(crate) name: String,
     /// In the order of preference.
     pub(crate) addresses: Vec<IpAddr>,
@@ -246,6 +245,7 @@ impl World {
             let more = stack.poll_transmit((*now).into(), &mut burst);
             let mut around = Around { now: *now, names, agenda, record, hosts: count };
             for packet in burst.drain(..) {
+                around.record.state(stack, &packet);
                 fabric.send(&mut around, from, packet);
             }
             if !more {

@@ -5,9 +5,9 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{MS, ask, echo_server, udp_echo_server};
-use pagewire_simulation::net::UdpSocket;
-use pagewire_simulation::{Digest, Link, Result, Sim, rng};
+use common::{MS, S, ask, ask_on, echo_server, udp_echo_server};
+use pagewire_simulation::net::{TcpStream, UdpSocket};
+use pagewire_simulation::{Digest, Link, Result, Sim, control, rng};
 use tokio::time::{sleep, timeout};
 
 /// TCP and UDP, over links that lose, delay and reorder, with a crash and a partition on the way.
@@ -66,6 +66,23 @@ fn a_hundred_seeds_have_a_digest_each_and_the_same_one_again() {
     second.assert();
 }
 
+/// On every machine and with every build. They change when what hosts send changes:
+/// `INSTA_UPDATE=always cargo test -p pagewire-simulation --test determinism` writes new ones.
+#[test]
+fn the_digests_of_some_seeds_never_change() {
+    let line = |seed| format!("{seed} {}\n", digest(seed, true));
+    let lines: String = [0, 1, 2, 7, 42, 1_000_003, u64::MAX].into_iter().map(line).collect();
+    insta::assert_snapshot!(lines, @"
+    0 1f2372e9bfb9b575485e93b78afc021e
+    1 6af0d1b516b363b2596dd2f39d446eca
+    2 689ca250aadf71fee16ae508293b13da
+    7 f151646cc79d86cd18e21ea90e52b6d2
+    42 cabec968b3530becc6ae1e51d03e119e
+    1000003 97e42c9a65824ef7f800f6d476ce0107
+    18446744073709551615 9986227fee1495fbe6aa76ee9c2cb7b7
+    ");
+}
+
 #[test]
 fn looking_ahead_gives_the_same_run_as_a_visit_in_every_millisecond() {
     for seed in 0..10 {
@@ -80,10 +97,38 @@ fn a_capture_and_a_timeline_do_not_change_the_run() {
     let builder = Sim::builder().seed(3).capture(dir.join("a.pcapng")).timeline(dir.join("a.txt"));
     assert_eq!(builder.run(mixed).unwrap().digest, plain);
     let timeline = std::fs::read_to_string(dir.join("a.txt")).unwrap();
-    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "Cut", "(again)", "UDP"] {
+    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "Cut", "(again: ", "UDP"] {
         assert!(timeline.contains(word), "no {word:?} in the timeline:\n{timeline}");
     }
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_timeline_says_why_a_segment_is_sent_again() {
+    let file = tempdir().join("why.txt");
+    let run = Sim::builder().seed(1).timeline(&file).run(|sim| {
+        echo_server(sim, "server");
+        sim.client("client", async {
+            let mut stream = TcpStream::connect("server:7").await?;
+            ask_on(&mut stream, 300_000).await?;
+            control::partition("client", "server");
+            ask_on(&mut stream, 100).await
+        });
+        let control = sim.control();
+        control.partition("client", "server");
+        sim.at(500 * MS, |control| control.repair("client", "server"));
+        control.link("client", "server", Link::new().latency(5 * MS).loss(0.02));
+        sim.at(10 * S, |control| control.repair("client", "server"));
+        Ok(())
+    });
+    run.unwrap();
+    let timeline = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    let has = |words: &[&str]| timeline.lines().any(|line| words.iter().all(|w| line.contains(w)));
+    assert!(has(&["client > server", " SYN seq 0", "(again: timeout)"]), "{timeline}");
+    assert!(has(&["client > server", " len 14", "(again: fast retransmit)"]), "{timeline}");
+    assert!(has(&["len 100 ", "(again: tail loss probe)"]), "{timeline}");
+    assert!(has(&["len 100 ", "(again: timeout)"]), "{timeline}");
 }
 
 #[test]

@@ -161,7 +161,78 @@ fn a_task_that_blocks_its_thread_is_found() {
         });
         Ok(())
     });
-    says(&failure, FailureKind::Blocked, &["blocked its thread for", "use tokio::time::sleep"]);
+    let words = ["on `client`", "blocked its thread for", "a lock, a channel or a thread"];
+    says(&failure, FailureKind::Blocked, &words);
+}
+
+#[test]
+fn a_task_that_lets_its_thread_sleep_is_told_what_to_use() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            std::thread::sleep(Duration::from_millis(400));
+            Ok(())
+        });
+        Ok(())
+    });
+    let words = ["std::thread::sleep: use tokio::time::sleep"];
+    says(&failure, FailureKind::Blocked, &words);
+}
+
+#[test]
+fn a_task_that_waits_for_a_socket_of_the_standard_library_is_told_what_to_use() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+            socket.set_read_timeout(Some(Duration::from_millis(400)))?;
+            let _ = socket.recv(&mut [0; 10]);
+            Ok(())
+        });
+        Ok(())
+    });
+    let words = ["on `client`", "in a call on a real socket: use pagewire_simulation::net"];
+    says(&failure, FailureKind::RealSocket, &words);
+}
+
+#[test]
+fn work_of_spawn_blocking_may_take_long() {
+    let run = Sim::builder().run(|sim| {
+        sim.client("client", async {
+            let nap = || std::thread::sleep(Duration::from_millis(600));
+            Ok(tokio::task::spawn_blocking(nap).await?)
+        });
+        Ok(())
+    });
+    run.unwrap();
+}
+
+/// Nobody can end such a wait, so what is wrong has to be said while it lasts.
+#[test]
+fn a_task_that_blocks_for_ever_is_named_while_it_does() {
+    const CHILD: &str = "PAGEWIRE_TEST_BLOCKS";
+    if std::env::var_os(CHILD).is_some() {
+        let mut sim = Sim::builder().build();
+        sim.host("server", || async {
+            std::net::TcpListener::bind("127.0.0.1:0")?.accept()?;
+            Ok(())
+        });
+        let _ = sim.run_for(S);
+        return;
+    }
+    let name = "a_task_that_blocks_for_ever_is_named_while_it_does";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(CHILD, "1")
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("on `server`: a task blocked its thread for"), "{line}");
+    assert!(line.contains("real socket: use pagewire_simulation::net, not std::net"), "{line}");
 }
 
 #[test]

@@ -1,20 +1,18 @@
 //! tonic: servers over a listener, clients by the connector of [`hyper`](super::hyper).
 //!
 //! ```no_run
-//! use pagewire_simulation::fit::hyper::SimConnector;
 //! use pagewire_simulation::fit::tonic::Incoming;
 //! use pagewire_simulation::net::TcpListener;
-//! use tonic::transport::{Channel, Endpoint, Server};
 //!
-//! # async fn server(routes: tonic::service::Routes) -> Result<(), Box<dyn std::error::Error>> {
-//! let listener = TcpListener::bind("0.0.0.0:50051").await?;
-//! Server::builder().add_routes(routes).serve_with_incoming(Incoming::new(listener)).await?;
+//! # async fn server() -> std::io::Result<()> {
+//! let incoming = Incoming::new(TcpListener::bind("0.0.0.0:50051").await?);
+//! // Server::builder().add_service(service).serve_with_incoming(incoming).await?;
 //! # Ok(())
 //! # }
-//! # fn client() -> Channel {
-//! Endpoint::from_static("http://server:50051").connect_with_connector_lazy(SimConnector::new())
-//! # }
+//! // Endpoint::from_static("http://server:50051").connect_with_connector_lazy(SimConnector::new())
 //! ```
+//!
+//! `crates/simulation-crates/tests/tonic.rs` has a whole program.
 
 use std::io;
 use std::pin::Pin;

@@ -60,6 +60,12 @@ impl Demux {
         Some(found)
     }
 
+    /// As [`find`](Self::find), for those who only look.
+    pub(super) fn peek(&self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
+        let is_it = |&index: &u32| sockets.tuple(index) == Some(tuple);
+        self.table.find(tuple.hash(&self.hasher), is_it).copied()
+    }
+
     /// Adds the connection at `index`, whose tuple is not in yet.
     pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
         let Some(socket) = sockets.tcp_mut(index) else { return };

@@ -1,11 +1,14 @@
 //! Views: each borrows one socket and what its verbs work with.
 
+use core::net::SocketAddr;
+
 use pagewire_mem::Instant;
 
 use super::Sockets;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
 use super::table::Socket;
 use super::tcp::TcpSocket;
+use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use super::work::Work;
 use crate::TcpInfo;
@@ -58,6 +61,14 @@ impl Stack {
             Socket::Tcp(socket) => Ok(socket.conn.info()),
             _ => Err(Error::NoSuchSocket),
         }
+    }
+
+    /// The state of the connection between two addresses, ours first; `None`: there is none. For
+    /// tools that see packets and not sockets.
+    pub fn connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<TcpInfo> {
+        let sockets = &self.core.sockets;
+        let index = sockets.demux.peek(&sockets.table, &Tuple::new(local, remote))?;
+        Some(sockets.table.tcp(index)?.conn.info())
     }
 
     /// The datagram socket that `id` names.
