@@ -1,4 +1,4 @@
-//! axum: [`axum::serve`] takes a [`TcpListener`], and handlers can ask for their [`Peer`].
+//! axum: [`axum::serve()`] takes a [`TcpListener`], and handlers can ask for their [`Peer`].
 //!
 //! ```no_run
 //! use axum::extract::ConnectInfo;
