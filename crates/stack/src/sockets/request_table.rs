@@ -25,7 +25,7 @@ pub struct RequestId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SynRequest {
-    /// For `Stack::answer`.
+    /// For `Listener::answer`.
     pub id: RequestId,
     /// The link that it came by.
     pub link: LinkId,
