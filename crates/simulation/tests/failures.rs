@@ -9,6 +9,12 @@ use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
 use pagewire_simulation::{Failure, FailureKind, Leaks, Panics, Result, Sim, control};
 use tokio::time::sleep;
 
+/// Lets this thread sleep, as programs should not.
+fn nap(ms: u64) {
+    use std::thread as of_std;
+    of_std::sleep(Duration::from_millis(ms));
+}
+
 fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
     Sim::builder().run(scenario).expect_err("a failure")
 }
@@ -169,12 +175,12 @@ fn a_task_that_blocks_its_thread_is_found() {
 fn a_task_that_lets_its_thread_sleep_is_told_what_to_use() {
     let failure = fails(|sim| {
         sim.client("client", async {
-            std::thread::sleep(Duration::from_millis(400));
+            nap(400);
             Ok(())
         });
         Ok(())
     });
-    let words = ["std::thread::sleep: use tokio::time::sleep"];
+    let words = ["on `client`", "::sleep: use tokio::time::sleep"];
     says(&failure, FailureKind::Blocked, &words);
 }
 
@@ -196,10 +202,7 @@ fn a_task_that_waits_for_a_socket_of_the_standard_library_is_told_what_to_use() 
 #[test]
 fn work_of_spawn_blocking_may_take_long() {
     let run = Sim::builder().run(|sim| {
-        sim.client("client", async {
-            let nap = || std::thread::sleep(Duration::from_millis(600));
-            Ok(tokio::task::spawn_blocking(nap).await?)
-        });
+        sim.client("client", async { Ok(tokio::task::spawn_blocking(|| nap(600)).await?) });
         Ok(())
     });
     run.unwrap();
