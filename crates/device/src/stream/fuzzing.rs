@@ -39,7 +39,7 @@ pub fn frames_stream(data: &[u8]) {
             ended = !link.is_up();
             // Frames that were kept would empty the pool, and what follows them would stay unread.
             for packet in frames.drain(..) {
-                let Next::Frame(frame) = next_frame(&whole[seen..]) else {
+                let Next::Frame(frame) = next_frame(whole.get(seen..).unwrap_or_default()) else {
                     unreachable!("a frame that nobody sent")
                 };
                 let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
@@ -53,7 +53,7 @@ pub fn frames_stream(data: &[u8]) {
             }
         }
     }
-    let left = next_frame(&whole[seen..]);
+    let left = next_frame(whole.get(seen..).unwrap_or_default());
     assert!(!matches!(left, Next::Frame(_)), "a frame was lost");
     let malformed = matches!(left, Next::Malformed);
     assert_eq!(malformed, ended, "an impossible length ends the session, and nothing else");

@@ -192,8 +192,7 @@ impl DnsServer {
     /// Those of the names that our own settings give this address: nobody else chose it.
     pub(crate) fn given(&self, names: &[Name], address: IpAddr) -> Arc<[Name]> {
         let gives = |name: &&Name| self.own.get(name).is_some_and(|all| all.contains(&address));
-        let mut given = names.iter().filter(gives).cloned().peekable();
-        given.peek().is_some().then(|| given.collect()).unwrap_or_default()
+        names.iter().filter(gives).cloned().collect()
     }
 
     /// Counts so far.
