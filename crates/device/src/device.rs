@@ -195,6 +195,13 @@ pub trait Device: Send {
         None
     }
 
+    /// Bytes of the device's memory that received frames may keep, beyond those that keep some now,
+    /// so that it can still receive; as known at the last `receive`. `None`: the device receives
+    /// short frames without such memory, or has no bound.
+    fn room(&self) -> Option<usize> {
+        None
+    }
+
     /// Queues that take memory to receive into, and the rules that steer flows there, if any.
     fn steering(&mut self) -> Option<&mut Steering> {
         None
@@ -270,6 +277,11 @@ macro_rules! forward_device {
             $inner.pool_audit()
         }
     };
+    (@room $this:ident $inner:expr) => {
+        fn room(&$this) -> Option<usize> {
+            $inner.room()
+        }
+    };
     (@steering $this:ident $inner:expr) => {
         fn steering(&mut $this) -> Option<&mut $crate::Steering> {
             $inner.steering()
@@ -282,6 +294,6 @@ impl<D: Device + ?Sized> Device for Box<D> {
     forward_device! {
         self => (**self);
         capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
-        pool_audit steering
+        pool_audit room steering
     }
 }

@@ -13,6 +13,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -71,12 +73,17 @@ impl Default for FramesConfig {
 /// # drop(device);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Frames(PairEnd);
+pub struct Frames {
+    pair: PairEnd,
+    /// What the other side's memory had left with its last frame.
+    room: Arc<AtomicUsize>,
+}
 
 /// The program's side of [`Frames`]. For one thread at a time.
 pub struct FramesEnd {
     pair: PairEnd,
     port: Port,
+    room: Arc<AtomicUsize>,
     ledger: CopyLedger,
     /// Frames for the host, on their way into the pair.
     out: VecDeque<PacketBuf>,
@@ -134,16 +141,22 @@ impl Frames {
             source: std::io::Error::other(e),
         })?;
         let (out, arrived) = (VecDeque::new(), VecDeque::with_capacity(BURST));
-        let ledger = CopyLedger::new();
-        Ok((Self(ours), FramesEnd { pair: theirs, port, ledger, out, refused: false, arrived }))
+        let (ledger, room) = (CopyLedger::new(), Arc::new(AtomicUsize::new(port.room())));
+        let device = Self { pair: ours, room: Arc::clone(&room) };
+        Ok((device, FramesEnd { pair: theirs, port, room, ledger, out, refused: false, arrived }))
     }
 }
 
 impl Device for Frames {
     forward_device! {
-        self => self.0;
+        self => self.pair;
         capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
         pool_audit steering
+    }
+
+    fn room(&self) -> Option<usize> {
+        // A hint: no memory is read on its strength.
+        Some(self.room.load(Ordering::Relaxed))
     }
 }
 
@@ -185,6 +198,8 @@ impl FramesEnd {
             Err(PortError::Length(len)) => return Err(FrameError::Length(len)),
             Err(_) => return Err(FrameError::NoMemory),
         }
+        // Before the frame is on its way.
+        self.room.store(port.room(), Ordering::Relaxed);
         self.flush();
         // One that found no room goes first next time; further ones are refused until then.
         Ok(())
@@ -284,7 +299,7 @@ impl FramesEnd {
 
 impl std::fmt::Debug for Frames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Frames").field("counters", &self.0.counters()).finish_non_exhaustive()
+        f.debug_struct("Frames").field("counters", &self.pair.counters()).finish_non_exhaustive()
     }
 }
 

@@ -119,6 +119,11 @@ pub const MAX_RECEIVE_RUNS: usize = pagewire_mem::MAX_FRAGS;
 /// Memory to receive into over a socket, in bytes, by default; touched only as far as used.
 pub const SOCKET_POOL_BYTES: usize = 16 << 20;
 
+/// The part of that memory, as a divisor, that received frames do not keep: what acknowledgements,
+/// queries and new connections come in by while others are not read. Two of the longest frames, and
+/// two calls' worth of a stream, at the least.
+pub const RECEIVING_PART: usize = 4;
+
 /// Least memory to receive into over a socket, in bytes: many of the longest frames.
 pub const SOCKET_MIN_POOL_BYTES: usize = 1 << 20;
 

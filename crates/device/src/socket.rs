@@ -4,10 +4,10 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use pagewire_mem::{FragVec, HEAD_CAPACITY, MAX_FRAGS, PacketBuf};
+use pagewire_mem::{FragVec, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE, PacketBuf, PagePool};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use crate::limits::{MAX_MTU, MIN_MTU};
+use crate::limits::{MAX_MTU, MIN_MTU, RECEIVING_PART};
 use crate::port::header_len;
 use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
 
@@ -22,6 +22,12 @@ pub(crate) fn packet(frags: FragVec, len: usize) -> Option<PacketBuf> {
         packet.push_frag(frag).ok()?;
     }
     packet.linearize(headers).then_some(packet)
+}
+
+/// Bytes that frames may keep of a pool: a part stays for those that are dropped at once.
+pub(crate) fn room(pool: &PagePool) -> usize {
+    let stats = pool.stats();
+    stats.free.saturating_sub(stats.total / RECEIVING_PART) * PAGE_SIZE
 }
 
 /// An Ethernet card without any offload.

@@ -112,13 +112,18 @@ pub struct Ask {
     pub ours: bool,
     /// Who began it.
     pub direction: Direction,
+    /// Those of `names` that the gateway's own settings give this address.
+    pub(crate) given: Arc<[Name]>,
+    /// The rules themselves have led here, from an address that they permit.
+    pub(crate) mapped: bool,
 }
 
 impl Ask {
     /// The question of a guest's flow to `to`, whose names are not known.
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
         let (names, direction) = (Arc::default(), Direction::Out);
-        Self { guest, protocol, from, to, names, ours: false, direction }
+        let (given, ours, mapped) = (Arc::default(), false, false);
+        Self { guest, protocol, from, to, names, ours, direction, given, mapped }
     }
 }
 

@@ -154,7 +154,8 @@ impl GuestConfig {
         self
     }
 
-    /// Bytes of memory that the guest's connections pin for data that the network has not taken.
+    /// Bytes of memory that the guest's connections pin for data that the network has not taken: no
+    /// more than a device has that receives by its own memory, of which it keeps a part for others.
     pub fn receive_memory(mut self, bytes: usize) -> Self {
         self.receive_memory = bytes;
         self

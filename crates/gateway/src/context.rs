@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagewire_mem::Instant;
 use pagewire_stack::Cidr;
 
-use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Name, Protocol, Record, Verdict};
+use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Protocol, Record, Verdict};
 use crate::counters::Counters;
 use crate::dns::DnsServer;
 use crate::limits::REDIRECTIONS;
@@ -74,7 +74,8 @@ impl Context {
         to: SocketAddr,
     ) -> Judged {
         let mut ask = Ask::new(self.guest, protocol, from, to);
-        ask.names = self.names_of(now, to.ip());
+        ask.names = self.dns.names().of(now, to.ip());
+        ask.given = self.dns.given(&ask.names, to.ip());
         self.last_flow += 1;
         let flow = self.last_flow;
         let (verdict, end) = self.verdict(now, &mut ask);
@@ -100,7 +101,8 @@ impl Context {
         ask.direction = Direction::In;
         self.last_flow += 1;
         let flow = self.last_flow;
-        let verdict = self.ask(&ask);
+        let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
+        let verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
         self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         let to = match verdict {
             Verdict::Allow => Ok(to),
@@ -121,9 +123,14 @@ impl Context {
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
             ask.ours = looks && self.whereabouts.is_ours(now, ask.to.ip());
-            verdict = self.ask(ask);
+            let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
+            verdict = opinion.unwrap_or_else(|| self.rules.judge(ask));
             match verdict {
-                Verdict::To(to) if to != ask.to => ask.to = to,
+                Verdict::To(to) if to != ask.to => {
+                    (ask.to, ask.mapped) = (to, opinion.is_none());
+                    // They were said about the first destination.
+                    ask.given = Arc::default();
+                }
                 Verdict::To(_) => verdict = Verdict::Allow,
                 _ => {}
             }
@@ -131,6 +138,7 @@ impl Context {
                 break;
             }
         }
+        ask.mapped = false;
         let to = std::mem::replace(&mut ask.to, asked);
         match verdict {
             // Rules that lead to each other.
@@ -140,16 +148,6 @@ impl Context {
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
         }
-    }
-
-    fn ask(&self, ask: &Ask) -> Verdict {
-        let first = self.judge.as_ref().and_then(|judge| judge.judge(ask));
-        first.unwrap_or_else(|| self.rules.judge(ask))
-    }
-
-    /// Names that the guest was told to have this address.
-    fn names_of(&mut self, now: Instant, ip: IpAddr) -> Arc<[Name]> {
-        self.dns.names().of(now, ip)
     }
 
     /// The gateway's address of the same version of IP.

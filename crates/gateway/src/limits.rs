@@ -204,7 +204,8 @@ pub const OURS_TIME: Duration = Duration::from_secs(1);
 pub const DNS_IN_FLIGHT: usize = 256;
 
 /// Longest query in bytes: a name has 255, options of EDNS some hundred more. With
-/// [`DNS_IN_FLIGHT`] it bounds the memory that a guest's queries take: two megabytes.
+/// [`DNS_IN_FLIGHT`] it bounds the memory that a guest's queries take: a megabyte, and for those
+/// that are asked by TCP as much as their answers have ([`DNS_MESSAGE`]).
 pub const DNS_QUERY: usize = 4096;
 
 /// Longest answer in bytes, by the length field of DNS over TCP (RFC 1035 section 4.2.2).
@@ -223,6 +224,14 @@ pub const DNS_CLIENTS: usize = 16;
 /// How long such a connection may be silent, or take no answer (RFC 7766 section 6.2.3: "in the
 /// order of a few seconds").
 pub const DNS_CLIENT_TIME: Duration = Duration::from_secs(10);
+
+/// Records of one answer that are looked at for names and addresses: an answer has room for 4,000,
+/// each compared with all aliases. The guest gets all of them.
+pub const DNS_RECORDS: usize = 256;
+
+/// Addresses of one answer whose names are remembered, a sixty-fourth of [`NAMED_ADDRESSES`]: one
+/// answer does not make all others forgotten.
+pub const DNS_ADDRESSES: usize = 64;
 
 /// Aliases that one answer may lead through, as most resolvers follow.
 pub const DNS_ALIASES: usize = 16;

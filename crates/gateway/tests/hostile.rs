@@ -14,6 +14,7 @@ use pagewire::device::PairEnd;
 use pagewire::mem::{CopyLedger, Instant, PacketBuf};
 use pagewire::{Device, Pair};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
+use support::frames::{ME, arp, datagram, syn};
 use support::{eventually, pattern, server, to_loopback, world};
 
 /// A guest that is only a device.
@@ -22,10 +23,6 @@ struct Attacker {
     outbox: VecDeque<PacketBuf>,
     ledger: CopyLedger,
 }
-
-const ME: [u8; 4] = [10, 0, 2, 15];
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
-const GATEWAY: [u8; 6] = [0x02, 0x50, 0x57, 0, 0, 1];
 
 impl Attacker {
     fn new(gateway: &Gateway) -> (Self, Guest) {
@@ -53,69 +50,6 @@ impl Attacker {
         self.device.receive(Instant::ZERO, &mut inbox, 4096, &mut self.ledger).unwrap();
         inbox.iter().map(|packet| packet.head().to_vec()).collect()
     }
-}
-
-/// Tells the gateway who has our address.
-fn arp() -> Vec<u8> {
-    let mut frame = [[0xff; 6], MAC].concat();
-    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    frame.extend([&MAC[..], &ME, &[0; 6], &[10, 0, 2, 2]].concat());
-    frame
-}
-
-fn ipv4(from: [u8; 4], to: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = [&GATEWAY[..], &MAC, &[8, 0]].concat();
-    let len = (20 + payload.len()) as u16;
-    let mut header = vec![0x45, 0];
-    header.extend(len.to_be_bytes());
-    header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    header.extend(from);
-    header.extend(to.octets());
-    let sum = sum_of(&header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    frame.extend(header);
-    frame.extend(payload);
-    frame
-}
-
-fn sum_of(bytes: &[u8]) -> u16 {
-    let mut sum = 0u32;
-    for pair in bytes.chunks(2) {
-        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
-}
-
-/// A transport header's checksum, put at its place.
-fn finish(from: [u8; 4], to: Ipv4Addr, protocol: u8, mut segment: Vec<u8>, at: usize) -> Vec<u8> {
-    let mut pseudo = [&from[..], &to.octets(), &[0, protocol]].concat();
-    pseudo.extend((segment.len() as u16).to_be_bytes());
-    pseudo.extend(&segment);
-    let sum = sum_of(&pseudo);
-    segment[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    ipv4(from, to, protocol, &segment)
-}
-
-fn syn(from: [u8; 4], port: u16, to: Ipv4Addr, to_port: u16, seq: u32) -> Vec<u8> {
-    let mut segment = Vec::new();
-    segment.extend(port.to_be_bytes());
-    segment.extend(to_port.to_be_bytes());
-    segment.extend(seq.to_be_bytes());
-    segment.extend([0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
-    finish(from, to, 6, segment, 16)
-}
-
-fn datagram(port: u16, to: Ipv4Addr, to_port: u16, payload: &[u8]) -> Vec<u8> {
-    let mut segment = Vec::new();
-    segment.extend(port.to_be_bytes());
-    segment.extend(to_port.to_be_bytes());
-    segment.extend((8 + payload.len() as u16).to_be_bytes());
-    segment.extend([0, 0]);
-    segment.extend(payload);
-    finish(ME, to, 17, segment, 6)
 }
 
 /// Never answers, and counts how often it is asked.
@@ -226,6 +160,58 @@ fn forged_sources_reach_nobody() {
     }
     eventually(|| guest.host().stats().links[0].device.rx_frames >= 1001);
     assert_eq!(guest.counters().asked, 0);
+}
+
+#[test]
+fn whatever_address_it_names_the_hosts_loopback_is_never_reached() {
+    let _alone = alone();
+    let tcp = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let udp = UdpSocket::bind(("0.0.0.0", port)).unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    udp.set_nonblocking(true).unwrap();
+    // The rules as they are by default.
+    let gateway = Gateway::builder().start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    let addresses =
+        ["127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.2.2", "255.255.255.255"];
+    for (i, to) in (0..).zip(addresses) {
+        let to: Ipv4Addr = to.parse().unwrap();
+        attacker.send(syn(ME, 4000 + i, to, port, 7));
+        attacker.send(datagram(4000 + i, to, port, b"hello"));
+        // As the loopback itself.
+        attacker.send(syn([127, 0, 0, 1], 4000 + i, to, port, 7));
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames > 3 * addresses.len() as u64);
+    // Behind those: what the gateway itself has done is done when it answers the next.
+    attacker.send(datagram(5000, Ipv4Addr::new(10, 0, 2, 2), 53, b"nonsense of twelve bytes"));
+    eventually(|| guest.dns_counters().queries > 0);
+    assert_eq!(tcp.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(udp.recv(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(guest.counters().dialled, 0);
+    assert_eq!(guest.counters().endpoints_opened, 0);
+}
+
+#[test]
+fn nonsense_for_the_resolver_is_answered_or_dropped_and_holds_nothing() {
+    let _alone = alone();
+    let gateway = Gateway::builder().resolver(pagewire_gateway::Resolver::None).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    let before = descriptors();
+    const ALL: u32 = 20_000;
+    for i in 0..ALL {
+        let bytes: Vec<u8> = (0..scatter(i) % 80).map(|n| scatter(i ^ n << 8) as u8).collect();
+        attacker.send(datagram(1 + (i % 60_000) as u16, Ipv4Addr::new(10, 0, 2, 2), 53, &bytes));
+        if i % 64 == 0 {
+            attacker.hear();
+        }
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames > u64::from(ALL));
+    eventually(|| guest.dns_counters().queries > 0);
+    assert!(descriptors() <= before + 2);
+    assert_eq!(guest.counters().endpoints_opened, 0);
+    eventually(|| guest.host().with_stack(|stack, _| stack.receive_memory_used()) == 0);
+    assert!(guest.host().check().is_ok());
 }
 
 #[test]

@@ -66,7 +66,12 @@ impl Inner {
                 }
                 Err(error) => lost = link.note_error(RECEIVING, &error).or(lost),
             }
+            stack.set_receive_room(link.device.room().unwrap_or(usize::MAX));
             stack.handle_frames_on(now, link.id, &mut devices.rx);
+        }
+        if devices.all.len() > 1 {
+            // What one has left says nothing about windows of the others' connections.
+            stack.set_receive_room(usize::MAX);
         }
         devices.first = if devices.first + 1 < devices.all.len() { devices.first + 1 } else { 0 };
         if let Some(link) = lost {

@@ -43,8 +43,9 @@ pub struct StackConfig {
     /// The memory behind it.
     pub pool: PoolMemory,
     /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most
-    /// half of it. It has to be less than the device's memory for received frames: otherwise
-    /// sockets that do not read take all of it from those that do.
+    /// half of it. It has to be less than the device's memory for received frames, or the stack has
+    /// to be told what that has left ([`Stack::set_receive_room`](crate::Stack::set_receive_room)):
+    /// otherwise sockets that do not read take all of it from those that do.
     pub receive_memory: usize,
     /// Challenge ACKs per second, on average and of all connections together (RFC 5961); `None`:
     /// only each connection's own limit.

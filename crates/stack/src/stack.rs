@@ -428,6 +428,13 @@ impl Stack {
         self.core.mem.shared.receive.used()
     }
 
+    /// The device whose frames come next has so many bytes of memory left for what stays unread: no
+    /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
+    /// [`StackConfig::receive_memory`] counts.
+    pub fn set_receive_room(&mut self, bytes: usize) {
+        self.core.mem.shared.receive.set_room(bytes);
+    }
+
     /// Counts the pages of the stack's pool: walks over all of them.
     pub fn pool_audit(&self) -> PoolAudit {
         self.core.mem.pool.audit()

@@ -5,7 +5,7 @@ use core::hash::Hasher;
 use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use siphasher::sip::SipHasher13;
 
-use crate::limits::{DATAGRAM_PART, RECEIVE_RESERVE, RECEIVE_SHARE};
+use crate::limits::{DATAGRAM_PART, DATAGRAM_RESERVE, RECEIVE_RESERVE, RECEIVE_SHARE};
 
 /// Limits that all connections of a host share.
 #[derive(Clone, Debug, Default)]
@@ -38,15 +38,22 @@ pub struct Env<'a> {
 /// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
 /// refused, if the connection holds more than its share or the data lies beyond a gap. Half of that
 /// eighth is for connections that hold nothing, and half of that for those whose application has
-/// read before. There a super-frame counts up to the length of one on a wire
+/// read before. So connections that nobody reads leave room for the first data of the next, however
+/// many they are. There a super-frame counts up to the length of one on a wire
 /// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). The budget is never exceeded.
 ///
 /// Datagrams in sockets count too, up to half of the budget
 /// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of
-/// it. A socket without a datagram gets one if a connection that holds nothing would get room.
+/// it. A socket without a datagram gets one if a connection that holds nothing would get room, or
+/// from a part of the budget that streams leave ([`DATAGRAM_RESERVE`](crate::limits::DATAGRAM_RESERVE)).
+///
+/// Where received data lies in a device's memory, the budget is at most what the device has left
+/// ([`set_room`](Self::set_room)): pages are pinned whole, so they may be more than what is charged.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
+    /// At most `most`, and at most what is used and what the device has left.
     limit: usize,
+    most: usize,
     used: usize,
     /// Of `used`, what datagrams pin.
     datagrams: usize,
@@ -62,7 +69,13 @@ impl Default for ReceiveBudget {
 impl ReceiveBudget {
     /// A budget of so many bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { limit, used: 0, datagrams: 0 }
+        Self { limit, most: limit, used: 0, datagrams: 0 }
+    }
+
+    /// The device that receives has so many bytes of memory left for data that stays unread.
+    pub const fn set_room(&mut self, room: usize) {
+        let there = self.used.saturating_add(room);
+        self.limit = if there < self.most { there } else { self.most };
     }
 
     /// Bytes in the budget.
@@ -95,7 +108,10 @@ impl ReceiveBudget {
     pub const fn takes_datagram(&self, held: usize, len: usize) -> bool {
         let part = (self.limit / DATAGRAM_PART).saturating_sub(self.datagrams);
         if held == 0 {
-            return len <= part && self.has_room(len, false, false);
+            // A query, while connections are not read: also if the device has little left.
+            let own = self.datagrams.saturating_add(len) <= self.most / DATAGRAM_RESERVE
+                && self.used.saturating_add(len) <= self.most;
+            return own || (len <= part && self.has_room(len, false, false));
         }
         let (ample, len) = (self.ample(), held.saturating_add(len));
         len <= part / RECEIVE_SHARE && len <= ample / RECEIVE_SHARE
@@ -119,9 +135,9 @@ impl ReceiveBudget {
     /// Whether there is room for `len` bytes; `reads`: has read before, `holds`: has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
-            (true, _) => 0,
+            (_, true) => self.limit / (2 * RECEIVE_RESERVE),
             (false, false) => self.limit / (4 * RECEIVE_RESERVE),
-            (false, true) => self.limit / (2 * RECEIVE_RESERVE),
+            (true, false) => (self.limit / DATAGRAM_RESERVE).saturating_sub(self.datagrams),
         };
         self.used.saturating_add(len) <= self.limit - kept
     }

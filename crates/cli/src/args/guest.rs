@@ -32,12 +32,14 @@ pub(crate) struct GuestOptions {
     pub(crate) publish: Vec<Publish>,
 
     /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp],
-    /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable
+    /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable. A name
+    /// opens no private address and none of this machine, unless --name gave it. With names only, no
+    /// other name is resolved; with a CIDR every name is, unless --dns is none
     #[arg(long, value_name = "RULE")]
     pub(crate) allow: Vec<Rule>,
 
-    /// Forbid what the guest reaches, whatever is permitted; repeatable. This machine's loopback
-    /// addresses, and those of one link (cloud metadata), are forbidden unless --allow names them
+    /// Forbid what the guest reaches, whatever is permitted; repeatable. Forbidden from the start are
+    /// loopback and link-local addresses, and cloud metadata services unless --allow names their address
     #[arg(long, value_name = "RULE")]
     pub(crate) deny: Vec<Rule>,
 

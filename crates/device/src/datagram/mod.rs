@@ -85,8 +85,8 @@ impl DatagramLinkBuilder {
         self
     }
 
-    /// Binds a socket at `path`; the device's drop removes it. A socket that nobody has open is
-    /// replaced.
+    /// Binds a socket at `path`. The device's drop removes it, unless the process has given up the
+    /// right to by then (a sandbox). A socket that nobody has open is replaced.
     ///
     /// # Errors
     /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
@@ -249,6 +249,7 @@ impl Device for DatagramLink {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
+        self.pool.drain();
         let mut count = 0;
         // A flood of what is no frame ends the burst, too.
         for _ in 0..max.min(SOCKET_BURST) {
@@ -280,6 +281,10 @@ impl Device for DatagramLink {
 
     fn pool_audit(&self) -> Option<PoolAudit> {
         Some(self.pool.audit())
+    }
+
+    fn room(&self) -> Option<usize> {
+        Some(socket::room(&self.pool))
     }
 }
 

@@ -334,6 +334,7 @@ impl<D: Device> Device for Dhcp<D> {
 
     forward_device! {
         self => self.device;
-        capabilities take_refused poll_timeout wait_fd arm disarm counters pool_audit steering
+        capabilities take_refused poll_timeout wait_fd arm disarm counters pool_audit room
+        steering
     }
 }

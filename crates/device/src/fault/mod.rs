@@ -233,7 +233,7 @@ impl<D: Device> Device for Fault<D> {
 
     forward_device! {
         self => self.device;
-        wait_fd disarm counters pool_audit steering
+        wait_fd disarm counters pool_audit room steering
     }
 }
 

@@ -252,6 +252,11 @@ impl Port {
         !self.back.is_empty() || self.table.as_ref().is_some_and(|(_, seat)| seat.has_some())
     }
 
+    /// Bytes of the port's memory that frames may keep, so that it can still take others.
+    pub(crate) fn room(&self) -> usize {
+        crate::socket::room(&self.pool)
+    }
+
     /// Ends a turn: takes back the pages of dropped frames.
     pub fn end_turn(&mut self) {
         self.pool.drain();

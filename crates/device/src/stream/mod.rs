@@ -118,7 +118,8 @@ impl StreamLinkBuilder {
     }
 
     /// Listens at `path`, where one peer at a time may connect, and others after it. The device's
-    /// drop removes the socket. A socket without a listener is replaced.
+    /// drop removes the socket, unless the process has given up the right to by then (a sandbox). A
+    /// socket without a listener is replaced.
     ///
     /// # Errors
     /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
@@ -432,6 +433,7 @@ impl Device for StreamLink {
         if !self.accept()? {
             return Ok(0);
         }
+        self.pool.drain();
         let before = frames.len();
         let limit = before.saturating_add(max);
         loop {
@@ -474,6 +476,10 @@ impl Device for StreamLink {
 
     fn pool_audit(&self) -> Option<PoolAudit> {
         Some(self.pool.audit())
+    }
+
+    fn room(&self) -> Option<usize> {
+        Some(socket::room(&self.pool))
     }
 }
 

@@ -331,6 +331,10 @@ impl<D: Device> Device for Autoconf<D> {
         self.device.pool_audit()
     }
 
+    fn room(&self) -> Option<usize> {
+        self.device.room()
+    }
+
     fn steering(&mut self) -> Option<&mut Steering> {
         self.device.steering()
     }

@@ -10,7 +10,7 @@ use simple_dns::rdata::{A, AAAA, RData};
 use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
 
 use crate::ask::Name;
-use crate::limits::{DNS_ALIASES, DNS_OWN_TTL};
+use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_OWN_TTL, DNS_RECORDS};
 use crate::policy::Resolved;
 
 /// Bytes of a message's header.
@@ -181,7 +181,8 @@ impl Query {
         let packet = is_plausible(answer).then(|| Packet::parse(answer).ok())??;
         let mut names = vec![first];
         // A record may come before the alias that leads to it: as often as there are aliases.
-        while let Some(next) = packet.answers.iter().find_map(|record| {
+        let answers = || packet.answers.iter().take(DNS_RECORDS);
+        while let Some(next) = answers().find_map(|record| {
             let RData::CNAME(target) = &record.rdata else { return None };
             let target = name_of(target)?;
             (is_of(record, &names) && !names.contains(&target)).then_some(target)
@@ -200,7 +201,7 @@ impl Query {
             let ttl = Duration::from_secs(record.ttl.into());
             is_of(record, &names).then_some((address, ttl))
         };
-        let addresses: Vec<_> = packet.answers.iter().filter_map(address).collect();
+        let addresses: Vec<_> = answers().filter_map(address).take(DNS_ADDRESSES).collect();
         (!addresses.is_empty()).then_some(Resolved { names, addresses })
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use simple_dns::rdata::{A, AAAA, CNAME, RData};
 use simple_dns::{CLASS, Name as WireName, Packet, RCODE, ResourceRecord};
 
+use crate::limits::{DNS_ADDRESSES, DNS_RECORDS};
+
 use super::query::{Bad, Code, Query, id, refuse, set_id};
 
 /// A query with recursion desired, and the OPT record of EDNS.
@@ -45,6 +47,20 @@ fn aaaa(addr: &str) -> RData<'static> {
 
 fn cname(name: &'static str) -> RData<'static> {
     RData::CNAME(CNAME(WireName::new(name).unwrap()))
+}
+
+#[test]
+fn of_a_very_long_answer_a_part_is_remembered() {
+    let message = query("many.example.org", 1);
+    let asked = Query::parse(&message).unwrap();
+    let addresses: Vec<_> = (0..4000).map(|n| format!("192.0.{}.{}", n / 256, n % 256)).collect();
+    let records: Vec<_> = addresses.iter().map(|at| ("many.example.org", 9, a(at))).collect();
+    let resolved = asked.resolved(&answer(&message, &records)).unwrap();
+    assert_eq!(resolved.addresses.len(), DNS_ADDRESSES);
+    // An alias behind so many records is not followed.
+    let mut records = vec![("other.example.org", 9, a("192.0.2.1")); DNS_RECORDS];
+    records.push(("many.example.org", 9, a("192.0.2.2")));
+    assert_eq!(asked.resolved(&answer(&message, &records)), None);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::own::OwnNames;
 use super::query::{self, Bad, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{Asked, Done, Upstream, Way};
+use crate::ask::Name;
 use crate::limits::{DNS_OWN_TTL, DNS_QUERY};
 use crate::policy::{Names, Resolved, Rules};
 
@@ -186,6 +187,12 @@ impl DnsServer {
     /// What the guest was told of addresses.
     pub fn names(&mut self) -> &mut Names {
         &mut self.names
+    }
+
+    /// Those of the names that our own settings give this address: nobody else chose it.
+    pub(crate) fn given(&self, names: &[Name], address: IpAddr) -> Arc<[Name]> {
+        let gives = |name: &&Name| self.own.get(name).is_some_and(|all| all.contains(&address));
+        names.iter().filter(gives).cloned().collect()
     }
 
     /// Counts so far.

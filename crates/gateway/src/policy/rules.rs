@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use pagewire_stack::Cidr;
 
@@ -12,6 +13,10 @@ use crate::limits::RULES;
 /// What guests may reach. The order: what no guest reaches unless a rule names it (loopback,
 /// link-local and metadata addresses), denials, permissions; if there are permissions, they are
 /// all that is permitted.
+///
+/// A permission by name is for addresses on the Internet: whoever has the name chooses its addresses,
+/// so it opens neither private networks nor this machine's own addresses. Those need a permission by
+/// address, or a name that the gateway was [given](crate::Builder::names) itself.
 ///
 /// ```
 /// use pagewire_gateway::Rules;
@@ -53,7 +58,8 @@ impl Rules {
     }
 
     /// Connections to `address` go to `to` instead, usually 127.0.0.1 of the gateway's machine,
-    /// which this alone permits. Rules are about `address`.
+    /// which this alone permits. Permissions are about `address`: `to` itself stays as closed as it
+    /// was. A denial of `to` holds for both.
     #[must_use]
     pub fn map(mut self, address: IpAddr, to: IpAddr) -> Self {
         self.mapped.push((address, to));
@@ -88,20 +94,23 @@ impl Rules {
         if is_no_host(to) {
             return Verdict::Prohibit;
         }
+        if let Some(inner) = translated(to)
+            && (is_no_host(inner.into()) || is_closed(inner.into()))
+        {
+            return Verdict::Prohibit;
+        }
+        // What an address is mapped to was judged as that address.
+        let permitted = |rule: &&Rule| rule.permits(ask);
         let opened = |range: &Cidr| {
-            let named = self.allow.iter().any(|rule| rule.lies_in(range) && rule.matches(ask));
-            named || self.mapped.iter().any(|(_, target)| *target == to)
+            ask.mapped || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
         };
         if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
             return Verdict::Prohibit;
         }
-        if self.deny.iter().any(|rule| rule.matches(ask)) {
+        if self.deny.iter().any(|rule| rule.matches(ask) || rule.matches_translated(ask)) {
             return Verdict::Prohibit;
         }
-        // What an address is mapped to was judged as that address.
-        let target = self.mapped.iter().any(|(_, target)| *target == to);
-        let allowed = |rule: &Rule| rule.matches(ask);
-        if !self.allow.is_empty() && !target && !self.allow.iter().any(allowed) {
+        if !self.allow.is_empty() && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
             return Verdict::Prohibit;
         }
         let mapped = self.mapped.iter().find(|(address, _)| *address == to);
@@ -127,7 +136,8 @@ impl Judge for Rules {
     }
 
     fn asks_for_ours(&self) -> bool {
-        self.allow.iter().chain(&self.deny).any(|rule| rule.what == Pattern::Host)
+        self.allow.iter().any(|rule| !matches!(rule.what, Pattern::Net(_)))
+            || self.deny.iter().any(|rule| rule.what == Pattern::Host)
     }
 }
 
@@ -135,23 +145,71 @@ const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> (IpAddr, u8) {
     (IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix)
 }
 
-const fn v6(first: u16, second: u16, last: u16, prefix: u8) -> (IpAddr, u8) {
-    (IpAddr::V6(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, last)), prefix)
+const fn v6(segments: [u16; 8], prefix: u8) -> (IpAddr, u8) {
+    let [a, b, c, d, e, f, g, h] = segments;
+    (IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), prefix)
 }
 
 /// Out of reach unless a permission names a part of the range: the gateway's machine itself, and
 /// addresses at which clouds tell machines their secrets.
-static CLOSED: std::sync::LazyLock<Vec<Cidr>> = std::sync::LazyLock::new(|| {
-    let ranges = [
+static CLOSED: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
+    networks(&[
         v4(127, 0, 0, 0, 8),
+        v6([0, 0, 0, 0, 0, 0, 0, 1], 128),
+        // Link-local, where most clouds have their metadata service.
         v4(169, 254, 0, 0, 16),
-        v6(0, 0, 1, 128),
-        v6(0xfe80, 0, 0, 10),
-        // Metadata of EC2 in IPv6.
-        v6(0xfd00, 0xec2, 0x254, 128),
-    ];
-    ranges.iter().filter_map(|(addr, prefix)| Cidr::new(*addr, *prefix).ok()).collect()
+        v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
+        // Those of Azure ("WireServer"), Alibaba Cloud and Oracle Cloud.
+        v4(168, 63, 129, 16, 32),
+        v4(100, 100, 100, 200, 32),
+        v4(192, 0, 0, 192, 32),
+        // Those of EC2, Google Cloud and Oracle Cloud over IPv6.
+        v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128),
+        v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128),
+        v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128),
+    ])
 });
+
+/// Addresses of private networks: RFC 1918, RFC 6598 (shared address space), RFC 4193 (unique local
+/// addresses).
+static PRIVATE: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
+    networks(&[
+        v4(10, 0, 0, 0, 8),
+        v4(172, 16, 0, 0, 12),
+        v4(192, 168, 0, 0, 16),
+        v4(100, 64, 0, 0, 10),
+        v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
+    ])
+});
+
+fn networks(all: &[(IpAddr, u8)]) -> Vec<Cidr> {
+    all.iter().filter_map(|(addr, prefix)| Cidr::new(*addr, *prefix).ok()).collect()
+}
+
+fn is_closed(addr: IpAddr) -> bool {
+    CLOSED.iter().any(|range| range.contains(addr))
+}
+
+/// Whether the address is of a private network, also behind a translator.
+fn is_private(addr: IpAddr) -> bool {
+    let inner = translated(addr).map(IpAddr::V4);
+    PRIVATE.iter().any(|range| range.contains(addr) || inner.is_some_and(|a| range.contains(a)))
+}
+
+/// The IPv4 address to which a network with a translator (NAT64: RFC 6052 section 2.1, RFC 8215) or a
+/// tunnel (6to4: RFC 3056 section 2) takes a packet to this IPv6 address.
+fn translated(addr: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(v6) = addr else { return None };
+    match v6.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 1, .., high, low] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        [0x2002, high, low, ..] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
+    }
+}
 
 /// What no rule opens, because it is no host's address, or another way to write one. A kernel takes
 /// 0.0.0.0 for its loopback address.
@@ -167,7 +225,9 @@ fn is_no_host(addr: IpAddr) -> bool {
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
 /// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
-/// that the gateway's resolver gave the guest for it, and never an address written as such.
+/// that the gateway's resolver gave the guest for it, and never an address written as such; see
+/// [`Rules`] about private networks. The gateway's stack drops what a guest sends to loopback
+/// addresses and to IPv6's link-local ones: no rule lets a guest name those itself.
 /// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
 /// `PROTOCOL` is `tcp`, `udp` or `icmp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +263,34 @@ pub struct Ports {
 impl Rule {
     /// Whether the rule is about this.
     pub fn matches(&self, ask: &Ask) -> bool {
+        self.matches_service(ask)
+            && match &self.what {
+                Pattern::Net(net) => net.contains(ask.to.ip()),
+                Pattern::Host => ask.ours,
+                Pattern::Name(glob) => ask.names.iter().any(|name| glob.matches(name)),
+            }
+    }
+
+    /// Whether the rule permits this: as [`matches`](Self::matches), but a name that others gave does
+    /// not lead into private networks, nor to the gateway's machine.
+    fn permits(&self, ask: &Ask) -> bool {
+        match &self.what {
+            Pattern::Name(glob) if ask.ours || is_private(ask.to.ip()) => {
+                self.matches_service(ask) && ask.given.iter().any(|name| glob.matches(name))
+            }
+            _ => self.matches(ask),
+        }
+    }
+
+    /// Whether the rule is about the address to which a translator takes this.
+    fn matches_translated(&self, ask: &Ask) -> bool {
+        let Pattern::Net(net) = &self.what else { return false };
+        let inner = translated(ask.to.ip()).is_some_and(|inner| net.contains(inner.into()));
+        inner && self.matches_service(ask)
+    }
+
+    /// Whether the rule is about this protocol and port.
+    fn matches_service(&self, ask: &Ask) -> bool {
         if self.protocol.is_some_and(|protocol| protocol != ask.protocol) {
             return false;
         }
@@ -211,14 +299,7 @@ impl Rule {
         let has_port = |ports: Ports| {
             ask.protocol != Protocol::Echo && ports.first <= port && port <= ports.last
         };
-        if !self.ports.is_none_or(has_port) {
-            return false;
-        }
-        match &self.what {
-            Pattern::Net(net) => net.contains(ask.to.ip()),
-            Pattern::Host => ask.ours,
-            Pattern::Name(glob) => ask.names.iter().any(|name| glob.matches(name)),
-        }
+        self.ports.is_none_or(has_port)
     }
 
     fn is_of_all_ports(&self) -> bool {

@@ -213,12 +213,110 @@ fn a_mapped_address_leads_to_the_loopback_address_and_nothing_else_does() {
     assert_eq!(rules.judge(&tcp("10.0.2.2:80")), Verdict::To(target));
     assert_eq!(rules.judge(&tcp("10.0.2.2:22")), NO);
     // Judged again: it stands.
-    assert_eq!(rules.judge(&tcp("127.0.0.1:80")), YES);
-    assert_eq!(rules.judge(&tcp("127.0.0.2:80")), NO);
+    assert_eq!(rules.judge(&mapped("127.0.0.1:80")), YES);
     // With permissions, the mapped address is what they have to name.
     let rules = allow(&["10.0.2.2:80"]).map(gateway, loopback);
     assert_eq!(rules.judge(&tcp("10.0.2.2:80")), Verdict::To(target));
     assert_eq!(rules.judge(&tcp("10.0.2.2:81")), NO);
+}
+
+/// As the gateway asks again where the rules have led.
+fn mapped(to: &str) -> Ask {
+    Ask { mapped: true, ..tcp(to) }
+}
+
+#[test]
+fn the_target_of_a_mapping_stays_closed_to_those_who_name_it() {
+    let address = "203.0.113.9".parse().unwrap();
+    for target in ["169.254.169.254", "192.168.1.5", "127.0.0.1"] {
+        let rules = allow(&["203.0.113.9:80/tcp"]).map(address, target.parse().unwrap());
+        let there: SocketAddr = format!("{target}:80").parse().unwrap();
+        assert_eq!(rules.judge(&tcp("203.0.113.9:80")), Verdict::To(there));
+        assert_eq!(rules.judge(&mapped(&format!("{target}:80"))), YES, "{target}");
+        assert_eq!(rules.judge(&tcp(&format!("{target}:80"))), NO, "{target}");
+        assert_eq!(rules.judge(&tcp(&format!("{target}:22"))), NO, "{target}");
+    }
+    // Without permissions, what was open before is open, and no more.
+    let rules = Rules::default().map(address, "169.254.169.254".parse().unwrap());
+    assert_eq!(rules.judge(&tcp("169.254.169.254:80")), NO);
+    // A denial of the target holds for those who are led there, too.
+    let rules = deny(&["192.168.1.5:22"]).map(address, "192.168.1.5".parse().unwrap());
+    assert_eq!(rules.judge(&mapped("192.168.1.5:22")), NO);
+}
+
+#[test]
+fn a_name_opens_no_private_network_and_not_the_gateways_machine() {
+    let rules = allow(&["*.example.org"]);
+    let named = |to: &str| ask(Protocol::Tcp, to, &["www.example.org"]);
+    assert_eq!(rules.judge(&named("198.51.100.1:80")), YES);
+    assert_eq!(rules.judge(&named("[2001:db8::1]:80")), YES);
+    for to in [
+        "10.0.0.1:80",
+        "172.16.0.1:80",
+        "172.31.255.255:80",
+        "192.168.1.1:80",
+        "100.64.0.1:80",
+        "[fd00::1]:80",
+        "[64:ff9b::192.168.1.1]:80",
+        "[2002:c0a8:101::1]:80",
+    ] {
+        assert_eq!(rules.judge(&named(to)), NO, "{to}");
+    }
+    assert!(rules.asks_for_ours());
+    let ours = Ask { ours: true, ..named("198.51.100.1:80") };
+    assert_eq!(rules.judge(&ours), NO);
+    // A permission by address opens them.
+    let both = allow(&["*.example.org", "192.168.1.0/24"]);
+    assert_eq!(both.judge(&named("192.168.1.1:80")), YES);
+    assert_eq!(both.judge(&named("10.0.0.1:80")), NO);
+    assert_eq!(allow(&["*.example.org", "host"]).judge(&ours), YES);
+    // So does a name that was given to the gateway itself.
+    let given = ["www.example.org".parse().unwrap()].into();
+    assert_eq!(rules.judge(&Ask { given, ..named("10.0.0.1:80") }), YES);
+    // A denial by name holds everywhere.
+    assert_eq!(deny(&["*.example.org"]).judge(&named("10.0.0.1:80")), NO);
+}
+
+#[test]
+fn where_clouds_tell_secrets_is_closed_unless_a_rule_names_it() {
+    for address in [
+        "169.254.169.254",
+        "169.254.170.2",
+        "168.63.129.16",
+        "100.100.100.200",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+    ] {
+        let to = tcp(&SocketAddr::new(address.parse().unwrap(), 80).to_string());
+        assert_eq!(Rules::default().judge(&to), NO, "{address}");
+        assert_eq!(allow(&["0.0.0.0/0", "::/0"]).judge(&to), NO, "{address}");
+        assert_eq!(allow(&[address]).judge(&to), YES, "{address}");
+    }
+    // Their neighbours are not.
+    for to in ["168.63.129.17:80", "100.100.100.201:80", "192.0.0.193:80", "[fd20:ce::253]:80"] {
+        assert_eq!(Rules::default().judge(&tcp(to)), YES, "{to}");
+    }
+}
+
+#[test]
+fn an_address_behind_a_translator_is_judged_as_what_it_is_there() {
+    for inside in ["127.0.0.1", "169.254.169.254", "168.63.129.16", "0.0.0.0", "224.0.0.1"] {
+        let [a, b, c, d] = inside.parse::<std::net::Ipv4Addr>().unwrap().octets();
+        let tunnel = format!("[2002:{a:02x}{b:02x}:{c:02x}{d:02x}::1]:80");
+        for to in [format!("[64:ff9b::{inside}]:80"), format!("[64:ff9b:1::{inside}]:80"), tunnel] {
+            assert_eq!(Rules::default().judge(&tcp(&to)), NO, "{to}");
+            assert_eq!(allow(&["::/0"]).judge(&tcp(&to)), NO, "{to}");
+        }
+    }
+    let rules = deny(&["10.0.0.0/8:22"]);
+    assert_eq!(rules.judge(&tcp("[64:ff9b::10.1.2.3]:22")), NO);
+    assert_eq!(rules.judge(&tcp("[64:ff9b::10.1.2.3]:80")), YES);
+    assert_eq!(rules.judge(&tcp("[2002:a01:203::1]:22")), NO);
+    assert_eq!(rules.judge(&tcp("[64:ff9b::8.8.8.8]:22")), YES);
+    // A permission is about the address as it was written.
+    assert_eq!(allow(&["8.8.8.8"]).judge(&tcp("[64:ff9b::8.8.8.8]:22")), NO);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests share: a guest inside this process, and what its gateway wrote down.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod frames;
 pub mod namespaces;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

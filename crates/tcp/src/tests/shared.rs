@@ -37,10 +37,47 @@ fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
     assert!(budget.is_ample(100) && !budget.is_ample(101));
     assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
     assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
-    for holds in [false, true] {
-        assert!(budget.has_room(500, true, holds));
-        assert!(!budget.has_room(501, true, holds), "nothing is let in beyond the budget");
-    }
+    assert!(budget.has_room(300, true, true) && !budget.has_room(301, true, true));
+    // All but what is left for datagrams.
+    assert!(budget.has_room(450, true, false) && !budget.has_room(451, true, false));
+    budget.charge_datagrams(0, 50);
+    assert!(budget.has_room(450, true, false));
+    assert!(!budget.has_room(451, true, false), "nothing is let in beyond the budget");
+}
+
+#[test]
+fn query_gets_through_beside_streams_that_took_all_they_may() {
+    let mut budget = ReceiveBudget::new(3200);
+    budget.charge(0, 3150);
+    assert!(!budget.has_room(1, true, false));
+    assert!(budget.takes_datagram(0, 50) && !budget.takes_datagram(0, 51));
+    budget.set_room(0);
+    assert!(budget.takes_datagram(0, 50), "also if the device has little left");
+    budget.charge_datagrams(0, 50);
+    assert!(!budget.takes_datagram(0, 1));
+}
+
+#[test]
+fn device_with_little_memory_left_bounds_what_is_taken_and_promised() {
+    let mut budget = ReceiveBudget::new(3200);
+    budget.charge(0, 800);
+    budget.set_room(usize::MAX);
+    assert_eq!((budget.limit(), budget.allowance()), (3200, 600));
+    // What is pinned already is not promised again: a fourth of the rest is.
+    budget.set_room(800);
+    assert_eq!((budget.limit(), budget.allowance()), (1600, 200));
+    assert!(budget.is_ample(600) && !budget.is_ample(601));
+    assert!(budget.has_room(750, false, false) && !budget.has_room(751, false, false));
+    // Nothing left: nothing is taken, whoever asks.
+    budget.set_room(0);
+    assert_eq!(budget.allowance(), 0);
+    assert!(!budget.is_ample(1) && !budget.has_room(1, true, false));
+    assert!(!budget.takes_datagram(1, 1));
+    // It was read: there is room at once, before the device says so.
+    budget.charge(800, 400);
+    assert!(budget.has_room(300, true, true));
+    budget.set_room(10_000);
+    assert_eq!(budget.limit(), 3200);
 }
 
 #[test]
