@@ -162,7 +162,6 @@ impl Guest {
             ip(&["link", "set", LINK, "address", "5a:94:ef:e4:0c:ee", "mtu", mtu])?;
             address(LINK, Ipv4Addr::new(192, 168, 127, 2))
         })?;
-        let url = format!("{url}/connect");
         let args = ["-preexisting", "-iface", LINK, "-url", &url, "-mtu", mtu];
         self.processes.push(spawn(&self.ns, "gvforwarder", &args)?);
         self.route_by(Ipv4Addr::new(192, 168, 127, 1))
