@@ -15,6 +15,7 @@ use pagewire_stack::{BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig
 use super::{Poller, Shared};
 use crate::Host;
 use crate::devices::Devices;
+use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
 use crate::wait::{Clock, Patience};
 use crate::waiters::Interest;
@@ -70,9 +71,10 @@ fn without_driver(device: impl Device + 'static) -> Arc<Shared> {
     let mut devices = Devices::new();
     let link = stack.links().next().expect("a link");
     devices.add(link, &mut Some(Box::new(device))).expect("a descriptor");
-    let spin = Duration::from_secs(60);
-    let shared = Shared::new(stack, devices, WallClock::now(), spin, false);
-    Arc::new(shared.expect("a descriptor"))
+    let shared = Shared::new(stack, devices, WallClock::now(), Duration::ZERO, false);
+    let mut shared = shared.expect("a descriptor");
+    shared.spin = Spin::endless();
+    Arc::new(shared)
 }
 
 fn falls_asleep(shared: &Shared, until: Instant) {

@@ -32,12 +32,24 @@ pub(crate) struct Spin {
     limit: AtomicU64,
     /// No poll before; microseconds of the host's clock.
     rest_until: AtomicU64,
+    /// Between two looks: longer than that, and the core is lost.
+    preempted: Duration,
 }
 
 impl Spin {
     pub(crate) fn new(most: Duration) -> Self {
         let limit = AtomicU64::new(nanos(FIRST.min(most)));
-        Self { most, limit, rest_until: AtomicU64::new(0) }
+        Self { most, limit, rest_until: AtomicU64::new(0), preempted: PREEMPTED }
+    }
+
+    /// Every wait polls, until it is over.
+    #[cfg(test)]
+    pub(crate) fn endless() -> Self {
+        Self {
+            limit: AtomicU64::new(u64::MAX),
+            preempted: Duration::MAX,
+            ..Self::new(Duration::MAX)
+        }
     }
 
     /// How long a wait that begins now polls; zero: it sleeps at once.
@@ -63,7 +75,7 @@ impl Spin {
     /// A poll has looked at these two moments, and did nothing else between. Returns whether another
     /// thread had the core meanwhile: the poll is over then.
     pub(crate) fn lost_core(&self, before: Instant, now: Instant) -> bool {
-        let lost = now.saturating_since(before) > PREEMPTED;
+        let lost = now.saturating_since(before) > self.preempted;
         if lost {
             self.rest_until.store((now + REST).as_micros(), Ordering::Relaxed);
         }
