@@ -38,8 +38,7 @@ pub struct Env<'a> {
 /// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
 /// refused, if the connection holds more than its share or the data lies beyond a gap. Half of that
 /// eighth is for connections that hold nothing, and half of that for those whose application has
-/// read before. So connections that nobody reads leave room for the first data of the next, however
-/// many they are. There a super-frame counts up to the length of one on a wire
+/// read before. There a super-frame counts up to the length of one on a wire
 /// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). The budget is never exceeded.
 ///
 /// Datagrams in sockets count too, up to half of the budget
@@ -135,9 +134,9 @@ impl ReceiveBudget {
     /// Whether there is room for `len` bytes; `reads`: has read before, `holds`: has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
-            (_, true) => self.limit / (2 * RECEIVE_RESERVE),
+            (true, _) => (self.limit / DATAGRAM_RESERVE).saturating_sub(self.datagrams),
             (false, false) => self.limit / (4 * RECEIVE_RESERVE),
-            (true, false) => (self.limit / DATAGRAM_RESERVE).saturating_sub(self.datagrams),
+            (false, true) => self.limit / (2 * RECEIVE_RESERVE),
         };
         self.used.saturating_add(len) <= self.limit - kept
     }

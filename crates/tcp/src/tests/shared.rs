@@ -37,7 +37,7 @@ fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
     assert!(budget.is_ample(100) && !budget.is_ample(101));
     assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
     assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
-    assert!(budget.has_room(300, true, true) && !budget.has_room(301, true, true));
+    assert!(budget.has_room(450, true, true) && !budget.has_room(451, true, true));
     // All but what is left for datagrams.
     assert!(budget.has_room(450, true, false) && !budget.has_room(451, true, false));
     budget.charge_datagrams(0, 50);
