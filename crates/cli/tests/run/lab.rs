@@ -49,8 +49,9 @@ impl Lab {
 
     /// `pagewire run` with these options, and the program behind it.
     pub(crate) fn run(&self, options: &[&str], program: &[&str]) -> Command {
-        let mut command = self.command(PAGEWIRE);
-        command.arg("run").args(options).arg("--").args(program);
+        // Tests may have been started in the background, where a shell ignores interrupts.
+        let mut command = self.command("env");
+        command.args(["--default-signal", PAGEWIRE, "run"]).args(options).arg("--").args(program);
         command
     }
 
