@@ -150,6 +150,8 @@ impl Builder {
     ) -> Failure {
         let file = |extension: &str| -> PathBuf {
             let dir = self.artifacts.clone().unwrap_or_else(target_dir);
+            // Where that is not possible, the failure names no file.
+            let _ = std::fs::create_dir_all(&dir);
             let name = format!("pagewire-{}-seed-{}", self.test.file_stem(), first.seed);
             dir.join(name).with_extension(extension)
         };

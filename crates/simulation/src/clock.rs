@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use pagewire_mem::Instant;
 
@@ -72,10 +72,15 @@ impl Clock {
         self.skew.drift != 0
     }
 
-    /// Its wall clock, as the time since the epoch.
-    pub(crate) fn wall(&self, at: SimTime) -> Duration {
+    /// Its wall clock, where the simulation's shows `epoch` at the start. One that is behind may show
+    /// a time before it.
+    pub(crate) fn wall(&self, epoch: SystemTime, at: SimTime) -> SystemTime {
         let local = i128::from(self.local(at)) + i128::from(self.skew.offset);
-        Duration::from_nanos(u64::try_from(local.max(0)).unwrap_or(u64::MAX))
+        let distance = u64::try_from(local.unsigned_abs()).unwrap_or(u64::MAX);
+        let distance = Duration::from_nanos(distance);
+        let there =
+            if local < 0 { epoch.checked_sub(distance) } else { epoch.checked_add(distance) };
+        there.unwrap_or(epoch)
     }
 
     fn rate(&self) -> i128 {
@@ -152,7 +157,8 @@ mod tests {
         assert_eq!(clock.local(s(1)), 1_000_000_000);
         clock.set(s(1), Skew { offset: -500, drift: 100 });
         assert_eq!(clock.local(s(2)), 2_000_100_000);
-        assert_eq!(clock.wall(s(2)), Duration::from_nanos(2_000_099_500));
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert_eq!(clock.wall(epoch, s(2)), epoch + Duration::from_nanos(2_000_099_500));
         clock.set(s(2), Skew { offset: 0, drift: -100 });
         assert_eq!(clock.local(s(3)), 3_000_000_000);
         assert_eq!(clock.local(s(2)), 2_000_100_000, "it never jumps");

@@ -228,6 +228,19 @@ fn a_skewed_clock_runs_fast_and_is_off() {
 }
 
 #[test]
+fn a_clock_that_is_behind_goes_on_from_before_the_epoch() {
+    let mut sim = Sim::builder().build();
+    let skew = Skew { offset: -5_000_000_000, drift: 0 };
+    sim.client_with(HostOptions::new("behind").skew(skew), || async {
+        let before = time::now();
+        sleep(1000 * MS).await;
+        assert_eq!(time::now().duration_since(before)?, 1000 * MS);
+        Ok(())
+    });
+    sim.run().unwrap();
+}
+
+#[test]
 fn a_paused_process_finds_its_timers_due_when_it_resumes() {
     let mut sim = Sim::builder().build();
     let log = Log::default();
