@@ -58,10 +58,10 @@ fn git_clones_from_a_server() {
     git(&[&["-C", "a"], &name[..], &["commit", "-qm", "one"]].concat());
     let base = format!("--base-path={}", lab.dir.display());
     let listen = format!("--listen={V4}");
-    let mut daemon = lab.command("git");
-    daemon
-        .args(["daemon", "--export-all", "--verbose", &base, &listen])
-        .stderr(std::process::Stdio::piped());
+    // Not by way of `git`, which would leave it behind.
+    let programs = run(Command::new("git").arg("--exec-path"));
+    let mut daemon = lab.command(format!("{}/git-daemon", programs.trim()));
+    daemon.args(["--export-all", "--verbose", &base, &listen]).stderr(std::process::Stdio::piped());
     let mut daemon = daemon.spawn().expect("it starts");
     // It says that it is ready on standard error.
     let mut lines = std::io::BufReader::new(daemon.stderr.take().expect("piped"));

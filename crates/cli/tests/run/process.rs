@@ -95,7 +95,8 @@ if leader == 0:
     if job == 0:
         os.setpgid(0, 0)
         os.tcsetpgrp(0, os.getpid())
-        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        for number in signal.SIGTTOU, signal.SIGINT, signal.SIGQUIT:
+            signal.signal(number, signal.SIG_DFL)
         os.execv(sys.argv[1], sys.argv[1:])
     while True:
         _, status = os.waitpid(job, os.WUNTRACED)
