@@ -90,9 +90,9 @@ fn over_a_tap_each_byte_is_copied_by_the_tap_and_by_the_socket() {
         ];
         let [tx, rx, device_tx, device_rx] = reasons.map(|reason| ledger.get(reason));
         assert_eq!([tx, rx], [BYTES as u64; 2]);
-        // The tap packs small ones as it receives them.
+        // The tap packs small ones as it receives them: more of them where the guest is in want of time.
         let ours = ledger.ours();
-        assert!(ours < BYTES as u64 / 1000, "{ours} bytes were copied by us: {ledger:?}");
+        assert!(ours < BYTES as u64 / 100, "{ours} bytes were copied by us: {ledger:?}");
         // What either side sends again is copied again.
         for bytes in [device_rx + ours, device_tx] {
             assert!(bytes >= BYTES as u64, "{bytes}");

@@ -41,8 +41,8 @@ pub const RECEIVE_RESERVE: usize = 8;
 /// control, so they must not take memory that windows have promised.
 pub const DATAGRAM_PART: usize = 2;
 
-/// The part of a host's receive memory, as a divisor, that streams leave for datagrams: some queries
-/// get through however much is unread. 256 KiB of 16 MiB.
+/// The part of a host's receive memory, as a divisor, that first datagrams of sockets may take while
+/// there is any: some queries get through however much is unread. 256 KiB of 16 MiB.
 pub const DATAGRAM_RESERVE: usize = 64;
 
 /// Payload bytes that a segment may take of the reserve: a super-frame on a wire. One in memory is

@@ -43,8 +43,8 @@ pub struct Env<'a> {
 ///
 /// Datagrams in sockets count too, up to half of the budget
 /// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of
-/// it. A socket without a datagram gets one if a connection that holds nothing would get room, or
-/// from a part of the budget that streams leave ([`DATAGRAM_RESERVE`](crate::limits::DATAGRAM_RESERVE)).
+/// it. A socket without a datagram gets one if a connection that holds nothing would get room, or, of
+/// a small part of the budget ([`DATAGRAM_RESERVE`](crate::limits::DATAGRAM_RESERVE)), if there is any.
 ///
 /// Where received data lies in a device's memory, the budget is at most what the device has left
 /// ([`set_room`](Self::set_room)): pages are pinned whole, so they may be more than what is charged.
@@ -134,7 +134,7 @@ impl ReceiveBudget {
     /// Whether there is room for `len` bytes; `reads`: has read before, `holds`: has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
-            (true, _) => (self.limit / DATAGRAM_RESERVE).saturating_sub(self.datagrams),
+            (true, _) => 0,
             (false, false) => self.limit / (4 * RECEIVE_RESERVE),
             (false, true) => self.limit / (2 * RECEIVE_RESERVE),
         };
