@@ -98,7 +98,11 @@ fn over_a_tap_each_byte_is_copied_by_the_tap_and_by_the_socket() {
         // it never is in each frame.
         let (ours, small) = (ledger.ours(), ledger.get(CopyReason::SmallSegment));
         assert_eq!(ours, small, "{ledger:?}");
-        assert!(small < device.rx_frames * SMALL / 2, "{small} bytes of {} frames", device.rx_frames);
+        assert!(
+            small < device.rx_frames * SMALL / 2,
+            "{small} bytes of {} frames",
+            device.rx_frames
+        );
         // All that came by the tap was copied by it once. Only what a side sent again came again.
         assert_eq!(device_rx, device.rx_payload_bytes);
         let again = |bytes: u64| bytes.checked_sub(BYTES as u64).expect("all of it");
