@@ -1,15 +1,16 @@
 //! How much one guest of a gateway can disturb another. One guest uploads; its rate is measured
-//! beside a guest that pings the gateway 200,000 times a second, and beside one that sends as many
-//! hostile frames.
+//! beside a guest that does something ordinary with 200,000 frames a second, and beside one that
+//! sends as many hostile frames.
 //!
 //! ```sh
 //! cargo run --release --package pagewire-gateway --example hostile_neighbour            # all attacks
 //! cargo run --release --package pagewire-gateway --example hostile_neighbour -- 5 2 syns # 5 rounds of 2 s
 //! ```
 //!
-//! Begin at `Attack::frames`: what the neighbour sends. Both kinds of neighbour have the same pace,
-//! and cost the same to make, so that only the gateway's work differs. Phases alternate; medians of
-//! the rounds are compared. The exit status is 1 if a hostile neighbour leaves less than nine tenths.
+//! Begin at `Attack::hostile` and `Attack::ordinary`: what the neighbour sends. Both kinds of neighbour
+//! have the same pace, and frames cost them the same, so that only the gateway's work differs. Phases
+//! alternate; medians of the rounds are compared. The exit status is 1 if a hostile neighbour leaves
+//! less than nine tenths.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -70,11 +71,15 @@ const ATTACKS: [(&str, Attack); 5] = [
 ];
 
 impl Attack {
-    fn frames(self) -> Vec<Vec<u8>> {
-        (0..FRAMES).map(|i| self.frame(i)).collect()
+    /// Pings of the gateway; datagrams of one port where those of all are the attack.
+    fn ordinary(self, i: u32) -> Vec<u8> {
+        match self {
+            Self::Flows => frames::datagram(4000, FAR, 9, b"nobody listens"),
+            _ => ping(i),
+        }
     }
 
-    fn frame(self, i: u32) -> Vec<u8> {
+    fn hostile(self, i: u32) -> Vec<u8> {
         let port = 1024 + (scatter(i) % 60_000) as u16;
         match self {
             Self::Syns => frames::syn(frames::ME, port, anywhere(i), 80, scatter(!i)),
@@ -261,7 +266,6 @@ fn main() -> Result<ExitCode> {
         "{:10} {:>8} {:>9} {:>9} {:>9} {:>8}",
         "neighbour", "ordinary", "frames", "hostile", "frames", "left"
     );
-    let ordinary: Vec<_> = (0..FRAMES).map(ping).collect();
     let gateway = Gateway::builder().judge(rules(silent_port()?)).start();
     let received = upload(&gateway)?;
     let mut code = ExitCode::SUCCESS;
@@ -269,7 +273,8 @@ fn main() -> Result<ExitCode> {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
             continue;
         }
-        let hostile = attack.frames();
+        let ordinary: Vec<_> = (0..FRAMES).map(|i| attack.ordinary(i)).collect();
+        let hostile: Vec<_> = (0..FRAMES).map(|i| attack.hostile(i)).collect();
         let mut rates = [const { Vec::new() }; 4];
         // The first round warms up.
         for round in 0..=rounds {
@@ -283,11 +288,11 @@ fn main() -> Result<ExitCode> {
                 }
             }
         }
-        let [ordinary, pings, hostile, frames] = rates.each_mut().map(|values| median(values));
+        let [ordinary, got, hostile, frames] = rates.each_mut().map(|values| median(values));
         let left = if ordinary > 0.0 { hostile / ordinary } else { 0.0 };
         let enough = left >= ENOUGH;
         println!(
-            "{name:10} {ordinary:>8.2} {pings:>9.0} {hostile:>9.2} {frames:>9.0} {:>7.0}%{}",
+            "{name:10} {ordinary:>8.2} {got:>9.0} {hostile:>9.2} {frames:>9.0} {:>7.0}%{}",
             left * 100.0,
             if enough { "" } else { "  TOO LITTLE" }
         );

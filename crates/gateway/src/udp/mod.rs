@@ -219,6 +219,11 @@ impl Udp {
         {
             return Ok(at);
         }
+        // A flood from all ports costs no verdicts.
+        if known.is_none() && !self.has_place(now, context) {
+            context.counters.endpoints_refused += 1;
+            return Err(None);
+        }
         let judged = context.judge(now, Protocol::Udp, message.from, message.to);
         let to = judged.to.map_err(errors::denial)?;
         if to.is_ipv4() != message.from.is_ipv4() {
@@ -236,19 +241,20 @@ impl Udp {
         Ok(at)
     }
 
-    /// Opens an endpoint; what the guest is told if there are too many, or cannot be any.
+    /// Whether one more endpoint is allowed, perhaps in place of an old one.
+    fn has_place(&mut self, now: Instant, context: &Context) -> bool {
+        let is_full = self.endpoints.len() >= UDP_ENDPOINTS
+            || self.endpoints.len() + context.descriptors >= context.share.of_one();
+        !is_full || self.evict(now, context)
+    }
+
+    /// Opens an endpoint, for which there is a place; what the guest is told if there cannot be one.
     fn open(
         &mut self,
         now: Instant,
         context: &mut Context,
         guest: SocketAddr,
     ) -> Result<u32, Option<Unreachable>> {
-        let is_full = self.endpoints.len() >= UDP_ENDPOINTS
-            || self.endpoints.len() + context.descriptors >= context.share.of_one();
-        if is_full && !self.evict(now, context) {
-            context.counters.endpoints_refused += 1;
-            return Err(None);
-        }
         let mut open = || -> io::Result<u32> {
             let mut endpoint = Endpoint::new(now, guest)?;
             let place = self.endpoints.vacant_entry();
