@@ -23,11 +23,12 @@ use crate::clock::{Clock, show};
 use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
 use crate::machine::Machine;
+use crate::notes::Note;
 use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
-use crate::watch::Sleep;
+use crate::watch::{Sleep, alone};
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
@@ -185,7 +186,11 @@ impl Sim {
             if entry.key().0 > at.as_nanos() {
                 break;
             }
-            entry.remove()(&control);
+            let action = entry.remove();
+            if let Err(text) = panics::catch(|| action(&control)) {
+                let what = format!("a scheduled action panicked: {text}");
+                return Err(self.failure(FailureKind::Panic, None, what));
+            }
             self.obey()?;
         }
         self.arm_actions();
@@ -255,11 +260,16 @@ impl Sim {
             (tick_at(&state.clock, machine.built, now), state.incarnation)
         };
         let host = HostRef { id, incarnation };
+        self.last_panic = None;
         let before = Here::set(Some(Here { world: self.world.clone(), host }));
         self.watch.begin(id);
         let rest = machine.span.in_scope(|| runtime.run(local));
         let blocked = self.watch.end();
         Here::set(before);
+        if std::mem::take(&mut machine.fresh) {
+            // A program that sets a panic hook does so as it starts.
+            panics::install(alone);
+        }
         let failure = match rest {
             Err(Unrest::Spinning) => (
                 FailureKind::Spinning,
@@ -275,39 +285,46 @@ impl Sim {
             ),
             Ok(()) => {
                 // Those who print a panic wait for a lock, and read files of the program's lines.
-                let notes = panics::take();
+                let notes = self.world.panics().take();
                 match blocked.filter(|_| notes.is_empty()) {
                     Some(blocked) if blocked.sleep == Sleep::RealSocket => {
                         (FailureKind::RealSocket, blocked.to_string())
                     }
                     Some(blocked) => (FailureKind::Blocked, blocked.to_string()),
-                    None => return self.check_panics(id, &notes),
+                    None => return self.check_panics(&notes),
                 }
             }
         };
         Err(self.failure(failure.0, Some(id), failure.1))
     }
 
-    /// Fails if a task has panicked, unless panics are ignored.
-    fn check_panics(&mut self, id: HostId, notes: &[panics::Note]) -> Done {
+    /// Fails if code of a host has panicked since this was last asked, unless panics are ignored.
+    pub(crate) fn hear_panics(&mut self) -> Done {
+        let notes = self.world.panics().take();
+        self.check_panics(&notes)
+    }
+
+    /// Fails if there are panics, unless these are ignored.
+    fn check_panics(&mut self, notes: &[Note]) -> Done {
         let Some(first) = notes.first() else { return Ok(()) };
+        let host = |note: &Note| note.host.map(HostId);
         {
             let mut world = self.world.lock();
             let now = world.now;
             for note in notes {
-                world.record.note(now, Kind::Panic, Some(id), &note.text);
+                world.record.note(now, Kind::Panic, host(note), &note.text);
             }
         }
         if first.is_real_socket() {
             let what = format!(
                 "tokio::net was used in the simulation: use pagewire_simulation::net ({first})"
             );
-            return Err(self.failure(FailureKind::RealSocket, Some(id), what));
+            return Err(self.failure(FailureKind::RealSocket, host(first), what));
         }
         self.last_panic = Some(first.to_string());
         if self.config.panics == crate::Panics::Fail {
             let what = self.panic_text();
-            return Err(self.failure(FailureKind::Panic, Some(id), what));
+            return Err(self.failure(FailureKind::Panic, host(first), what));
         }
         Ok(())
     }
@@ -405,6 +422,8 @@ impl Sim {
                 }
             }
         }
+        // Of destructors.
+        self.hear_panics()?;
         match self.broken.take() {
             Some(failure) => Err(failure),
             None => Ok(()),

@@ -36,6 +36,7 @@ mod link;
 mod machine;
 mod names;
 pub mod net;
+mod notes;
 mod packet;
 mod panics;
 mod path;

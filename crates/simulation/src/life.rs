@@ -76,6 +76,7 @@ impl Sim {
             client,
             done: false,
             runtime: None,
+            fresh: false,
             built: 0,
             clean,
             span,
@@ -123,7 +124,7 @@ impl Sim {
                 runtime.start(Here { world: shared.clone(), host }, program);
                 self.watch.start(id, &state.name, &runtime);
                 machine.runtime = Some(runtime);
-                machine.done = false;
+                (machine.done, machine.fresh) = (false, true);
                 state.running = true;
                 let run = state.run;
                 world.agenda.set(run, Some(now.as_nanos()));
@@ -155,7 +156,9 @@ impl Sim {
         };
         let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
         let before = Here::set(Some(here));
+        self.watch.begin(id);
         machine.span.in_scope(|| runtime.shutdown());
+        self.watch.end();
         Here::set(before);
         let mut wakes = Vec::new();
         if let Some(state) = shared.lock().hosts.get_mut(id.index()) {
@@ -202,6 +205,7 @@ impl Sim {
         if tasks > 0 {
             self.note_leak(id, tasks);
         }
+        let panicked = self.last_panic.take();
         self.stop(id);
         match end {
             End::Returned(Err(error)) if client => {
@@ -210,8 +214,9 @@ impl Sim {
             End::Returned(Err(error)) if !may_fail => {
                 Err(self.failure(FailureKind::Host, Some(id), error.to_string()))
             }
-            End::Returned(_) => Ok(()),
+            End::Returned(_) => self.hear_panics(),
             End::Panicked => {
+                self.last_panic = panicked;
                 let what = self.panic_text();
                 Err(self.failure(FailureKind::Panic, Some(id), what))
             }

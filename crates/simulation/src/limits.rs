@@ -62,3 +62,7 @@ pub const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Real time that a task may let its thread sleep: a pipe or a disk may be slow.
 pub const MAX_BLOCKED: Duration = Duration::from_millis(200);
+
+/// Real time that one thread waits for the turns of others, before it looks after the panic hook: a
+/// turn that lasts longer does not end soon.
+pub const MAX_WAIT_ALONE: Duration = Duration::from_millis(50);

@@ -4,6 +4,7 @@ use pagewire_sim::seed_from_env;
 
 use crate::Result;
 use crate::builder::Builder;
+use crate::panics;
 use crate::report::{Failure, FailureKind, Report};
 use crate::sim::Sim;
 
@@ -47,14 +48,20 @@ fn run_here(
     scenario: impl FnOnce(&mut Sim) -> Result,
 ) -> std::result::Result<Report, Failure> {
     let mut sim = builder.build();
-    let result = match scenario(&mut sim) {
-        Ok(()) => sim.run(),
-        Err(error) => Err(match error.downcast::<Failure>() {
+    let result = match panics::catch(|| scenario(&mut sim)) {
+        Ok(Ok(())) => sim.run(),
+        Ok(Err(error)) => Err(match error.downcast::<Failure>() {
             // Of a run inside of the scenario.
             Ok(failure) => *failure,
             Err(error) => sim.failure(FailureKind::Scenario, None, error.to_string()),
         }),
+        Err(text) => {
+            let what = format!("the scenario panicked: {text}");
+            Err(sim.failure(FailureKind::Panic, None, what))
+        }
     };
+    let ended = sim.wind_up();
+    let result = result.and_then(|report| ended.map(|()| report));
     if let Err(failure) = &result {
         let text = failure.to_string();
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();

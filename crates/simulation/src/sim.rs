@@ -1,5 +1,6 @@
 //! A simulation: hosts, clients, and the run.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::panics;
 use crate::random::{SimRng, split};
 use crate::report::{Failure, FailureDetails, FailureKind, Report};
 use crate::timeline::Timeline;
-use crate::watch::Watch;
+use crate::watch::{Watch, alone};
 use crate::world::{SharedWorld, World};
 use crate::{HostId, Result, SimTime};
 
@@ -76,6 +77,8 @@ pub struct Sim {
     pub(crate) last_watch: u64,
     pub(crate) last_panic: Option<String>,
     pub(crate) watch: std::sync::Arc<Watch>,
+    /// A failure was made of this run.
+    failed: Cell<bool>,
     random: SimRng,
 }
 
@@ -106,7 +109,7 @@ impl Sim {
     }
 
     pub(crate) fn new(config: Builder, seed: u64) -> Self {
-        panics::install();
+        panics::install(alone);
         let mut fabric = Fabric::new(seed, config.link);
         fabric.unreachable = config.unreachable;
         fabric.random_order = config.random_order;
@@ -130,6 +133,7 @@ impl Sim {
             last_watch: u64::MAX,
             last_panic: None,
             watch: Watch::new(),
+            failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             config,
         };
@@ -221,7 +225,15 @@ impl Sim {
         &mut self,
         mut done: impl FnMut(&Self) -> bool,
     ) -> std::result::Result<Report, Failure> {
-        while !done(self) {
+        loop {
+            match panics::catch(|| done(self)) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(text) => {
+                    let what = format!("the condition of run_until panicked: {text}");
+                    return Err(self.failure(FailureKind::Scenario, None, what));
+                }
+            }
             let end = self.config.end();
             if !self.advance(end)? {
                 return Err(self.stuck());
@@ -309,9 +321,13 @@ impl Sim {
         let (at, control) = (self.now(), self.control());
         let mut invariants = std::mem::take(&mut self.invariants);
         let view = View { at, control: &control };
-        let broken = invariants
-            .iter_mut()
-            .find_map(|(name, check)| Some(format!("{name}: {}", check(&view).err()?)));
+        let broken = invariants.iter_mut().find_map(|(name, check)| {
+            let wrong = match panics::catch(|| check(&view)) {
+                Ok(checked) => checked.err()?.to_string(),
+                Err(text) => format!("it panicked: {text}"),
+            };
+            Some(format!("{name}: {wrong}"))
+        });
         self.invariants = invariants;
         match broken {
             Some(what) => Err(self.failure(FailureKind::Invariant, None, what)),
@@ -342,6 +358,7 @@ impl Sim {
         host: Option<HostId>,
         what: impl Into<String>,
     ) -> Failure {
+        self.failed.set(true);
         let world = self.world.lock();
         let name = |host: HostId| Some(world.hosts.get(host.index())?.name.clone());
         Failure(Box::new(FailureDetails {
@@ -370,14 +387,29 @@ fn listen(config: &Builder, world: &mut World) -> std::io::Result<()> {
     Ok(())
 }
 
-impl Drop for Sim {
-    fn drop(&mut self) {
-        // What sockets do when they are dropped reaches nobody.
+impl Sim {
+    /// Ends all programs, once: their destructors may panic too. What sockets do when they are
+    /// dropped reaches nobody.
+    pub(crate) fn wind_up(&mut self) -> std::result::Result<(), Failure> {
         for id in 0..self.machines.len() as u32 {
             self.crash(HostId(id));
         }
+        self.hear_panics()
+    }
+}
+
+impl Drop for Sim {
+    /// # Panics
+    /// If a destructor of a program panics, and nothing else has failed: nobody would hear of it.
+    fn drop(&mut self) {
+        let failed = self.failed.get();
+        let ended = self.wind_up();
         self.world.lock().record.end(&[]);
         show(None);
+        match ended {
+            Err(failure) if !failed && !std::thread::panicking() => panic!("{failure}"),
+            _ => {}
+        }
     }
 }
 

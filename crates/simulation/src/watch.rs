@@ -1,12 +1,13 @@
 //! A thread with a real clock that watches the simulations of this process. It never steers a run
 //! that is well: it ends one that would not end, and finds tasks that block their thread.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::HostId;
-use crate::limits::{MAX_BLOCKED, MAX_TURN, WATCH_INTERVAL};
+use crate::limits::{MAX_BLOCKED, MAX_TURN, MAX_WAIT_ALONE, WATCH_INTERVAL};
 use crate::runtime::{HostRuntime, Stopper};
 
 /// One simulation, as the thread sees it.
@@ -120,7 +121,30 @@ fn is_socket(descriptor: Option<&str>) -> bool {
     link.to_string_lossy().starts_with("socket:")
 }
 
+/// Simulations that the thread has not seen yet.
 static WATCHED: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
+
+/// All simulations.
+static LIVE: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
+
+/// Nobody may begin a turn.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Does something while no task of a simulation runs on another thread. A turn that lasts for very
+/// long is not waited for.
+pub(crate) fn alone(work: &mut dyn FnMut()) {
+    let this = rustix::thread::gettid().as_raw_nonzero().get();
+    ALONE.store(true, SeqCst);
+    let live: Vec<Arc<Watch>> = lock(&LIVE).iter().filter_map(Weak::upgrade).collect();
+    let since = std::time::Instant::now();
+    for watch in live.iter().filter(|watch| watch.thread != this) {
+        while !watch.turn.load(SeqCst).is_multiple_of(2) && since.elapsed() < MAX_WAIT_ALONE {
+            std::thread::yield_now();
+        }
+    }
+    work();
+    ALONE.store(false, SeqCst);
+}
 
 impl Watch {
     /// Watches a simulation on this thread, as long as it lives.
@@ -134,6 +158,10 @@ impl Watch {
             hosts: Mutex::new(Vec::new()),
         });
         lock(&WATCHED).push(Arc::downgrade(&watch));
+        let mut live = lock(&LIVE);
+        live.retain(|watch| watch.strong_count() > 0);
+        live.push(Arc::downgrade(&watch));
+        drop(live);
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             // Without the thread, a run that does not end does not end.
@@ -155,7 +183,15 @@ impl Watch {
     /// Tasks begin to run.
     pub(crate) fn begin(&self, host: HostId) {
         self.host.store(host.index(), Relaxed);
-        self.turn.fetch_add(1, Relaxed);
+        self.turn.fetch_add(1, SeqCst);
+        while ALONE.load(SeqCst) {
+            // Not begun: somebody waits for that.
+            self.turn.fetch_add(1, SeqCst);
+            while ALONE.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            self.turn.fetch_add(1, SeqCst);
+        }
     }
 
     /// Tasks are at rest. `Some`: the thread slept for long meanwhile.
