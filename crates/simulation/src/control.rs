@@ -47,7 +47,7 @@ impl Control {
         self.paths(&from, &to, false, PathChange::Cut);
     }
 
-    /// Ends a [`partition`](Self::partition).
+    /// Ends a [`partition`](Self::partition). A [`hold`](Self::hold) stays.
     #[track_caller]
     pub fn repair(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Repair);
@@ -59,13 +59,14 @@ impl Control {
         self.paths(&from, &to, false, PathChange::Repair);
     }
 
-    /// Packets between these groups wait, those on the way too.
+    /// Packets between these groups wait, those on the way too. In a partition they are lost, and
+    /// those that wait already are lost if they are released during one.
     #[track_caller]
     pub fn hold(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Hold);
     }
 
-    /// Ends a [`hold`](Self::hold): packets that wait arrive now, in their order.
+    /// Ends a [`hold`](Self::hold): packets that wait arrive now, in their order. A partition stays.
     #[track_caller]
     pub fn release(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Release);
@@ -102,15 +103,18 @@ impl Control {
         self.command(&hosts, Command::Crash);
     }
 
-    /// Kills the process: its kernel closes its sockets, as it does at the end of every process.
+    /// Kills the process: its kernel closes its sockets, as it does at the end of every process. Ends a
+    /// [`pause`](Self::pause), as every stop and start of a host does.
     #[track_caller]
     pub fn kill(&self, hosts: impl Hosts) {
         self.command(&hosts, Command::Kill);
     }
 
     /// Starts the program again, after a [`crash`](Self::crash) on a machine without memory, after a
-    /// [`kill`](Self::kill) on the same. One that runs is killed first. A client made of one future
-    /// cannot start again.
+    /// [`kill`](Self::kill) on the same. One that runs is killed first.
+    ///
+    /// A client made of one future ([`Sim::client`](crate::Sim::client)) cannot start again: the run
+    /// fails. [`Sim::client_with`](crate::Sim::client_with) makes one that can.
     #[track_caller]
     pub fn bounce(&self, hosts: impl Hosts) {
         self.command(&hosts, Command::Bounce);

@@ -46,6 +46,7 @@ impl Sim {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
         }
+        self.moved = true;
         self.obey()?;
         let first = loop {
             let first = self.world.lock().next();
@@ -408,7 +409,10 @@ impl Sim {
             Command::Pause(hosts, what) => {
                 hosts.into_iter().for_each(|host| self.pause(host, what))
             }
-            Command::Resume(hosts) => hosts.into_iter().for_each(|host| self.resume(host)),
+            Command::Resume(hosts) => {
+                let mut world = self.world.lock();
+                hosts.into_iter().for_each(|host| world.resume(host));
+            }
             Command::Skew(hosts, skew) => {
                 let mut world = self.world.lock();
                 let world = &mut *world;
@@ -440,20 +444,6 @@ impl Sim {
         world.agenda.set(state.run, None);
         if what == Pause::Machine {
             world.agenda.set(state.timer, None);
-        }
-    }
-
-    fn resume(&mut self, id: HostId) {
-        let mut world = self.world.lock();
-        let now = world.now.as_nanos();
-        world.take_backlog(id);
-        let world = &mut *world;
-        let Some(state) = world.hosts.get_mut(id.index()) else { return };
-        if state.stack.is_some() {
-            world.agenda.set(state.timer, Some(now));
-        }
-        if state.running {
-            world.agenda.set(state.run, Some(now));
         }
     }
 }
@@ -490,6 +480,19 @@ impl World {
             PathChange::Release => path.release(),
             PathChange::Link(_) => {}
         });
+    }
+
+    /// Ends a pause: what became due meanwhile is due now.
+    pub(crate) fn resume(&mut self, id: HostId) {
+        let now = self.now.as_nanos();
+        self.take_backlog(id);
+        let Some(state) = self.hosts.get(id.index()) else { return };
+        if state.stack.is_some() {
+            self.agenda.set(state.timer, Some(now));
+        }
+        if state.running {
+            self.agenda.set(state.run, Some(now));
+        }
     }
 
     /// Sets a host's uplink or downlink.

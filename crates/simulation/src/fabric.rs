@@ -253,10 +253,10 @@ impl Fabric {
         self.schedule(agenda, number);
     }
 
-    /// The pairs of hosts whose path is cut or held.
-    pub(crate) fn cuts(&self) -> impl Iterator<Item = (HostId, HostId)> {
-        self.paths.iter().filter(|path| path.is_cut()).filter_map(|path| match path.stage {
-            Stage::Between(from, to) => Some((from, to)),
+    /// The pairs of hosts whose path is cut or held, and which of these.
+    pub(crate) fn obstacles(&self) -> impl Iterator<Item = (HostId, HostId, &'static str)> {
+        self.paths.iter().filter_map(|path| match path.stage {
+            Stage::Between(from, to) => Some((from, to, path.obstacle()?)),
             Stage::Uplink(_) | Stage::Downlink(_) => None,
         })
     }

@@ -32,13 +32,15 @@ impl Sim {
         assert!(world.hosts.len() < MAX_HOSTS, "more than {MAX_HOSTS} hosts");
         assert!(world.names.resolve(&name).is_none(), "two hosts are called `{name}`");
         let addresses = match options.addresses.as_slice() {
-            [] => self.config.ip.addresses(id.0),
+            [] => world.names.free(self.config.ip, id.0),
             given => given.to_vec(),
         };
-        assert!(
-            world.names.assign(id.0, &addresses),
-            "another host has one of the addresses of `{name}`: {addresses:?}"
-        );
+        if let Err(taken) = world.names.assign(id.0, &addresses) {
+            let other = world.names.host_of(taken).and_then(|n| world.hosts.get(n as usize));
+            let other = other.map_or(String::new(), |other| other.name.clone());
+            drop(world);
+            panic!("`{name}` cannot have the address {taken}: `{other}` has it");
+        }
         world.names.set(&name, addresses.clone());
         let order = world.fabric.order_of(id);
         let mut clock = Clock::default();
@@ -98,7 +100,7 @@ impl Sim {
             }
             Software::Once(program) => match program.take() {
                 Some(program) => program,
-                None => return,
+                None => return self.cannot_start_again(id),
             },
         };
         let mut world = shared.lock();
@@ -139,6 +141,14 @@ impl Sim {
         }
     }
 
+    /// The client was made of one future, which is gone.
+    fn cannot_start_again(&mut self, id: HostId) {
+        let what = "it cannot start again, because `Sim::client` made it of one future, which has \
+                    run: add it with `Sim::client_with`, whose closure makes a future for each start";
+        let failure = self.failure(FailureKind::Misuse, Some(id), what);
+        self.broken.get_or_insert(failure);
+    }
+
     /// Ends a host's process as a kernel does: its tasks are dropped, its sockets close.
     pub(crate) fn stop(&mut self, id: HostId) {
         let shared = self.world.clone();
@@ -152,7 +162,12 @@ impl Sim {
             state.running = false;
             state.touch(&mut world.touched);
             world.agenda.set(state.run, None);
-            state.incarnation
+            let incarnation = state.incarnation;
+            if state.paused.is_some() {
+                // The next process is not paused.
+                world.resume(id);
+            }
+            incarnation
         };
         let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
         let before = Here::set(Some(here));

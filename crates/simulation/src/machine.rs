@@ -19,6 +19,11 @@ pub(crate) enum Software {
 }
 
 impl Software {
+    /// Whether it can start once more.
+    pub(crate) fn can_start(&self) -> bool {
+        !matches!(self, Self::Once(None))
+    }
+
     pub(crate) fn again<F, Fut>(software: F) -> Self
     where
         F: Fn() -> Fut + 'static,

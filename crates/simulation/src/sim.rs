@@ -77,6 +77,8 @@ pub struct Sim {
     pub(crate) last_watch: u64,
     pub(crate) last_panic: Option<String>,
     pub(crate) watch: std::sync::Arc<Watch>,
+    /// Something has run.
+    pub(crate) moved: bool,
     /// A failure was made of this run.
     failed: Cell<bool>,
     random: SimRng,
@@ -133,6 +135,7 @@ impl Sim {
             last_watch: u64::MAX,
             last_panic: None,
             watch: Watch::new(),
+            moved: false,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             config,
@@ -195,9 +198,16 @@ impl Sim {
     /// Runs until every client is done.
     ///
     /// # Errors
-    /// A client or a host failed, a task panicked, an invariant does not hold, or clients are not
-    /// done by the [limit](Builder::limit).
+    /// A client or a host failed, a task panicked, an invariant does not hold, clients are not done by
+    /// the [limit](Builder::limit), or there are hosts without a client, and nothing has run yet: then
+    /// there is nothing to wait for.
     pub fn run(&mut self) -> std::result::Result<Report, Failure> {
+        let clients = self.machines.iter().any(|machine| machine.client);
+        if !clients && !self.machines.is_empty() && !self.moved {
+            let what = "no client was added, so there is nothing that the run could wait for: add \
+                        the program that tests with `Sim::client`, or use `Sim::run_for`";
+            return Err(self.failure(FailureKind::Misuse, None, what));
+        }
         while !self.are_clients_done() {
             let end = self.config.end();
             if !self.advance(end)? {

@@ -38,7 +38,15 @@ impl Sim {
     fn who_waits(&self, world: &World) -> Vec<String> {
         let mut lines = Vec::new();
         for (machine, state) in self.machines.iter().zip(&world.hosts) {
-            let Some(runtime) = &machine.runtime else { continue };
+            let Some(runtime) = &machine.runtime else {
+                if machine.client && !machine.done {
+                    lines.push(format!(
+                        "`{}` was killed, or lost its power, and was not started again",
+                        state.name
+                    ));
+                }
+                continue;
+            };
             let waiters = state.waiters.sorted();
             // Several waiters may be of one task.
             let others = runtime.tasks().saturating_sub(waiters.len());
@@ -56,9 +64,9 @@ impl Sim {
                 lines.push(format!("`{}` is paused ({what:?})", state.name));
             }
         }
-        for (from, to) in world.fabric.cuts() {
+        for (from, to, what) in world.fabric.obstacles() {
             let name = |id: HostId| world.hosts.get(id.index()).map_or("", |h| h.name.as_str());
-            lines.push(format!("the path from `{}` to `{}` is cut or held", name(from), name(to)));
+            lines.push(format!("the path from `{}` to `{}` is {what}", name(from), name(to)));
         }
         lines
     }

@@ -121,7 +121,7 @@ fn no_progress_says_who_waits_for_what_since_when_and_where() {
             "`client` waits to read since 0.007000 s",
             "connected to `server` port 80",
             "`server`: 1 task waits for no socket: a timer, a channel or a lock",
-            "the path from `client` to `server` is cut or held",
+            "the path from `client` to `server` is cut",
         ],
     );
 }
