@@ -58,6 +58,8 @@ pub struct Builder {
     pub(crate) artifacts: Option<PathBuf>,
     pub(crate) capture: Option<PathBuf>,
     pub(crate) timeline: Option<PathBuf>,
+    /// A capture or a timeline that cannot be written is a warning.
+    pub(crate) lenient: bool,
     pub(crate) test: TestName,
 }
 
@@ -88,6 +90,7 @@ impl Builder {
             artifacts: None,
             capture: None,
             timeline: None,
+            lenient: false,
             test: TestName::current(),
         }
     }
@@ -183,19 +186,22 @@ impl Builder {
         self
     }
 
-    /// Where captures and timelines of failures go; cargo's target directory by default.
+    /// Where captures and timelines of failures go; cargo's target directory by default. Their names
+    /// have the package, the test's program, the test and the seed.
     pub fn artifacts(mut self, dir: impl Into<PathBuf>) -> Self {
         self.artifacts = Some(dir.into());
         self
     }
 
     /// Writes every packet to a pcapng file, which Wireshark opens: an interface for each host.
+    /// [`check`](Self::check) writes one for the seed that fails, with the seed in the file's name.
     pub fn capture(mut self, file: impl Into<PathBuf>) -> Self {
         self.capture = Some(file.into());
         self
     }
 
-    /// Writes a line for everything that happens to a text file.
+    /// Writes a line for everything that happens to a text file. [`check`](Self::check) writes one for
+    /// the seed that fails, with the seed in the file's name.
     pub fn timeline(mut self, file: impl Into<PathBuf>) -> Self {
         self.timeline = Some(file.into());
         self

@@ -123,6 +123,9 @@ pub(crate) trait Sink {
 
     /// The run is over; these lines say how.
     fn end(&mut self, lines: &[String]);
+
+    /// Writes out everything so far. `Err`: what could not be written, now or before.
+    fn flush(&mut self) -> Result<(), String>;
 }
 
 /// The digest, the counts, and the listeners.
@@ -222,9 +225,16 @@ impl Recorder {
         self.sinks.iter_mut().for_each(|sink| sink.host(host, name, addresses));
     }
 
-    /// The run is over: listeners finish their files.
-    pub(crate) fn end(&mut self, lines: &[String]) {
-        self.sinks.drain(..).for_each(|mut sink| sink.end(lines));
+    /// The run is over: listeners finish their files. What they could not write.
+    pub(crate) fn end(&mut self, lines: &[String]) -> Vec<String> {
+        let mut sinks = std::mem::take(&mut self.sinks);
+        sinks.iter_mut().for_each(|sink| sink.end(lines));
+        sinks.iter_mut().filter_map(|sink| sink.flush().err()).collect()
+    }
+
+    /// Brings the listeners' files up to date. What they could not write.
+    pub(crate) fn flush(&mut self) -> Vec<String> {
+        self.sinks.iter_mut().filter_map(|sink| sink.flush().err()).collect()
     }
 
     /// When something last happened.

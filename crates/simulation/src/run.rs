@@ -61,11 +61,18 @@ fn run_here(
         }
     };
     let ended = sim.wind_up();
-    let result = result.and_then(|report| ended.map(|()| report));
-    if let Err(failure) = &result {
-        let text = failure.to_string();
-        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        sim.world.lock().record.end(&lines);
+    let mut result = result.and_then(|report| ended.map(|()| report));
+    let text = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let cut_off = sim.world.lock().record.end(&lines);
+    let said = match &mut result {
+        Ok(report) => &mut report.warnings,
+        Err(failure) => &mut failure.0.details,
+    };
+    for line in cut_off {
+        if !said.contains(&line) {
+            said.push(line);
+        }
     }
     result
 }

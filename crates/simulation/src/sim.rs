@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::agenda::{Agenda, Order, SourceId};
@@ -16,6 +17,7 @@ use crate::hosts::{HostOptions, Hosts, Known};
 use crate::machine::{Machine, Software};
 use crate::panics;
 use crate::random::{SimRng, split};
+use crate::record::Sink;
 use crate::report::{Failure, FailureDetails, FailureKind, Report};
 use crate::timeline::Timeline;
 use crate::watch::{Watch, alone};
@@ -77,6 +79,10 @@ pub struct Sim {
     pub(crate) last_watch: u64,
     pub(crate) last_panic: Option<String>,
     pub(crate) watch: std::sync::Arc<Watch>,
+    /// The capture and the timeline that are written.
+    files: [Option<PathBuf>; 2],
+    /// Those that cannot be.
+    unwritten: Vec<String>,
     /// Something has run.
     pub(crate) moved: bool,
     /// A failure was made of this run.
@@ -118,7 +124,7 @@ impl Sim {
         let mut world = World::new(config.epoch, fabric);
         world.record.payload = config.digest_payload;
         let actions = world.agenda.add(Order::Actions);
-        let broken = listen(&config, &mut world).err();
+        let (files, unwritten) = listen(&config, &mut world);
         let mut sim = Self {
             world: SharedWorld::new(world),
             seed,
@@ -135,14 +141,17 @@ impl Sim {
             last_watch: u64::MAX,
             last_panic: None,
             watch: Watch::new(),
+            files,
+            unwritten,
             moved: false,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             config,
         };
-        if let Some(error) = broken {
-            let what = format!("the capture or the timeline cannot be written: {error}");
-            sim.broken = Some(sim.failure(FailureKind::Scenario, None, what));
+        if !sim.config.lenient
+            && let [what, ..] = &*sim.unwritten
+        {
+            sim.broken = Some(sim.failure(FailureKind::Scenario, None, what.clone()));
         }
         sim
     }
@@ -350,14 +359,19 @@ impl Sim {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
         }
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        let mut warnings = self.warnings.clone();
+        warnings.extend(self.unwritten.iter().cloned().chain(world.record.flush()));
+        let [capture, timeline] = self.files.clone();
         Ok(Report {
             seed: self.seed,
             elapsed: world.now.elapsed(),
             digest: world.record.digest(),
             events: world.record.events(),
             counts: world.record.counts,
-            warnings: self.warnings.clone(),
+            warnings,
+            capture,
+            timeline,
         })
     }
 
@@ -369,7 +383,9 @@ impl Sim {
         what: impl Into<String>,
     ) -> Failure {
         self.failed.set(true);
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        let unwritten = world.record.flush();
+        let [capture, timeline] = self.files.clone();
         let name = |host: HostId| Some(world.hosts.get(host.index())?.name.clone());
         Failure(Box::new(FailureDetails {
             seed: self.seed,
@@ -377,24 +393,40 @@ impl Sim {
             host: host.and_then(name),
             at: world.now,
             what: what.into(),
-            details: Vec::new(),
+            details: self.unwritten.iter().cloned().chain(unwritten).collect(),
             digest: world.record.digest(),
             command: self.config.test.command(),
-            capture: None,
-            timeline: None,
+            capture,
+            timeline,
         }))
     }
 }
 
-/// Adds the listeners that the settings ask for.
-fn listen(config: &Builder, world: &mut World) -> std::io::Result<()> {
-    if let Some(path) = &config.capture {
-        world.record.sinks.push(Box::new(Capture::create(path, config.epoch)?));
-    }
-    if let Some(path) = &config.timeline {
-        world.record.sinks.push(Box::new(Timeline::create(path)?));
-    }
-    Ok(())
+/// Adds the listeners that the settings ask for: the files of the capture and the timeline, and what
+/// cannot be written.
+fn listen(config: &Builder, world: &mut World) -> ([Option<PathBuf>; 2], Vec<String>) {
+    let mut unwritten = Vec::new();
+    let mut listen =
+        |what, path: &Option<PathBuf>, sink: std::io::Result<Box<dyn Sink + Send>>| match sink {
+            Ok(sink) => {
+                world.record.sinks.push(sink);
+                path.clone()
+            }
+            Err(error) => {
+                let path = path.as_deref().unwrap_or(Path::new(""));
+                unwritten.push(format!("the {what} {} cannot be written: {error}", path.display()));
+                None
+            }
+        };
+    let capture = config.capture.as_ref().and_then(|path| {
+        let sink = Capture::create(path, config.epoch).map(|sink| Box::new(sink) as _);
+        listen("capture", &config.capture, sink)
+    });
+    let timeline = config.timeline.as_ref().and_then(|path| {
+        let sink = Timeline::create(path).map(|sink| Box::new(sink) as _);
+        listen("timeline", &config.timeline, sink)
+    });
+    ([capture, timeline], unwritten)
 }
 
 impl Sim {

@@ -30,7 +30,7 @@ impl Sim {
         let details = self.who_waits(&world);
         drop(world);
         let mut failure = self.failure(kind, None, what);
-        failure.0.details = details;
+        failure.0.details.splice(0..0, details);
         failure
     }
 
