@@ -7,7 +7,7 @@ use pagewire_stack::TcpConfig;
 
 use crate::SimTime;
 use crate::fabric::Unreachable;
-use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
+use crate::limits::{DEFAULT_LIMIT, PATIENCE, POOL_BYTES};
 use crate::link::Link;
 use crate::names::IpVersion;
 use crate::report::TestName;
@@ -60,6 +60,7 @@ pub struct Builder {
     pub(crate) timeline: Option<PathBuf>,
     /// A capture or a timeline that cannot be written is a warning.
     pub(crate) lenient: bool,
+    pub(crate) patience: Duration,
     pub(crate) test: TestName,
 }
 
@@ -91,6 +92,7 @@ impl Builder {
             capture: None,
             timeline: None,
             lenient: false,
+            patience: PATIENCE,
             test: TestName::current(),
         }
     }
@@ -161,6 +163,15 @@ impl Builder {
     /// random bytes (the handshake of TLS) have the same digest as long as lengths and times agree.
     pub fn digest_payload(mut self, on: bool) -> Self {
         self.digest_payload = on;
+        self
+    }
+
+    /// Real time for which a task, or work of `spawn_blocking`, may let its thread sleep; 60 seconds by
+    /// default. A thread that waits for a lock, a channel or a real socket for ever can be ended by
+    /// nobody, so the process is aborted then, with a message that names the host, what it waits for
+    /// and the seed. `Duration::MAX` waits for ever.
+    pub fn patience(mut self, real: Duration) -> Self {
+        self.patience = real;
         self
     }
 

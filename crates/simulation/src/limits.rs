@@ -57,6 +57,10 @@ pub const WATCHED_HOSTS: usize = 64;
 /// one that makes no progress: longer than TCP's longest retransmission timeout.
 pub const IDLE: Duration = Duration::from_secs(130);
 
+/// Real time without an end for which a thread may sleep by default, while the simulation waits for it:
+/// nothing but the end of the process ends such a wait, and it is far longer than a disk takes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Real time between two looks at a simulation by the thread that watches it.
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 

@@ -138,9 +138,9 @@ impl Stopper {
         }
     }
 
-    /// Whether the run waits for the end of blocking work.
-    pub(crate) fn is_at_gate(&self) -> bool {
-        self.0.upgrade().is_some_and(|parking| parking.gate.is_open())
+    /// `Some`: the run waits for the end of blocking work, and this thread does it.
+    pub(crate) fn at_gate(&self) -> Option<Option<i32>> {
+        self.0.upgrade()?.gate.at_work()
     }
 }
 

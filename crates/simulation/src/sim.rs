@@ -140,7 +140,7 @@ impl Sim {
             turns_now: 0,
             last_watch: u64::MAX,
             last_panic: None,
-            watch: Watch::new(),
+            watch: Watch::new(config.patience, seed, config.test.clone()),
             files,
             unwritten,
             moved: false,

@@ -208,6 +208,51 @@ fn work_of_spawn_blocking_may_take_long() {
     run.unwrap();
 }
 
+/// Nobody can end such a wait, and a test that hangs for ever is worse than a process that ends.
+#[test]
+fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
+    const CHILD: &str = "PAGEWIRE_TEST_WAITS";
+    let test = "a_wait_that_never_ends_aborts_the_process_and_says_why";
+    if let Ok(what) = std::env::var(CHILD) {
+        let mut sim = Sim::builder().seed(5).patience(S).build();
+        sim.host("server", move || {
+            let what = what.clone();
+            async move {
+                let (_send, receive) = std::sync::mpsc::channel::<()>();
+                match what.as_str() {
+                    "lock" => {
+                        let lock = std::sync::Mutex::new(());
+                        let _first = lock.lock();
+                        let _second = lock.lock();
+                    }
+                    "channel" => drop(receive.recv()),
+                    _ => drop(tokio::task::spawn_blocking(move || receive.recv()).await),
+                }
+                Ok(())
+            }
+        });
+        let _ = sim.run_for(S);
+        return;
+    }
+    for what in ["lock", "channel", "work"] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(CHILD, what)
+            .output()
+            .unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&child.status);
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert_eq!(signal, Some(libc::SIGABRT), "{what}: {said}");
+        let why = match what {
+            "work" => "work of spawn_blocking has not ended",
+            _ => "for a lock, a channel or a thread: use those of tokio::sync",
+        };
+        for word in ["on `server`: ", why, "the process is aborted", "PAGEWIRE_SEED=5 cargo test"] {
+            assert!(said.contains(word), "{what}: no {word:?} in {said}");
+        }
+    }
+}
+
 /// Nobody can end such a wait, so what is wrong has to be said while it lasts.
 #[test]
 fn a_task_that_blocks_for_ever_is_named_while_it_does() {
