@@ -43,7 +43,7 @@ impl Sim {
                         `#[test]`, not from `#[tokio::test]` or an async function";
             return Err(self.failure(FailureKind::Misuse, None, what));
         }
-        if let Some(failure) = self.broken.take() {
+        if let Some(failure) = self.broken.take().or_else(|| self.over.clone()) {
             return Err(failure);
         }
         self.moved = true;
@@ -91,6 +91,9 @@ impl Sim {
             let at = clock.global(built + runtime.clock()).as_nanos();
             if !fired {
                 return self.clean.set(machine.clean, Some(at));
+            }
+            if runtime.found_timer(target) {
+                self.last_run = self.last_run.max(SimTime::from_nanos(at));
             }
             world.agenda.set(state.run, Some(at));
         } else {
@@ -160,7 +163,11 @@ impl Sim {
         let ms = at.as_nanos() / TICK;
         if self.machines.len() <= WATCHED_HOSTS || self.last_watch != ms {
             self.last_watch = ms;
+            let before = hosts.len();
             find_woken(&self.machines, world, hosts);
+            if hosts.len() > before {
+                self.last_run = at;
+            }
         }
     }
 
@@ -210,7 +217,7 @@ impl Sim {
         loop {
             // What tasks said of the network counts for the packets of their run.
             self.obey_network()?;
-            let (wakes, paused) = {
+            let (wakes, paused, now) = {
                 let mut world = self.world.lock();
                 let Some(state) = world.hosts.get(id.index()) else { break };
                 let (touched, paused) = (state.touched, state.paused.is_some());
@@ -219,10 +226,13 @@ impl Sim {
                     world.transmit(id);
                     world.collect_wakes(id);
                 }
-                (world.take_wakes(), paused)
+                (world.take_wakes(), paused, world.now)
             };
             if wakes.is_empty() && !run {
                 break;
+            }
+            if !wakes.is_empty() {
+                self.last_run = now;
             }
             wakes.into_iter().for_each(std::task::Waker::wake);
             if paused {

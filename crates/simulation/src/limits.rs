@@ -53,8 +53,9 @@ pub const MAX_TURN: Duration = Duration::from_secs(5);
 /// hosts they are asked once a millisecond.
 pub const WATCHED_HOSTS: usize = 64;
 
-/// Time without a frame, an action or a task that runs after which a run that is too long counts as
-/// one that makes no progress: longer than TCP's longest retransmission timeout.
+/// Simulated time without a frame, an order or a task that is woken after which a run that is not done
+/// counts as one that makes no progress: longer than TCP's longest retransmission timeout. It may lie
+/// behind the limit of the run.
 pub const IDLE: Duration = Duration::from_secs(130);
 
 /// Real time without an end for which a thread may sleep by default, while the simulation waits for it:

@@ -83,6 +83,10 @@ pub struct Sim {
     files: [Option<PathBuf>; 2],
     /// Those that cannot be.
     unwritten: Vec<String>,
+    /// When tasks were last woken, or a timer of theirs fired.
+    pub(crate) last_run: SimTime,
+    /// The run was not done at its limit.
+    pub(crate) over: Option<Failure>,
     /// Something has run.
     pub(crate) moved: bool,
     /// A failure was made of this run.
@@ -143,6 +147,8 @@ impl Sim {
             watch: Watch::new(config.patience, seed, config.test.clone()),
             files,
             unwritten,
+            last_run: SimTime::ZERO,
+            over: None,
             moved: false,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),

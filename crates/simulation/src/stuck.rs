@@ -3,14 +3,25 @@
 use pagewire_stack::{SocketId, Stack};
 
 use crate::limits::IDLE;
+use crate::runtime::TICK;
 use crate::sim::Sim;
 use crate::waiters::Waiter;
 use crate::world::{HostState, World};
-use crate::{Failure, FailureKind, HostId};
+use crate::{Failure, FailureKind, HostId, SimTime};
+
+/// What is still to come when time is up.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// The first of all; `None`: nothing.
+    next: Option<SimTime>,
+    /// Of each host, the next timer of its tasks, and whether that is its exact time, or it may be later.
+    timers: Vec<Option<(SimTime, bool)>>,
+}
 
 impl Sim {
-    /// Clients are not done, and time is up.
-    pub(crate) fn stuck(&self) -> Failure {
+    /// Clients are not done, and time is up. The run cannot go on after this.
+    pub(crate) fn stuck(&mut self) -> Failure {
+        let ahead = self.look_ahead();
         let world = self.world.lock();
         let open: Vec<&str> = self
             .machines
@@ -19,25 +30,61 @@ impl Sim {
             .filter(|(machine, _)| machine.client && !machine.done)
             .map(|(_, state)| state.name.as_str())
             .collect();
-        let last = world.record.last();
-        let idle = world.now.since(last);
-        let (kind, what) = if idle >= IDLE {
-            (FailureKind::NoProgress, format!("nothing happens any more since {last}"))
-        } else {
-            (FailureKind::TooLong, format!("not done at the limit of {:?}", self.config.limit))
+        let open = open.join(", ");
+        let last = world.record.last().max(self.last_run);
+        // Before the limit, or behind it: the limit says nothing about the program.
+        let (kind, what) = match ahead.next {
+            None => (FailureKind::NoProgress, format!("nothing happens any more since {last}")),
+            Some(next) if next.since(last) >= IDLE => {
+                (FailureKind::NoProgress, format!("nothing happens from {last} to {next}"))
+            }
+            Some(_) => {
+                let limit = self.config.limit;
+                (FailureKind::TooLong, format!("not done at the limit of {limit:?}"))
+            }
         };
-        let what = format!("{what}; not done: {}", open.join(", "));
-        let details = self.who_waits(&world);
+        let details = self.who_waits(&world, &ahead);
         drop(world);
-        let mut failure = self.failure(kind, None, what);
+        let mut failure = self.failure(kind, None, format!("{what}; not done: {open}"));
         failure.0.details.splice(0..0, details);
+        self.over = Some(failure.clone());
         failure
     }
 
+    /// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
+    fn look_ahead(&mut self) -> Ahead {
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let now = world.now;
+        let mut ahead = Ahead::default();
+        for (machine, state) in self.machines.iter_mut().zip(&world.hosts) {
+            ahead.timers.push(None);
+            let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
+            let Some(runtime) = runtime.filter(|_| state.paused.is_none()) else { continue };
+            if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
+                // It would run at once.
+                ahead.next = Some(now);
+                continue;
+            }
+            let timer = machine.span.in_scope(|| runtime.next_timer());
+            // A visit of its next tick, without a timer there, is nothing that happens.
+            world.agenda.set(state.run, None);
+            if let Some((clock, exact)) = timer {
+                let at = state.clock.global(machine.built + clock);
+                ahead.timers.pop();
+                ahead.timers.push(Some((at, exact)));
+            }
+        }
+        let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
+        let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
+        ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
+        ahead
+    }
+
     /// A line for each task that waits for a socket, and one for the others of a host.
-    fn who_waits(&self, world: &World) -> Vec<String> {
+    fn who_waits(&self, world: &World, ahead: &Ahead) -> Vec<String> {
         let mut lines = Vec::new();
-        for (machine, state) in self.machines.iter().zip(&world.hosts) {
+        for ((machine, state), timer) in self.machines.iter().zip(&world.hosts).zip(&ahead.timers) {
             let Some(runtime) = &machine.runtime else {
                 if machine.client && !machine.done {
                     lines.push(format!(
@@ -54,11 +101,16 @@ impl Sim {
                 lines.push(line(world, state, *socket, waiter));
             }
             if others > 0 {
-                lines.push(format!(
-                    "`{}`: {others} {} for no socket: a timer, a channel or a lock",
-                    state.name,
-                    if others == 1 { "task waits" } else { "tasks wait" }
-                ));
+                let wait = if others == 1 { "task waits" } else { "tasks wait" };
+                let what = match timer {
+                    Some((at, true)) => format!("no socket; the next timer is due at {at}"),
+                    Some((at, false)) => format!("no socket; no timer is due before {at}"),
+                    None if state.paused.is_some() => "no socket".to_owned(),
+                    None => {
+                        "neither a socket nor a timer: for a channel, a lock or the like".into()
+                    }
+                };
+                lines.push(format!("`{}`: {others} {wait} for {what}", state.name));
             }
             if let Some(what) = state.paused {
                 lines.push(format!("`{}` is paused ({what:?})", state.name));
