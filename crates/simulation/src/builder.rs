@@ -183,7 +183,8 @@ impl Builder {
     }
 
     /// Hosts that have something to do at the same time have their turns in an order by the seed,
-    /// instead of the order in which they were added.
+    /// instead of the order in which they were added. It stays the same in the whole run; another seed
+    /// has another one.
     pub fn random_order(mut self) -> Self {
         self.random_order = true;
         self

@@ -17,6 +17,7 @@ pub enum Pause {
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Paths(Vec<(HostId, HostId)>, PathChange),
+    DefaultLink(Link),
     Uplink(Vec<HostId>, Link),
     Downlink(Vec<HostId>, Link),
     Crash(Vec<HostId>),
@@ -30,7 +31,10 @@ pub(crate) enum Command {
 impl Command {
     /// Whether no host is started, stopped or changed.
     pub(crate) fn is_for_network(&self) -> bool {
-        matches!(self, Self::Paths(..) | Self::Uplink(..) | Self::Downlink(..))
+        matches!(
+            self,
+            Self::Paths(..) | Self::DefaultLink(..) | Self::Uplink(..) | Self::Downlink(..)
+        )
     }
 }
 
@@ -55,6 +59,7 @@ impl std::fmt::Display for Command {
                 write!(f, "{change:?}")?;
                 pairs.iter().try_for_each(|(from, to)| write!(f, " {}-{}", from.0, to.0))
             }
+            Self::DefaultLink(link) => write!(f, "DefaultLink {link:?}"),
             Self::Uplink(hosts, link) => write!(f, "Uplink {link:?} {}", list(hosts)),
             Self::Downlink(hosts, link) => write!(f, "Downlink {link:?} {}", list(hosts)),
             Self::Crash(hosts) => write!(f, "Crash {}", list(hosts)),

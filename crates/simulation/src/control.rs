@@ -84,6 +84,12 @@ impl Control {
         self.paths(&from, &to, false, PathChange::Link(link));
     }
 
+    /// Sets the link of every pair of hosts that has none of its own, also of hosts to come. The MTU of
+    /// hosts' devices stays that of [`Builder::link`](crate::Builder::link).
+    pub fn default_link(&self, link: Link) {
+        self.world.lock().commands.push_back(Command::DefaultLink(link));
+    }
+
     /// Sets a link that all packets from these hosts take first: their common bandwidth.
     #[track_caller]
     pub fn uplink(&self, hosts: impl Hosts, link: Link) {
@@ -160,6 +166,13 @@ impl Control {
         states.flat_map(|host| host.addresses.iter().copied()).collect()
     }
 
+    /// The name of the host that has an address.
+    pub fn host_name(&self, address: IpAddr) -> Option<String> {
+        let world = self.world.lock();
+        let host = world.names.host_of(address)?;
+        world.hosts.get(host as usize).map(|host| host.name.clone())
+    }
+
     /// The link from one host to another.
     pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
         self.world.lock().fabric.link_of(from, to)
@@ -228,6 +241,8 @@ inside! {
     link(a: impl Hosts, b: impl Hosts, link: Link);
     /// As [`Control::link_oneway`].
     link_oneway(from: impl Hosts, to: impl Hosts, link: Link);
+    /// As [`Control::default_link`].
+    default_link(link: Link);
     /// As [`Control::uplink`].
     uplink(hosts: impl Hosts, link: Link);
     /// As [`Control::downlink`].

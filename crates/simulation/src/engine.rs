@@ -400,6 +400,7 @@ impl Sim {
                 let mut world = self.world.lock();
                 pairs.into_iter().for_each(|(from, to)| world.change_path(from, to, change));
             }
+            Command::DefaultLink(link) => self.world.lock().fabric.set_default(link),
             Command::Uplink(hosts, link) => {
                 let mut world = self.world.lock();
                 hosts.into_iter().for_each(|host| world.set_stage_link(host, true, link));

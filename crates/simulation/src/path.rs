@@ -36,6 +36,8 @@ pub(crate) struct Path {
     pub(crate) stage: Stage,
     pub(crate) source: SourceId,
     link: Link,
+    /// The link was set for this path; others have the default.
+    pub(crate) own: bool,
     line: FaultPath,
     /// Packets are lost where they enter and where they leave.
     cut: bool,
@@ -57,6 +59,7 @@ impl Path {
             stage,
             source,
             link,
+            own: false,
             line: FaultPath::new(link.line(seed), Medium::Ip),
             cut: false,
             held: false,
