@@ -25,7 +25,8 @@ pub enum Panics {
     Ignore,
 }
 
-/// What happens with tasks and sockets that are left behind.
+/// What happens with tasks that still run when their program ends. Sockets that nobody holds are closed;
+/// they are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaks {
     /// They are in the report.
@@ -192,8 +193,8 @@ impl Builder {
 
     /// Whether to look for the next timer of an idle host, or to visit every host each millisecond.
     /// Both give the same run; this is to test that.
-    #[doc(hidden)]
-    pub fn look_ahead(mut self, on: bool) -> Self {
+    #[cfg(test)]
+    pub(crate) fn look_ahead(mut self, on: bool) -> Self {
         self.look_ahead = on;
         self
     }

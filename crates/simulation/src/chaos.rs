@@ -13,11 +13,19 @@ use crate::{HostId, SimTime};
 
 /// How often a kind of trouble comes, and how long it lasts; drawn evenly each time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rate {
     /// From the end of one to the begin of the next.
     pub every: Range<Duration>,
     /// From its begin to its end.
     pub lasting: Range<Duration>,
+}
+
+impl Rate {
+    /// One after each `every`, which takes `lasting`.
+    pub fn new(every: Range<Duration>, lasting: Range<Duration>) -> Self {
+        Self { every, lasting }
+    }
 }
 
 /// Trouble by chance: see [`Sim::chaos`].

@@ -520,3 +520,7 @@ impl World {
         if self.touched.is_empty() { first.max(self.now.as_nanos()) } else { self.now.as_nanos() }
     }
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -143,6 +143,7 @@ pub(crate) struct Recorder {
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Packets that hosts sent.
     pub sent: u64,

@@ -19,7 +19,7 @@ pub struct Report {
     pub seed: u64,
     /// Simulated time.
     pub elapsed: Duration,
-    /// The hash over everything that happened.
+    /// The hash over what happened between the hosts: [`Digest`] has the list.
     pub digest: Digest,
     /// Events in the digest.
     pub events: u64,
@@ -50,17 +50,19 @@ pub enum FailureKind {
     Scenario,
     /// Clients were not done at the limit of simulated time.
     TooLong,
-    /// Clients wait, and nothing will happen any more.
+    /// Clients wait, and nothing happens any more: no packet, and no timer for more than two minutes.
     NoProgress,
-    /// Tasks wake each other for ever while time stands still.
+    /// Tasks wake each other for ever while time stands still. Those of one host are stopped after five
+    /// seconds of real time, so how often they ran differs from run to run; nothing before does.
     Spinning,
     /// A task blocked its thread.
     Blocked,
     /// A real socket was used.
     RealSocket,
-    /// A program moved its runtime's clock, or ran the simulation inside of another runtime.
+    /// A program moved its runtime's clock, or ran the simulation inside of another runtime; a client
+    /// of one future was bounced; a run had hosts and no client.
     Misuse,
-    /// Tasks, sockets or pages were left behind.
+    /// Tasks still ran when their program ended, and [`Leaks::Fail`](crate::Leaks::Fail) is set.
     Leak,
     /// Two runs of one seed differ.
     NotDeterministic,
@@ -95,7 +97,7 @@ pub struct FailureDetails {
     pub what: String,
     /// More: who waits for what, for instance.
     pub details: Vec<String>,
-    /// The hash over everything that happened until then.
+    /// The hash over what happened between the hosts until then.
     pub digest: Digest,
     /// The command that repeats it, without the seed in its environment.
     pub command: String,

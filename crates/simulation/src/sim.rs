@@ -289,7 +289,7 @@ impl Sim {
         self.seed
     }
 
-    /// The hash over everything that happened so far.
+    /// The hash over what happened between the hosts so far.
     pub fn digest(&self) -> Digest {
         self.world.lock().record.digest()
     }

@@ -39,7 +39,7 @@ fn a_client_of_a_closure_can_be_bounced() {
     });
     sim.at(5 * MS, |control| control.bounce("client"));
     assert_eq!(sim.run().unwrap().elapsed, 15 * MS);
-    assert_eq!(*starts.borrow(), [0 * MS, 5 * MS]);
+    assert_eq!(*starts.borrow(), [Duration::ZERO, 5 * MS]);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn chaos_neither_crashes_nor_kills_clients_that_cannot_start_again() {
         sleep(20 * S).await;
         Ok(())
     });
-    let rate = || Rate { every: 100 * MS..S, lasting: 100 * MS..S };
+    let rate = || Rate::new(100 * MS..S, 100 * MS..S);
     sim.chaos(all(), Chaos::until(15 * S).crash(rate()).kill(rate()));
     sim.run().unwrap();
     assert!(sim.control().is_running("server"));
@@ -121,8 +121,7 @@ fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
     });
     orders(&mut sim);
     sim.run().unwrap();
-    let got = got.borrow().clone();
-    got
+    got.take()
 }
 
 #[test]
