@@ -48,7 +48,11 @@ impl Check {
     #[track_caller]
     pub fn assert(self) {
         if let Some(failure) = self.failures.first() {
-            panic!("{failure}\n  ({} seeds were run)", self.seeds_run());
+            let seeds = match self.seeds_run() {
+                1 => "1 seed was run".to_owned(),
+                count => format!("{count} seeds were run"),
+            };
+            panic!("{failure}\n  ({seeds})");
         }
     }
 }

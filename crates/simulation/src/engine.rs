@@ -328,7 +328,8 @@ impl Sim {
         }
         if first.is_real_socket() {
             let what = format!(
-                "tokio::net was used in the simulation: use pagewire_simulation::net ({first})"
+                "tokio::net was used in the simulation: use pagewire_simulation::net ({first}). For \
+                 tests in `tests/` a crate is built without `cfg(test)`: switch by a feature there"
             );
             return Err(self.failure(FailureKind::RealSocket, host(first), what));
         }
@@ -388,9 +389,11 @@ impl Sim {
         let mut world = self.world.lock();
         let world = &mut *world;
         let command = world.commands.pop_front_if(|command| is_due(command))?;
-        let text = command.to_string();
-        world.record.note(world.now, Kind::Action, None, &text);
-        tracing::info!(target: "pagewire_simulation", at = %world.now, "{text}");
+        let hosts = &world.hosts;
+        let name = |host: HostId| hosts.get(host.index()).map_or("", |host| host.name.as_str());
+        let words = command.describe(name);
+        world.record.order(world.now, &command.to_string(), &words);
+        tracing::info!(target: "pagewire_simulation", at = %world.now, "{words}");
         Some(command)
     }
 

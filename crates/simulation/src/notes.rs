@@ -22,11 +22,13 @@ impl Note {
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        match &self.place {
-            Some(place) => write!(f, " ({place})"),
-            None => Ok(()),
+        // The place belongs to the first line; what was compared follows.
+        let (first, rest) = self.text.split_once('\n').unwrap_or((&self.text, ""));
+        f.write_str(first)?;
+        if let Some(place) = &self.place {
+            write!(f, " ({place})")?;
         }
+        rest.lines().try_for_each(|line| write!(f, "\n  {line}"))
     }
 }
 

@@ -212,12 +212,21 @@ impl Recorder {
     }
 
     pub(crate) fn note(&mut self, at: SimTime, kind: Kind, host: Option<HostId>, text: &str) {
+        self.note_as(at, kind, host, text, text);
+    }
+
+    /// An order is carried out: `text` counts for the digest, `words` are for people.
+    pub(crate) fn order(&mut self, at: SimTime, text: &str, words: &str) {
+        self.note_as(at, Kind::Action, None, text, words);
+    }
+
+    fn note_as(&mut self, at: SimTime, kind: Kind, host: Option<HostId>, text: &str, words: &str) {
         self.last = at;
         let number = host.map_or(NOBODY, |host| host.0);
         self.digester.event(at.as_nanos(), kind as u8, number.into(), text.len() as u64);
         self.digester.bytes(text.as_bytes());
         for sink in &mut self.sinks {
-            sink.note(at, host, text);
+            sink.note(at, host, words);
         }
     }
 

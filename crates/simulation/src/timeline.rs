@@ -144,6 +144,8 @@ impl Sink for Timeline {
 
     fn note(&mut self, at: SimTime, host: Option<HostId>, text: &str) {
         let name = host.and_then(|host| self.hosts.get(host.index())).cloned().unwrap_or_default();
+        // Further lines stand below the first.
+        let text = text.replace('\n', &format!("\n{:27}", ""));
         self.line(format_args!("{at:>14}  {name:<10} {text}", at = at.to_string()));
     }
 

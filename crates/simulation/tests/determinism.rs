@@ -72,8 +72,11 @@ fn a_capture_and_a_timeline_do_not_change_the_run() {
     let builder = Sim::builder().seed(3).capture(dir.join("a.pcapng")).timeline(dir.join("a.txt"));
     assert_eq!(builder.run(mixed).unwrap().digest, plain);
     let timeline = std::fs::read_to_string(dir.join("a.txt")).unwrap();
-    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "Cut", "(again: ", "UDP"] {
+    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "(again: ", "UDP"] {
         assert!(timeline.contains(word), "no {word:?} in the timeline:\n{timeline}");
+    }
+    for order in ["cut: tcp > tcp client 0, tcp client 0 > tcp", "bounce: udp", "link loss=5%,"] {
+        assert!(timeline.contains(order), "no {order:?} in the timeline:\n{timeline}");
     }
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -175,6 +175,21 @@ fn a_panic_that_is_ignored_is_not_the_end_of_another_program() {
 }
 
 #[test]
+fn the_place_of_a_panic_follows_its_first_line() {
+    let failure = fails(|sim| {
+        sim.client("client", async {
+            assert_eq!(10, 9);
+            Ok(())
+        });
+        Ok(())
+    });
+    let text = failure.to_string();
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    let [first, "    left: 10", "   right: 9"] = lines[..] else { panic!("{text}") };
+    assert!(first.contains("`left == right` failed (") && first.contains("panics.rs:"), "{text}");
+}
+
+#[test]
 fn a_panic_in_an_invariant_has_the_seed_and_the_time() {
     let failure = fails(|sim| {
         sim.client("client", async {
