@@ -27,6 +27,10 @@ pub const CONNECTS_PER_SECOND: u32 = 25_000;
 /// Dials in one burst.
 pub const CONNECTS_BURST: u32 = 5_000;
 
+/// A dial that fails counts as so many: 5,000 of them a second. Each costs the kernel as much as one
+/// that succeeds, and who scans ports makes nothing else; other guests need that time.
+pub const FAILED_CONNECT_COSTS: u32 = 5;
+
 /// How long a dial waits that found no descriptor, no port or no memory, unless a connection ends
 /// before.
 pub const DIAL_RETRY: Duration = Duration::from_millis(100);

@@ -30,6 +30,11 @@ impl Rate {
         self.full_at = full_at;
         Ok(())
     }
+
+    /// Counts so many events more: one that was granted was more costly than others.
+    pub(crate) fn charge(&mut self, now: Instant, events: u32) {
+        self.full_at = self.full_at.max(now) + self.interval * events;
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +54,16 @@ mod tests {
         assert!(rate.take(next).is_err());
         let idle = next + Duration::from_secs(5);
         assert_eq!((0..9).filter(|_| rate.take(idle).is_ok()).count(), 3);
+    }
+
+    #[test]
+    fn a_costly_event_delays_the_next_by_what_it_costs() {
+        let mut rate = Rate::new(10, 3);
+        let start = Instant::from_nanos(7);
+        assert_eq!(rate.take(start), Ok(()));
+        rate.charge(start, 4);
+        let next = start + Duration::from_millis(300);
+        assert_eq!(rate.take(start), Err(next));
+        assert_eq!(rate.take(next), Ok(()));
     }
 }

@@ -150,6 +150,31 @@ fn a_scan_of_all_ports_is_answered_and_leaves_nothing() {
 }
 
 #[test]
+fn a_scan_of_closed_ports_dials_no_more_than_failures_may() {
+    let _alone = alone();
+    let gateway = Gateway::builder().judge(to_loopback).start();
+    let (mut attacker, guest) = Attacker::new(&gateway);
+    // Nobody listens: who scans it, in bursts, is told so.
+    let closed = server().1.port();
+    let begun = Wall::now();
+    for i in 0..60_000u32 {
+        attacker.send(syn(ME, 1024 + (i % 60_000) as u16, support::FAR, closed, scatter(i)));
+        if i % 64 == 0 {
+            attacker.hear();
+            std::thread::yield_now();
+        }
+    }
+    eventually(|| guest.host().stats().links[0].device.rx_frames > 60_000);
+    let counters = guest.counters();
+    let granted = f64::from(limits::CONNECTS_BURST)
+        + f64::from(limits::CONNECTS_PER_SECOND) * begun.elapsed().as_secs_f64();
+    // Those that were under way when the burst was spent.
+    let most = granted / f64::from(limits::FAILED_CONNECT_COSTS) + limits::DIALS as f64;
+    assert!(counters.refused > 0);
+    assert!(counters.dialled as f64 <= most, "{} dials of at most {most}", counters.dialled);
+}
+
+#[test]
 fn forged_sources_reach_nobody() {
     let _alone = alone();
     let gateway = Gateway::builder().judge(allow_all).dialler(Silence::default()).start();

@@ -27,6 +27,7 @@ use crate::ask::{Ask, How, Protocol, Record};
 use crate::context::{Denial, Judged};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
+    FAILED_CONNECT_COSTS,
 };
 use crate::rate::Rate;
 
@@ -360,6 +361,7 @@ impl Relay {
             How::Exhausted => self.context.counters.exhausted += 1,
             _ => self.context.counters.unreachable += 1,
         }
+        self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
         self.answer(now, stack, id, answer);
         self.close_record(now, asked, how);
     }

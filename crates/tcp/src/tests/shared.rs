@@ -38,7 +38,9 @@ fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
     assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
     assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
     assert!(budget.has_room(500, true, true) && budget.has_room(500, true, false));
-    assert!(!budget.has_room(501, true, false), "nothing is let in beyond the budget");
+    for holds in [true, false] {
+        assert!(!budget.has_room(501, true, holds), "nothing is let in beyond the budget");
+    }
 }
 
 #[test]

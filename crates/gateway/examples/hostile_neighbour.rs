@@ -1,0 +1,299 @@
+//! How much one guest of a gateway can disturb another. One guest uploads; its rate is measured
+//! beside a guest that pings the gateway 200,000 times a second, and beside one that sends as many
+//! hostile frames.
+//!
+//! ```sh
+//! cargo run --release --package pagewire-gateway --example hostile_neighbour            # all attacks
+//! cargo run --release --package pagewire-gateway --example hostile_neighbour -- 5 2 syns # 5 rounds of 2 s
+//! ```
+//!
+//! Begin at `Attack::frames`: what the neighbour sends. Both kinds of neighbour have the same pace,
+//! and cost the same to make, so that only the gateway's work differs. Phases alternate; medians of
+//! the rounds are compared. The exit status is 1 if a hostile neighbour leaves less than nine tenths.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant as Wall};
+
+use pagewire::device::PairEnd;
+use pagewire::mem::{CopyLedger, Instant, PacketBuf};
+use pagewire::{Device, Host, Pair};
+use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
+
+#[path = "../tests/support/frames.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod frames;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The part of the ordinary rate that a hostile neighbour must leave.
+const ENOUGH: f64 = 0.9;
+
+/// Frames a second, and how often some of them are sent.
+const FRAMES_PER_SECOND: u64 = 200_000;
+const PACE: Duration = Duration::from_millis(1);
+
+/// Frames of an attack; they are made before it begins, and sent again and again.
+const FRAMES: u32 = 1 << 17;
+
+/// The gateway, as its guests see it.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// An address of documentation (RFC 5737) that the rules lead to the loopback.
+const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+
+/// What a neighbour tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attack {
+    /// Connects to everywhere, where nobody answers.
+    Syns,
+    /// Connects to all ports of one host, most of them closed.
+    Scan,
+    /// Connects in the name of others.
+    Spoofed,
+    /// Sends the resolver anything but queries.
+    Nonsense,
+    /// Sends datagrams from all of its ports.
+    Flows,
+}
+
+const ATTACKS: [(&str, Attack); 5] = [
+    ("syns", Attack::Syns),
+    ("scan", Attack::Scan),
+    ("spoofed", Attack::Spoofed),
+    ("nonsense", Attack::Nonsense),
+    ("flows", Attack::Flows),
+];
+
+impl Attack {
+    fn frames(self) -> Vec<Vec<u8>> {
+        (0..FRAMES).map(|i| self.frame(i)).collect()
+    }
+
+    fn frame(self, i: u32) -> Vec<u8> {
+        let port = 1024 + (scatter(i) % 60_000) as u16;
+        match self {
+            Self::Syns => frames::syn(frames::ME, port, anywhere(i), 80, scatter(!i)),
+            Self::Scan => frames::syn(frames::ME, port, FAR, i as u16, scatter(!i)),
+            Self::Spoofed => {
+                let from = Ipv4Addr::from_bits(0x0808_0000 | (scatter(i) & 0xffff)).octets();
+                frames::syn(from, port, anywhere(i), 80, scatter(!i))
+            }
+            Self::Nonsense => {
+                let bytes: Vec<u8> = (0..40).map(|n| scatter(i ^ n << 8) as u8).collect();
+                frames::datagram(port, GATEWAY, 53, &bytes)
+            }
+            Self::Flows => frames::datagram(i as u16, FAR, 9, b"nobody listens"),
+        }
+    }
+}
+
+/// A ping of the gateway itself: 40 bytes, as a SYN has.
+fn ping(i: u32) -> Vec<u8> {
+    let mut echo = vec![8, 0, 0, 0, 0, 1];
+    echo.extend((i as u16).to_be_bytes());
+    echo.resize(20, 0);
+    let sum = frames::sum_of(&echo);
+    echo[2..4].copy_from_slice(&sum.to_be_bytes());
+    frames::ipv4(frames::ME, GATEWAY, 1, &echo)
+}
+
+/// A number for each `i` that looks like chance.
+fn scatter(i: u32) -> u32 {
+    i.wrapping_mul(2_654_435_761).rotate_left(15).wrapping_mul(2_246_822_519)
+}
+
+/// An address of a network for measurements (RFC 2544), to which this machine's rules lead nobody.
+fn anywhere(i: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0xc612_0000 | (scatter(i) & 0x1_ffff))
+}
+
+/// The neighbour: a device, and who sends by it.
+struct Neighbour {
+    device: PairEnd,
+    ledger: CopyLedger,
+    guest: Guest,
+}
+
+impl Neighbour {
+    /// With gateway and rules of its own process, as the uploading guest has.
+    fn new(gateway: &Gateway) -> Result<Self> {
+        let (outer, device) = Pair::new(Default::default())?;
+        let guest = gateway.add(outer, GuestConfig::new().network("10.0.2.2/24")?)?;
+        let mut neighbour = Self { device, ledger: CopyLedger::new(), guest };
+        neighbour.send([&frames::arp()].into_iter())?;
+        Ok(neighbour)
+    }
+
+    /// Sends frames; what finds no room is lost, as on a line.
+    fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Vec<u8>>) -> Result<()> {
+        let mut outbox = VecDeque::new();
+        for frame in frames {
+            let mut packet = PacketBuf::for_rx();
+            packet.append(frame.len()).ok_or("a long frame")?.copy_from_slice(frame);
+            outbox.push_back(packet);
+        }
+        self.device.transmit(Instant::ZERO, &mut outbox, &mut self.ledger)?;
+        let mut inbox = VecDeque::new();
+        self.device.receive(Instant::ZERO, &mut inbox, 4096, &mut self.ledger)?;
+        Ok(())
+    }
+
+    /// Sends frames at the pace, until the end. Returns how many a second the gateway got.
+    fn run(&mut self, frames: &[Vec<u8>], end: &AtomicBool) -> Result<f64> {
+        let (begun, mut sent) = (Wall::now(), 0);
+        let received = |guest: &Guest| guest.host().stats().device.rx_frames;
+        let before = received(&self.guest);
+        let mut next = frames.iter().cycle();
+        while !end.load(Ordering::Relaxed) {
+            let due = begun.elapsed().as_micros() as u64 * FRAMES_PER_SECOND / 1_000_000;
+            // Who was away for long does not catch up at once.
+            let burst = (due - sent).min(4096);
+            self.send(next.by_ref().take(burst as usize))?;
+            sent = due;
+            thread::sleep(PACE);
+        }
+        Ok((received(&self.guest) - before) as f64 / begun.elapsed().as_secs_f64())
+    }
+}
+
+/// A guest that uploads for ever, to a server of this machine. Returns the bytes that arrive.
+fn upload(gateway: &Gateway) -> Result<&'static AtomicU64> {
+    let server = TcpListener::bind("127.0.0.1:0")?;
+    let port = server.local_addr()?.port();
+    let (outer, inner) = Pair::new(Default::default())?;
+    let guest = gateway.add(outer, GuestConfig::new().network("10.0.2.2/24")?)?;
+    let inside =
+        Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2").start()?;
+    let mut stream = inside.connect((FAR, port))?;
+    let (mut far, _) = server.accept()?;
+    let received: &'static AtomicU64 = Box::leak(Box::default());
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 18];
+        while let Ok(n) = far.read(&mut buffer)
+            && n > 0
+        {
+            received.fetch_add(n as u64, Ordering::Relaxed);
+        }
+    });
+    thread::spawn(move || {
+        let _both = (inside, guest);
+        let piece = vec![5; 1 << 16];
+        while stream.write_all(&piece).is_ok() {}
+    });
+    Ok(received)
+}
+
+/// A port of all of this machine's addresses that answers no SYN: its backlog is full, for ever.
+fn silent_port() -> Result<u16> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = || socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    let server = TcpListener::from(socket()?);
+    bind(&server, &SocketAddr::from(([0; 4], 0)))?;
+    listen(&server, 0)?;
+    let port = server.local_addr()?.port();
+    for _ in 0..3 {
+        let client = socket()?;
+        // It is connected, or waits.
+        let _ = connect(&client, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        std::mem::forget(client);
+    }
+    std::mem::forget(server);
+    Ok(port)
+}
+
+/// Rules: [`FAR`] is the loopback, and all else is one of its addresses that are silent.
+fn rules(silent: u16) -> impl Fn(&Ask) -> Option<Verdict> {
+    move |ask| {
+        let to = match ask.to.ip() {
+            to if to.is_loopback() => return Some(Verdict::Allow),
+            to if to == FAR => SocketAddr::from((Ipv4Addr::LOCALHOST, ask.to.port())),
+            IpAddr::V4(to) => {
+                let [.., a, b, c] = to.octets();
+                SocketAddr::from(([127, a | 1, b, c], silent))
+            }
+            IpAddr::V6(_) => return None,
+        };
+        Some(Verdict::To(to))
+    }
+}
+
+/// Bytes a second that arrive beside a neighbour, and the frames a second that it got through.
+fn phase(
+    neighbour: &mut Neighbour,
+    frames: &[Vec<u8>],
+    received: &AtomicU64,
+    last: Duration,
+) -> Result<(f64, f64)> {
+    let end = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| neighbour.run(frames, &end));
+        // The phase has begun.
+        thread::sleep(last / 8);
+        let (before, began) = (received.load(Ordering::Relaxed), Wall::now());
+        thread::sleep(last);
+        let bytes = received.load(Ordering::Relaxed) - before;
+        let rate = bytes as f64 / began.elapsed().as_secs_f64();
+        end.store(true, Ordering::Relaxed);
+        let frames = busy.join().map_err(|_| "the neighbour panicked")??;
+        Ok((rate, frames))
+    })
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rounds = args.first().map_or(Ok(5), |text| text.parse())?;
+    let seconds = args.get(1).map_or(Ok(1.0), |text| text.parse())?;
+    let only = args.get(2..).unwrap_or_default();
+    let last = Duration::from_secs_f64(seconds);
+    println!("{rounds} rounds of {seconds} s each way, medians, Gbit/s; frames a second");
+    println!(
+        "{:10} {:>8} {:>9} {:>9} {:>9} {:>8}",
+        "neighbour", "ordinary", "frames", "hostile", "frames", "left"
+    );
+    let ordinary: Vec<_> = (0..FRAMES).map(ping).collect();
+    let gateway = Gateway::builder().judge(rules(silent_port()?)).start();
+    let received = upload(&gateway)?;
+    let mut code = ExitCode::SUCCESS;
+    for (name, attack) in ATTACKS {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let hostile = attack.frames();
+        let mut rates = [const { Vec::new() }; 4];
+        // The first round warms up.
+        for round in 0..=rounds {
+            for (i, frames) in [&ordinary, &hostile].into_iter().enumerate() {
+                // One after the other, each with a guest of its own.
+                let mut neighbour = Neighbour::new(&gateway)?;
+                let (rate, got) = phase(&mut neighbour, frames, received, last)?;
+                if round > 0 {
+                    rates[2 * i].push(rate * 8e-9);
+                    rates[2 * i + 1].push(got);
+                }
+            }
+        }
+        let [ordinary, pings, hostile, frames] = rates.each_mut().map(|values| median(values));
+        let left = if ordinary > 0.0 { hostile / ordinary } else { 0.0 };
+        let enough = left >= ENOUGH;
+        println!(
+            "{name:10} {ordinary:>8.2} {pings:>9.0} {hostile:>9.2} {frames:>9.0} {:>7.0}%{}",
+            left * 100.0,
+            if enough { "" } else { "  TOO LITTLE" }
+        );
+        if !enough {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
