@@ -68,6 +68,8 @@ pub struct Builder {
     loopback_by_reference: bool,
     spin: Duration,
     manual: bool,
+    #[cfg(feature = "testing")]
+    clock: Option<Arc<std::sync::atomic::AtomicU64>>,
     shutdown_limit: Duration,
 }
 
@@ -92,6 +94,8 @@ impl Host {
             loopback_by_reference: false,
             spin: DEFAULT_SPIN,
             manual: false,
+            #[cfg(feature = "testing")]
+            clock: None,
             shutdown_limit: SHUTDOWN_LIMIT,
         }
     }
@@ -575,6 +579,15 @@ impl Builder {
         self
     }
 
+    /// Lets the host's clock show these nanoseconds, which only grow, instead of real time. For tests of
+    /// hosts started with [`manual`](Self::manual).
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn clock(mut self, nanos: Arc<std::sync::atomic::AtomicU64>) -> Self {
+        self.clock = Some(nanos);
+        self
+    }
+
     /// Starts the host.
     pub fn start(self) -> Result<Host, StartError> {
         let device = self.device.ok_or(StartError::NoDevice)?;
@@ -617,6 +630,10 @@ impl Builder {
         }
         let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
         shared.shutdown_limit = self.shutdown_limit;
+        #[cfg(feature = "testing")]
+        {
+            shared.clock = self.clock;
+        }
         let shared = Arc::new(shared);
         let driver = if self.manual {
             None

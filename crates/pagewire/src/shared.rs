@@ -55,6 +55,9 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
     zero: WallClock,
+    /// Nanoseconds that the clock shows instead of the time since then.
+    #[cfg(feature = "testing")]
+    pub(crate) clock: Option<Arc<AtomicU64>>,
     /// An eventfd that wakes the driver.
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
@@ -161,6 +164,8 @@ impl Shared {
         Ok(Self {
             inner: Mutex::new(inner),
             zero,
+            #[cfg(feature = "testing")]
+            clock: None,
             wake,
             asleep,
             departure: Departure::default(),
@@ -177,6 +182,10 @@ impl Shared {
 
     /// The one clock of the host.
     pub(crate) fn now(&self) -> Instant {
+        #[cfg(feature = "testing")]
+        if let Some(clock) = &self.clock {
+            return Instant::from_nanos(clock.load(Ordering::Relaxed));
+        }
         Instant::from_nanos(self.zero.elapsed().as_nanos() as u64)
     }
 

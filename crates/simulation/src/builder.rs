@@ -7,7 +7,7 @@ use pagewire_stack::TcpConfig;
 
 use crate::SimTime;
 use crate::fabric::Unreachable;
-use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
+use crate::limits::{DEFAULT_LIMIT, PATIENCE, POOL_BYTES};
 use crate::link::Link;
 use crate::names::IpVersion;
 use crate::report::TestName;
@@ -25,7 +25,8 @@ pub enum Panics {
     Ignore,
 }
 
-/// What happens with tasks and sockets that are left behind.
+/// What happens with tasks that still run when their program ends. Sockets that nobody holds are closed;
+/// they are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaks {
     /// They are in the report.
@@ -58,6 +59,9 @@ pub struct Builder {
     pub(crate) artifacts: Option<PathBuf>,
     pub(crate) capture: Option<PathBuf>,
     pub(crate) timeline: Option<PathBuf>,
+    /// A capture or a timeline that cannot be written is a warning.
+    pub(crate) lenient: bool,
+    pub(crate) patience: Duration,
     pub(crate) test: TestName,
 }
 
@@ -88,6 +92,8 @@ impl Builder {
             artifacts: None,
             capture: None,
             timeline: None,
+            lenient: false,
+            patience: PATIENCE,
             test: TestName::current(),
         }
     }
@@ -161,6 +167,15 @@ impl Builder {
         self
     }
 
+    /// Real time for which a task, or work of `spawn_blocking`, may let its thread sleep; 60 seconds by
+    /// default. A thread that waits for a lock, a channel or a real socket for ever can be ended by
+    /// nobody, so the process is aborted then, with a message that names the host, what it waits for
+    /// and the seed. `Duration::MAX` waits for ever.
+    pub fn patience(mut self, real: Duration) -> Self {
+        self.patience = real;
+        self
+    }
+
     /// Lets hosts hand over super-frames, as with segmentation offload: fewer events for bulk data.
     /// They are cut where they enter a link.
     pub fn super_frames(mut self, on: bool) -> Self {
@@ -169,7 +184,8 @@ impl Builder {
     }
 
     /// Hosts that have something to do at the same time have their turns in an order by the seed,
-    /// instead of the order in which they were added.
+    /// instead of the order in which they were added. It stays the same in the whole run; another seed
+    /// has another one.
     pub fn random_order(mut self) -> Self {
         self.random_order = true;
         self
@@ -177,25 +193,28 @@ impl Builder {
 
     /// Whether to look for the next timer of an idle host, or to visit every host each millisecond.
     /// Both give the same run; this is to test that.
-    #[doc(hidden)]
-    pub fn look_ahead(mut self, on: bool) -> Self {
+    #[cfg(test)]
+    pub(crate) fn look_ahead(mut self, on: bool) -> Self {
         self.look_ahead = on;
         self
     }
 
-    /// Where captures and timelines of failures go; cargo's target directory by default.
+    /// Where captures and timelines of failures go; cargo's target directory by default. Their names
+    /// have the package, the test's program, the test and the seed.
     pub fn artifacts(mut self, dir: impl Into<PathBuf>) -> Self {
         self.artifacts = Some(dir.into());
         self
     }
 
     /// Writes every packet to a pcapng file, which Wireshark opens: an interface for each host.
+    /// [`check`](Self::check) writes one for the seed that fails, with the seed in the file's name.
     pub fn capture(mut self, file: impl Into<PathBuf>) -> Self {
         self.capture = Some(file.into());
         self
     }
 
-    /// Writes a line for everything that happens to a text file.
+    /// Writes a line for everything that happens to a text file. [`check`](Self::check) writes one for
+    /// the seed that fails, with the seed in the file's name.
     pub fn timeline(mut self, file: impl Into<PathBuf>) -> Self {
         self.timeline = Some(file.into());
         self

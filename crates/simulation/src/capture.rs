@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use pagewire_device::{Medium, PcapConfig, PcapDirection, PcapInterface, PcapWriter};
@@ -15,6 +15,9 @@ use crate::{HostId, SimTime};
 /// Writes every packet where it leaves and where it arrives. The one that is lost as it leaves has
 /// the reason as a comment; so has one that is duplicated, corrupted or held up there.
 pub(crate) struct Capture {
+    path: PathBuf,
+    /// The first error: the run goes on without the rest.
+    error: Option<io::Error>,
     writer: PcapWriter<File>,
     interfaces: Vec<PcapInterface>,
     names: Vec<(IpAddr, String)>,
@@ -35,23 +38,32 @@ impl Capture {
         let epoch = epoch.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let config = PcapConfig { epoch, ..PcapConfig::default() };
         let writer = PcapWriter::new(File::create(path)?, config)?;
-        Ok(Self { writer, interfaces: Vec::new(), names: Vec::new(), last: None })
+        let path = path.to_owned();
+        let (interfaces, names) = (Vec::new(), Vec::new());
+        Ok(Self { path, error: None, writer, interfaces, names, last: None })
+    }
+
+    fn note_error(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.error.get_or_insert(error);
+        }
     }
 
     fn write_last(&mut self, ledger: &mut CopyLedger) {
         let Some(Left { at, host, frame, comment }) = self.last.take() else { return };
         let Some(&link) = self.interfaces.get(host.index()) else { return };
         let (at, out) = (at.into(), PcapDirection::Out);
-        // Nobody can be told of a full disk; the run goes on.
-        let _ = self.writer.record_with_comment(link, at, out, &frame, &comment, ledger);
+        let written = self.writer.record_with_comment(link, at, out, &frame, &comment, ledger);
+        self.note_error(written);
     }
 }
 
 impl Sink for Capture {
     fn host(&mut self, _host: HostId, name: &str, addresses: &[IpAddr]) {
         // Hosts are added in the order of their numbers.
-        if let Ok(interface) = self.writer.add_interface(name, Medium::Ip) {
-            self.interfaces.push(interface);
+        match self.writer.add_interface(name, Medium::Ip) {
+            Ok(interface) => self.interfaces.push(interface),
+            Err(error) => self.note_error(Err(error)),
         }
         self.names.extend(addresses.iter().map(|&addr| (addr, name.to_owned())));
     }
@@ -75,7 +87,8 @@ impl Sink for Capture {
                 self.write_last(ledger);
                 if let Some(&link) = self.interfaces.get(host.index()) {
                     let direction = PcapDirection::In;
-                    let _ = self.writer.record(link, at.into(), direction, frame, ledger);
+                    let written = self.writer.record(link, at.into(), direction, frame, ledger);
+                    self.note_error(written);
                 }
             }
             // At the moment at which it was sent: the first link.
@@ -97,7 +110,18 @@ impl Sink for Capture {
     fn end(&mut self, _lines: &[String]) {
         self.write_last(&mut CopyLedger::new());
         let names = std::mem::take(&mut self.names);
-        let _ = self.writer.add_names(names.iter().map(|(addr, name)| (*addr, name.as_str())));
-        let _ = self.writer.flush();
+        let names = names.iter().map(|(addr, name)| (*addr, name.as_str()));
+        let written = self.writer.add_names(names);
+        self.note_error(written);
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        self.write_last(&mut CopyLedger::new());
+        let written = self.writer.flush();
+        self.note_error(written);
+        match &self.error {
+            Some(error) => Err(format!("the capture {} is cut off: {error}", self.path.display())),
+            None => Ok(()),
+        }
     }
 }

@@ -13,11 +13,19 @@ use crate::{HostId, SimTime};
 
 /// How often a kind of trouble comes, and how long it lasts; drawn evenly each time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rate {
     /// From the end of one to the begin of the next.
     pub every: Range<Duration>,
     /// From its begin to its end.
     pub lasting: Range<Duration>,
+}
+
+impl Rate {
+    /// One after each `every`, which takes `lasting`.
+    pub fn new(every: Range<Duration>, lasting: Range<Duration>) -> Self {
+        Self { every, lasting }
+    }
 }
 
 /// Trouble by chance: see [`Sim::chaos`].
@@ -83,10 +91,11 @@ impl Chaos {
 impl Sim {
     /// Troubles these hosts by chance. When, for how long and whom is drawn from the seed now, each
     /// kind on its own; all of it has ended by [`Chaos::until`]. The end of one trouble may end
-    /// another of the same hosts.
+    /// another of the same hosts. Clients that cannot [start again](Control::bounce) are neither
+    /// crashed nor killed.
     ///
     /// # Panics
-    /// If there are fewer than two hosts.
+    /// If there are fewer than two hosts, or none that could be crashed or killed.
     #[track_caller]
     pub fn chaos(&mut self, hosts: impl Hosts, chaos: Chaos) {
         let hosts = {
@@ -94,18 +103,23 @@ impl Sim {
             Known(&world).find(&hosts)
         };
         assert!(hosts.len() > 1, "chaos needs two hosts at least");
+        let machine = |host: &HostId| self.machines.get(host.index());
+        let can_start = |host: &HostId| machine(host).is_some_and(|it| it.software.can_start());
+        let mortal: Vec<HostId> = hosts.iter().copied().filter(can_start).collect();
         for (number, (kind, rate)) in chaos.kinds.into_iter().enumerate() {
             self.next_chaos += 1;
             let seed = split(self.seed, "chaos", self.next_chaos << 16 | number as u64);
             let mut random = SimRng::new(seed);
             let mut at = self.now().elapsed();
+            let hosts = if matches!(kind, Kind::Crash | Kind::Kill) { &mortal } else { &hosts };
+            assert!(!hosts.is_empty(), "chaos: none of these hosts can start again");
             loop {
                 at += draw(&rate.every, &mut random);
                 if at >= chaos.until {
                     break;
                 }
                 let end = (at + draw(&rate.lasting, &mut random)).min(chaos.until);
-                self.trouble(kind, &hosts, at..end, &mut random);
+                self.trouble(kind, hosts, at..end, &mut random);
                 // Time moves, whatever the ranges are.
                 at = end + Duration::from_nanos(1);
             }
@@ -124,10 +138,12 @@ impl Sim {
         for n in (1..order.len()).rev() {
             order.swap(n, random.below(n as u64 + 1) as usize);
         }
-        let groups = 1 + random.below(order.len() as u64 - 1) as usize;
+        // A single host may be crashed or killed.
+        let groups = 1 + random.below((order.len() as u64).saturating_sub(1)) as usize;
         let (some, others) = order.split_at(groups);
         let (some, others) = (some.to_vec(), others.to_vec());
-        let (Some(&one), Some(&other)) = (some.first(), others.first()) else { return };
+        let Some(&one) = some.first() else { return };
+        let other = others.first().copied().unwrap_or(one);
         let Range { start, end } = time;
         match kind {
             Kind::Partition => {

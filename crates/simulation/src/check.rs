@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -48,7 +48,11 @@ impl Check {
     #[track_caller]
     pub fn assert(self) {
         if let Some(failure) = self.failures.first() {
-            panic!("{failure}\n  ({} seeds were run)", self.seeds_run());
+            let seeds = match self.seeds_run() {
+                1 => "1 seed was run".to_owned(),
+                count => format!("{count} seeds were run"),
+            };
+            panic!("{failure}\n  ({seeds})");
         }
     }
 }
@@ -115,12 +119,14 @@ impl Builder {
     ) -> Check {
         let (next, smallest) = (AtomicUsize::new(0), AtomicU64::new(u64::MAX));
         let check = Mutex::new(Check { reports: Vec::new(), failures: Vec::new() });
+        // Several seeds cannot write to one file.
+        let quiet = Self { capture: None, timeline: None, ..self.clone() };
         let work = || {
             while let Some(&seed) = seeds.get(next.fetch_add(1, Relaxed)) {
                 if seed > smallest.load(Relaxed) {
                     continue;
                 }
-                let run = || self.clone().seed(seed).run(scenario);
+                let run = || quiet.clone().seed(seed).run(scenario);
                 // Nothing of a run that panicked is used again.
                 let result = catch_unwind(AssertUnwindSafe(run))
                     .unwrap_or_else(|panic| Err(self.panicked(seed, panic_text(&*panic))));
@@ -148,43 +154,47 @@ impl Builder {
         mut first: Failure,
         scenario: &(impl Fn(&mut Sim) -> Result + Sync),
     ) -> Failure {
-        let file = |extension: &str| -> PathBuf {
-            let dir = self.artifacts.clone().unwrap_or_else(target_dir);
-            // Where that is not possible, the failure names no file.
-            let _ = std::fs::create_dir_all(&dir);
-            let name = format!("pagewire-{}-seed-{}", self.test.file_stem(), first.seed);
-            dir.join(name).with_extension(extension)
-        };
-        let (capture, timeline) = (file("pcapng"), file("timeline.txt"));
-        let builder = self.clone().seed(first.seed);
-        let builder = match (&self.capture, &self.timeline) {
-            (None, None) => builder.capture(&capture).timeline(&timeline),
-            _ => builder,
-        };
+        let builder = self.clone().seed(first.seed).recorded(first.seed);
         let second = catch_unwind(AssertUnwindSafe(|| builder.run(scenario)))
             .unwrap_or_else(|panic| Err(self.panicked(first.seed, panic_text(&*panic))));
-        let found = |file: PathBuf| file.is_file().then_some(file);
-        (first.0.capture, first.0.timeline) = (found(capture), found(timeline));
         let differs = match &second {
-            Ok(report) => Some(format!(
+            Ok(report) => format!(
                 "when it was run again, it did not fail; digests {} and {}",
                 first.digest, report.digest
-            )),
+            ),
             Err(second) if (second.kind, &second.what) != (first.kind, &first.what) => {
-                Some(format!("when it was run again, it failed at {}: {}", second.at, second.what))
+                format!("when it was run again, it failed at {}: {}", second.at, second.what)
             }
-            Err(second) if second.digest != first.digest => Some(format!(
+            Err(second) if second.digest != first.digest => format!(
                 "when it was run again, it failed too, but not all was the same: digests {} and {}",
                 first.digest, second.digest
-            )),
-            Err(_) => None,
+            ),
+            // The same, and it knows of the files.
+            Err(second) => return second.clone(),
         };
-        let Some(differs) = differs else { return first };
+        (first.0.capture, first.0.timeline) = match second {
+            Ok(report) => (report.capture, report.timeline),
+            Err(second) => (second.0.capture, second.0.timeline),
+        };
         let why = "the scenario depends on more than its seed: `select!` (write `biased;`), the order \
                    of a HashMap, std::time, random numbers of the system, statics, or threads";
         first.0.kind = FailureKind::NotDeterministic;
         first.0.details.splice(0..0, [differs, why.to_owned()]);
         first
+    }
+
+    /// With a capture and a timeline of this seed, as far as they can be written.
+    fn recorded(mut self, seed: u64) -> Self {
+        let dir = self.artifacts.clone().unwrap_or_else(target_dir);
+        // Where that is not possible, the failure says that the files cannot be written.
+        let _ = std::fs::create_dir_all(&dir);
+        let name = dir.join(format!("pagewire-{}", self.test.file_stem()));
+        let capture = self.capture.unwrap_or_else(|| name.with_extension("pcapng"));
+        let timeline = self.timeline.unwrap_or_else(|| name.with_extension("timeline.txt"));
+        self.capture = Some(with_seed(&capture, seed));
+        self.timeline = Some(with_seed(&timeline, seed));
+        self.lenient = true;
+        self
     }
 
     /// The scenario itself panicked, not a task.
@@ -201,6 +211,16 @@ impl Builder {
             capture: None,
             timeline: None,
         }))
+    }
+}
+
+/// The file's name with the seed in front of its ending.
+fn with_seed(file: &Path, seed: u64) -> PathBuf {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let (stem, ending) = name.split_once('.').map_or((&*name, None), |(a, b)| (a, Some(b)));
+    match ending {
+        Some(ending) => file.with_file_name(format!("{stem}-seed-{seed}.{ending}")),
+        None => file.with_file_name(format!("{stem}-seed-{seed}")),
     }
 }
 

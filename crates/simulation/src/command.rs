@@ -17,6 +17,7 @@ pub enum Pause {
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Paths(Vec<(HostId, HostId)>, PathChange),
+    DefaultLink(Link),
     Uplink(Vec<HostId>, Link),
     Downlink(Vec<HostId>, Link),
     Crash(Vec<HostId>),
@@ -30,7 +31,10 @@ pub(crate) enum Command {
 impl Command {
     /// Whether no host is started, stopped or changed.
     pub(crate) fn is_for_network(&self) -> bool {
-        matches!(self, Self::Paths(..) | Self::Uplink(..) | Self::Downlink(..))
+        matches!(
+            self,
+            Self::Paths(..) | Self::DefaultLink(..) | Self::Uplink(..) | Self::Downlink(..)
+        )
     }
 }
 
@@ -44,7 +48,47 @@ pub(crate) enum PathChange {
     Link(Link),
 }
 
-/// The name of an order, and the number of its hosts or paths: for the digest and the timeline.
+/// Hosts or paths that the words for an order name at most.
+const NAMED: usize = 8;
+
+impl Command {
+    /// In words, for people; `name` has the names of hosts.
+    pub(crate) fn describe<'a>(&self, name: impl Fn(HostId) -> &'a str) -> String {
+        let list = |all: &mut dyn ExactSizeIterator<Item = String>| {
+            let more = all.len().saturating_sub(NAMED);
+            let named = all.take(NAMED).collect::<Vec<_>>().join(", ");
+            if more > 0 { format!("{named} and {more} more") } else { named }
+        };
+        let of = |hosts: &[HostId]| list(&mut hosts.iter().map(|&host| name(host).to_owned()));
+        match self {
+            Self::Paths(pairs, change) => {
+                let what = match change {
+                    PathChange::Cut => "cut".to_owned(),
+                    PathChange::Repair => "repair".to_owned(),
+                    PathChange::Hold => "hold".to_owned(),
+                    PathChange::Release => "release".to_owned(),
+                    PathChange::Link(link) => format!("link {link}"),
+                };
+                let path = |&(from, to): &_| format!("{} > {}", name(from), name(to));
+                format!("{what}: {}", list(&mut pairs.iter().map(path)))
+            }
+            Self::DefaultLink(link) => format!("default link {link}"),
+            Self::Uplink(hosts, link) => format!("uplink {link}: {}", of(hosts)),
+            Self::Downlink(hosts, link) => format!("downlink {link}: {}", of(hosts)),
+            Self::Crash(hosts) => format!("crash: {}", of(hosts)),
+            Self::Kill(hosts) => format!("kill: {}", of(hosts)),
+            Self::Bounce(hosts) => format!("bounce: {}", of(hosts)),
+            Self::Pause(hosts, Pause::Process) => format!("pause the process: {}", of(hosts)),
+            Self::Pause(hosts, Pause::Machine) => format!("pause the machine: {}", of(hosts)),
+            Self::Resume(hosts) => format!("resume: {}", of(hosts)),
+            Self::Skew(hosts, Skew { offset, drift }) => {
+                format!("skew by {offset} ns, drift {drift} ppm: {}", of(hosts))
+            }
+        }
+    }
+}
+
+/// The order with the numbers of its hosts, for the digest: a change here changes all digests.
 impl std::fmt::Display for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |hosts: &[HostId]| {
@@ -55,6 +99,7 @@ impl std::fmt::Display for Command {
                 write!(f, "{change:?}")?;
                 pairs.iter().try_for_each(|(from, to)| write!(f, " {}-{}", from.0, to.0))
             }
+            Self::DefaultLink(link) => write!(f, "DefaultLink {link:?}"),
             Self::Uplink(hosts, link) => write!(f, "Uplink {link:?} {}", list(hosts)),
             Self::Downlink(hosts, link) => write!(f, "Downlink {link:?} {}", list(hosts)),
             Self::Crash(hosts) => write!(f, "Crash {}", list(hosts)),

@@ -47,7 +47,7 @@ impl Control {
         self.paths(&from, &to, false, PathChange::Cut);
     }
 
-    /// Ends a [`partition`](Self::partition).
+    /// Ends a [`partition`](Self::partition). A [`hold`](Self::hold) stays.
     #[track_caller]
     pub fn repair(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Repair);
@@ -59,13 +59,14 @@ impl Control {
         self.paths(&from, &to, false, PathChange::Repair);
     }
 
-    /// Packets between these groups wait, those on the way too.
+    /// Packets between these groups wait, those on the way too. In a partition they are lost, and
+    /// those that wait already are lost if they are released during one.
     #[track_caller]
     pub fn hold(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Hold);
     }
 
-    /// Ends a [`hold`](Self::hold): packets that wait arrive now, in their order.
+    /// Ends a [`hold`](Self::hold): packets that wait arrive now, in their order. A partition stays.
     #[track_caller]
     pub fn release(&self, a: impl Hosts, b: impl Hosts) {
         self.paths(&a, &b, true, PathChange::Release);
@@ -81,6 +82,12 @@ impl Control {
     #[track_caller]
     pub fn link_oneway(&self, from: impl Hosts, to: impl Hosts, link: Link) {
         self.paths(&from, &to, false, PathChange::Link(link));
+    }
+
+    /// Sets the link of every pair of hosts that has none of its own, also of hosts to come. The MTU of
+    /// hosts' devices stays that of [`Builder::link`](crate::Builder::link).
+    pub fn default_link(&self, link: Link) {
+        self.world.lock().commands.push_back(Command::DefaultLink(link));
     }
 
     /// Sets a link that all packets from these hosts take first: their common bandwidth.
@@ -102,15 +109,18 @@ impl Control {
         self.command(&hosts, Command::Crash);
     }
 
-    /// Kills the process: its kernel closes its sockets, as it does at the end of every process.
+    /// Kills the process: its kernel closes its sockets, as it does at the end of every process. Ends a
+    /// [`pause`](Self::pause), as every stop and start of a host does.
     #[track_caller]
     pub fn kill(&self, hosts: impl Hosts) {
         self.command(&hosts, Command::Kill);
     }
 
     /// Starts the program again, after a [`crash`](Self::crash) on a machine without memory, after a
-    /// [`kill`](Self::kill) on the same. One that runs is killed first. A client made of one future
-    /// cannot start again.
+    /// [`kill`](Self::kill) on the same. One that runs is killed first.
+    ///
+    /// A client made of one future ([`Sim::client`](crate::Sim::client)) cannot start again: the run
+    /// fails. [`Sim::client_with`](crate::Sim::client_with) makes one that can.
     #[track_caller]
     pub fn bounce(&self, hosts: impl Hosts) {
         self.command(&hosts, Command::Bounce);
@@ -154,6 +164,13 @@ impl Control {
         let hosts = Known(&world).find(&host);
         let states = hosts.iter().filter_map(|host| world.hosts.get(host.index()));
         states.flat_map(|host| host.addresses.iter().copied()).collect()
+    }
+
+    /// The name of the host that has an address.
+    pub fn host_name(&self, address: IpAddr) -> Option<String> {
+        let world = self.world.lock();
+        let host = world.names.host_of(address)?;
+        world.hosts.get(host as usize).map(|host| host.name.clone())
     }
 
     /// The link from one host to another.
@@ -224,6 +241,8 @@ inside! {
     link(a: impl Hosts, b: impl Hosts, link: Link);
     /// As [`Control::link_oneway`].
     link_oneway(from: impl Hosts, to: impl Hosts, link: Link);
+    /// As [`Control::default_link`].
+    default_link(link: Link);
     /// As [`Control::uplink`].
     uplink(hosts: impl Hosts, link: Link);
     /// As [`Control::downlink`].

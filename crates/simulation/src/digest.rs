@@ -1,12 +1,18 @@
-//! A hash over everything that happened: two runs with the same digest were the same.
+//! A hash over what happened between hosts: two runs with the same digest were the same there.
 
 use std::fmt;
 use std::str::FromStr;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// A hash over all events of a run, in their order: the frames that left, were lost and arrived, with
-/// their times and contents, the orders, and the starts and ends of programs.
+/// A hash over what happened between the hosts of a run, in its order: the packets that left, were lost
+/// and arrived, with their times, and with the contents of those that arrived; the orders; panics, and
+/// the starts and ends of programs with what they returned.
+///
+/// What a host does by itself is not in it: runs of its tasks, its timers, random numbers that it
+/// draws, connections to itself. It counts by the packets, ends and times that follow from it: two runs
+/// that differ only there have one digest. A program that wants more to be compared sends it, or returns
+/// it in an error.
 ///
 /// The same seed gives the same digest, on every machine and with every build. Prints as 32
 /// hexadecimal digits.

@@ -23,11 +23,12 @@ use crate::clock::{Clock, show};
 use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
 use crate::machine::Machine;
+use crate::notes::Note;
 use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
-use crate::watch::Sleep;
+use crate::watch::{Sleep, alone};
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
@@ -42,9 +43,10 @@ impl Sim {
                         `#[test]`, not from `#[tokio::test]` or an async function";
             return Err(self.failure(FailureKind::Misuse, None, what));
         }
-        if let Some(failure) = self.broken.take() {
+        if let Some(failure) = self.broken.take().or_else(|| self.over.clone()) {
             return Err(failure);
         }
+        self.moved = true;
         self.obey()?;
         let first = loop {
             let first = self.world.lock().next();
@@ -89,6 +91,9 @@ impl Sim {
             let at = clock.global(built + runtime.clock()).as_nanos();
             if !fired {
                 return self.clean.set(machine.clean, Some(at));
+            }
+            if runtime.found_timer(target) {
+                self.last_run = self.last_run.max(SimTime::from_nanos(at));
             }
             world.agenda.set(state.run, Some(at));
         } else {
@@ -158,7 +163,11 @@ impl Sim {
         let ms = at.as_nanos() / TICK;
         if self.machines.len() <= WATCHED_HOSTS || self.last_watch != ms {
             self.last_watch = ms;
+            let before = hosts.len();
             find_woken(&self.machines, world, hosts);
+            if hosts.len() > before {
+                self.last_run = at;
+            }
         }
     }
 
@@ -185,7 +194,11 @@ impl Sim {
             if entry.key().0 > at.as_nanos() {
                 break;
             }
-            entry.remove()(&control);
+            let action = entry.remove();
+            if let Err(text) = panics::catch(|| action(&control)) {
+                let what = format!("a scheduled action panicked: {text}");
+                return Err(self.failure(FailureKind::Panic, None, what));
+            }
             self.obey()?;
         }
         self.arm_actions();
@@ -204,7 +217,7 @@ impl Sim {
         loop {
             // What tasks said of the network counts for the packets of their run.
             self.obey_network()?;
-            let (wakes, paused) = {
+            let (wakes, paused, now) = {
                 let mut world = self.world.lock();
                 let Some(state) = world.hosts.get(id.index()) else { break };
                 let (touched, paused) = (state.touched, state.paused.is_some());
@@ -213,10 +226,13 @@ impl Sim {
                     world.transmit(id);
                     world.collect_wakes(id);
                 }
-                (world.take_wakes(), paused)
+                (world.take_wakes(), paused, world.now)
             };
             if wakes.is_empty() && !run {
                 break;
+            }
+            if !wakes.is_empty() {
+                self.last_run = now;
             }
             wakes.into_iter().for_each(std::task::Waker::wake);
             if paused {
@@ -255,11 +271,16 @@ impl Sim {
             (tick_at(&state.clock, machine.built, now), state.incarnation)
         };
         let host = HostRef { id, incarnation };
+        self.last_panic = None;
         let before = Here::set(Some(Here { world: self.world.clone(), host }));
         self.watch.begin(id);
         let rest = machine.span.in_scope(|| runtime.run(local));
         let blocked = self.watch.end();
         Here::set(before);
+        if std::mem::take(&mut machine.fresh) {
+            // A program that sets a panic hook does so as it starts.
+            panics::install(alone);
+        }
         let failure = match rest {
             Err(Unrest::Spinning) => (
                 FailureKind::Spinning,
@@ -275,39 +296,47 @@ impl Sim {
             ),
             Ok(()) => {
                 // Those who print a panic wait for a lock, and read files of the program's lines.
-                let notes = panics::take();
+                let notes = self.world.panics().take();
                 match blocked.filter(|_| notes.is_empty()) {
                     Some(blocked) if blocked.sleep == Sleep::RealSocket => {
                         (FailureKind::RealSocket, blocked.to_string())
                     }
                     Some(blocked) => (FailureKind::Blocked, blocked.to_string()),
-                    None => return self.check_panics(id, &notes),
+                    None => return self.check_panics(&notes),
                 }
             }
         };
         Err(self.failure(failure.0, Some(id), failure.1))
     }
 
-    /// Fails if a task has panicked, unless panics are ignored.
-    fn check_panics(&mut self, id: HostId, notes: &[panics::Note]) -> Done {
+    /// Fails if code of a host has panicked since this was last asked, unless panics are ignored.
+    pub(crate) fn hear_panics(&mut self) -> Done {
+        let notes = self.world.panics().take();
+        self.check_panics(&notes)
+    }
+
+    /// Fails if there are panics, unless these are ignored.
+    fn check_panics(&mut self, notes: &[Note]) -> Done {
         let Some(first) = notes.first() else { return Ok(()) };
+        let host = |note: &Note| note.host.map(HostId);
         {
             let mut world = self.world.lock();
             let now = world.now;
             for note in notes {
-                world.record.note(now, Kind::Panic, Some(id), &note.text);
+                world.record.note(now, Kind::Panic, host(note), &note.text);
             }
         }
         if first.is_real_socket() {
             let what = format!(
-                "tokio::net was used in the simulation: use pagewire_simulation::net ({first})"
+                "tokio::net was used in the simulation: use pagewire_simulation::net ({first}). For \
+                 tests in `tests/` a crate is built without `cfg(test)`: switch by a feature there"
             );
-            return Err(self.failure(FailureKind::RealSocket, Some(id), what));
+            return Err(self.failure(FailureKind::RealSocket, host(first), what));
         }
         self.last_panic = Some(first.to_string());
         if self.config.panics == crate::Panics::Fail {
             let what = self.panic_text();
-            return Err(self.failure(FailureKind::Panic, Some(id), what));
+            return Err(self.failure(FailureKind::Panic, host(first), what));
         }
         Ok(())
     }
@@ -360,9 +389,11 @@ impl Sim {
         let mut world = self.world.lock();
         let world = &mut *world;
         let command = world.commands.pop_front_if(|command| is_due(command))?;
-        let text = command.to_string();
-        world.record.note(world.now, Kind::Action, None, &text);
-        tracing::info!(target: "pagewire_simulation", at = %world.now, "{text}");
+        let hosts = &world.hosts;
+        let name = |host: HostId| hosts.get(host.index()).map_or("", |host| host.name.as_str());
+        let words = command.describe(name);
+        world.record.order(world.now, &command.to_string(), &words);
+        tracing::info!(target: "pagewire_simulation", at = %world.now, "{words}");
         Some(command)
     }
 
@@ -372,6 +403,7 @@ impl Sim {
                 let mut world = self.world.lock();
                 pairs.into_iter().for_each(|(from, to)| world.change_path(from, to, change));
             }
+            Command::DefaultLink(link) => self.world.lock().fabric.set_default(link),
             Command::Uplink(hosts, link) => {
                 let mut world = self.world.lock();
                 hosts.into_iter().for_each(|host| world.set_stage_link(host, true, link));
@@ -391,7 +423,10 @@ impl Sim {
             Command::Pause(hosts, what) => {
                 hosts.into_iter().for_each(|host| self.pause(host, what))
             }
-            Command::Resume(hosts) => hosts.into_iter().for_each(|host| self.resume(host)),
+            Command::Resume(hosts) => {
+                let mut world = self.world.lock();
+                hosts.into_iter().for_each(|host| world.resume(host));
+            }
             Command::Skew(hosts, skew) => {
                 let mut world = self.world.lock();
                 let world = &mut *world;
@@ -405,6 +440,8 @@ impl Sim {
                 }
             }
         }
+        // Of destructors.
+        self.hear_panics()?;
         match self.broken.take() {
             Some(failure) => Err(failure),
             None => Ok(()),
@@ -421,20 +458,6 @@ impl Sim {
         world.agenda.set(state.run, None);
         if what == Pause::Machine {
             world.agenda.set(state.timer, None);
-        }
-    }
-
-    fn resume(&mut self, id: HostId) {
-        let mut world = self.world.lock();
-        let now = world.now.as_nanos();
-        world.take_backlog(id);
-        let world = &mut *world;
-        let Some(state) = world.hosts.get_mut(id.index()) else { return };
-        if state.stack.is_some() {
-            world.agenda.set(state.timer, Some(now));
-        }
-        if state.running {
-            world.agenda.set(state.run, Some(now));
         }
     }
 }
@@ -473,6 +496,19 @@ impl World {
         });
     }
 
+    /// Ends a pause: what became due meanwhile is due now.
+    pub(crate) fn resume(&mut self, id: HostId) {
+        let now = self.now.as_nanos();
+        self.take_backlog(id);
+        let Some(state) = self.hosts.get(id.index()) else { return };
+        if state.stack.is_some() {
+            self.agenda.set(state.timer, Some(now));
+        }
+        if state.running {
+            self.agenda.set(state.run, Some(now));
+        }
+    }
+
     /// Sets a host's uplink or downlink.
     pub(crate) fn set_stage_link(&mut self, host: HostId, up: bool, link: crate::Link) {
         let stage = if up { Stage::Uplink(host) } else { Stage::Downlink(host) };
@@ -487,3 +523,7 @@ impl World {
         if self.touched.is_empty() { first.max(self.now.as_nanos()) } else { self.now.as_nanos() }
     }
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

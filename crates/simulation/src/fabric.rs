@@ -223,16 +223,27 @@ impl Fabric {
 
     /// Sets the link of a stage.
     pub(crate) fn set_link(&mut self, agenda: &mut Agenda, stage: Stage, link: Link) {
-        match self.numbers.get(&stage) {
-            Some(&path) => {
-                if let Some(path) = self.paths.get_mut(path as usize) {
-                    path.set_link(link);
-                }
-            }
-            None => {
-                self.add(agenda, stage, link);
-            }
+        let path = match self.numbers.get(&stage) {
+            Some(&path) => path,
+            None => self.add(agenda, stage, link),
+        };
+        if let Some(path) = self.paths.get_mut(path as usize) {
+            path.own = true;
+            path.set_link(link);
         }
+        self.find_least();
+    }
+
+    /// Sets the link of all pairs that have none of their own.
+    pub(crate) fn set_default(&mut self, link: Link) {
+        self.default = link;
+        let between = |path: &&mut Path| matches!(path.stage, Stage::Between(..));
+        let paths = self.paths.iter_mut().filter(between).filter(|path| !path.own);
+        paths.for_each(|path| path.set_link(link));
+        self.find_least();
+    }
+
+    fn find_least(&mut self) {
         let between = |path: &&Path| matches!(path.stage, Stage::Between(..));
         let all = self.paths.iter().filter(between).map(|path| path.link().least_latency());
         self.least = all.chain([self.default.least_latency()]).min().unwrap_or_default();
@@ -253,10 +264,10 @@ impl Fabric {
         self.schedule(agenda, number);
     }
 
-    /// The pairs of hosts whose path is cut or held.
-    pub(crate) fn cuts(&self) -> impl Iterator<Item = (HostId, HostId)> {
-        self.paths.iter().filter(|path| path.is_cut()).filter_map(|path| match path.stage {
-            Stage::Between(from, to) => Some((from, to)),
+    /// The pairs of hosts whose path is cut or held, and which of these.
+    pub(crate) fn obstacles(&self) -> impl Iterator<Item = (HostId, HostId, &'static str)> {
+        self.paths.iter().filter_map(|path| match path.stage {
+            Stage::Between(from, to) => Some((from, to, path.obstacle()?)),
             Stage::Uplink(_) | Stage::Downlink(_) => None,
         })
     }

@@ -18,6 +18,8 @@ struct State {
     /// Threads that were spawned and have not stopped.
     threads: u32,
     open: bool,
+    /// The thread that works, as the kernel numbers it.
+    worker: Option<i32>,
     /// Whose code the threads run.
     here: Option<Here>,
 }
@@ -40,6 +42,7 @@ impl Gate {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let here = state.here.clone();
+        state.worker = Some(rustix::thread::gettid().as_raw_nonzero().get());
         drop(state);
         Here::set(here);
     }
@@ -47,7 +50,9 @@ impl Gate {
     /// The thread's work is done; called by it.
     pub(crate) fn leave(&self) {
         Here::set(None);
-        self.lock().threads -= 1;
+        let mut state = self.lock();
+        (state.threads, state.worker) = (state.threads - 1, None);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -66,9 +71,10 @@ impl Gate {
         true
     }
 
-    /// Whether threads work now.
-    pub(crate) fn is_open(&self) -> bool {
-        self.lock().open
+    /// Whether threads work now, and the one that does.
+    pub(crate) fn at_work(&self) -> Option<Option<i32>> {
+        let state = self.lock();
+        state.open.then_some(state.worker)
     }
 
     /// Lets all threads through from now on: the runtime is about to be dropped.

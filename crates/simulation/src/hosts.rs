@@ -10,14 +10,17 @@ use crate::link::Link;
 use crate::world::World;
 
 /// One or several hosts: a name, an address, a [`HostId`], lists of these, or [`all`].
-pub trait Hosts {
-    /// The hosts, in this order.
-    #[doc(hidden)]
+pub trait Hosts: Select {}
+
+impl<T: Select + ?Sized> Hosts for T {}
+
+/// How hosts are found; not to be called, or implemented, outside of this crate.
+pub trait Select {
+    /// Adds the hosts, in this order. `Err`: there is no such host, in words.
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String>;
 }
 
 /// The hosts that there are.
-#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Known<'a>(pub(crate) &'a World);
 
@@ -46,14 +49,14 @@ pub fn all() -> All {
     All
 }
 
-impl Hosts for All {
+impl Select for All {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         out.extend((0..known.0.hosts.len() as u32).map(HostId));
         Ok(())
     }
 }
 
-impl Hosts for HostId {
+impl Select for HostId {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         if self.index() >= known.0.hosts.len() {
             return Err(format!("number {}", self.0));
@@ -63,7 +66,7 @@ impl Hosts for HostId {
     }
 }
 
-impl Hosts for IpAddr {
+impl Select for IpAddr {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         let host = known.0.names.host_of(*self);
         out.push(HostId(host.ok_or_else(|| format!("at {self}"))?));
@@ -71,7 +74,7 @@ impl Hosts for IpAddr {
     }
 }
 
-impl Hosts for str {
+impl Select for str {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         let found = known.0.names.resolve(self).and_then(|addresses| addresses.first());
         let host = found.and_then(|&addr| known.0.names.host_of(addr));
@@ -82,7 +85,7 @@ impl Hosts for str {
 
 macro_rules! hosts_as {
     ($($kind:ty, $this:ident => $as:expr;)*) => {$(
-        impl Hosts for $kind {
+        impl Select for $kind {
             fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
                 let $this = self;
                 $as.select(known, out)
@@ -97,25 +100,25 @@ hosts_as! {
     Ipv6Addr, this => IpAddr::V6(*this);
 }
 
-impl<T: Hosts + ?Sized> Hosts for &T {
+impl<T: Select + ?Sized> Select for &T {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         (**self).select(known, out)
     }
 }
 
-impl<T: Hosts> Hosts for [T] {
+impl<T: Select> Select for [T] {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         self.iter().try_for_each(|hosts| hosts.select(known, out))
     }
 }
 
-impl<T: Hosts> Hosts for Vec<T> {
+impl<T: Select> Select for Vec<T> {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         self.as_slice().select(known, out)
     }
 }
 
-impl<T: Hosts, const N: usize> Hosts for [T; N] {
+impl<T: Select, const N: usize> Select for [T; N] {
     fn select(&self, known: &Known<'_>, out: &mut Vec<HostId>) -> Result<(), String> {
         self.as_slice().select(known, out)
     }

@@ -8,6 +8,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 
+#[cfg(test)]
+extern crate self as pagewire_simulation;
+
 mod agenda;
 mod builder;
 mod capture;
@@ -31,11 +34,12 @@ mod gate;
 mod hosts;
 mod icmp;
 mod life;
-pub mod limits;
+mod limits;
 mod link;
 mod machine;
 mod names;
 pub mod net;
+mod notes;
 mod packet;
 mod panics;
 mod path;
@@ -65,7 +69,7 @@ pub use command::Pause;
 pub use control::Control;
 pub use digest::{Digest, DigestError};
 pub use fabric::Unreachable;
-pub use hosts::{All, HostOptions, Hosts, Known, all};
+pub use hosts::{All, HostOptions, Hosts, all};
 pub use link::{Link, LinkError, Queue};
 pub use names::IpVersion;
 pub use pagewire_stack::TcpConfig;

@@ -32,13 +32,15 @@ impl Sim {
         assert!(world.hosts.len() < MAX_HOSTS, "more than {MAX_HOSTS} hosts");
         assert!(world.names.resolve(&name).is_none(), "two hosts are called `{name}`");
         let addresses = match options.addresses.as_slice() {
-            [] => self.config.ip.addresses(id.0),
+            [] => world.names.free(self.config.ip, id.0),
             given => given.to_vec(),
         };
-        assert!(
-            world.names.assign(id.0, &addresses),
-            "another host has one of the addresses of `{name}`: {addresses:?}"
-        );
+        if let Err(taken) = world.names.assign(id.0, &addresses) {
+            let other = world.names.host_of(taken).and_then(|n| world.hosts.get(n as usize));
+            let other = other.map_or(String::new(), |other| other.name.clone());
+            drop(world);
+            panic!("`{name}` cannot have the address {taken}: `{other}` has it");
+        }
         world.names.set(&name, addresses.clone());
         let order = world.fabric.order_of(id);
         let mut clock = Clock::default();
@@ -76,6 +78,7 @@ impl Sim {
             client,
             done: false,
             runtime: None,
+            fresh: false,
             built: 0,
             clean,
             span,
@@ -97,7 +100,7 @@ impl Sim {
             }
             Software::Once(program) => match program.take() {
                 Some(program) => program,
-                None => return,
+                None => return self.cannot_start_again(id),
             },
         };
         let mut world = shared.lock();
@@ -123,7 +126,7 @@ impl Sim {
                 runtime.start(Here { world: shared.clone(), host }, program);
                 self.watch.start(id, &state.name, &runtime);
                 machine.runtime = Some(runtime);
-                machine.done = false;
+                (machine.done, machine.fresh) = (false, true);
                 state.running = true;
                 let run = state.run;
                 world.agenda.set(run, Some(now.as_nanos()));
@@ -136,6 +139,14 @@ impl Sim {
                 self.broken.get_or_insert(failure);
             }
         }
+    }
+
+    /// The client was made of one future, which is gone.
+    fn cannot_start_again(&mut self, id: HostId) {
+        let what = "it cannot start again, because `Sim::client` made it of one future, which has \
+                    run: add it with `Sim::client_with`, whose closure makes a future for each start";
+        let failure = self.failure(FailureKind::Misuse, Some(id), what);
+        self.broken.get_or_insert(failure);
     }
 
     /// Ends a host's process as a kernel does: its tasks are dropped, its sockets close.
@@ -151,11 +162,18 @@ impl Sim {
             state.running = false;
             state.touch(&mut world.touched);
             world.agenda.set(state.run, None);
-            state.incarnation
+            let incarnation = state.incarnation;
+            if state.paused.is_some() {
+                // The next process is not paused.
+                world.resume(id);
+            }
+            incarnation
         };
         let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
         let before = Here::set(Some(here));
+        self.watch.begin(id);
         machine.span.in_scope(|| runtime.shutdown());
+        self.watch.end();
         Here::set(before);
         let mut wakes = Vec::new();
         if let Some(state) = shared.lock().hosts.get_mut(id.index()) {
@@ -202,6 +220,7 @@ impl Sim {
         if tasks > 0 {
             self.note_leak(id, tasks);
         }
+        let panicked = self.last_panic.take();
         self.stop(id);
         match end {
             End::Returned(Err(error)) if client => {
@@ -210,8 +229,9 @@ impl Sim {
             End::Returned(Err(error)) if !may_fail => {
                 Err(self.failure(FailureKind::Host, Some(id), error.to_string()))
             }
-            End::Returned(_) => Ok(()),
+            End::Returned(_) => self.hear_panics(),
             End::Panicked => {
+                self.last_panic = panicked;
                 let what = self.panic_text();
                 Err(self.failure(FailureKind::Panic, Some(id), what))
             }

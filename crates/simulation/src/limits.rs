@@ -3,62 +3,71 @@
 use std::time::Duration;
 
 /// Hosts of one simulation: their numbers have to fit into 24 bits, those of `10.0.0.0/8`.
-pub const MAX_HOSTS: usize = 1 << 20;
+pub(crate) const MAX_HOSTS: usize = 1 << 20;
 
 /// Bytes of address space of a host's pool by default; touched only as far as used.
-pub const POOL_BYTES: usize = 4 << 20;
+pub(crate) const POOL_BYTES: usize = 4 << 20;
 
 /// Bytes that a host's sockets may pin for unread data: a window of a default connection, and more.
-pub const RECEIVE_MEMORY: usize = 8 << 20;
+pub(crate) const RECEIVE_MEMORY: usize = 8 << 20;
 
 /// Connections that wait to be accepted by a listener of `bind`: tokio's number.
-pub const LISTEN_BACKLOG: usize = 1024;
+pub(crate) const LISTEN_BACKLOG: usize = 1024;
 
 /// Bytes that one read into a growing buffer takes at most: the largest datagram.
-pub const READ_BUF: usize = 1 << 16;
+pub(crate) const READ_BUF: usize = 1 << 16;
 
 /// Largest buffer that a socket may ask for, in bytes before doubling (Linux's
 /// `net.core.wmem_max`).
-pub const MAX_BUFFER: u32 = 4 << 20;
+pub(crate) const MAX_BUFFER: u32 = 4 << 20;
 
 /// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
-pub const MIN_SEND_BUFFER: u32 = 4608;
+pub(crate) const MIN_SEND_BUFFER: u32 = 4608;
 
 /// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
-pub const MIN_RECEIVE_BUFFER: u32 = 2304;
+pub(crate) const MIN_RECEIVE_BUFFER: u32 = 2304;
 
 /// Latency of a link by default: hosts in one data centre, with some distance.
-pub const DEFAULT_LATENCY: Duration = Duration::from_millis(1);
+pub(crate) const DEFAULT_LATENCY: Duration = Duration::from_millis(1);
 
 /// Shortest time of a packet on a link; never zero, so that time moves when hosts talk.
-pub const MIN_LATENCY: Duration = Duration::from_micros(1);
+pub(crate) const MIN_LATENCY: Duration = Duration::from_micros(1);
 
 /// Longest IP packet by default, in bytes: Ethernet's.
-pub const DEFAULT_MTU: usize = 1500;
+pub(crate) const DEFAULT_MTU: usize = 1500;
 
 /// Least MTU of a link, in bytes (RFC 8200 section 5).
-pub const MIN_MTU: usize = 1280;
+pub(crate) const MIN_MTU: usize = 1280;
 
 /// Simulated time after which a run fails, by default: far beyond what a test means to take.
-pub const DEFAULT_LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const DEFAULT_LIMIT: Duration = Duration::from_secs(600);
 
 /// Turns of hosts at one simulated time after which time counts as standing still.
-pub const MAX_TURNS_AT_ONE_TIME: u64 = 1_000_000;
+pub(crate) const MAX_TURNS_AT_ONE_TIME: u64 = 1_000_000;
 
 /// Real time after which tasks that never come to rest are stopped: a thousand times more than a
 /// slow machine needs for a turn.
-pub const MAX_TURN: Duration = Duration::from_secs(5);
+pub(crate) const MAX_TURN: Duration = Duration::from_secs(5);
 
 /// Hosts up to which all are asked, after each run, whether another host woke their tasks. With more
 /// hosts they are asked once a millisecond.
-pub const WATCHED_HOSTS: usize = 64;
+pub(crate) const WATCHED_HOSTS: usize = 64;
 
-/// Time without a frame, an action or a task that runs after which a run that is too long counts as
-/// one that makes no progress: longer than TCP's longest retransmission timeout.
-pub const IDLE: Duration = Duration::from_secs(130);
+/// Simulated time without a frame, an order or a task that is woken after which a run that is not done
+/// counts as one that makes no progress: longer than TCP's longest retransmission timeout. It may lie
+/// behind the limit of the run.
+pub(crate) const IDLE: Duration = Duration::from_secs(130);
+
+/// Real time without an end for which a thread may sleep by default, while the simulation waits for it:
+/// nothing but the end of the process ends such a wait, and it is far longer than a disk takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Real time between two looks at a simulation by the thread that watches it.
-pub const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Real time that a task may let its thread sleep: a pipe or a disk may be slow.
-pub const MAX_BLOCKED: Duration = Duration::from_millis(200);
+pub(crate) const MAX_BLOCKED: Duration = Duration::from_millis(200);
+
+/// Real time that one thread waits for the turns of others, before it looks after the panic hook: a
+/// turn that lasts longer does not end soon.
+pub(crate) const MAX_WAIT_ALONE: Duration = Duration::from_millis(50);

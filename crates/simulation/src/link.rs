@@ -1,5 +1,6 @@
 //! The settings of a link between two hosts, one direction.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -189,6 +190,22 @@ pub enum LinkError {
     Chance(String),
 }
 
+/// As [`FromStr`] reads it.
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.faults, f)?;
+        if self.hole {
+            write!(f, ",hole={}", self.mtu)?;
+        } else if self.mtu != DEFAULT_MTU {
+            write!(f, ",mtu={}", self.mtu)?;
+        }
+        match self.flaps {
+            Some(Flaps { fail, repair }) => write!(f, ",fail={fail},repair={repair}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl FromStr for Link {
     type Err = LinkError;
 
@@ -249,6 +266,17 @@ mod tests {
         assert_eq!(text.parse(), Ok(link));
         assert_eq!("loss=0%".parse(), Ok(Link::new()), "a millisecond is the default");
         assert_eq!("hole=1300".parse(), Ok(Link::new().black_hole(1300)));
+    }
+
+    #[test]
+    fn a_link_is_text_and_back() {
+        for text in [
+            "loss=0%,delay=1ms",
+            "loss=1%,dup=0.5%,delay=20ms,jitter=3ms,rate=10mbit,limit=64,mtu=1400",
+            "loss=0%,delay=7us,hole=1300,fail=0.1%,repair=20%",
+        ] {
+            assert_eq!(text.parse::<Link>().map(|link| link.to_string()).as_deref(), Ok(text));
+        }
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub(crate) enum Software {
 }
 
 impl Software {
+    /// Whether it can start once more.
+    pub(crate) fn can_start(&self) -> bool {
+        !matches!(self, Self::Once(None))
+    }
+
     pub(crate) fn again<F, Fut>(software: F) -> Self
     where
         F: Fn() -> Fut + 'static,
@@ -36,6 +41,8 @@ pub(crate) struct Machine {
     pub(crate) client: bool,
     pub(crate) done: bool,
     pub(crate) runtime: Option<HostRuntime>,
+    /// Its tasks did not run yet since it was started.
+    pub(crate) fresh: bool,
     /// What the host's clock showed when the runtime was built.
     pub(crate) built: u64,
     /// How far it is known to have no timer, while its next one is not known: in `Sim::clean`.

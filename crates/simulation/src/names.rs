@@ -50,13 +50,26 @@ impl Names {
         self.names.insert(Self::normal(name), addresses);
     }
 
-    /// Gives a host its addresses; `false`: another host has one of them.
-    pub(crate) fn assign(&mut self, host: u32, addresses: &[IpAddr]) -> bool {
-        if addresses.iter().any(|addr| self.hosts.contains_key(addr)) {
-            return false;
+    /// Gives a host its addresses. `Err`: another host has this one.
+    pub(crate) fn assign(&mut self, host: u32, addresses: &[IpAddr]) -> Result<(), IpAddr> {
+        if let Some(&taken) = addresses.iter().find(|addr| self.hosts.contains_key(addr)) {
+            return Err(taken);
         }
         self.hosts.extend(addresses.iter().map(|&addr| (addr, host)));
-        true
+        Ok(())
+    }
+
+    /// The addresses for the host with this number that is given none: its own, or the next that
+    /// nobody has.
+    pub(crate) fn free(&self, ip: IpVersion, host: u32) -> Vec<IpAddr> {
+        let mut number = host;
+        loop {
+            let addresses = ip.addresses(number);
+            if !addresses.iter().any(|addr| self.hosts.contains_key(addr)) {
+                return addresses;
+            }
+            number += 1;
+        }
     }
 
     /// The addresses of a name, in the order of preference.

@@ -25,8 +25,8 @@ fn a_name_that_is_set_again_moves() {
 #[test]
 fn two_hosts_cannot_have_one_address() {
     let mut names = Names::default();
-    assert!(names.assign(0, &[A, C]));
-    assert!(!names.assign(1, &[B, C]));
+    assert_eq!(names.assign(0, &[A, C]), Ok(()));
+    assert_eq!(names.assign(1, &[B, C]), Err(C));
     assert_eq!((names.host_of(A), names.host_of(B), names.host_of(C)), (Some(0), None, Some(0)));
 }
 
@@ -47,4 +47,12 @@ fn localhost_has_the_versions_of_the_host() {
     assert_eq!(found(&[A, C])[0], IpAddr::V6(Ipv6Addr::LOCALHOST));
     assert_eq!(found(&[A, C]).len(), 2);
     assert_eq!(names.resolve_on("nobody", &[A]), None);
+}
+
+#[test]
+fn a_host_that_is_given_no_address_gets_the_next_that_nobody_has() {
+    let mut names = Names::default();
+    assert_eq!(names.free(IpVersion::Both, 0), [A, C]);
+    assert_eq!(names.assign(0, &[B]), Ok(()));
+    assert_eq!(names.free(IpVersion::V4, 1), ["10.0.0.3".parse::<IpAddr>().unwrap()]);
 }

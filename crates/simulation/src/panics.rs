@@ -1,67 +1,101 @@
 //! What tasks said when they panicked: a runtime catches their panics, and nobody may look at the
 //! result.
+//!
+//! The only way to hear of them is the process's panic hook, which programs replace too. So ours is
+//! looked for whenever a simulation is made, and after the first turn of each start of a host, which
+//! is when programs set theirs; if it is gone, a new one is put around what is there. What it hears
+//! belongs to the simulation whose code panicked, on whichever thread.
 
-use std::cell::RefCell;
-use std::fmt;
-use std::panic::PanicHookInfo;
-use std::sync::Once;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
+use pagewire_sim::panic_text;
+
+use crate::notes::Note;
 use crate::world::Here;
 
-/// A panic of a task.
-#[derive(Clone, Debug)]
-pub(crate) struct Note {
-    pub(crate) text: String,
-    place: Option<String>,
-}
+/// The address of our hook that is outermost; 0: it was dropped.
+static OURS: AtomicUsize = AtomicUsize::new(0);
 
-impl Note {
-    /// Whether it is tokio's, for a socket in a runtime that has none.
-    pub(crate) fn is_real_socket(&self) -> bool {
-        self.text.contains("IO is disabled")
+/// A hook of ours, which says when it is dropped.
+struct Hook<F>(F);
+
+impl<F> Drop for Hook<F> {
+    fn drop(&mut self) {
+        let _ = OURS.compare_exchange(address(self), 0, SeqCst, SeqCst);
     }
 }
 
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        match &self.place {
-            Some(place) => write!(f, " ({place})"),
-            None => Ok(()),
+fn address<T: ?Sized>(of: &T) -> usize {
+    std::ptr::from_ref(of).cast::<()>().addr()
+}
+
+/// Puts our hook around the present one, unless it is ours. `alone` keeps simulations of other
+/// threads from running tasks meanwhile: a panic between the two calls would be heard by nobody.
+pub(crate) fn install(alone: impl FnOnce(&mut dyn FnMut())) {
+    static ONE: Mutex<()> = Mutex::new(());
+    // Nobody may change the hook then.
+    if std::thread::panicking() {
+        return;
+    }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    alone(&mut || {
+        let before = std::panic::take_hook();
+        let ours = OURS.load(SeqCst);
+        if ours != 0 && address(&*before) == ours {
+            return std::panic::set_hook(before);
         }
-    }
+        let hook = Hook(before);
+        let hook = Box::new(move |info: &PanicHookInfo<'_>| {
+            let Hook(before) = &hook;
+            hear(info, before);
+        });
+        OURS.store(address(&*hook), SeqCst);
+        std::panic::set_hook(hook);
+    });
 }
 
 thread_local! {
-    static NOTES: RefCell<Vec<Note>> = const { RefCell::new(Vec::new()) };
+    /// A panic is being heard: one of our hooks may be around another.
+    static HEARING: Cell<bool> = const { Cell::new(false) };
+    /// What code said that is not a task's: see [`catch`].
+    static CAUGHT: RefCell<Option<Note>> = const { RefCell::new(None) };
 }
 
-/// Notes the panics of simulated tasks from now on; everything else goes on as before.
-pub(crate) fn install() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            note(info);
-            before(info);
-        }));
-    });
+fn hear(info: &PanicHookInfo<'_>, before: &(dyn Fn(&PanicHookInfo<'_>) + Send + Sync)) {
+    let nested = HEARING.try_with(|hearing| hearing.replace(true)).unwrap_or(true);
+    if !nested {
+        note(info);
+    }
+    before(info);
+    if !nested {
+        let _ = HEARING.try_with(|hearing| hearing.set(false));
+    }
 }
 
 fn note(info: &PanicHookInfo<'_>) {
-    if Here::get().is_err() {
-        return;
-    }
     let text = info.payload_as_str().unwrap_or("something that is no text").to_owned();
     let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
-    let _ = NOTES.try_with(|notes| {
-        if let Ok(mut notes) = notes.try_borrow_mut() {
-            notes.push(Note { text, place });
+    match Here::get() {
+        Ok(here) => here.world.panics().push(Note { text, place, host: Some(here.host.id.0) }),
+        Err(_) => {
+            let _ = CAUGHT.try_with(|caught| {
+                if let Ok(mut caught) = caught.try_borrow_mut() {
+                    *caught = Some(Note { text, place, host: None });
+                }
+            });
         }
-    });
+    }
 }
 
-/// The panics on this thread since the last call.
-pub(crate) fn take() -> Vec<Note> {
-    NOTES.try_with(|notes| std::mem::take(&mut *notes.borrow_mut())).unwrap_or_default()
+/// Calls code of the test that is not a task. `Err`: it panicked, and said this.
+pub(crate) fn catch<R>(code: impl FnOnce() -> R) -> Result<R, String> {
+    let _ = CAUGHT.try_with(|caught| caught.take());
+    // What panicked is not called again.
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
+        let caught = CAUGHT.try_with(|caught| caught.take()).ok().flatten();
+        caught.map_or_else(|| panic_text(&*panic).to_owned(), |note| note.to_string())
+    })
 }

@@ -32,22 +32,19 @@ impl Stage {
     }
 }
 
-/// Whether packets come through.
-#[derive(Debug)]
-enum State {
-    Up,
-    /// Packets are lost where they enter and where they leave.
-    Cut,
-    /// Packets wait at the end, in their order.
-    Held(VecDeque<PacketBuf>),
-}
-
 pub(crate) struct Path {
     pub(crate) stage: Stage,
     pub(crate) source: SourceId,
     link: Link,
+    /// The link was set for this path; others have the default.
+    pub(crate) own: bool,
     line: FaultPath,
-    state: State,
+    /// Packets are lost where they enter and where they leave.
+    cut: bool,
+    /// Packets wait at the end. One that leaves is lost nevertheless if the path is cut then.
+    held: bool,
+    /// Those that wait, in their order.
+    waiting: VecDeque<PacketBuf>,
     /// Draws of the flaps.
     random: FaultRng,
     /// The link flapped.
@@ -62,8 +59,11 @@ impl Path {
             stage,
             source,
             link,
+            own: false,
             line: FaultPath::new(link.line(seed), Medium::Ip),
-            state: State::Up,
+            cut: false,
+            held: false,
+            waiting: VecDeque::new(),
             random: FaultRng::new(!seed),
             broken: false,
             released: VecDeque::new(),
@@ -83,35 +83,33 @@ impl Path {
 
     /// Cuts the path: what is on the way is lost when it would arrive.
     pub(crate) fn cut(&mut self) {
-        self.state = State::Cut;
+        self.cut = true;
     }
 
     /// Ends a cut; a hold stays.
     pub(crate) fn repair(&mut self) {
-        if matches!(self.state, State::Cut) {
-            self.state = State::Up;
-        }
-        self.broken = false;
+        (self.cut, self.broken) = (false, false);
     }
 
     /// Lets packets wait at the end of the path.
     pub(crate) fn hold(&mut self) {
-        if !matches!(self.state, State::Held(_)) {
-            self.state = State::Held(VecDeque::new());
-        }
+        self.held = true;
     }
 
-    /// Ends a hold: what waits leaves the path at once, in its order.
+    /// Ends a hold: what waits leaves the path at once, in its order. A cut stays.
     pub(crate) fn release(&mut self) {
-        if let State::Held(waiting) = &mut self.state {
-            self.released.append(waiting);
-            self.state = State::Up;
-        }
+        self.held = false;
+        self.released.append(&mut self.waiting);
     }
 
-    /// Whether it is cut or held.
-    pub(crate) fn is_cut(&self) -> bool {
-        !matches!(self.state, State::Up)
+    /// In words, what keeps packets from coming through.
+    pub(crate) fn obstacle(&self) -> Option<&'static str> {
+        match (self.cut, self.held) {
+            (false, false) => None,
+            (true, false) => Some("cut"),
+            (false, true) => Some("held"),
+            (true, true) => Some("cut and held"),
+        }
     }
 
     /// When [`poll`](Self::poll) has work.
@@ -127,7 +125,7 @@ impl Path {
         record: &mut Recorder,
     ) -> Option<(usize, PacketBuf)> {
         let (from, to) = self.stage.ends();
-        if matches!(self.state, State::Cut) {
+        if self.cut {
             record.frame(now, Fate::Cut, from, to, &frame);
             return None;
         }
@@ -162,21 +160,23 @@ impl Path {
 
     /// The next packet that leaves the path by `now`.
     pub(crate) fn poll(&mut self, now: SimTime, record: &mut Recorder) -> Option<PacketBuf> {
-        if let Some(frame) = self.released.pop_front() {
-            return Some(frame);
-        }
         let (from, to) = self.stage.ends();
-        while let Some(frame) = self.line.poll(now.into(), &mut record.ledger) {
-            match &mut self.state {
-                State::Up => return Some(frame),
-                State::Cut => record.frame(now, Fate::Cut, from, to, &frame),
-                State::Held(waiting) => {
-                    record.frame(now, Fate::Held, from, to, &frame);
-                    waiting.push_back(frame);
-                }
+        loop {
+            let released = self.released.pop_front();
+            let waited = released.is_some();
+            let frame = match released {
+                Some(frame) => frame,
+                None => self.line.poll(now.into(), &mut record.ledger)?,
+            };
+            if self.held && !waited {
+                record.frame(now, Fate::Held, from, to, &frame);
+                self.waiting.push_back(frame);
+            } else if self.cut {
+                record.frame(now, Fate::Cut, from, to, &frame);
+            } else {
+                return Some(frame);
             }
         }
-        None
     }
 
     /// Whether the line does more than to delay.

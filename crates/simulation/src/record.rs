@@ -123,6 +123,9 @@ pub(crate) trait Sink {
 
     /// The run is over; these lines say how.
     fn end(&mut self, lines: &[String]);
+
+    /// Writes out everything so far. `Err`: what could not be written, now or before.
+    fn flush(&mut self) -> Result<(), String>;
 }
 
 /// The digest, the counts, and the listeners.
@@ -140,6 +143,7 @@ pub(crate) struct Recorder {
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Packets that hosts sent.
     pub sent: u64,
@@ -208,12 +212,21 @@ impl Recorder {
     }
 
     pub(crate) fn note(&mut self, at: SimTime, kind: Kind, host: Option<HostId>, text: &str) {
+        self.note_as(at, kind, host, text, text);
+    }
+
+    /// An order is carried out: `text` counts for the digest, `words` are for people.
+    pub(crate) fn order(&mut self, at: SimTime, text: &str, words: &str) {
+        self.note_as(at, Kind::Action, None, text, words);
+    }
+
+    fn note_as(&mut self, at: SimTime, kind: Kind, host: Option<HostId>, text: &str, words: &str) {
         self.last = at;
         let number = host.map_or(NOBODY, |host| host.0);
         self.digester.event(at.as_nanos(), kind as u8, number.into(), text.len() as u64);
         self.digester.bytes(text.as_bytes());
         for sink in &mut self.sinks {
-            sink.note(at, host, text);
+            sink.note(at, host, words);
         }
     }
 
@@ -222,9 +235,16 @@ impl Recorder {
         self.sinks.iter_mut().for_each(|sink| sink.host(host, name, addresses));
     }
 
-    /// The run is over: listeners finish their files.
-    pub(crate) fn end(&mut self, lines: &[String]) {
-        self.sinks.drain(..).for_each(|mut sink| sink.end(lines));
+    /// The run is over: listeners finish their files. What they could not write.
+    pub(crate) fn end(&mut self, lines: &[String]) -> Vec<String> {
+        let mut sinks = std::mem::take(&mut self.sinks);
+        sinks.iter_mut().for_each(|sink| sink.end(lines));
+        sinks.iter_mut().filter_map(|sink| sink.flush().err()).collect()
+    }
+
+    /// Brings the listeners' files up to date. What they could not write.
+    pub(crate) fn flush(&mut self) -> Vec<String> {
+        self.sinks.iter_mut().filter_map(|sink| sink.flush().err()).collect()
     }
 
     /// When something last happened.

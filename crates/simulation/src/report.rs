@@ -19,7 +19,7 @@ pub struct Report {
     pub seed: u64,
     /// Simulated time.
     pub elapsed: Duration,
-    /// The hash over everything that happened.
+    /// The hash over what happened between the hosts: [`Digest`] has the list.
     pub digest: Digest,
     /// Events in the digest.
     pub events: u64,
@@ -28,6 +28,10 @@ pub struct Report {
     /// What the run found odd, but not wrong: tasks that still ran when their program ended, for
     /// instance.
     pub warnings: Vec<String>,
+    /// Every packet, if it was captured.
+    pub capture: Option<PathBuf>,
+    /// What happened, line by line, if it was recorded.
+    pub timeline: Option<PathBuf>,
 }
 
 /// Why a run failed.
@@ -46,17 +50,19 @@ pub enum FailureKind {
     Scenario,
     /// Clients were not done at the limit of simulated time.
     TooLong,
-    /// Clients wait, and nothing will happen any more.
+    /// Clients wait, and nothing happens any more: no packet, and no timer for more than two minutes.
     NoProgress,
-    /// Tasks wake each other for ever while time stands still.
+    /// Tasks wake each other for ever while time stands still. Those of one host are stopped after five
+    /// seconds of real time, so how often they ran differs from run to run; nothing before does.
     Spinning,
     /// A task blocked its thread.
     Blocked,
     /// A real socket was used.
     RealSocket,
-    /// A program moved its runtime's clock, or ran the simulation inside of another runtime.
+    /// A program moved its runtime's clock, or ran the simulation inside of another runtime; a client
+    /// of one future was bounced; a run had hosts and no client.
     Misuse,
-    /// Tasks, sockets or pages were left behind.
+    /// Tasks still ran when their program ended, and [`Leaks::Fail`](crate::Leaks::Fail) is set.
     Leak,
     /// Two runs of one seed differ.
     NotDeterministic,
@@ -91,7 +97,7 @@ pub struct FailureDetails {
     pub what: String,
     /// More: who waits for what, for instance.
     pub details: Vec<String>,
-    /// The hash over everything that happened until then.
+    /// The hash over what happened between the hosts until then.
     pub digest: Digest,
     /// The command that repeats it, without the seed in its environment.
     pub command: String,
@@ -153,21 +159,40 @@ impl TestName {
         command(package.as_deref(), &exe, &root, self.name.as_deref())
     }
 
-    /// A name for files: its letters and digits.
+    /// A name for files that no other test has: the package, the test's program, and the test.
     pub(crate) fn file_stem(&self) -> String {
-        let name = self.name.as_deref().unwrap_or("simulation");
-        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+        let package = std::env::var("CARGO_PKG_NAME").ok();
+        let exe = std::env::current_exe().unwrap_or_default();
+        file_stem(package.as_deref(), &exe, self.name.as_deref())
     }
+}
+
+fn file_stem(package: Option<&str>, exe: &Path, test: Option<&str>) -> String {
+    let target = target(exe);
+    let is_lib = package.is_some_and(|package| package.replace('-', "_") == target);
+    let target = if is_lib { None } else { Some(&*target) };
+    let parts: Vec<&str> = [package, target, test].into_iter().flatten().collect();
+    let name = parts.join("-");
+    let letters = name.chars().map(|c| match c {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '_' => c,
+        _ => '-',
+    });
+    // Far below what file systems take, with the seed and the ending.
+    letters.take(200).collect()
+}
+
+/// The name of a test's program, to which cargo adds a hash.
+fn target(exe: &Path) -> String {
+    let stem = exe.file_stem().unwrap_or_default().to_string_lossy();
+    stem.rsplit_once('-').map_or(&*stem, |(target, _)| target).to_owned()
 }
 
 fn command(package: Option<&str>, exe: &Path, root: &Path, test: Option<&str>) -> String {
     let Some(package) = package else { return exe.display().to_string() };
-    let stem = exe.file_stem().unwrap_or_default().to_string_lossy();
-    // Cargo adds a hash to the name of a test's program.
-    let target = stem.rsplit_once('-').map_or(&*stem, |(target, _)| target);
+    let target = target(exe);
     let mut line = format!("cargo test -p {package}");
     if root.join("tests").join(format!("{target}.rs")).is_file()
-        || root.join("tests").join(target).join("main.rs").is_file()
+        || root.join("tests").join(&target).join("main.rs").is_file()
     {
         line += &format!(" --test {target}");
     } else if target == package.replace('-', "_") {

@@ -19,6 +19,23 @@ fn the_command_names_package_target_and_test() {
 }
 
 #[test]
+fn the_files_of_two_tests_have_two_names() {
+    let of = |package, exe: &str, test| file_stem(Some(package), Path::new(exe), Some(test));
+    let names = [
+        of("a-crate", "/t/debug/deps/a_crate-0123", "tests::it_works"),
+        of("a-crate", "/t/debug/deps/client-0123", "it_works"),
+        of("a-crate", "/t/debug/deps/server-0123", "it_works"),
+        of("b-crate", "/t/debug/deps/server-0123", "it_works"),
+        of("b-crate", "/t/debug/deps/server-0123", "it_works_too"),
+    ];
+    assert_eq!(names[0], "a-crate-tests--it_works");
+    assert_eq!(names[1], "a-crate-client-it_works");
+    let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+    assert_eq!(distinct.len(), names.len(), "{names:?}");
+    assert!(of("c", "/t/deps/c-0", &"long".repeat(100)).len() <= 200);
+}
+
+#[test]
 fn a_failure_says_where_what_and_how_to_repeat_it() {
     let failure = Failure(Box::new(FailureDetails {
         seed: 7,

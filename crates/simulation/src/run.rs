@@ -4,6 +4,7 @@ use pagewire_sim::seed_from_env;
 
 use crate::Result;
 use crate::builder::Builder;
+use crate::panics;
 use crate::report::{Failure, FailureKind, Report};
 use crate::sim::Sim;
 
@@ -47,18 +48,31 @@ fn run_here(
     scenario: impl FnOnce(&mut Sim) -> Result,
 ) -> std::result::Result<Report, Failure> {
     let mut sim = builder.build();
-    let result = match scenario(&mut sim) {
-        Ok(()) => sim.run(),
-        Err(error) => Err(match error.downcast::<Failure>() {
+    let result = match panics::catch(|| scenario(&mut sim)) {
+        Ok(Ok(())) => sim.run(),
+        Ok(Err(error)) => Err(match error.downcast::<Failure>() {
             // Of a run inside of the scenario.
             Ok(failure) => *failure,
             Err(error) => sim.failure(FailureKind::Scenario, None, error.to_string()),
         }),
+        Err(text) => {
+            let what = format!("the scenario panicked: {text}");
+            Err(sim.failure(FailureKind::Panic, None, what))
+        }
     };
-    if let Err(failure) = &result {
-        let text = failure.to_string();
-        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        sim.world.lock().record.end(&lines);
+    let ended = sim.wind_up();
+    let mut result = result.and_then(|report| ended.map(|()| report));
+    let text = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let cut_off = sim.world.lock().record.end(&lines);
+    let said = match &mut result {
+        Ok(report) => &mut report.warnings,
+        Err(failure) => &mut failure.0.details,
+    };
+    for line in cut_off {
+        if !said.contains(&line) {
+            said.push(line);
+        }
     }
     result
 }

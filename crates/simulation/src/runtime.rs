@@ -31,6 +31,13 @@ use crate::world::Here;
 /// Nanoseconds of a tick, the granularity of tokio's timers.
 pub(crate) const TICK: u64 = 1_000_000;
 
+/// Tokio's timers are in a wheel of levels with so many slots: one of the lowest level is a tick, one of
+/// the next is a turn of that. A look ends where the slot begins that has the next timer.
+const WHEEL: u64 = 64;
+
+/// Levels of the wheel.
+const WHEEL_LEVELS: u32 = 6;
+
 /// A program, or one start of it.
 pub(crate) type Program = std::pin::Pin<Box<dyn Future<Output = Result>>>;
 
@@ -138,9 +145,9 @@ impl Stopper {
         }
     }
 
-    /// Whether the run waits for the end of blocking work.
-    pub(crate) fn is_at_gate(&self) -> bool {
-        self.0.upgrade().is_some_and(|parking| parking.gate.is_open())
+    /// `Some`: the run waits for the end of blocking work, and this thread does it.
+    pub(crate) fn at_gate(&self) -> Option<Option<i32>> {
+        self.0.upgrade()?.gate.at_work()
     }
 }
 
@@ -291,6 +298,25 @@ impl HostRuntime {
         parking.mode.store(0, Relaxed);
         self.clock = u64::try_from((now - self.base).as_nanos()).unwrap_or(u64::MAX);
         self.may_have_fired()
+    }
+
+    /// Whether a [`look`](Self::look) to `until` certainly ended at a timer of a task, or less than
+    /// `WHEEL` ticks before one.
+    pub(crate) fn found_timer(&self, until: u64) -> bool {
+        let (tick, until) = (self.clock / TICK, until / TICK);
+        // The limit of the look is a timer too.
+        let own = tick == until || tick == until - until % WHEEL;
+        !own && !tick.is_multiple_of(WHEEL * WHEEL)
+    }
+
+    /// The next timer, if there is one in the next days: the clock, and whether it is exact or the timer
+    /// may be later. As [`look`](Self::look) does, this moves the clock there.
+    pub(crate) fn next_timer(&mut self) -> Option<(u64, bool)> {
+        // A limit that is a slot on every level ends nothing before its time.
+        let slot = WHEEL.pow(WHEEL_LEVELS - 1) * TICK;
+        let until = (self.clock / slot + 2) * slot;
+        self.look(until);
+        (self.clock < until).then(|| (self.clock, !(self.clock / TICK).is_multiple_of(WHEEL)))
     }
 
     #[cfg(tokio_unstable)]

@@ -1,7 +1,9 @@
 //! A simulation: hosts, clients, and the run.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::agenda::{Agenda, Order, SourceId};
@@ -15,9 +17,10 @@ use crate::hosts::{HostOptions, Hosts, Known};
 use crate::machine::{Machine, Software};
 use crate::panics;
 use crate::random::{SimRng, split};
+use crate::record::Sink;
 use crate::report::{Failure, FailureDetails, FailureKind, Report};
 use crate::timeline::Timeline;
-use crate::watch::Watch;
+use crate::watch::{Watch, alone};
 use crate::world::{SharedWorld, World};
 use crate::{HostId, Result, SimTime};
 
@@ -76,6 +79,18 @@ pub struct Sim {
     pub(crate) last_watch: u64,
     pub(crate) last_panic: Option<String>,
     pub(crate) watch: std::sync::Arc<Watch>,
+    /// The capture and the timeline that are written.
+    files: [Option<PathBuf>; 2],
+    /// Those that cannot be.
+    unwritten: Vec<String>,
+    /// When tasks were last woken, or a timer of theirs fired.
+    pub(crate) last_run: SimTime,
+    /// The run was not done at its limit.
+    pub(crate) over: Option<Failure>,
+    /// Something has run.
+    pub(crate) moved: bool,
+    /// A failure was made of this run.
+    failed: Cell<bool>,
     random: SimRng,
 }
 
@@ -106,14 +121,14 @@ impl Sim {
     }
 
     pub(crate) fn new(config: Builder, seed: u64) -> Self {
-        panics::install();
+        panics::install(alone);
         let mut fabric = Fabric::new(seed, config.link);
         fabric.unreachable = config.unreachable;
         fabric.random_order = config.random_order;
         let mut world = World::new(config.epoch, fabric);
         world.record.payload = config.digest_payload;
         let actions = world.agenda.add(Order::Actions);
-        let broken = listen(&config, &mut world).err();
+        let (files, unwritten) = listen(&config, &mut world);
         let mut sim = Self {
             world: SharedWorld::new(world),
             seed,
@@ -129,13 +144,20 @@ impl Sim {
             turns_now: 0,
             last_watch: u64::MAX,
             last_panic: None,
-            watch: Watch::new(),
+            watch: Watch::new(config.patience, seed, config.test.clone()),
+            files,
+            unwritten,
+            last_run: SimTime::ZERO,
+            over: None,
+            moved: false,
+            failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             config,
         };
-        if let Some(error) = broken {
-            let what = format!("the capture or the timeline cannot be written: {error}");
-            sim.broken = Some(sim.failure(FailureKind::Scenario, None, what));
+        if !sim.config.lenient
+            && let [what, ..] = &*sim.unwritten
+        {
+            sim.broken = Some(sim.failure(FailureKind::Scenario, None, what.clone()));
         }
         sim
     }
@@ -191,9 +213,16 @@ impl Sim {
     /// Runs until every client is done.
     ///
     /// # Errors
-    /// A client or a host failed, a task panicked, an invariant does not hold, or clients are not
-    /// done by the [limit](Builder::limit).
+    /// A client or a host failed, a task panicked, an invariant does not hold, clients are not done by
+    /// the [limit](Builder::limit), or there are hosts without a client, and nothing has run yet: then
+    /// there is nothing to wait for.
     pub fn run(&mut self) -> std::result::Result<Report, Failure> {
+        let clients = self.machines.iter().any(|machine| machine.client);
+        if !clients && !self.machines.is_empty() && !self.moved {
+            let what = "no client was added, so there is nothing that the run could wait for: add \
+                        the program that tests with `Sim::client`, or use `Sim::run_for`";
+            return Err(self.failure(FailureKind::Misuse, None, what));
+        }
         while !self.are_clients_done() {
             let end = self.config.end();
             if !self.advance(end)? {
@@ -221,7 +250,15 @@ impl Sim {
         &mut self,
         mut done: impl FnMut(&Self) -> bool,
     ) -> std::result::Result<Report, Failure> {
-        while !done(self) {
+        loop {
+            match panics::catch(|| done(self)) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(text) => {
+                    let what = format!("the condition of run_until panicked: {text}");
+                    return Err(self.failure(FailureKind::Scenario, None, what));
+                }
+            }
             let end = self.config.end();
             if !self.advance(end)? {
                 return Err(self.stuck());
@@ -252,7 +289,7 @@ impl Sim {
         self.seed
     }
 
-    /// The hash over everything that happened so far.
+    /// The hash over what happened between the hosts so far.
     pub fn digest(&self) -> Digest {
         self.world.lock().record.digest()
     }
@@ -309,9 +346,13 @@ impl Sim {
         let (at, control) = (self.now(), self.control());
         let mut invariants = std::mem::take(&mut self.invariants);
         let view = View { at, control: &control };
-        let broken = invariants
-            .iter_mut()
-            .find_map(|(name, check)| Some(format!("{name}: {}", check(&view).err()?)));
+        let broken = invariants.iter_mut().find_map(|(name, check)| {
+            let wrong = match panics::catch(|| check(&view)) {
+                Ok(checked) => checked.err()?.to_string(),
+                Err(text) => format!("it panicked: {text}"),
+            };
+            Some(format!("{name}: {wrong}"))
+        });
         self.invariants = invariants;
         match broken {
             Some(what) => Err(self.failure(FailureKind::Invariant, None, what)),
@@ -324,14 +365,19 @@ impl Sim {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
         }
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        let mut warnings = self.warnings.clone();
+        warnings.extend(self.unwritten.iter().cloned().chain(world.record.flush()));
+        let [capture, timeline] = self.files.clone();
         Ok(Report {
             seed: self.seed,
             elapsed: world.now.elapsed(),
             digest: world.record.digest(),
             events: world.record.events(),
             counts: world.record.counts,
-            warnings: self.warnings.clone(),
+            warnings,
+            capture,
+            timeline,
         })
     }
 
@@ -342,7 +388,10 @@ impl Sim {
         host: Option<HostId>,
         what: impl Into<String>,
     ) -> Failure {
-        let world = self.world.lock();
+        self.failed.set(true);
+        let mut world = self.world.lock();
+        let unwritten = world.record.flush();
+        let [capture, timeline] = self.files.clone();
         let name = |host: HostId| Some(world.hosts.get(host.index())?.name.clone());
         Failure(Box::new(FailureDetails {
             seed: self.seed,
@@ -350,34 +399,65 @@ impl Sim {
             host: host.and_then(name),
             at: world.now,
             what: what.into(),
-            details: Vec::new(),
+            details: self.unwritten.iter().cloned().chain(unwritten).collect(),
             digest: world.record.digest(),
             command: self.config.test.command(),
-            capture: None,
-            timeline: None,
+            capture,
+            timeline,
         }))
     }
 }
 
-/// Adds the listeners that the settings ask for.
-fn listen(config: &Builder, world: &mut World) -> std::io::Result<()> {
-    if let Some(path) = &config.capture {
-        world.record.sinks.push(Box::new(Capture::create(path, config.epoch)?));
-    }
-    if let Some(path) = &config.timeline {
-        world.record.sinks.push(Box::new(Timeline::create(path)?));
-    }
-    Ok(())
+/// Adds the listeners that the settings ask for: the files of the capture and the timeline, and what
+/// cannot be written.
+fn listen(config: &Builder, world: &mut World) -> ([Option<PathBuf>; 2], Vec<String>) {
+    let mut unwritten = Vec::new();
+    let mut listen =
+        |what, path: &Option<PathBuf>, sink: std::io::Result<Box<dyn Sink + Send>>| match sink {
+            Ok(sink) => {
+                world.record.sinks.push(sink);
+                path.clone()
+            }
+            Err(error) => {
+                let path = path.as_deref().unwrap_or(Path::new(""));
+                unwritten.push(format!("the {what} {} cannot be written: {error}", path.display()));
+                None
+            }
+        };
+    let capture = config.capture.as_ref().and_then(|path| {
+        let sink = Capture::create(path, config.epoch).map(|sink| Box::new(sink) as _);
+        listen("capture", &config.capture, sink)
+    });
+    let timeline = config.timeline.as_ref().and_then(|path| {
+        let sink = Timeline::create(path).map(|sink| Box::new(sink) as _);
+        listen("timeline", &config.timeline, sink)
+    });
+    ([capture, timeline], unwritten)
 }
 
-impl Drop for Sim {
-    fn drop(&mut self) {
-        // What sockets do when they are dropped reaches nobody.
+impl Sim {
+    /// Ends all programs, once: their destructors may panic too. What sockets do when they are
+    /// dropped reaches nobody.
+    pub(crate) fn wind_up(&mut self) -> std::result::Result<(), Failure> {
         for id in 0..self.machines.len() as u32 {
             self.crash(HostId(id));
         }
+        self.hear_panics()
+    }
+}
+
+impl Drop for Sim {
+    /// # Panics
+    /// If a destructor of a program panics, and nothing else has failed: nobody would hear of it.
+    fn drop(&mut self) {
+        let failed = self.failed.get();
+        let ended = self.wind_up();
         self.world.lock().record.end(&[]);
         show(None);
+        match ended {
+            Err(failure) if !failed && !std::thread::panicking() => panic!("{failure}"),
+            _ => {}
+        }
     }
 }
 

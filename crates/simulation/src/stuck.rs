@@ -3,15 +3,27 @@
 use pagewire_stack::{SocketId, Stack};
 
 use crate::limits::IDLE;
+use crate::machine::Machine;
+use crate::runtime::TICK;
 use crate::sim::Sim;
 use crate::waiters::Waiter;
 use crate::world::{HostState, World};
-use crate::{Failure, FailureKind, HostId};
+use crate::{Failure, FailureKind, HostId, SimTime};
+
+/// What is still to come when time is up.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// The first of all; `None`: nothing.
+    next: Option<SimTime>,
+    /// Of each host, the next timer of its tasks, and whether that is its exact time, or it may be later.
+    timers: Vec<Option<(SimTime, bool)>>,
+}
 
 impl Sim {
-    /// Clients are not done, and time is up.
-    pub(crate) fn stuck(&self) -> Failure {
-        let world = self.world.lock();
+    /// Clients are not done, and time is up. The run cannot go on after this.
+    pub(crate) fn stuck(&mut self) -> Failure {
+        let mut world = self.world.lock();
+        let ahead = look_ahead(&mut self.machines, &mut world);
         let open: Vec<&str> = self
             .machines
             .iter()
@@ -19,48 +31,25 @@ impl Sim {
             .filter(|(machine, _)| machine.client && !machine.done)
             .map(|(_, state)| state.name.as_str())
             .collect();
-        let last = world.record.last();
-        let idle = world.now.since(last);
-        let (kind, what) = if idle >= IDLE {
-            (FailureKind::NoProgress, format!("nothing happens any more since {last}"))
-        } else {
-            (FailureKind::TooLong, format!("not done at the limit of {:?}", self.config.limit))
+        let open = open.join(", ");
+        let last = world.record.last().max(self.last_run);
+        // Before the limit, or behind it: the limit says nothing about the program.
+        let (kind, what) = match ahead.next {
+            None => (FailureKind::NoProgress, format!("nothing happens any more since {last}")),
+            Some(next) if next.since(last) >= IDLE => {
+                (FailureKind::NoProgress, format!("nothing happens from {last} to {next}"))
+            }
+            Some(_) => {
+                let limit = self.config.limit;
+                (FailureKind::TooLong, format!("not done at the limit of {limit:?}"))
+            }
         };
-        let what = format!("{what}; not done: {}", open.join(", "));
-        let details = self.who_waits(&world);
+        let details = who_waits(&self.machines, &world, &ahead);
         drop(world);
-        let mut failure = self.failure(kind, None, what);
-        failure.0.details = details;
+        let mut failure = self.failure(kind, None, format!("{what}; not done: {open}"));
+        failure.0.details.splice(0..0, details);
+        self.over = Some(failure.clone());
         failure
-    }
-
-    /// A line for each task that waits for a socket, and one for the others of a host.
-    fn who_waits(&self, world: &World) -> Vec<String> {
-        let mut lines = Vec::new();
-        for (machine, state) in self.machines.iter().zip(&world.hosts) {
-            let Some(runtime) = &machine.runtime else { continue };
-            let waiters = state.waiters.sorted();
-            // Several waiters may be of one task.
-            let others = runtime.tasks().saturating_sub(waiters.len());
-            for (socket, waiter) in &waiters {
-                lines.push(line(world, state, *socket, waiter));
-            }
-            if others > 0 {
-                lines.push(format!(
-                    "`{}`: {others} {} for no socket: a timer, a channel or a lock",
-                    state.name,
-                    if others == 1 { "task waits" } else { "tasks wait" }
-                ));
-            }
-            if let Some(what) = state.paused {
-                lines.push(format!("`{}` is paused ({what:?})", state.name));
-            }
-        }
-        for (from, to) in world.fabric.cuts() {
-            let name = |id: HostId| world.hosts.get(id.index()).map_or("", |h| h.name.as_str());
-            lines.push(format!("the path from `{}` to `{}` is cut or held", name(from), name(to)));
-        }
-        lines
     }
 
     /// Notes tasks that still run although their program has ended.
@@ -80,6 +69,74 @@ impl Sim {
             self.warnings.push(what);
         }
     }
+}
+
+/// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
+fn look_ahead(machines: &mut [Machine], world: &mut World) -> Ahead {
+    let now = world.now;
+    let mut ahead = Ahead::default();
+    for (machine, state) in machines.iter_mut().zip(&world.hosts) {
+        ahead.timers.push(None);
+        let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
+        let Some(runtime) = runtime.filter(|_| state.paused.is_none()) else { continue };
+        if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
+            // It would run at once.
+            ahead.next = Some(now);
+            continue;
+        }
+        let timer = machine.span.in_scope(|| runtime.next_timer());
+        // A visit of its next tick, without a timer there, is nothing that happens.
+        world.agenda.set(state.run, None);
+        if let Some((clock, exact)) = timer {
+            let at = state.clock.global(machine.built + clock);
+            ahead.timers.pop();
+            ahead.timers.push(Some((at, exact)));
+        }
+    }
+    let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
+    let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
+    ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
+    ahead
+}
+
+/// A line for each task that waits for a socket, and one for the others of a host.
+fn who_waits(machines: &[Machine], world: &World, ahead: &Ahead) -> Vec<String> {
+    let mut lines = Vec::new();
+    for ((machine, state), timer) in machines.iter().zip(&world.hosts).zip(&ahead.timers) {
+        let Some(runtime) = &machine.runtime else {
+            if machine.client && !machine.done {
+                lines.push(format!(
+                    "`{}` was killed, or lost its power, and was not started again",
+                    state.name
+                ));
+            }
+            continue;
+        };
+        let waiters = state.waiters.sorted();
+        // Several waiters may be of one task.
+        let others = runtime.tasks().saturating_sub(waiters.len());
+        for (socket, waiter) in &waiters {
+            lines.push(line(world, state, *socket, waiter));
+        }
+        if others > 0 {
+            let wait = if others == 1 { "task waits" } else { "tasks wait" };
+            let what = match timer {
+                Some((at, true)) => format!("no socket; the next timer is due at {at}"),
+                Some((at, false)) => format!("no socket; no timer is due before {at}"),
+                None if state.paused.is_some() => "no socket".to_owned(),
+                None => "neither a socket nor a timer: for a channel, a lock or the like".into(),
+            };
+            lines.push(format!("`{}`: {others} {wait} for {what}", state.name));
+        }
+        if let Some(what) = state.paused {
+            lines.push(format!("`{}` is paused ({what:?})", state.name));
+        }
+    }
+    for (from, to, what) in world.fabric.obstacles() {
+        let name = |id: HostId| world.hosts.get(id.index()).map_or("", |h| h.name.as_str());
+        lines.push(format!("the path from `{}` to `{}` is {what}", name(from), name(to)));
+    }
+    lines
 }
 
 fn line(world: &World, state: &HostState, socket: SocketId, waiter: &Waiter) -> String {

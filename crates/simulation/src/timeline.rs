@@ -1,11 +1,11 @@
 //! A run, line by line: what each host sent, and what became of it.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write as _};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pagewire_mem::{CopyLedger, PacketBuf};
 use pagewire_stack::{CaState, TcpInfo};
@@ -15,8 +15,11 @@ use crate::record::{Fate, Sink};
 use crate::{HostId, SimTime};
 
 /// Writes a line for each event to a file.
-pub(crate) struct Timeline<W: io::Write> {
-    out: W,
+pub(crate) struct Timeline {
+    path: PathBuf,
+    /// The first error: the run goes on without the rest.
+    error: Option<io::Error>,
+    out: BufWriter<File>,
     hosts: Vec<String>,
     names: HashMap<IpAddr, String>,
     flows: HashMap<Flow, Sent>,
@@ -34,15 +37,18 @@ struct Sent {
     next: u32,
 }
 
-impl Timeline<BufWriter<File>> {
+impl Timeline {
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(BufWriter::new(File::create(path)?)))
+        let out = BufWriter::new(File::create(path)?);
+        let path = path.to_owned();
+        let (hosts, names, flows) = (Vec::new(), HashMap::new(), HashMap::new());
+        Ok(Self { path, error: None, out, hosts, names, flows, why: TIMEOUT })
     }
-}
 
-impl<W: io::Write> Timeline<W> {
-    pub(crate) fn new(out: W) -> Self {
-        Self { out, hosts: Vec::new(), names: HashMap::new(), flows: HashMap::new(), why: TIMEOUT }
+    fn line(&mut self, text: fmt::Arguments<'_>) {
+        if let Err(error) = self.out.write_fmt(format_args!("{text}\n")) {
+            self.error.get_or_insert(error);
+        }
     }
 
     fn name(&self, addr: IpAddr) -> String {
@@ -98,7 +104,7 @@ impl<W: io::Write> Timeline<W> {
     }
 }
 
-impl<W: io::Write> Sink for Timeline<W> {
+impl Sink for Timeline {
     fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]) {
         self.hosts.resize(self.hosts.len().max(host.index() + 1), String::new());
         if let Some(slot) = self.hosts.get_mut(host.index()) {
@@ -132,20 +138,28 @@ impl<W: io::Write> Sink for Timeline<W> {
             None => format!("{} bytes", frame.len()),
         };
         self.why = TIMEOUT;
-        // Nobody can be told of a full disk; the run goes on.
         let (at, fate) = (at.to_string(), fate.to_string());
-        let _ = writeln!(self.out, "{at:>14}  {fate:<10} {line}");
+        self.line(format_args!("{at:>14}  {fate:<10} {line}"));
     }
 
     fn note(&mut self, at: SimTime, host: Option<HostId>, text: &str) {
-        let name = host.and_then(|host| self.hosts.get(host.index())).map_or("", String::as_str);
-        let _ = writeln!(self.out, "{at:>14}  {name:<10} {text}", at = at.to_string());
+        let name = host.and_then(|host| self.hosts.get(host.index())).cloned().unwrap_or_default();
+        // Further lines stand below the first.
+        let text = text.replace('\n', &format!("\n{:27}", ""));
+        self.line(format_args!("{at:>14}  {name:<10} {text}", at = at.to_string()));
     }
 
     fn end(&mut self, lines: &[String]) {
-        for line in lines {
-            let _ = writeln!(self.out, "{line}");
+        lines.iter().for_each(|line| self.line(format_args!("{line}")));
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        if let Err(error) = self.out.flush() {
+            self.error.get_or_insert(error);
         }
-        let _ = self.out.flush();
+        match &self.error {
+            Some(error) => Err(format!("the timeline {} is cut off: {error}", self.path.display())),
+            None => Ok(()),
+        }
     }
 }

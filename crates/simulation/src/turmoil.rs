@@ -6,10 +6,13 @@
 //! `docs/COMING-FROM-TURMOIL.md` says what differs and why. New tests are better written with
 //! [`Sim`](crate::Sim) itself.
 //!
-//! Not there, because there is no counterpart: the file system, barriers, the iterator over links,
-//! `established_tcp_stream_count`, and hosts that borrow (`Sim` has a lifetime for the name only).
-//! Calls that have no effect here say so.
+//! Not there, because there is no counterpart: the file system, barriers, `links` and its iterators,
+//! `Segment`, `Datagram` and `Protocol`, `established_tcp_stream_count`, `set_message_latency_curve`,
+//! `enable_tokio_io`, regular expressions for hosts, and hosts that borrow (`Sim` has a lifetime for the
+//! name only). Calls that have no effect here say so.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -17,7 +20,8 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use crate::control::Control;
-use crate::{Hosts, Link};
+use crate::hosts::Known;
+use crate::{HostId, Link};
 
 pub use crate::control::{hold, partition, partition_oneway, release, repair, repair_oneway};
 pub use crate::net::ToSocketAddrs;
@@ -33,8 +37,7 @@ pub use crate::Hosts as ToIpAddrs;
 #[derive(Clone, Debug)]
 pub struct Builder {
     inner: crate::Builder,
-    latency: (Duration, Duration),
-    rates: (f64, f64),
+    links: Links,
     tick: Duration,
     epoch: SystemTime,
 }
@@ -50,8 +53,12 @@ impl Builder {
     pub fn new() -> Self {
         Self {
             inner: crate::Builder::new().limit(Duration::from_secs(10)),
-            latency: (Duration::ZERO, Duration::from_millis(100)),
-            rates: (0.0, 1.0),
+            links: Links {
+                latency: (Duration::ZERO, Duration::from_millis(100)),
+                fail: 0.0,
+                repair: 1.0,
+                own: BTreeMap::new(),
+            },
             tick: Duration::from_millis(1),
             epoch: SystemTime::UNIX_EPOCH,
         }
@@ -86,25 +93,25 @@ impl Builder {
 
     /// The least latency of a packet.
     pub fn min_message_latency(&mut self, value: Duration) -> &mut Self {
-        self.latency.0 = value;
+        self.links.latency.0 = value;
         self
     }
 
     /// The largest latency of a packet. Latencies are spread evenly, and packets stay in order.
     pub fn max_message_latency(&mut self, value: Duration) -> &mut Self {
-        self.latency.1 = value;
+        self.links.latency.1 = value;
         self
     }
 
     /// The chance, a packet, that a link breaks.
     pub fn fail_rate(&mut self, value: f64) -> &mut Self {
-        self.rates.0 = value;
+        self.links.fail = value;
         self
     }
 
     /// The chance, a packet, that a broken link works again.
     pub fn repair_rate(&mut self, value: f64) -> &mut Self {
-        self.rates.1 = value;
+        self.links.repair = value;
         self
     }
 
@@ -123,7 +130,8 @@ impl Builder {
         self
     }
 
-    /// Hosts that are due at one moment run in an order of the seed.
+    /// Hosts that are due at one moment run in an order of the seed: one for the whole run, where
+    /// turmoil draws one for each tick.
     pub fn enable_random_order(&mut self) -> &mut Self {
         self.set(crate::Builder::random_order)
     }
@@ -135,33 +143,55 @@ impl Builder {
 
     /// A simulation.
     pub fn build<'a>(&self) -> Sim<'a> {
-        let link = link(self.latency.0, self.latency.1).flaps(self.rates.0, self.rates.1);
+        let link = self.links.of(None);
         let inner = self.inner.clone().epoch(self.epoch).link(link).build();
         Sim {
             control: inner.control(),
             inner,
-            latency: self.latency,
-            rates: self.rates,
+            links: RefCell::new(self.links.clone()),
             tick: self.tick,
+            steps: 0,
             epoch: self.epoch,
             lifetime: PhantomData,
         }
     }
 }
 
-/// The mean, and half the width as jitter.
-fn link(least: Duration, most: Duration) -> Link {
-    let most = most.max(least);
-    Link::new().latency((least + most) / 2).jitter((most - least) / 2)
+/// The settings of links: those of all, and those of pairs that have some of their own.
+#[derive(Clone, Debug)]
+struct Links {
+    /// The least, and the largest.
+    latency: (Duration, Duration),
+    fail: f64,
+    repair: f64,
+    own: BTreeMap<(HostId, HostId), Own>,
+}
+
+/// What a pair has of its own. As in turmoil, the first setting of a kind copies what all have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    latency: Option<(Duration, Duration)>,
+    fail: Option<f64>,
+}
+
+impl Links {
+    /// The mean latency, and half the width as jitter.
+    fn of(&self, own: Option<Own>) -> Link {
+        let own = own.unwrap_or_default();
+        let (least, most) = own.latency.unwrap_or(self.latency);
+        let most = most.max(least);
+        let link = Link::new().latency((least + most) / 2).jitter((most - least) / 2);
+        link.flaps(own.fail.unwrap_or(self.fail), self.repair)
+    }
 }
 
 /// `turmoil::Sim`.
 pub struct Sim<'a> {
     inner: crate::Sim,
     control: Control,
-    latency: (Duration, Duration),
-    rates: (f64, f64),
+    links: RefCell<Links>,
     tick: Duration,
+    steps: u64,
     epoch: SystemTime,
     lifetime: PhantomData<&'a ()>,
 }
@@ -190,16 +220,31 @@ impl Sim<'_> {
         self.inner.host(name.as_ref(), host);
     }
 
-    /// Runs until all clients are done.
+    /// Runs until all clients are done. Without a client that is at once, as in turmoil.
+    ///
+    /// # Errors
+    /// A program failed, or clients are not done after the simulation's duration.
     pub fn run(&mut self) -> Result {
-        self.inner.run()?;
+        if self.inner.machines.iter().any(|machine| machine.client) {
+            self.inner.run()?;
+        }
         Ok(())
     }
 
     /// Runs for a tick; whether all clients are done.
+    ///
+    /// # Errors
+    /// A program failed, or clients are not done after the simulation's duration.
     pub fn step(&mut self) -> Result<bool> {
-        self.inner.run_for(self.tick)?;
-        Ok(self.inner.are_clients_done())
+        // Steps without a duration would never come to the end.
+        let tick = if self.tick.is_zero() { Duration::from_millis(1) } else { self.tick };
+        self.inner.run_for(tick)?;
+        self.steps += 1;
+        let done = self.inner.are_clients_done();
+        if !done && self.elapsed() > self.inner.config.limit {
+            return Err(self.inner.stuck().into());
+        }
+        Ok(done)
     }
 
     /// The simulated time since the start.
@@ -229,6 +274,12 @@ impl Sim<'_> {
         self.control.is_running(host)
     }
 
+    /// The address of a host, the preferred one if it has several.
+    #[track_caller]
+    pub fn lookup(&self, host: impl ToIpAddr) -> IpAddr {
+        one(self.control.addresses(host))
+    }
+
     /// The addresses of hosts.
     pub fn lookup_many(&self, hosts: impl ToIpAddrs) -> Vec<IpAddr> {
         self.control.addresses(hosts)
@@ -236,9 +287,20 @@ impl Sim<'_> {
 
     /// The name of the host that has an address.
     pub fn reverse_lookup(&self, address: IpAddr) -> Option<String> {
-        let world = self.inner.world.lock();
-        let host = world.names.host_of(address)?;
-        world.hosts.get(host as usize).map(|host| host.name.clone())
+        self.control.host_name(address)
+    }
+
+    /// The names of two hosts.
+    ///
+    /// # Panics
+    /// If no host has one of the addresses.
+    #[track_caller]
+    pub fn reverse_lookup_pair(&self, (a, b): (IpAddr, IpAddr)) -> (String, String) {
+        let name = |address| match self.reverse_lookup(address) {
+            Some(name) => name,
+            None => panic!("no host is at {address}"),
+        };
+        (name(a), name(b))
     }
 
     /// Packets between hosts are lost: also those of open streams, which stall and go on later.
@@ -271,34 +333,66 @@ impl Sim<'_> {
         self.control.release(a, b);
     }
 
-    /// The latency between hosts.
+    /// The latency between hosts, without any variance.
+    #[track_caller]
     pub fn set_link_latency(&self, a: impl ToIpAddrs, b: impl ToIpAddrs, value: Duration) {
-        self.set_link(a, b, (value, value), self.rates.0);
+        self.set_links(&a, &b, |own, _| own.latency = Some((value, value)));
     }
 
-    /// The largest latency between hosts.
+    /// The largest latency between hosts; the least stays.
+    #[track_caller]
     pub fn set_link_max_message_latency(
         &self,
         a: impl ToIpAddrs,
         b: impl ToIpAddrs,
         value: Duration,
     ) {
-        self.set_link(a, b, (self.latency.0, value), self.rates.0);
+        self.set_links(&a, &b, |own, all| {
+            own.latency = Some((own.latency.unwrap_or(all.latency).0, value));
+        });
     }
 
     /// The chance, a packet, that the link between hosts breaks.
+    #[track_caller]
     pub fn set_link_fail_rate(&mut self, a: impl ToIpAddrs, b: impl ToIpAddrs, value: f64) {
-        self.set_link(a, b, self.latency, value);
+        self.set_links(&a, &b, |own, _| own.fail = Some(value));
     }
 
-    fn set_link(
-        &self,
-        a: impl Hosts,
-        b: impl Hosts,
-        (least, most): (Duration, Duration),
-        fail: f64,
-    ) {
-        self.control.link(a, b, link(least, most).flaps(fail, self.rates.1));
+    /// The largest latency of all links that have none of their own.
+    pub fn set_max_message_latency(&self, value: Duration) {
+        self.set_all(|links| links.latency.1 = value);
+    }
+
+    /// The chance, a packet, that a link breaks, of all links that have none of their own.
+    pub fn set_fail_rate(&mut self, value: f64) {
+        self.set_all(|links| links.fail = value);
+    }
+
+    #[track_caller]
+    fn set_links(&self, a: &impl ToIpAddrs, b: &impl ToIpAddrs, change: impl Fn(&mut Own, &Links)) {
+        let (a, b) = {
+            let world = self.inner.world.lock();
+            (Known(&world).find(a), Known(&world).find(b))
+        };
+        let mut links = self.links.borrow_mut();
+        for (&a, &b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))).filter(|(a, b)| a != b)
+        {
+            let pair = (a.min(b), a.max(b));
+            let mut own = links.own.get(&pair).copied().unwrap_or_default();
+            change(&mut own, &links);
+            links.own.insert(pair, own);
+            self.control.link(a, b, links.of(Some(own)));
+        }
+    }
+
+    fn set_all(&self, change: impl Fn(&mut Links)) {
+        let mut links = self.links.borrow_mut();
+        change(&mut links);
+        self.control.default_link(links.of(None));
+        // They may have only one of their settings for themselves.
+        for (&(a, b), &own) in &links.own {
+            self.control.link(a, b, links.of(Some(own)));
+        }
     }
 }
 
@@ -325,5 +419,40 @@ pub fn lookup_many(hosts: impl ToIpAddrs) -> Vec<IpAddr> {
     match Control::current() {
         Ok(control) => control.addresses(hosts),
         Err(error) => panic!("lookup_many: {error}"),
+    }
+}
+
+/// The address of a host, the preferred one if it has several.
+///
+/// # Panics
+/// Outside of a simulation, as turmoil's, and if there is no such host.
+#[track_caller]
+pub fn lookup(host: impl ToIpAddr) -> IpAddr {
+    one(lookup_many(host))
+}
+
+/// The name of the host that has an address.
+///
+/// # Panics
+/// Outside of a simulation, as turmoil's.
+#[track_caller]
+pub fn reverse_lookup(address: IpAddr) -> Option<String> {
+    match Control::current() {
+        Ok(control) => control.host_name(address),
+        Err(error) => panic!("reverse_lookup: {error}"),
+    }
+}
+
+/// The simulated time since the Unix epoch; `None` outside of a simulation.
+pub fn since_epoch() -> Option<Duration> {
+    let now = if in_simulation() { crate::time::now() } else { return None };
+    now.duration_since(SystemTime::UNIX_EPOCH).ok()
+}
+
+#[track_caller]
+fn one(addresses: Vec<IpAddr>) -> IpAddr {
+    match addresses.first() {
+        Some(&address) => address,
+        None => panic!("no host"),
     }
 }

@@ -1,12 +1,16 @@
 //! A thread with a real clock that watches the simulations of this process. It never steers a run
 //! that is well: it ends one that would not end, and finds tasks that block their thread.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
+use pagewire_sim::SEED_VARIABLE;
+
 use crate::HostId;
-use crate::limits::{MAX_BLOCKED, MAX_TURN, WATCH_INTERVAL};
+use crate::limits::{MAX_BLOCKED, MAX_TURN, MAX_WAIT_ALONE, WATCH_INTERVAL};
+use crate::report::TestName;
 use crate::runtime::{HostRuntime, Stopper};
 
 /// One simulation, as the thread sees it.
@@ -21,6 +25,10 @@ pub(crate) struct Watch {
     sleep: AtomicI64,
     /// The host whose tasks run.
     host: AtomicUsize,
+    /// How long a thread may sleep.
+    patience: Duration,
+    /// The run, for the command that repeats it.
+    run: (u64, TestName),
     /// The name of each host, and how to end its runs.
     hosts: Mutex<Vec<Option<(String, Stopper)>>>,
 }
@@ -120,20 +128,49 @@ fn is_socket(descriptor: Option<&str>) -> bool {
     link.to_string_lossy().starts_with("socket:")
 }
 
+/// Simulations that the thread has not seen yet.
 static WATCHED: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
 
+/// All simulations.
+static LIVE: Mutex<Vec<Weak<Watch>>> = Mutex::new(Vec::new());
+
+/// Nobody may begin a turn.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Does something while no task of a simulation runs on another thread. A turn that lasts for very
+/// long is not waited for.
+pub(crate) fn alone(work: &mut dyn FnMut()) {
+    let this = rustix::thread::gettid().as_raw_nonzero().get();
+    ALONE.store(true, SeqCst);
+    let live: Vec<Arc<Watch>> = lock(&LIVE).iter().filter_map(Weak::upgrade).collect();
+    let since = std::time::Instant::now();
+    for watch in live.iter().filter(|watch| watch.thread != this) {
+        while !watch.turn.load(SeqCst).is_multiple_of(2) && since.elapsed() < MAX_WAIT_ALONE {
+            std::thread::yield_now();
+        }
+    }
+    work();
+    ALONE.store(false, SeqCst);
+}
+
 impl Watch {
-    /// Watches a simulation on this thread, as long as it lives.
-    pub(crate) fn new() -> Arc<Self> {
+    /// Watches a simulation on this thread, as long as it lives: the run of a seed by a test.
+    pub(crate) fn new(patience: Duration, seed: u64, test: TestName) -> Arc<Self> {
         let watch = Arc::new(Self {
             turn: AtomicU64::new(0),
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             asleep: AtomicU64::new(0),
             sleep: AtomicI64::new(0),
             host: AtomicUsize::new(0),
+            patience,
+            run: (seed, test),
             hosts: Mutex::new(Vec::new()),
         });
         lock(&WATCHED).push(Arc::downgrade(&watch));
+        let mut live = lock(&LIVE);
+        live.retain(|watch| watch.strong_count() > 0);
+        live.push(Arc::downgrade(&watch));
+        drop(live);
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             // Without the thread, a run that does not end does not end.
@@ -155,7 +192,15 @@ impl Watch {
     /// Tasks begin to run.
     pub(crate) fn begin(&self, host: HostId) {
         self.host.store(host.index(), Relaxed);
-        self.turn.fetch_add(1, Relaxed);
+        self.turn.fetch_add(1, SeqCst);
+        while ALONE.load(SeqCst) {
+            // Not begun: somebody waits for that.
+            self.turn.fetch_add(1, SeqCst);
+            while ALONE.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            self.turn.fetch_add(1, SeqCst);
+        }
     }
 
     /// Tasks are at rest. `Some`: the thread slept for long meanwhile.
@@ -184,6 +229,8 @@ struct Seen {
     watch: Weak<Watch>,
     turn: u64,
     since: Duration,
+    /// For how long the thread that it waits for has been asleep.
+    asleep: Duration,
     /// That this turn does not end was said.
     told: bool,
 }
@@ -194,12 +241,15 @@ fn watch_all() {
         std::thread::sleep(WATCH_INTERVAL);
         time += WATCH_INTERVAL;
         let new = std::mem::take(&mut *lock(&WATCHED));
-        all.extend(new.into_iter().map(|watch| Seen { watch, turn: 0, since: time, told: false }));
+        let seen =
+            |watch| Seen { watch, turn: 0, since: time, asleep: Duration::ZERO, told: false };
+        all.extend(new.into_iter().map(seen));
         all.retain_mut(|seen| {
             let Some(watch) = seen.watch.upgrade() else { return false };
             let turn = watch.turn.load(Relaxed);
             if turn != seen.turn || turn.is_multiple_of(2) {
                 (seen.turn, seen.since, seen.told) = (turn, time, false);
+                seen.asleep = Duration::ZERO;
                 return true;
             }
             look_at(&watch, seen, time);
@@ -212,37 +262,52 @@ fn watch_all() {
 fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
     let Some((name, stopper)) = watch.running() else { return };
     // The simulation itself waits for the end of such work.
-    let works = stopper.is_at_gate();
-    let asleep = !works && is_asleep(watch.thread);
-    if asleep {
-        let call = std::fs::read_to_string(format!("/proc/self/task/{}/syscall", watch.thread));
-        let sleep = Sleep::in_call(&call.unwrap_or_default());
+    let works = stopper.at_gate();
+    let thread = works.unwrap_or(Some(watch.thread));
+    let asleep = thread.is_some_and(is_asleep);
+    seen.asleep = if asleep { seen.asleep + WATCH_INTERVAL } else { Duration::ZERO };
+    let mut sleep = Sleep::Other;
+    if let Some(thread) = thread.filter(|_| asleep) {
+        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall"));
+        sleep = Sleep::in_call(&call.unwrap_or_default());
         if watch.turn.load(Relaxed) != seen.turn {
             return;
         }
-        watch.sleep.fetch_max(sleep.number(), Relaxed);
-        watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
+        if works.is_none() {
+            watch.sleep.fetch_max(sleep.number(), Relaxed);
+            watch.asleep.fetch_add(WATCH_INTERVAL.as_millis() as u64, Relaxed);
+        }
     }
-    if time - seen.since < MAX_TURN {
+    let lasts = time - seen.since;
+    if lasts >= MAX_TURN {
+        stopper.stop();
+    }
+    if !asleep {
         return;
     }
-    stopper.stop();
+    let what = || match works {
+        Some(_) => format!(
+            "work of spawn_blocking has not ended for {} ms of real time: it must not wait for a \
+             task of the simulation",
+            lasts.as_millis()
+        ),
+        None => format!("{}; it still does", Blocked { time: seen.asleep, sleep }),
+    };
     // Nobody can end what sleeps: people are told, past the harness that captures output.
-    if !seen.told && (works || asleep) {
+    if lasts >= MAX_TURN && !seen.told {
+        tell(&format!("pagewire-simulation: on `{name}`: {}\n", what()));
         seen.told = true;
-        let time = time - seen.since;
-        let what = match works {
-            true => format!(
-                "work of spawn_blocking has not ended for {} ms of real time: it must not wait for \
-                 a task of the simulation",
-                time.as_millis()
-            ),
-            false => {
-                let sleep = Sleep::of(watch.sleep.load(Relaxed));
-                format!("{}; it still does", Blocked { time, sleep })
-            }
-        };
-        tell(&format!("pagewire-simulation: on `{name}`: {what}\n"));
+    }
+    if seen.asleep >= watch.patience {
+        let (ms, (seed, test)) = (seen.asleep.as_millis(), &watch.run);
+        tell(&format!(
+            "pagewire-simulation: on `{name}`: {}\n  the process is aborted, because its thread slept \
+             for {ms} ms, and nothing else can end that (Builder::patience)\n  again:    \
+             {SEED_VARIABLE}={seed} {}\n",
+            what(),
+            test.command()
+        ));
+        std::process::abort();
     }
 }
 

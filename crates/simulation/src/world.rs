@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::command::{Command, Pause};
 use crate::fabric::{Around, Fabric};
 use crate::names::Names;
+use crate::notes::Notes;
 use crate::random::SimRng;
 use crate::record::{Fate, Recorder};
 use crate::waiters::{Waiter, WaiterId, WaiterIds, Waiters};
@@ -290,16 +291,27 @@ impl HostState {
 
 /// The world, to be shared.
 #[derive(Clone)]
-pub(crate) struct SharedWorld(Arc<Mutex<World>>);
+pub(crate) struct SharedWorld(Arc<Shared>);
+
+struct Shared {
+    world: Mutex<World>,
+    /// Not under the lock of the world: a verb may panic while it holds that.
+    panics: Notes,
+}
 
 impl SharedWorld {
     pub(crate) fn new(world: World) -> Self {
-        Self(Arc::new(Mutex::new(world)))
+        Self(Arc::new(Shared { world: Mutex::new(world), panics: Notes::default() }))
     }
 
     /// Takes the lock. A panic in a verb leaves the world usable for the report.
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What tasks said when they panicked.
+    pub(crate) fn panics(&self) -> &Notes {
+        &self.0.panics
     }
 }
 

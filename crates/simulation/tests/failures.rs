@@ -120,10 +120,80 @@ fn no_progress_says_who_waits_for_what_since_when_and_where() {
             "nothing happens any more since 0.007000 s; not done: client",
             "`client` waits to read since 0.007000 s",
             "connected to `server` port 80",
-            "`server`: 1 task waits for no socket: a timer, a channel or a lock",
-            "the path from `client` to `server` is cut or held",
+            "`server`: 1 task waits for neither a socket nor a timer: for a channel, a lock or the like",
+            "the path from `client` to `server` is cut",
         ],
     );
+}
+
+/// A server that crashes and comes back, and a client that waits for its answer without a timeout.
+fn half_open(sim: &mut Sim) -> Result {
+    sim.host("server", || async {
+        let listener = TcpListener::bind("0.0.0.0:80").await?;
+        let _accepted = listener.accept().await?;
+        std::future::pending().await
+    });
+    sim.client("client", async {
+        let mut stream = TcpStream::connect("server:80").await?;
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut [0; 4]).await?;
+        Ok(())
+    });
+    sim.at(50 * MS, |control| control.crash("server"));
+    sim.at(60 * MS, |control| control.bounce("server"));
+    Ok(())
+}
+
+#[test]
+fn no_progress_is_found_under_a_limit_of_any_length() {
+    for limit in [2 * S, 10 * S, 400 * S] {
+        let failure = Sim::builder().limit(limit).run(half_open).unwrap_err();
+        let words = ["nothing happens any more since 0.060000 s", "`client` waits to read since"];
+        says(&failure, FailureKind::NoProgress, &words);
+        assert_eq!(failure.at.elapsed(), limit);
+    }
+}
+
+#[test]
+fn a_program_whose_tasks_run_is_too_long_although_it_sends_nothing() {
+    let failure = Sim::builder().limit(300 * S).run(|sim| {
+        sim.client("client", async {
+            loop {
+                sleep(S).await;
+            }
+        });
+        Ok(())
+    });
+    let words = ["not done at the limit of 300s", "no timer is due before 300.992000 s"];
+    says(&failure.unwrap_err(), FailureKind::TooLong, &words);
+}
+
+#[test]
+fn a_wait_for_a_channel_is_told_from_one_for_a_timer() {
+    let failure = Sim::builder().limit(300 * S).run(|sim| {
+        sim.client("locked", async {
+            let (_keep, receive) = tokio::sync::oneshot::channel::<()>();
+            Ok(receive.await?)
+        });
+        sim.client("asleep", async {
+            sleep(3_000 * S).await;
+            Ok(())
+        });
+        Ok(())
+    });
+    let words = [
+        "nothing happens from 0.000000 s to 2883.584000 s; not done: locked, asleep",
+        "`locked`: 1 task waits for neither a socket nor a timer: for a channel, a lock",
+        "`asleep`: 1 task waits for no socket; no timer is due before 2883.584000 s",
+    ];
+    says(&failure.unwrap_err(), FailureKind::NoProgress, &words);
+}
+
+#[test]
+fn a_run_that_was_stuck_stays_so() {
+    let mut sim = Sim::builder().limit(10 * S).build();
+    half_open(&mut sim).unwrap();
+    let failure = sim.run().unwrap_err();
+    assert_eq!(sim.run_for(S).unwrap_err(), failure);
 }
 
 #[test]
@@ -206,6 +276,51 @@ fn work_of_spawn_blocking_may_take_long() {
         Ok(())
     });
     run.unwrap();
+}
+
+/// Nobody can end such a wait, and a test that hangs for ever is worse than a process that ends.
+#[test]
+fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
+    const CHILD: &str = "PAGEWIRE_TEST_WAITS";
+    let test = "a_wait_that_never_ends_aborts_the_process_and_says_why";
+    if let Ok(what) = std::env::var(CHILD) {
+        let mut sim = Sim::builder().seed(5).patience(S).build();
+        sim.host("server", move || {
+            let what = what.clone();
+            async move {
+                let (_send, receive) = std::sync::mpsc::channel::<()>();
+                match what.as_str() {
+                    "lock" => {
+                        let lock = std::sync::Mutex::new(());
+                        let _first = lock.lock();
+                        let _second = lock.lock();
+                    }
+                    "channel" => drop(receive.recv()),
+                    _ => drop(tokio::task::spawn_blocking(move || receive.recv()).await),
+                }
+                Ok(())
+            }
+        });
+        let _ = sim.run_for(S);
+        return;
+    }
+    for what in ["lock", "channel", "work"] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(CHILD, what)
+            .output()
+            .unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&child.status);
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert_eq!(signal, Some(libc::SIGABRT), "{what}: {said}");
+        let why = match what {
+            "work" => "work of spawn_blocking has not ended",
+            _ => "for a lock, a channel or a thread: use those of tokio::sync",
+        };
+        for word in ["on `server`: ", why, "the process is aborted", "PAGEWIRE_SEED=5 cargo test"] {
+            assert!(said.contains(word), "{what}: no {word:?} in {said}");
+        }
+    }
 }
 
 /// Nobody can end such a wait, so what is wrong has to be said while it lasts.

@@ -295,9 +295,8 @@ fn a_client_without_a_read_timeout_hangs_after_a_power_failure() {
 
 #[test]
 fn chaos_troubles_by_the_seed_and_has_healed_everything_at_its_end() {
-    let rate = |every: u32, lasting: u32| Rate {
-        every: every * MS..2 * every * MS,
-        lasting: lasting * MS..2 * lasting * MS,
+    let rate = |every: u32, lasting: u32| {
+        Rate::new(every * MS..2 * every * MS, lasting * MS..2 * lasting * MS)
     };
     let mut lost = Vec::new();
     let check = Sim::check(0..10, |sim| {

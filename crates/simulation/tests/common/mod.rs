@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{Result, Sim};
+use pagewire_simulation::{Link, Result, Sim, rng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const S: Duration = Duration::from_secs(1);
@@ -58,4 +59,40 @@ pub async fn ask_on(stream: &mut TcpStream, bytes: usize) -> Result {
     wrote?;
     was_read?;
     if got == sent { Ok(()) } else { Err("the echo is not what was sent".into()) }
+}
+
+/// TCP and UDP, over links that lose, delay and reorder, with a crash and a partition on the way.
+pub fn mixed(sim: &mut Sim) -> Result {
+    echo_server(sim, "tcp");
+    udp_echo_server(sim, "udp");
+    for n in 0..3 {
+        sim.client(&format!("tcp client {n}"), async move {
+            let mut random = rng::rng()?;
+            for _ in 0..3 {
+                sleep(Duration::from_millis(random.below(50))).await;
+                let bytes = random.below(20_000) as usize + 1;
+                while timeout(Duration::from_secs(20), ask("tcp", bytes)).await.is_err() {}
+            }
+            Ok(())
+        });
+    }
+    sim.client("udp client", async {
+        let socket = UdpSocket::bind("0.0.0.0:0").await?;
+        socket.connect("udp:7").await?;
+        let mut answers = 0;
+        for n in 0..40_u8 {
+            socket.send(&[n; 100]).await?;
+            let mut buffer = [0; 200];
+            answers += u32::from(timeout(30 * MS, socket.recv(&mut buffer)).await.is_ok());
+        }
+        assert!(answers > 0);
+        Ok(())
+    });
+    let control = sim.control();
+    let bad = Link::new().latency(3 * MS).jitter(MS).loss(0.05).reorder(0.02).duplicate(0.01);
+    control.link(pagewire_simulation::all(), ["tcp", "udp"], bad);
+    sim.at(40 * MS, |control| control.partition("tcp", "tcp client 0"));
+    sim.at(400 * MS, |control| control.repair("tcp", "tcp client 0"));
+    sim.at(90 * MS, |control| control.bounce("udp"));
+    Ok(())
 }

@@ -1,0 +1,58 @@
+//! The panics of one simulation, from all its threads.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+/// A panic of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) text: String,
+    pub(crate) place: Option<String>,
+    /// The number of the host whose code it was.
+    pub(crate) host: Option<u32>,
+}
+
+impl Note {
+    /// Whether it is tokio's, for a socket in a runtime that has none.
+    pub(crate) fn is_real_socket(&self) -> bool {
+        self.text.contains("IO is disabled")
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The place belongs to the first line; what was compared follows.
+        let (first, rest) = self.text.split_once('\n').unwrap_or((&self.text, ""));
+        f.write_str(first)?;
+        if let Some(place) = &self.place {
+            write!(f, " ({place})")?;
+        }
+        rest.lines().try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+/// The panics of one simulation that nobody has looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    list: Mutex<Vec<Note>>,
+    /// The list is not empty: asked after every turn.
+    some: AtomicBool,
+}
+
+impl Notes {
+    pub(crate) fn push(&self, note: Note) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+        self.some.store(true, SeqCst);
+    }
+
+    /// The panics since the last call.
+    pub(crate) fn take(&self) -> Vec<Note> {
+        if !self.some.load(SeqCst) {
+            return Vec::new();
+        }
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.some.store(false, SeqCst);
+        std::mem::take(&mut *list)
+    }
+}
