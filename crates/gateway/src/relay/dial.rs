@@ -361,7 +361,10 @@ impl Relay {
             How::Exhausted => self.context.counters.exhausted += 1,
             _ => self.context.counters.unreachable += 1,
         }
-        self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
+        // One that found no port of ours sent nothing.
+        if how != How::Exhausted {
+            self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
+        }
         self.answer(now, stack, id, answer);
         self.close_record(now, asked, how);
     }

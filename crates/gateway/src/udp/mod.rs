@@ -219,8 +219,8 @@ impl Udp {
         {
             return Ok(at);
         }
-        // A flood from all ports costs no verdicts.
-        if known.is_none() && !self.has_place(now, context) {
+        // A flood from all ports costs no verdicts, but for one each time that places are looked for.
+        if known.is_none() && self.is_full(context) && now < self.evict_at {
             context.counters.endpoints_refused += 1;
             return Err(None);
         }
@@ -241,20 +241,22 @@ impl Udp {
         Ok(at)
     }
 
-    /// Whether one more endpoint is allowed, perhaps in place of an old one.
-    fn has_place(&mut self, now: Instant, context: &Context) -> bool {
-        let is_full = self.endpoints.len() >= UDP_ENDPOINTS
-            || self.endpoints.len() + context.descriptors >= context.share.of_one();
-        !is_full || self.evict(now, context)
+    fn is_full(&self, context: &Context) -> bool {
+        self.endpoints.len() >= UDP_ENDPOINTS
+            || self.endpoints.len() + context.descriptors >= context.share.of_one()
     }
 
-    /// Opens an endpoint, for which there is a place; what the guest is told if there cannot be one.
+    /// Opens an endpoint; what the guest is told if there are too many, or cannot be any.
     fn open(
         &mut self,
         now: Instant,
         context: &mut Context,
         guest: SocketAddr,
     ) -> Result<u32, Option<Unreachable>> {
+        if self.is_full(context) && !self.evict(now, context) {
+            context.counters.endpoints_refused += 1;
+            return Err(None);
+        }
         let mut open = || -> io::Result<u32> {
             let mut endpoint = Endpoint::new(now, guest)?;
             let place = self.endpoints.vacant_entry();
