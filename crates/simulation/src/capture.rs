@@ -19,7 +19,8 @@ pub(crate) struct Capture {
     /// The first error: the run goes on without the rest.
     error: Option<io::Error>,
     writer: PcapWriter<File>,
-    interfaces: Vec<PcapInterface>,
+    /// None of a host that could not be written.
+    interfaces: Vec<Option<PcapInterface>>,
     names: Vec<(IpAddr, String)>,
     /// The packet that left last, until its fate is known.
     last: Option<Left>,
@@ -51,7 +52,7 @@ impl Capture {
 
     fn write_last(&mut self, ledger: &mut CopyLedger) {
         let Some(Left { at, host, frame, comment }) = self.last.take() else { return };
-        let Some(&link) = self.interfaces.get(host.index()) else { return };
+        let Some(&Some(link)) = self.interfaces.get(host.index()) else { return };
         let (at, out) = (at.into(), PcapDirection::Out);
         let written = self.writer.record_with_comment(link, at, out, &frame, &comment, ledger);
         self.note_error(written);
@@ -61,10 +62,9 @@ impl Capture {
 impl Sink for Capture {
     fn host(&mut self, _host: HostId, name: &str, addresses: &[IpAddr]) {
         // Hosts are added in the order of their numbers.
-        match self.writer.add_interface(name, Medium::Ip) {
-            Ok(interface) => self.interfaces.push(interface),
-            Err(error) => self.note_error(Err(error)),
-        }
+        let interface = self.writer.add_interface(name, Medium::Ip);
+        self.interfaces.push(interface.as_ref().ok().copied());
+        self.note_error(interface.map(drop));
         self.names.extend(addresses.iter().map(|&addr| (addr, name.to_owned())));
     }
 
@@ -85,7 +85,7 @@ impl Sink for Capture {
             }
             (Fate::Arrived, _, Some(host)) => {
                 self.write_last(ledger);
-                if let Some(&link) = self.interfaces.get(host.index()) {
+                if let Some(&Some(link)) = self.interfaces.get(host.index()) {
                     let direction = PcapDirection::In;
                     let written = self.writer.record(link, at.into(), direction, frame, ledger);
                     self.note_error(written);

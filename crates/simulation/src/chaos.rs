@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::command::Pause;
-use crate::control::Control;
 use crate::hosts::{Hosts, Known};
 use crate::link::Link;
 use crate::random::{SimRng, split};
@@ -168,18 +167,8 @@ impl Sim {
                 self.at(end, move |control| control.resume(one));
             }
             Kind::SlowLink(link) => {
-                let before = std::rc::Rc::new(std::cell::Cell::new(None));
-                let keep = before.clone();
-                self.at(start, move |control: &Control| {
-                    keep.set(Some((control.link_of(one, other), control.link_of(other, one))));
-                    control.link(one, other, link);
-                });
-                self.at(end, move |control| {
-                    if let Some((there, back)) = before.get() {
-                        control.link_oneway(one, other, there);
-                        control.link_oneway(other, one, back);
-                    }
-                });
+                self.at(start, move |control| control.slow(one, other, link));
+                self.at(end, move |control| control.recover(one, other));
             }
         }
     }

@@ -46,6 +46,10 @@ pub(crate) enum PathChange {
     Hold,
     Release,
     Link(Link),
+    /// A slow link for a time; there may be several.
+    Slow(Link),
+    /// The end of one of these.
+    Recover,
 }
 
 /// Hosts or paths that the words for an order name at most.
@@ -68,6 +72,8 @@ impl Command {
                     PathChange::Hold => "hold".to_owned(),
                     PathChange::Release => "release".to_owned(),
                     PathChange::Link(link) => format!("link {link}"),
+                    PathChange::Slow(link) => format!("slow link {link}"),
+                    PathChange::Recover => "end of a slow link".to_owned(),
                 };
                 let path = |&(from, to): &_| format!("{} > {}", name(from), name(to));
                 format!("{what}: {}", list(&mut pairs.iter().map(path)))

@@ -173,9 +173,13 @@ impl Control {
         world.hosts.get(host as usize).map(|host| host.name.clone())
     }
 
-    /// The link from one host to another.
-    pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
-        self.world.lock().fabric.link_of(from, to)
+    /// Makes the link between two hosts slow, until [`recover`](Self::recover) was called as often.
+    pub(crate) fn slow(&self, one: HostId, other: HostId, link: Link) {
+        self.paths(&one, &other, true, PathChange::Slow(link));
+    }
+
+    pub(crate) fn recover(&self, one: HostId, other: HostId) {
+        self.paths(&one, &other, true, PathChange::Recover);
     }
 
     #[track_caller]

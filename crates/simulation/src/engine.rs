@@ -28,7 +28,7 @@ use crate::path::Stage;
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
-use crate::watch::{Sleep, alone};
+use crate::watch::alone;
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
@@ -297,12 +297,11 @@ impl Sim {
             Ok(()) => {
                 // Those who print a panic wait for a lock, and read files of the program's lines.
                 let notes = self.world.panics().take();
-                match blocked.filter(|_| notes.is_empty()) {
-                    Some(blocked) if blocked.sleep == Sleep::RealSocket => {
-                        (FailureKind::RealSocket, blocked.to_string())
-                    }
-                    Some(blocked) => (FailureKind::Blocked, blocked.to_string()),
-                    None => return self.check_panics(&notes),
+                // A panic that fails the run is the better reason.
+                self.check_panics(&notes)?;
+                match blocked.filter(|it| it.is_certain() || notes.is_empty()) {
+                    Some(blocked) => (blocked.kind(), blocked.to_string()),
+                    None => return Ok(()),
                 }
             }
         };
@@ -484,15 +483,18 @@ fn find_woken(machines: &[Machine], world: &World, hosts: &mut Vec<(HostOrder, b
 impl World {
     fn change_path(&mut self, from: HostId, to: HostId, change: PathChange) {
         let Self { fabric, agenda, .. } = self;
-        if let PathChange::Link(link) = change {
-            return fabric.set_link(agenda, Stage::Between(from, to), link);
+        match change {
+            PathChange::Link(link) => fabric.set_link(agenda, Stage::Between(from, to), link),
+            PathChange::Slow(link) => fabric.slow(agenda, from, to, link),
+            PathChange::Recover => fabric.recover(agenda, from, to),
+            _ => {}
         }
         fabric.change(agenda, from, to, |path| match change {
             PathChange::Cut => path.cut(),
             PathChange::Repair => path.repair(),
             PathChange::Hold => path.hold(),
             PathChange::Release => path.release(),
-            PathChange::Link(_) => {}
+            PathChange::Link(_) | PathChange::Slow(_) | PathChange::Recover => {}
         });
     }
 

@@ -73,13 +73,6 @@ impl Fabric {
         }
     }
 
-    /// The link from one host to another.
-    pub(crate) fn link_of(&self, from: HostId, to: HostId) -> Link {
-        let path = self.numbers.get(&Stage::Between(from, to));
-        let path = path.and_then(|&path| self.paths.get(path as usize));
-        path.map_or(self.default, |path| *path.link())
-    }
-
     /// No packet takes less time from one host to another.
     pub(crate) fn least_latency(&self) -> Duration {
         self.least
@@ -228,8 +221,7 @@ impl Fabric {
             None => self.add(agenda, stage, link),
         };
         if let Some(path) = self.paths.get_mut(path as usize) {
-            path.own = true;
-            path.set_link(link);
+            path.set_own(link);
         }
         self.find_least();
     }
@@ -238,8 +230,20 @@ impl Fabric {
     pub(crate) fn set_default(&mut self, link: Link) {
         self.default = link;
         let between = |path: &&mut Path| matches!(path.stage, Stage::Between(..));
-        let paths = self.paths.iter_mut().filter(between).filter(|path| !path.own);
-        paths.for_each(|path| path.set_link(link));
+        self.paths.iter_mut().filter(between).for_each(|path| path.note_default(link));
+        self.find_least();
+    }
+
+    /// Makes the link from one host to another slow, until [`recover`](Self::recover).
+    pub(crate) fn slow(&mut self, agenda: &mut Agenda, from: HostId, to: HostId, link: Link) {
+        self.change(agenda, from, to, |path| path.make_slow(link));
+        self.find_least();
+    }
+
+    /// Ends what [`slow`](Self::slow) began.
+    pub(crate) fn recover(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) {
+        let default = self.default;
+        self.change(agenda, from, to, |path| path.recover(default));
         self.find_least();
     }
 

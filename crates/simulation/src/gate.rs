@@ -71,10 +71,11 @@ impl Gate {
         true
     }
 
-    /// Whether threads work now, and the one that does.
+    /// Whether threads work now, and the one that does. A gate that is open for good without threads
+    /// says nothing: the simulation's own thread drops the runtime then.
     pub(crate) fn at_work(&self) -> Option<Option<i32>> {
         let state = self.lock();
-        state.open.then_some(state.worker)
+        (state.open && state.threads > 0).then_some(state.worker)
     }
 
     /// Lets all threads through from now on: the runtime is about to be dropped.

@@ -104,6 +104,10 @@ impl Sim {
             },
         };
         let mut world = shared.lock();
+        if world.hosts.get(id.index()).is_some_and(|host| host.paused.is_some()) {
+            // It was paused while it was down.
+            world.resume(id);
+        }
         let (seed, now) = (self.seed, world.now);
         let Some(state) = world.hosts.get_mut(id.index()) else { return };
         state.incarnation += 1;
@@ -173,8 +177,13 @@ impl Sim {
         let before = Here::set(Some(here));
         self.watch.begin(id);
         machine.span.in_scope(|| runtime.shutdown());
-        self.watch.end();
+        let blocked = self.watch.end();
         Here::set(before);
+        // Those who print a panic wait, too.
+        if let Some(blocked) = blocked.filter(|it| it.is_certain() || shared.panics().is_empty()) {
+            let failure = self.failure(blocked.kind(), Some(id), blocked.to_string());
+            self.broken.get_or_insert(failure);
+        }
         let mut wakes = Vec::new();
         if let Some(state) = shared.lock().hosts.get_mut(id.index()) {
             state.waiters.clear(&mut wakes);

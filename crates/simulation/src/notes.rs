@@ -46,9 +46,13 @@ impl Notes {
         self.some.store(true, SeqCst);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.some.load(SeqCst)
+    }
+
     /// The panics since the last call.
     pub(crate) fn take(&self) -> Vec<Note> {
-        if !self.some.load(SeqCst) {
+        if self.is_empty() {
             return Vec::new();
         }
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);

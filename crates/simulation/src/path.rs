@@ -36,8 +36,10 @@ pub(crate) struct Path {
     pub(crate) stage: Stage,
     pub(crate) source: SourceId,
     link: Link,
-    /// The link was set for this path; others have the default.
-    pub(crate) own: bool,
+    /// The link that was set for this path; others have the default.
+    own: Option<Link>,
+    /// Slow links that have not ended: meanwhile the link is the last of these.
+    slow: u32,
     line: FaultPath,
     /// Packets are lost where they enter and where they leave.
     cut: bool,
@@ -59,7 +61,8 @@ impl Path {
             stage,
             source,
             link,
-            own: false,
+            own: None,
+            slow: 0,
             line: FaultPath::new(link.line(seed), Medium::Ip),
             cut: false,
             held: false,
@@ -75,10 +78,39 @@ impl Path {
     }
 
     /// Changes the link for packets that enter from now on.
-    pub(crate) fn set_link(&mut self, link: Link) {
+    fn set_link(&mut self, link: Link) {
         self.link = link;
         self.line.reconfigure(link.line(0));
         self.broken &= link.flaps.is_some();
+    }
+
+    /// Sets the path's own link. It takes effect at the end of slow links.
+    pub(crate) fn set_own(&mut self, link: Link) {
+        self.own = Some(link);
+        if self.slow == 0 {
+            self.set_link(link);
+        }
+    }
+
+    /// The default has changed.
+    pub(crate) fn note_default(&mut self, default: Link) {
+        if self.slow == 0 && self.own.is_none() {
+            self.set_link(default);
+        }
+    }
+
+    /// A slow link, until [`recover`](Self::recover) was called as often.
+    pub(crate) fn make_slow(&mut self, link: Link) {
+        self.slow += 1;
+        self.set_link(link);
+    }
+
+    /// One slow link has ended: the last end is that of all.
+    pub(crate) fn recover(&mut self, default: Link) {
+        self.slow = self.slow.saturating_sub(1);
+        if self.slow == 0 {
+            self.set_link(self.own.unwrap_or(default));
+        }
     }
 
     /// Cuts the path: what is on the way is lost when it would arrive.

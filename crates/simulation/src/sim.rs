@@ -276,7 +276,10 @@ impl Sim {
         if !self.are_clients_done() && !self.advance(end)? {
             return Err(self.stuck());
         }
-        Ok(self.are_clients_done())
+        match self.broken.take() {
+            Some(failure) => Err(failure),
+            None => Ok(self.are_clients_done()),
+        }
     }
 
     /// Simulated time since the start.
@@ -442,7 +445,8 @@ impl Sim {
         for id in 0..self.machines.len() as u32 {
             self.crash(HostId(id));
         }
-        self.hear_panics()
+        self.hear_panics()?;
+        self.broken.take().map_or(Ok(()), Err)
     }
 }
 

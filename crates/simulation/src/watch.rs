@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use pagewire_sim::SEED_VARIABLE;
 
-use crate::HostId;
 use crate::limits::{MAX_BLOCKED, MAX_TURN, MAX_WAIT_ALONE, WATCH_INTERVAL};
 use crate::report::TestName;
 use crate::runtime::{HostRuntime, Stopper};
+use crate::{FailureKind, HostId};
 
 /// One simulation, as the thread sees it.
 pub(crate) struct Watch {
@@ -51,6 +51,20 @@ pub(crate) enum Sleep {
 pub(crate) struct Blocked {
     time: Duration,
     pub(crate) sleep: Sleep,
+}
+
+impl Blocked {
+    /// Whether it was code of a task: who prints a panic waits neither for a timer nor for a socket.
+    pub(crate) fn is_certain(&self) -> bool {
+        matches!(self.sleep, Sleep::Timer | Sleep::RealSocket)
+    }
+
+    pub(crate) fn kind(&self) -> FailureKind {
+        match self.sleep {
+            Sleep::RealSocket => FailureKind::RealSocket,
+            _ => FailureKind::Blocked,
+        }
+    }
 }
 
 impl std::fmt::Display for Blocked {
@@ -229,7 +243,7 @@ struct Seen {
     watch: Weak<Watch>,
     turn: u64,
     since: Duration,
-    /// For how long the thread that it waits for has been asleep.
+    /// For how long the thread that it waits for has been asleep in this turn.
     asleep: Duration,
     /// That this turn does not end was said.
     told: bool,
@@ -265,7 +279,13 @@ fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
     let works = stopper.at_gate();
     let thread = works.unwrap_or(Some(watch.thread));
     let asleep = thread.is_some_and(is_asleep);
-    seen.asleep = if asleep { seen.asleep + WATCH_INTERVAL } else { Duration::ZERO };
+    match (asleep, works) {
+        (true, _) => seen.asleep += WATCH_INTERVAL,
+        // Such work may get on between its waits.
+        (false, Some(_)) => seen.asleep = Duration::ZERO,
+        // Who looks again and again with short sleeps waits, too.
+        (false, None) => {}
+    }
     let mut sleep = Sleep::Other;
     if let Some(thread) = thread.filter(|_| asleep) {
         let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall"));
@@ -283,6 +303,13 @@ fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
         stopper.stop();
     }
     if !asleep {
+        // Tasks that only wake each other are stopped before.
+        if lasts >= 2 * MAX_TURN && !seen.told {
+            let what = if works.is_some() { "work of spawn_blocking" } else { "a task's poll" };
+            let ms = lasts.as_millis();
+            tell(&format!("pagewire-simulation: on `{name}`: {what} takes {ms} ms of real time\n"));
+            seen.told = true;
+        }
         return;
     }
     let what = || match works {

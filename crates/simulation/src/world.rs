@@ -227,7 +227,7 @@ impl World {
         let Some(host) = self.hosts.get_mut(id.index()) else { return };
         host.paused = None;
         host.touch(&mut self.touched);
-        let Some(stack) = &mut host.stack else { return };
+        let Some(stack) = &mut host.stack else { return host.backlog.clear() };
         for mut packet in host.backlog.drain(..) {
             self.record.frame(self.now, Fate::Arrived, None, Some(id), &packet);
             hand_over(&mut packet);

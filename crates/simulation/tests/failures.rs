@@ -278,6 +278,15 @@ fn work_of_spawn_blocking_may_take_long() {
     run.unwrap();
 }
 
+/// Waits in its destructor.
+struct Waits(std::sync::mpsc::Receiver<()>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let _ = self.0.recv();
+    }
+}
+
 /// Nobody can end such a wait, and a test that hangs for ever is worse than a process that ends.
 #[test]
 fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
@@ -296,6 +305,11 @@ fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
                         let _second = lock.lock();
                     }
                     "channel" => drop(receive.recv()),
+                    // When the program is dropped.
+                    "destructor" => {
+                        let _waits = Waits(receive);
+                        std::future::pending().await
+                    }
                     _ => drop(tokio::task::spawn_blocking(move || receive.recv()).await),
                 }
                 Ok(())
@@ -304,7 +318,7 @@ fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
         let _ = sim.run_for(S);
         return;
     }
-    for what in ["lock", "channel", "work"] {
+    for what in ["lock", "channel", "destructor", "work"] {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test])
             .env(CHILD, what)
@@ -456,4 +470,84 @@ fn a_check_reports_the_smallest_seed_that_fails_with_its_files() {
     let capture = std::fs::metadata(failure.capture.as_ref().unwrap()).unwrap();
     assert!(capture.len() > 1000);
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_destructor_that_blocks_fails_the_run() {
+    struct Naps;
+    impl Drop for Naps {
+        fn drop(&mut self) {
+            nap(400);
+        }
+    }
+    for kill in [true, false] {
+        let failure = fails(move |sim| {
+            sim.host("server", || async {
+                let _naps = Naps;
+                std::future::pending().await
+            });
+            sim.client("client", async {
+                sleep(S).await;
+                Ok(())
+            });
+            if kill {
+                sim.at(MS, |control| control.kill("server"));
+            }
+            Ok(())
+        });
+        says(
+            &failure,
+            FailureKind::Blocked,
+            &["on `server`: a task blocked", "std::thread::sleep"],
+        );
+    }
+}
+
+#[test]
+fn a_panic_that_is_ignored_hides_no_sleep() {
+    let failure = Sim::builder().panics(Panics::Ignore).run(|sim| {
+        sim.client("client", async {
+            tokio::spawn(async { panic!("ignored") });
+            tokio::spawn(async { nap(400) });
+            sleep(S).await;
+            Ok(())
+        });
+        Ok(())
+    });
+    says(&failure.unwrap_err(), FailureKind::Blocked, &["std::thread::sleep"]);
+}
+
+/// How long it slept is real time, which differs from run to run.
+#[test]
+fn a_check_calls_a_task_that_blocks_by_its_name() {
+    let check = Sim::check(0..2, |sim| {
+        sim.client("client", async {
+            nap(300);
+            Ok(())
+        });
+        Ok(())
+    });
+    assert_eq!(check.failure().expect("it fails").kind, FailureKind::Blocked);
+}
+
+#[test]
+#[should_panic(expected = "no seed was run")]
+fn a_check_of_no_seeds_says_that_nothing_was_checked() {
+    Sim::check(7..7, |_| Ok(())).assert();
+}
+
+#[test]
+fn a_run_by_steps_fails_by_a_leak_too() {
+    let mut sim = Sim::builder().leaks(Leaks::Fail).build();
+    sim.client("client", async {
+        tokio::spawn(std::future::pending::<()>());
+        Ok(())
+    });
+    let failure = loop {
+        match sim.step() {
+            Ok(done) => assert!(!done, "it leaks"),
+            Err(failure) => break failure,
+        }
+    };
+    assert_eq!(failure.kind, FailureKind::Leak);
 }

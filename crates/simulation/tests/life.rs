@@ -87,6 +87,13 @@ fn a_host_that_is_started_again_is_not_paused() {
             sleep(MS).await;
             control::bounce("server");
             sleep(MS).await;
+            timeout(S, ask("server", 100)).await??;
+            // Paused while it is down.
+            control::kill("server");
+            control::pause("server", what);
+            sleep(MS).await;
+            control::bounce("server");
+            sleep(MS).await;
             timeout(S, ask("server", 100)).await?
         });
         sim.run().unwrap();

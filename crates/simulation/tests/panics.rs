@@ -3,10 +3,35 @@
 mod common;
 
 use std::panic;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use common::{MS, S};
 use pagewire_simulation::{Failure, FailureKind, HostOptions, Panics, Result, Sim};
 use tokio::time::sleep;
+
+/// Those who replace the process's hook are alone.
+static HOOK: RwLock<()> = RwLock::new(());
+
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    HOOK.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Replaces hooks; the standard one is back when this is dropped.
+struct Alone(#[allow(dead_code)] RwLockWriteGuard<'static, ()>);
+
+impl Alone {
+    fn new() -> Self {
+        Self(HOOK.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            drop(panic::take_hook());
+        }
+    }
+}
 
 fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
     Sim::builder().seed(3).run(scenario).expect_err("a failure")
@@ -44,6 +69,7 @@ fn client_of_a_task_that_panics(sim: &mut Sim) -> Result {
 
 #[test]
 fn a_panic_is_heard_although_somebody_replaced_the_hook_before_the_run() {
+    let _alone = Alone::new();
     // The first one puts the hook in place.
     for _ in 0..2 {
         let failure = fails(client_of_a_task_that_panics);
@@ -54,6 +80,7 @@ fn a_panic_is_heard_although_somebody_replaced_the_hook_before_the_run() {
 
 #[test]
 fn a_panic_is_heard_although_a_program_replaces_the_hook_as_it_starts() {
+    let _alone = Alone::new();
     for keeps in [true, false] {
         let failure = fails(move |sim| {
             sim.host("server", move || async move {
@@ -73,6 +100,7 @@ fn a_panic_is_heard_although_a_program_replaces_the_hook_as_it_starts() {
 
 #[test]
 fn a_panic_in_spawn_blocking_fails_the_run() {
+    let _others = beside_others();
     let failure = fails(|sim| {
         sim.client("client", async {
             drop(tokio::task::spawn_blocking(|| panic!("on a thread of its own")));
@@ -86,6 +114,7 @@ fn a_panic_in_spawn_blocking_fails_the_run() {
 
 #[test]
 fn a_panic_in_a_destructor_fails_the_run_whenever_the_program_ends() {
+    let _others = beside_others();
     fn host(sim: &mut Sim) {
         sim.host("server", || async {
             let _bomb = Bomb;
@@ -132,6 +161,7 @@ fn a_panic_in_a_destructor_fails_the_run_whenever_the_program_ends() {
 #[test]
 #[should_panic(expected = "on `server`: a task panicked: in a destructor")]
 fn a_panic_in_a_destructor_after_the_run_fails_the_test() {
+    let _others = beside_others();
     let mut sim = Sim::builder().build();
     sim.host("server", || async {
         let _bomb = Bomb;
@@ -142,6 +172,7 @@ fn a_panic_in_a_destructor_after_the_run_fails_the_test() {
 
 #[test]
 fn a_panic_of_one_run_is_not_one_of_the_next() {
+    let _others = beside_others();
     let mut sim = Sim::builder().panics(Panics::Ignore).build();
     sim.host("server", || async {
         let _bomb = Bomb;
@@ -159,6 +190,7 @@ fn a_panic_of_one_run_is_not_one_of_the_next() {
 
 #[test]
 fn a_panic_that_is_ignored_is_not_the_end_of_another_program() {
+    let _others = beside_others();
     let failure = Sim::builder().seed(3).panics(Panics::Ignore).run(|sim| {
         sim.host_with(HostOptions::new("server"), || async {
             tokio::spawn(async { panic!("of the server") });
@@ -176,6 +208,7 @@ fn a_panic_that_is_ignored_is_not_the_end_of_another_program() {
 
 #[test]
 fn the_place_of_a_panic_follows_its_first_line() {
+    let _others = beside_others();
     let failure = fails(|sim| {
         sim.client("client", async {
             assert_eq!(10, 9);
@@ -191,6 +224,7 @@ fn the_place_of_a_panic_follows_its_first_line() {
 
 #[test]
 fn a_panic_in_an_invariant_has_the_seed_and_the_time() {
+    let _others = beside_others();
     let failure = fails(|sim| {
         sim.client("client", async {
             sleep(MS).await;
@@ -210,6 +244,7 @@ fn a_panic_in_an_invariant_has_the_seed_and_the_time() {
 
 #[test]
 fn a_panic_in_a_scheduled_action_has_the_seed_and_the_time() {
+    let _others = beside_others();
     let failure = fails(|sim| {
         sim.client("client", sleep_a_second());
         sim.at(5 * MS, |control| control.crash("sever"));
@@ -225,6 +260,7 @@ fn a_panic_in_a_scheduled_action_has_the_seed_and_the_time() {
 
 #[test]
 fn a_panic_of_the_scenario_has_the_seed() {
+    let _others = beside_others();
     let failure = fails(|sim| {
         sim.client("client", sleep_a_second());
         sim.control().crash("sever");

@@ -336,3 +336,29 @@ fn chaos_troubles_by_the_seed_and_has_healed_everything_at_its_end() {
     check.assert();
     assert!(lost.iter().all(|&lost| lost > 0));
 }
+
+/// One kind ends while another lasts: the link is what it was after the last.
+#[test]
+fn slow_links_that_overlap_heal_and_keep_the_link_that_was_set_meanwhile() {
+    let every = |from: u32, to: u32| from * MS..to * MS;
+    Sim::check(0..20, |sim| {
+        echo_server(sim, "server");
+        sim.client("client", async {
+            sleep(3 * S).await;
+            let begun = time::elapsed()?;
+            ask("server", 100).await?;
+            // A connection, a message and its answer, over 2 ms each way.
+            let took = time::elapsed()? - begun;
+            assert!(took < 20 * MS, "{took:?}");
+            assert!(took >= 8 * MS, "{took:?}");
+            Ok(())
+        });
+        let slow = |ms| Link::new().latency(ms * MS);
+        let often = Rate::new(every(10, 60), every(100, 300));
+        let chaos = Chaos::until(2 * S).slow_link(often.clone(), slow(300));
+        sim.chaos(pagewire_simulation::all(), chaos.slow_link(often, slow(500)));
+        sim.at(S, |control| control.default_link(Link::new().latency(2 * MS)));
+        Ok(())
+    })
+    .assert();
+}
