@@ -4,13 +4,13 @@
 mod support;
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant as Wall};
 
-use pagewire_gateway::How;
+use pagewire_gateway::{Builder, How, Resolver};
 use rustix::net::sockopt;
-use support::eventually;
-use support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, SILENT, ip, worlds};
+use support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, SILENT, ip, worlds, worlds_with};
+use support::{PATIENCE, eventually};
 
 /// Far longer than a refusal takes, and shorter than the guest's first retransmission.
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -247,5 +247,47 @@ fn when_the_hosts_address_changes_new_connections_leave_from_the_new_one() {
             TcpStream::connect((NEAR_V4, 80)).unwrap().read_exact(&mut [0]).unwrap();
             line.go_on();
         }
+    });
+}
+
+#[test]
+fn a_resolver_that_is_down_fails_the_guests_question_at_once_and_may_come_back() {
+    let at = SocketAddr::from((NEAR_V4, 53));
+    let outside = move |outside: Outside, line: Line| {
+        line.wait();
+        let resolver = UdpSocket::bind(at).unwrap();
+        resolver.set_read_timeout(Some(PATIENCE)).unwrap();
+        line.go_on();
+        let mut message = [0; 512];
+        let (len, from) = resolver.recv_from(&mut message).unwrap();
+        // An answer that has no records: there is none of this type.
+        message[2] |= 0x80;
+        resolver.send_to(&message[..len], from).unwrap();
+        line.wait();
+        assert_eq!(outside.guest.dns_counters().queries, 2);
+    };
+    let resolver = move |builder: Builder| builder.resolver(Resolver::At(vec![at]));
+    worlds_with(resolver, outside, |line| {
+        let names = UdpSocket::bind("0.0.0.0:0").unwrap();
+        names.connect("10.0.2.2:53").unwrap();
+        names.set_read_timeout(Some(PATIENCE)).unwrap();
+        // A question for the IPv4 address of example.org (RFC 1035 section 4.1).
+        let rcode = |id| {
+            let header = [0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+            let query = [&header[..], b"\x07example\x03org\0", &[0, 1, 0, 1]].concat();
+            names.send(&query).unwrap();
+            let mut answer = [0; 512];
+            assert!(names.recv(&mut answer).unwrap() >= query.len());
+            assert_eq!(answer[1], id);
+            answer[3] & 0xf
+        };
+        const SERVFAIL: u8 = 2;
+        let begun = Wall::now();
+        assert_eq!(rcode(1), SERVFAIL);
+        assert!(begun.elapsed() < AT_ONCE, "after {:?}", begun.elapsed());
+        line.go_on();
+        line.wait();
+        assert_eq!(rcode(2), 0);
+        line.go_on();
     });
 }

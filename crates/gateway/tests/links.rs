@@ -6,7 +6,6 @@ mod support;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream as KernelStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -103,8 +102,8 @@ fn uploads_that_nobody_reads_leave_a_stream_link_memory_for_queries_and_go_on_wh
 
 #[test]
 fn uploads_that_nobody_reads_leave_a_datagram_link_memory_for_queries_and_go_on_when_read() {
-    let directory = Directory::new();
-    let (path, peer) = (directory.0.join("gateway"), directory.0.join("guest"));
+    let directory = tempfile::tempdir().unwrap();
+    let (path, peer) = (directory.path().join("gateway"), directory.path().join("guest"));
     let guest = add(&gateway(), DatagramLink::builder().bind(&path).unwrap());
     let mut config = FramesConfig::default();
     config.mac = MAC;
@@ -115,23 +114,6 @@ fn uploads_that_nobody_reads_leave_a_datagram_link_memory_for_queries_and_go_on_
     socket.send(b"VFKT").unwrap();
     let _cable = Cable::new(end, socket);
     uploads_leave_memory_for_queries(&inside(device), &guest);
-}
-
-/// A directory of this test's own.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("pagewire-links-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Carries frames between a guest's device and a socket, as the program of a virtual machine.

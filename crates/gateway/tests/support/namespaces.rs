@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use pagewire::Tap;
-use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
+use pagewire_gateway::{Ask, Builder, Gateway, Guest, GuestConfig, Verdict};
 use pagewire_testing::{Need, can};
 
 use super::{Notes, PATIENCE};
@@ -65,6 +65,15 @@ pub fn worlds(
     outside: impl FnOnce(Outside, Line) + Send + 'static,
     inside: impl FnOnce(Line) + Send + 'static,
 ) {
+    worlds_with(|builder| builder, outside, inside);
+}
+
+/// The same, with a gateway of these settings.
+pub fn worlds_with(
+    settings: impl FnOnce(Builder) -> Builder + Send + 'static,
+    outside: impl FnOnce(Outside, Line) + Send + 'static,
+    inside: impl FnOnce(Line) + Send + 'static,
+) {
     if !can(&[Need::Tap, Need::Program("ip")]) {
         return;
     }
@@ -86,7 +95,8 @@ pub fn worlds(
         furnish();
         let journal = Notes::default();
         let allow = |_: &Ask| Some(Verdict::Allow);
-        let gateway = Gateway::builder().judge(allow).journal(journal.take()).start();
+        let builder = Gateway::builder().judge(allow).journal(journal.take());
+        let gateway = settings(builder).start();
         let settings = GuestConfig::new().network("10.0.2.2/24").unwrap();
         let settings = settings.network("fd00:2::2/64").unwrap();
         let settings = settings.guest("10.0.2.15".parse().unwrap());
