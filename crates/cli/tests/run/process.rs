@@ -62,6 +62,39 @@ fn signals_to_run_are_passed_on() {
     }
 }
 
+/// Says when the first who connects has ended.
+const FAR: &str = "
+import socket
+server = socket.create_server(('198.51.100.1', 7000))
+print('ready', flush=True)
+first, _ = server.accept()
+print(first.recv(1) or 'ended', flush=True)";
+
+/// Connects until no network leads there any more.
+const NEAR: &str = "
+import socket, time
+first = socket.create_connection(('198.51.100.1', 7000))
+print('connected', flush=True)
+for _ in range(400):
+    try:
+        socket.create_connection(('198.51.100.1', 7000), 1).close()
+    except OSError as error:
+        if error.errno == 101:
+            print('no network', flush=True)
+            break
+    time.sleep(0.05)";
+
+#[test]
+fn a_program_whose_gateway_is_killed_has_no_network_and_the_far_end_hears_of_it() {
+    let Some(lab) = Lab::new("orphan", &["python3"]) else { return };
+    let mut far = lab.server("python3", &["-c", FAR]);
+    let mut near = Running::start(&mut lab.run(&[], &["python3", "-c", NEAR]));
+    near.signal("KILL");
+    assert_eq!(far.line(), "ended\n");
+    assert_eq!(near.line(), "no network\n");
+    assert_eq!(near.0.wait().expect("its end").signal(), Some(libc::SIGKILL));
+}
+
 #[test]
 fn it_has_its_directory_its_environment_its_descriptors_and_its_input() {
     let Some(lab) = Lab::new("env", &["bash"]) else { return };
