@@ -498,7 +498,7 @@ fn a_destructor_that_blocks_fails_the_run() {
         says(
             &failure,
             FailureKind::Blocked,
-            &["on `server`: a task blocked", "std::thread::sleep"],
+            &["on `server`: a task blocked", "use tokio::time::sleep"],
         );
     }
 }
@@ -514,7 +514,7 @@ fn a_panic_that_is_ignored_hides_no_sleep() {
         });
         Ok(())
     });
-    says(&failure.unwrap_err(), FailureKind::Blocked, &["std::thread::sleep"]);
+    says(&failure.unwrap_err(), FailureKind::Blocked, &["use tokio::time::sleep"]);
 }
 
 /// How long it slept is real time, which differs from run to run.
