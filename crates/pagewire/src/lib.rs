@@ -171,7 +171,7 @@ pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 
-/// The example of the README, as a test.
+/// The example of this crate's README, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
