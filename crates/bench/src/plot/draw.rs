@@ -10,7 +10,7 @@ use super::{Bar, Better, Chart, Curve, Group, Kind, STYLE, Value};
 const WIDTH: f64 = 440.0;
 
 /// The letters of a label that fit in one line beside its value.
-const LETTERS: usize = 46;
+const LETTERS: usize = 40;
 
 /// A chart, and the height that it takes.
 struct Drawn {
@@ -49,7 +49,8 @@ pub(crate) fn document(charts: &[Chart], measured: &str) -> String {
     let (margin, width) = (16.0, WIDTH + 32.0);
     let svg = html! {
         svg class="plot" xmlns="http://www.w3.org/2000/svg"
-            viewBox=(format!("-{margin} 0 {width} {at}")) font-family="sans-serif" font-size="12" {
+            viewBox=(format!("-{margin} 0 {width} {at}")) width=(width) height=(at)
+            font-family="sans-serif" font-size="13" {
             style { (PreEscaped(STYLE)) }
             rect class="paper" x=(-margin) y="0" width=(width) height=(at) {}
             @for part in parts { (part) }
@@ -120,14 +121,14 @@ fn rows(groups: &[Group], unit: &str) -> Drawn {
 /// A line: what it is, its value, and below them a bar, or a dot on a scale of powers.
 fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
     let lines = wrapped(&bar.label, LETTERS);
-    let below = 14.0 * lines.len() as f64;
+    let below = 15.0 * lines.len() as f64;
     let (start, end, middle) = (x.at(0.0), x.at(bar.value.median), below + 8.0);
     let full = format!("{}: {} {unit} {}", bar.label, short(bar.value.median), said(bar.value));
     let inside = html! {
         g class=(bar.engine.class()) {
             title { (full) }
             @for (n, line) in lines.iter().enumerate() {
-                text x="0" y=(12.0 + 14.0 * n as f64) { (line) }
+                text x="0" y=(12.0 + 15.0 * n as f64) { (line) }
             }
             text x=(WIDTH) y="12" text-anchor="end" {
                 tspan class="value" { (short(bar.value.median)) } " "
@@ -140,7 +141,7 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
                 rect x=(place(start)) y=(middle - 5.0) width=(place(end - start)) height="10"
                     fill="currentColor" {}
             }
-            (whisker(bar.value, |v| (x.at(v), middle), 0.0, 4.0))
+            (whisker("whisker", bar.value, |v| (x.at(v), middle), 0.0, 4.0))
             @if x.is_by_powers() && bar.value.median > 0.0 {
                 circle cx=(place(end)) cy=(middle) r="4.5" fill="currentColor" {}
             }
@@ -150,7 +151,13 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
 }
 
 /// From the lowest to the highest round, with ends that stick out by so much each way.
-fn whisker(value: Value, at: impl Fn(f64) -> (f64, f64), wide: f64, high: f64) -> Markup {
+fn whisker(
+    class: &str,
+    value: Value,
+    at: impl Fn(f64) -> (f64, f64),
+    wide: f64,
+    high: f64,
+) -> Markup {
     let Some((least, most)) = value.spread else { return html! {} };
     let ends = [at(least), at(most)];
     let caps = ends.map(|(x, y)| {
@@ -160,12 +167,12 @@ fn whisker(value: Value, at: impl Fn(f64) -> (f64, f64), wide: f64, high: f64) -
     let [(x0, y0), (x1, y1)] = ends;
     let line = format!("M{} {}L{} {}", place(x0), place(y0), place(x1), place(y1));
     html! {
-        path class="whisker" fill="none" stroke-width="1.5" d=(line + &caps.concat()) {}
+        path class=(class) fill="none" stroke-width="1.5" d=(line + &caps.concat()) {}
     }
 }
 
 /// The places of curves, within the image.
-const LEFT: f64 = 46.0;
+const LEFT: f64 = 52.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 250.0;
 
@@ -220,7 +227,7 @@ fn one_curve(curve: &Curve, nth: usize, legend: f64, x: &Scale, y: &Scale, unit:
             polyline points=(line.join(" ")) fill="none" stroke="currentColor" stroke-width="2"
                 stroke-dasharray=(dash) {}
             @for (px, py, value, at) in places {
-                (whisker(value, |v| (px, y.at(v)), 4.0, 0.0))
+                (whisker("whisker own", value, |v| (px, y.at(v)), 4.0, 0.0))
                 g {
                     title {
                         (curve.label) ", " (size_name(at)) ": " (short(value.median)) " " (unit) " "

@@ -74,7 +74,7 @@ fn several_sizes_are_a_curve_in_which_larger_ones_are_further_right_and_less_tim
     for text in [">4K<", ">64K<", "pagewire over pair, copy", "bytes of each send"] {
         assert!(image.contains(text), "{text}: {image}");
     }
-    assert_eq!(image.matches("class=\"whisker\"").count(), 2, "{image}");
+    assert_eq!(image.matches("class=\"whisker own\"").count(), 2, "{image}");
 }
 
 #[test]
