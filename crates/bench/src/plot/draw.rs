@@ -12,6 +12,9 @@ const WIDTH: f64 = 440.0;
 /// The letters of a label that fit in one line beside its value.
 const LETTERS: usize = 40;
 
+/// The width of a bar of nothing, so that it is seen.
+const ZERO: f64 = 1.5;
+
 /// A chart, and the height that it takes.
 struct Drawn {
     inside: Markup,
@@ -85,13 +88,15 @@ fn said(value: Value) -> String {
 
 fn rows(groups: &[Group], unit: &str) -> Drawn {
     let all = || groups.iter().flat_map(|group| &group.bars);
-    let x = Scale::of(all().flat_map(|bar| bar.value.all()), 4.0, WIDTH - 16.0);
+    let x = Scale::of(all().flat_map(|bar| bar.value.all()), 4.0, WIDTH - 28.0);
     let mut height = 4.0;
     let mut parts = Vec::new();
     for group in groups {
         if !group.title.is_empty() {
-            height += 16.0;
-            parts.push(html! { text class="head" x="0" y=(height) { (group.title) } });
+            for line in wrapped(&group.title, LETTERS + 10) {
+                height += 16.0;
+                parts.push(html! { text class="head" x="0" y=(height) { (line) } });
+            }
             height += 6.0;
         }
         for bar in &group.bars {
@@ -138,7 +143,7 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
                 path d=(format!("M{} {middle}H{}", place(start), place(end)))
                     stroke="currentColor" stroke-width="2" stroke-opacity="0.35" {}
             } @else {
-                rect x=(place(start)) y=(middle - 5.0) width=(place(end - start)) height="10"
+                rect x=(place(start)) y=(middle - 5.0) width=(place((end - start).max(ZERO))) height="10"
                     fill="currentColor" {}
             }
             (whisker("whisker", bar.value, |v| (x.at(v), middle), 0.0, 4.0))
