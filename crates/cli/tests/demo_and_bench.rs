@@ -246,7 +246,8 @@ fn bench_send_prints_both_engines_in_both_modes_and_draws_them() {
     }
     let svg = fs::read_to_string(plot).expect("an image");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
-    assert_eq!(svg.matches("<polyline").count(), 4, "{svg}");
+    // A curve for each engine and mode, of each quantity.
+    assert!(svg.matches("<polyline").count() >= 4, "{svg}");
     for text in ["pagewire over pair, zero copy", "kernel over loopback, copy", ">4K<", ">1M<"] {
         assert!(svg.contains(text), "{text}: {svg}");
     }

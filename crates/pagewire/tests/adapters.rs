@@ -160,7 +160,7 @@ async fn connector_says_which_name_it_does_not_know() -> Result {
 
 async fn receive(socket: &UdpSocket) -> io::Result<(RecvMeta, Vec<u8>)> {
     let (mut buf, mut meta) = (vec![0; 1 << 16], [RecvMeta::default()]);
-    let n = poll_fn(|cx| socket.poll_recv(cx, &mut [IoSliceMut::new(&mut buf)], &mut meta)).await?;
+    let n = poll_fn(|cx| AsyncUdpSocket::poll_recv(socket, cx, &mut [IoSliceMut::new(&mut buf)], &mut meta)).await?;
     assert_eq!(n, 1);
     let [meta] = meta;
     buf.truncate(meta.len);
@@ -185,7 +185,7 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
             src_ip: Some(theirs.ip()),
         };
         let sent = client.stats().device.tx_frames;
-        from.try_send(&transmit)?;
+        AsyncUdpSocket::try_send(&from, &transmit)?;
         assert_eq!(client.stats().device.tx_frames - sent, 3);
         let mut all = Vec::new();
         while all.len() < contents.len() {
@@ -197,7 +197,7 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
         }
         assert!(all == contents);
         let unmarked = Transmit { ecn: None, segment_size: None, src_ip: None, ..transmit };
-        from.try_send(&unmarked)?;
+        AsyncUdpSocket::try_send(&from, &unmarked)?;
         let (meta, bytes) = receive(&to).await?;
         assert_eq!((meta.ecn, meta.stride, bytes.len()), (None, 2_500, 2_500));
         let mut poller = Arc::new(from).create_io_poller();
