@@ -200,7 +200,7 @@ pub use topics::{counts, device, internals, memory, services, tcp, udp};
 pub use udp_socket::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 
-/// The example of the README, as a test.
+/// The example of this crate's README, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
