@@ -1,6 +1,8 @@
 //! The command line; [`guest`] has the options of the gateway, [`pagewire_bench`] those of the
 //! measurements.
 
+#[cfg(test)]
+mod book_tests;
 pub(crate) mod guest;
 
 use std::net::SocketAddr;
