@@ -31,7 +31,7 @@ use crate::wait::Patience;
 use crate::zerocopy;
 
 /// Connections that may wait for `accept` by default; as for Linux programs with `std::net`.
-const DEFAULT_BACKLOG: usize = 128;
+pub(crate) const DEFAULT_BACKLOG: usize = 128;
 
 /// One stack on one device or several: where connections are made and accepted.
 ///

@@ -138,7 +138,7 @@ mod spin;
 mod stats;
 mod tcp;
 #[cfg(feature = "tokio")]
-mod tokio;
+pub mod tokio;
 mod turn;
 mod udp;
 mod wait;
@@ -166,8 +166,6 @@ pub use service::{HostWaker, Service};
 pub use shared::leave::ShutdownReport;
 pub use stats::{LinkStats, Stats};
 pub use tcp::{Incoming, TcpListener, TcpStream};
-#[cfg(feature = "tokio")]
-pub use tokio::CompletionStream;
 pub use udp::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 

@@ -89,6 +89,9 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         match interest {
             Interest::Read | Interest::Completion => &self.read_timeout,
             Interest::Write => &self.write_timeout,
+            // Only tasks wait for both, and none of them for a time.
+            #[cfg(feature = "tokio")]
+            Interest::Either => &self.read_timeout,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Streams and listeners: `send` and `recv_chunks`, where a byte's path begins and ends.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::buf::{Chunks, SendBuf};
 use crate::error::io_error;
 use crate::handle::Handle;
 use crate::socket::Socket;
-use crate::wait::{Clock, Patience};
+use crate::wait::Patience;
 use crate::waiters::Interest;
 
 /// A TCP connection. Clones are the same connection, which closes when the last is dropped.
@@ -152,25 +152,70 @@ impl TcpStream {
         inner.stack.tcp(self.0.id).map(|tcp| tcp.info_at(now)).map_err(io_error)
     }
 
-    fn read_part(&self, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_slice(&self, buf: &mut [u8]) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
         self.0.wait(Interest::Read, |mut tcp, now| tcp.recv(now, &mut *buf, RecvFlags::empty()))
     }
 
-    /// As [`send_part`](Self::send_part).
-    fn write_part(&self, buf: &[u8], later: bool) -> io::Result<usize> {
-        let id = self.0.id;
-        if buf.is_empty() {
+    fn read_slices(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
             return Ok(0);
         }
-        let write = |stack: &mut Stack, clock: &Clock<'_>| match later && has_error(stack, id) {
-            true => Ok(0),
-            false => stack.tcp(id)?.send(|| clock.now(), buf, SendFlags::empty()),
-        };
-        self.0.wait_clock(Interest::Write, write)
+        self.0.wait(Interest::Read, |tcp, now| read_slices(tcp, now, bufs))
     }
+
+    fn write_slices(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(0);
+        }
+        let id = self.0.id;
+        self.0.wait_clock(Interest::Write, |stack, clock| {
+            write_slices(stack.tcp(id)?, || clock.now(), bufs)
+        })
+    }
+}
+
+/// Queues copies of slices, one after the other, as far as there is room.
+#[inline]
+pub(crate) fn write_slices(
+    mut tcp: Tcp<'_>,
+    now: impl Fn() -> Instant,
+    bufs: &[IoSlice<'_>],
+) -> Result<usize, Error> {
+    let mut written = 0;
+    for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
+        match tcp.send(&now, &**buf, SendFlags::empty()) {
+            Ok(n) if n == buf.len() => written += n,
+            Ok(n) => return Ok(written + n),
+            // What is queued counts: the next call meets what was in the way.
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+/// Copies received bytes into slices, one after the other, as far as there are any.
+pub(crate) fn read_slices(
+    mut tcp: Tcp<'_>,
+    now: Instant,
+    bufs: &mut [IoSliceMut<'_>],
+) -> Result<usize, Error> {
+    let mut read = 0;
+    for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+        // Only the first may meet the end of the stream, or an error.
+        if read > 0 && tcp.queued() == 0 {
+            break;
+        }
+        let n = tcp.recv(now, &mut **buf, RecvFlags::empty())?;
+        read += n;
+        if n < buf.len() {
+            break;
+        }
+    }
+    Ok(read)
 }
 
 /// Whether the next call returns an error.
@@ -189,30 +234,21 @@ pub(crate) fn take_chunks(mut tcp: Tcp<'_>, now: Instant, max: usize) -> Result<
 
 impl Read for &TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.read_part(buf)
+        self.read_slice(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_slices(bufs)
     }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.write_part(buf, false)
+        self.write_slices(&[IoSlice::new(buf)])
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut written = 0;
-        for buf in bufs.iter().filter(|b| !b.is_empty()) {
-            match self.write_part(buf, written > 0) {
-                Ok(n) => {
-                    written += n;
-                    if n < buf.len() {
-                        break;
-                    }
-                }
-                Err(_) if written > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(written)
+        self.write_slices(bufs)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -222,17 +258,21 @@ impl Write for &TcpStream {
 
 impl Read for TcpStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.read_part(buf)
+        self.read_slice(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.read_slices(bufs)
     }
 }
 
 impl Write for TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.write_part(buf, false)
+        self.write_slices(&[IoSlice::new(buf)])
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(bufs)
+        self.write_slices(bufs)
     }
 
     fn flush(&mut self) -> io::Result<()> {

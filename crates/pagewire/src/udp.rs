@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, RecvFlags, UdpId};
+use pagewire_stack::{Error, GroupLink, MtuDiscover, MulticastSettings, RecvFlags, Udp, UdpId};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::error::io_error;
@@ -28,13 +28,21 @@ impl UdpSocket {
     }
 
     /// Sends a datagram by reference. Returns its length.
-    pub fn send_buf_to(
+    pub fn send_chunks_to(
         &self,
         data: impl Into<SendBuf>,
         to: impl ToSocketAddrs,
     ) -> io::Result<usize> {
-        let (data, to) = (data.into(), first(to)?);
-        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), Some(to)))
+        self.send_frags(data.into(), Some(first(to)?))
+    }
+
+    /// Sends a datagram by reference to the address that the socket is connected to.
+    pub fn send_chunks(&self, data: impl Into<SendBuf>) -> io::Result<usize> {
+        self.send_frags(data.into(), None)
+    }
+
+    fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
+        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), to))
     }
 
     /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
@@ -42,12 +50,14 @@ impl UdpSocket {
         self.0.wait(Interest::Read, |mut udp, _| udp.recv(&mut *buf, RecvFlags::empty()))
     }
 
-    /// Receives a datagram by reference.
-    pub fn recv_buf_from(&self) -> io::Result<(Chunks, SocketAddr)> {
-        let (frags, from) = self.0.wait(Interest::Read, |mut udp, _| {
-            udp.recv(pagewire_stack::Datagram, RecvFlags::empty())
-        })?;
-        Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
+    /// Receives a datagram by reference, and its sender.
+    pub fn recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
+        self.0.wait(Interest::Read, |udp, _| take_datagram(udp))
+    }
+
+    /// Receives a datagram by reference from the address that the socket is connected to.
+    pub fn recv_chunks(&self) -> io::Result<Chunks> {
+        self.recv_chunks_from().map(|(chunks, _)| chunks)
     }
 
     /// Sets the address that `send` sends to; only datagrams from there are received.
@@ -110,7 +120,7 @@ impl UdpSocket {
 
     /// The hop limit of datagrams to IPv4 groups, at most 255; 1 by default, 0: they stay on this host.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        let ttl = u8::try_from(ttl).map_err(|_| io_error(pagewire_stack::Error::InvalidInput))?;
+        let ttl = u8::try_from(ttl).map_err(|_| io_error(Error::InvalidInput))?;
         self.set_multicast(false, |settings| settings.hops = ttl)
     }
 
@@ -186,6 +196,12 @@ impl UdpSocket {
     fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
         self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data, to))
     }
+}
+
+/// Receives a datagram by reference.
+pub(crate) fn take_datagram(mut udp: Udp<'_>) -> Result<(Chunks, SocketAddr), Error> {
+    let (frags, from) = udp.recv(pagewire_stack::Datagram, RecvFlags::empty())?;
+    Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
 }
 
 fn by_address(interface: Ipv4Addr) -> GroupLink {

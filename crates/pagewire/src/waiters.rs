@@ -12,6 +12,9 @@ pub(crate) enum Interest {
     Read,
     /// Room to send, the end of the handshake, an error.
     Write,
+    /// Any of these.
+    #[cfg(feature = "tokio")]
+    Either,
     /// The completion of a zero-copy send.
     Completion,
 }
@@ -33,11 +36,19 @@ struct Lists {
 }
 
 impl Lists {
-    fn list(&mut self, interest: Interest) -> &mut Vec<Waker> {
-        match interest {
+    fn register(&mut self, interest: Interest, waker: &Waker) {
+        let list = match interest {
             Interest::Read => &mut self.read,
             Interest::Write => &mut self.write,
             Interest::Completion => &mut self.completion,
+            #[cfg(feature = "tokio")]
+            Interest::Either => {
+                self.register(Interest::Read, waker);
+                return self.register(Interest::Write, waker);
+            }
+        };
+        if !list.iter().any(|w| w.will_wake(waker)) {
+            list.push(waker.clone());
         }
     }
 
@@ -49,10 +60,7 @@ impl Lists {
 impl Waiters {
     /// Calls `waker` once when `socket` becomes ready.
     pub(crate) fn register(&mut self, socket: SocketId, interest: Interest, waker: &Waker) {
-        let list = self.sockets.entry(socket).or_default().list(interest);
-        if !list.iter().any(|w| w.will_wake(waker)) {
-            list.push(waker.clone());
-        }
+        self.sockets.entry(socket).or_default().register(interest, waker);
     }
 
     /// Ends a wait whose waker was not called; returns the wakers, to be dropped without the lock.
@@ -77,7 +85,7 @@ impl Waiters {
         if gained.intersects(Readiness::ERROR_QUEUE | closed) {
             self.ready.append(&mut lists.completion);
         }
-        if gained.intersects(Readiness::FOR_READ) {
+        if gained.intersects(Readiness::FOR_READ | Readiness::URGENT) {
             self.ready.append(&mut lists.read);
         }
         if gained.intersects(Readiness::FOR_WRITE) {

@@ -157,7 +157,7 @@ impl UdpSocket {
     /// reference to its memory is left. A datagram in more than 17 pieces is copied.
     ///
     /// # Errors
-    /// Those of [`send_buf_to`](Self::send_buf_to), and `ENOBUFS` as for [`TcpStream::send_zc`].
+    /// Those of [`send_chunks_to`](Self::send_chunks_to), and `ENOBUFS` as for [`TcpStream::send_zc`].
     pub fn send_zc_to(&self, data: impl Into<SendBuf>, to: impl ToSocketAddrs) -> io::Result<Sent> {
         self.send_frags_zc(data.into(), Some(first(to)?))
     }

@@ -217,7 +217,8 @@ fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
     let (other, _other_near) = joined(&host, &peer);
     for bad in [Bad(Mutex::new(None), true), Bad(Mutex::new(Some(other)), false)] {
         let waker = Waker::from(Arc::new(bad));
-        let mut future = Box::pin(far.recv_chunks_async(100));
+        let tasks = pagewire::tokio::TcpStream::from(far.clone());
+        let mut future = Box::pin(tasks.recv_chunks(100));
         assert!(matches!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
         drop(waker);
         near.send(&b"wake"[..]).expect("send");
@@ -336,7 +337,8 @@ fn what_is_dropped_under_the_lock_is_closed_afterwards() {
 fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
     let (host, peer) = hosts();
     let (far, _near) = joined(&host, &peer);
-    let mut receive = Box::pin(async move { far.recv_chunks_async(100).await.map(drop) });
+    let far = pagewire::tokio::TcpStream::from(far);
+    let mut receive = Box::pin(async move { far.recv_chunks(100).await.map(drop) });
     let waits = receive.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(waits.is_pending());
     host.with_stack(move |_, _| drop(receive));

@@ -81,7 +81,7 @@ fn lent_memory_is_received_where_the_sender_has_it() {
     let whole = Frag::from_bytes(vec![9; 100_000].into());
     let group = rings.register_lent(whole.clone()).unwrap();
     let socket = block_on(rings.bind(SERVER)).unwrap();
-    client_of(&client).send_buf_to(SendBuf::from(whole.slice(300..60_300)), SERVER).unwrap();
+    client_of(&client).send_chunks_to(SendBuf::from(whole.slice(300..60_300)), SERVER).unwrap();
     let datagram = block_on(socket.receive(group, usize::MAX)).unwrap();
     let at: Vec<_> = datagram.buffers.iter().map(|b| (b.entry().offset, b.entry().len)).collect();
     assert_eq!(at, [(300, 60_000)]);

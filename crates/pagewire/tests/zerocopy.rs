@@ -134,7 +134,7 @@ fn pages_without_any_access_travel_over_the_pair_link() {
     // SAFETY: as above.
     let sent = unsafe { a.send_zc_raw_to(&[(at, 10_000)], "10.0.0.1:53") }.unwrap();
     assert_eq!(sent, Sent { bytes: 10_000, id: Some(0) });
-    drop(b.recv_buf_from().unwrap());
+    drop(b.recv_chunks_from().unwrap());
     assert_eq!(a.wait_completion().unwrap(), done);
 }
 
@@ -211,24 +211,27 @@ fn datagrams_complete_too() {
         a.send_zc_to(vec![1; 1000], "10.0.0.1:53").unwrap(),
         Sent { bytes: 1000, id: Some(0) }
     );
-    drop(b.recv_buf_from().unwrap());
+    drop(b.recv_chunks_from().unwrap());
     assert_eq!(a.wait_completion().unwrap(), Some(Completion { ids: 0..=0, copied: false }));
 }
 
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn completions_can_be_awaited() -> io::Result<()> {
+    use pagewire::tokio::TcpStream;
+
     let ends = connected();
-    assert_eq!(ends.conn.send_zc_async(vec![7; 10_000]).await?.id, Some(0));
-    let conn = ends.conn.clone();
+    let (near, far) = [&ends.conn, &ends.peer].map(|end| TcpStream::from(end.clone())).into();
+    assert_eq!(near.send_zc(vec![7; 10_000]).await?.id, Some(0));
+    let conn = TcpStream::from(ends.conn.clone());
     let waiter = tokio::spawn(async move { conn.next_completion().await });
     let mut got = 0;
     while got < 10_000 {
-        got += ends.peer.recv_chunks_async(1 << 20).await?.len();
+        got += far.recv_chunks(1 << 20).await?.len();
     }
     let done = waiter.await??;
     assert_eq!(done, Some(Completion { ids: 0..=0, copied: false }));
-    assert_eq!(ends.conn.next_completion().await?, None);
+    assert_eq!(near.next_completion().await?, None);
     Ok(())
 }
 

@@ -347,7 +347,7 @@ fn one_call_sends_datagrams_of_one_size() {
     near.set_segment_size(8192).unwrap();
     let sent = near.send_zc_to(vec![7; 20_000], "10.0.0.1:53").unwrap();
     assert_eq!(sent, Sent { bytes: 20_000, id: Some(0) });
-    let lens = [(); 3].map(|()| far.recv_buf_from().unwrap().0.len());
+    let lens = [(); 3].map(|()| far.recv_chunks_from().unwrap().0.len());
     assert_eq!(lens, [8192, 8192, 3616]);
     assert_eq!(ids(near.wait_completion().unwrap()), Some((0..=0, false)));
 }
@@ -356,27 +356,29 @@ fn one_call_sends_datagrams_of_one_size() {
 #[tokio::test]
 async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std::io::Result<()> {
     use futures_core::Stream;
+    use pagewire::tokio::{TcpStream, UdpSocket};
     use std::future::poll_fn;
     use std::pin::pin;
 
     let ends = hosts(|builder| builder);
     let (near, far) = connect(&ends);
-    near.send_zc_async(vec![7; 10_000]).await?;
+    let (near, far) = (TcpStream::from(near), TcpStream::from(far));
+    near.send_zc(vec![7; 10_000]).await?;
     let mut got = 0;
     while got < 10_000 {
-        got += far.recv_chunks_async(1 << 20).await?.len();
+        got += far.recv_chunks(1 << 20).await?.len();
     }
     let mut stream = pin!(near.completion_stream());
     let first = poll_fn(|cx| stream.as_mut().poll_next(cx)).await.transpose()?;
     assert_eq!(ids(first), Some((0..=0, false)));
     assert!(poll_fn(|cx| stream.as_mut().poll_next(cx)).await.is_none());
 
-    let near = ends.client.udp("10.0.0.2:0")?;
-    let far = ends.server.udp("10.0.0.1:53")?;
-    near.set_zerocopy(true)?;
-    let sent = near.send_zc_to_async(vec![7; 1000], "10.0.0.1:53".parse().unwrap()).await?;
+    let near = UdpSocket::bind(&ends.client, "10.0.0.2:0").await?;
+    let far = UdpSocket::bind(&ends.server, "10.0.0.1:53").await?;
+    near.as_sync().set_zerocopy(true)?;
+    let sent = near.send_zc_to(vec![7; 1000], "10.0.0.1:53").await?;
     assert_eq!(sent, Sent { bytes: 1000, id: Some(0) });
-    assert_eq!(far.recv_from_async(&mut [0; 2000]).await?.0, 1000);
+    assert_eq!(far.recv_from(&mut [0; 2000]).await?.0, 1000);
     let mut stream = pin!(near.completion_stream());
     let done = poll_fn(|cx| stream.as_mut().poll_next(cx)).await.transpose()?;
     assert_eq!(ids(done), Some((0..=0, false)));

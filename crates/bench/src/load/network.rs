@@ -118,10 +118,10 @@ pub(super) fn kernel_listener(listener: &std::net::TcpListener) -> Result<TcpLis
 }
 
 impl Network for Host {
-    type Stream = pagewire::TcpStream;
+    type Stream = pagewire::tokio::TcpStream;
 
-    async fn connect(&self, to: SocketAddr) -> io::Result<pagewire::TcpStream> {
-        let stream = self.connect_async(to).await?;
+    async fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream> {
+        let stream = Self::Stream::connect(self, to).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -138,11 +138,11 @@ impl Network for Host {
     }
 }
 
-impl Listener for pagewire::TcpListener {
-    type Stream = pagewire::TcpStream;
+impl Listener for pagewire::tokio::TcpListener {
+    type Stream = pagewire::tokio::TcpStream;
 
-    async fn accept(&self) -> io::Result<pagewire::TcpStream> {
-        let (stream, _) = self.accept_async().await?;
+    async fn accept(&self) -> io::Result<Self::Stream> {
+        let (stream, _) = Self::accept(self).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }

@@ -105,6 +105,7 @@ impl Place {
         on: SocketAddr,
     ) -> Result<(Ran<P::Outcome>, Counts), Failure> {
         let listener = server.listen_with(on, BACKLOG.unsigned_abs() as usize)?;
+        let listener = pagewire::tokio::TcpListener::from(listener);
         let (over, is_over) = oneshot::channel();
         let ran = std::thread::scope(|scope| {
             let serving = scope.spawn(move || {

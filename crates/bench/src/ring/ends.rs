@@ -63,7 +63,7 @@ impl Sender {
             Self::Datagrams { socket, source, burst } => {
                 for frag in source.take(*burst) {
                     let to = (RIGHT, PORT);
-                    socket.send_buf_to(frag, to)?;
+                    socket.send_chunks_to(frag, to)?;
                 }
             }
         }

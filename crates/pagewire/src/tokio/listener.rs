@@ -1,0 +1,99 @@
+//! A listener for tasks.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pagewire_stack::{Listener, ListenerId};
+
+use super::addr::{ToSocketAddrs, addresses};
+use super::stream::TcpStream;
+use crate::Host;
+use crate::host::DEFAULT_BACKLOG;
+use crate::socket::Socket;
+use crate::tcp;
+use crate::waiters::Interest as Until;
+
+/// A socket that listens for connections, as tokio's. It closes when it is dropped.
+pub struct TcpListener(tcp::TcpListener);
+
+impl TcpListener {
+    /// Listens; see [`Host::listen`].
+    ///
+    /// # Errors
+    /// Those of [`Host::listen`].
+    pub async fn bind(host: &Host, on: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::bind_with(host, on, DEFAULT_BACKLOG).await
+    }
+
+    /// [`bind`](Self::bind) with room for `backlog` connections that wait for `accept`.
+    ///
+    /// # Errors
+    /// Those of [`Host::listen`].
+    pub async fn bind_with(
+        host: &Host,
+        on: impl ToSocketAddrs,
+        backlog: usize,
+    ) -> io::Result<Self> {
+        host.listen_with(&*addresses(&on)?, backlog).map(Self)
+    }
+
+    /// Waits for the next connection. It is established, and the address is the peer's.
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let accept = |mut listener: Listener<'_>, _| listener.accept();
+        let (conn, remote) = self.socket().later(Until::Read, accept).await?;
+        Ok((tcp::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote))
+    }
+
+    /// [`accept`](Self::accept) for tasks that poll.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let accepted = self.socket().poll(Until::Read, cx, |mut listener, _| listener.accept());
+        accepted.map_ok(|(conn, remote)| {
+            (tcp::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote)
+        })
+    }
+
+    /// The address it listens on.
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The same listener for threads: options and state.
+    pub fn as_sync(&self) -> &tcp::TcpListener {
+        &self.0
+    }
+
+    /// The same listener for threads.
+    pub fn into_sync(self) -> tcp::TcpListener {
+        self.0
+    }
+
+    fn socket(&self) -> &Socket<ListenerId> {
+        &self.0.0
+    }
+}
+
+impl From<tcp::TcpListener> for TcpListener {
+    fn from(listener: tcp::TcpListener) -> Self {
+        Self(listener)
+    }
+}
+
+impl From<TcpListener> for tcp::TcpListener {
+    fn from(listener: TcpListener) -> Self {
+        listener.0
+    }
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
