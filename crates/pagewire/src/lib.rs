@@ -123,6 +123,8 @@ mod devices;
 mod driver;
 mod error;
 mod exit;
+#[cfg(feature = "tokio")]
+pub mod fit;
 mod handle;
 mod host;
 mod inside;

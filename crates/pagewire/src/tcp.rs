@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{
     Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, TcpOption,
@@ -180,14 +181,31 @@ impl TcpStream {
 /// Queues copies of slices, one after the other, as far as there is room.
 #[inline]
 pub(crate) fn write_slices(
-    mut tcp: Tcp<'_>,
+    tcp: Tcp<'_>,
     now: impl Fn() -> Instant,
     bufs: &[IoSlice<'_>],
 ) -> Result<usize, Error> {
+    queue_slices(tcp, now, bufs.iter().map(|buf| (buf, None)))
+}
+
+/// Queues slices, one after the other, as far as there is room: where the memory of one is given, a
+/// reference to that, copies of the rest.
+#[inline]
+pub(crate) fn queue_slices<'a>(
+    mut tcp: Tcp<'_>,
+    now: impl Fn() -> Instant,
+    slices: impl Iterator<Item = (&'a IoSlice<'a>, Option<&'a Bytes>)>,
+) -> Result<usize, Error> {
     let mut written = 0;
-    for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
-        match tcp.send(&now, &**buf, SendFlags::empty()) {
-            Ok(n) if n == buf.len() => written += n,
+    for (slice, memory) in slices.filter(|(slice, _)| !slice.is_empty()) {
+        let sent = match memory {
+            None => tcp.send(&now, &**slice, SendFlags::empty()),
+            Some(memory) => {
+                tcp.send(&now, &mut SendBuf::from(memory.clone()).frags, SendFlags::empty())
+            }
+        };
+        match sent {
+            Ok(n) if n == slice.len() => written += n,
             Ok(n) => return Ok(written + n),
             // What is queued counts: the next call meets what was in the way.
             Err(_) if written > 0 => break,

@@ -358,7 +358,7 @@ impl<B: Backend> SocketCall<'_, B> {
             let source = source_on(stack, said.interface, to)?;
             let source = said.source.or(source).map(|ip| SocketAddr::new(ip, 0));
             let segment = said.segment;
-            Ok((id, UdpTarget { remote, segment, more, source }))
+            Ok((id, UdpTarget { remote, segment, more, source, ecn: None }))
         })
     }
 }

@@ -594,6 +594,34 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
 }
 
 #[test]
+fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_learns_it() {
+    let mut p = Pair::new();
+    p.meet();
+    let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
+    p.b.udp(server).unwrap().set_join(true);
+    for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
+        let client = p.a.bind_udp(addr(from), BindOptions::default()).unwrap();
+        let remote = Some(addr(to));
+        for ecn in [None, Some(0b10), Some(0b10), Some(0b01), Some(0xff)] {
+            let target = UdpTarget { remote, ecn, ..UdpTarget::default() };
+            p.a.udp(client).unwrap().send(p.now, b"marked", target).unwrap();
+        }
+        p.run(Duration::from_millis(1));
+        let mut take = || {
+            let message =
+                p.b.udp(server)
+                    .unwrap()
+                    .recv(pagewire_stack::Message(100), RecvFlags::empty())
+                    .unwrap();
+            let len: usize = message.payload.iter().map(|frag| frag.len()).sum();
+            (message.ecn, len)
+        };
+        // Datagrams of different marks are not joined; of a mark only its two bits count.
+        assert_eq!([(); 4].map(|()| take()), [(0, 6), (0b10, 12), (0b01, 6), (0b11, 6)]);
+    }
+}
+
+#[test]
 fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
     let mut p = Pair::new();
     p.meet();

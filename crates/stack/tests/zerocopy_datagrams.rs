@@ -77,8 +77,13 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
-        let to =
-            UdpTarget { remote: Some(to()), segment: Some(segment), more: false, source: None };
+        let to = UdpTarget {
+            remote: Some(to()),
+            segment: Some(segment),
+            more: false,
+            source: None,
+            ecn: None,
+        };
         p.a.udp(client).and_then(|mut udp| {
             let mut call = ZeroCopyCall::new();
             let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), to)?;
@@ -103,7 +108,8 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
     let pieces = |n: usize| (0..n).map(|at| Frag::from_bytes(data.slice(at * 100..at * 100 + 100)));
     for (n, copied) in [(17, false), (18, true)] {
         let before = p.a.ledger().get(CopyReason::DeviceLinearize);
-        let target = UdpTarget { remote: Some(to()), segment: None, more: false, source: None };
+        let target =
+            UdpTarget { remote: Some(to()), segment: None, more: false, source: None, ecn: None };
         let sent =
             p.a.udp(client)
                 .and_then(|mut udp| {
@@ -159,7 +165,8 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     let (client, _) = sockets(&mut p);
     let here: SocketAddr = "10.0.0.1:53".parse().unwrap();
     let server = p.a.bind_udp(here, BindOptions::default()).unwrap();
-    let target = UdpTarget { remote: Some(here), segment: Some(1000), more: false, source: None };
+    let target =
+        UdpTarget { remote: Some(here), segment: Some(1000), more: false, source: None, ecn: None };
     let sent = p.a.udp(client).and_then(|mut udp| {
         let mut call = ZeroCopyCall::new();
         let sent = udp.send(p.now, ([bytes(2500)].into_iter().collect(), &mut call), target)?;
@@ -218,8 +225,13 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         let put = |p: &mut Pair, len: usize, more: bool| {
             // Only the first is asked where to.
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
-            let target =
-                UdpTarget { remote: remote.or(Some(to())), segment: None, more, source: None };
+            let target = UdpTarget {
+                remote: remote.or(Some(to())),
+                segment: None,
+                more,
+                source: None,
+                ecn: None,
+            };
             p.a.udp(client).and_then(|mut udp| {
                 let mut call = ZeroCopyCall::new();
                 let sent =
@@ -229,7 +241,8 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         };
         assert_eq!(put(&mut p, 0, true), Ok((0, None)));
         assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
-        let plain = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
+        let plain =
+            UdpTarget { remote: Some(to()), segment: None, more: true, source: None, ecn: None };
         assert_eq!(p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"copied", plain)), Ok(6));
         p.run(Duration::from_secs(1));
         assert_eq!(p.b.udp(server).map(|udp| udp.next_len()), Ok(0), "it waits");
@@ -262,7 +275,8 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
             Ok(10)
         );
         let memory = Bytes::from(pattern(100));
-        let target = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
+        let target =
+            UdpTarget { remote: Some(to()), segment: None, more: true, source: None, ecn: None };
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
         p.a.udp(client)
             .and_then(|mut udp| {

@@ -122,7 +122,8 @@ impl World {
             |&len: &usize| Noted(vec![call as u8 & 0x7f; len], call, Arc::clone(&self.live));
         let frags: FragVec =
             lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len)))).collect();
-        let target = UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None };
+        let target =
+            UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None, ecn: None };
         match self.p.a.udp(self.client).and_then(|mut udp| {
             let mut call = ZeroCopyCall::new();
             let sent = udp.send(self.p.now, (frags, &mut call), target)?;
@@ -179,8 +180,13 @@ impl World {
         match op {
             Op::SendZc(lens, segment, more) => self.send(lens, *segment, *more),
             Op::Write(len, more) => {
-                let target =
-                    UdpTarget { remote: Some(to()), segment: None, more: *more, source: None };
+                let target = UdpTarget {
+                    remote: Some(to()),
+                    segment: None,
+                    more: *more,
+                    source: None,
+                    ecn: None,
+                };
                 let _ = self.p.a.udp(id).and_then(|mut udp| udp.send(now, &vec![1; *len], target));
             }
             Op::Push => drop(self.p.a.udp(id).and_then(|mut udp| udp.push(now))),

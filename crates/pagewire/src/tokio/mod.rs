@@ -47,13 +47,15 @@
 mod addr;
 mod completions;
 mod listener;
+mod reference;
 pub mod split;
 mod stream;
 mod udp;
-mod wait;
+pub(crate) mod wait;
 
 pub use addr::ToSocketAddrs;
 pub use completions::CompletionStream;
 pub use listener::TcpListener;
+pub use reference::by_reference;
 pub use stream::TcpStream;
 pub use udp::UdpSocket;

@@ -1,21 +1,23 @@
 //! A connection for tasks.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::iter;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
-use bytes::BufMut;
+use bytes::{BufMut, Bytes};
 use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, ZeroCopyCall};
 
 use super::addr::{ToSocketAddrs, addresses};
 use super::completions::CompletionStream;
+use super::reference::{anything_noted, noted};
 use crate::Host;
 use crate::buf::{Chunks, SendBuf};
 use crate::mapping::{Mapping, try_map};
 use crate::socket::Socket;
-use crate::tcp::{self, read_slices, take_chunks, write_slices};
+use crate::tcp::{self, queue_slices, read_slices, take_chunks, write_slices};
 use crate::wait::Patience;
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent};
@@ -397,11 +399,20 @@ impl TcpStream {
         if bufs.iter().all(|buf| buf.is_empty()) {
             return Poll::Ready(Ok(0));
         }
+        // Looked up, and dropped, without the host's lock.
+        let noted: Vec<Option<Bytes>> = match anything_noted() {
+            true => bufs.iter().map(|buf| noted(buf)).collect(),
+            false => Vec::new(),
+        };
+        let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
         super::wait::poll_on(
             (&self.0.0.host, self.0.0.id.into()),
             Until::Write,
             cx,
-            |stack, clock| write_slices(stack.tcp(self.0.0.id)?, || clock.now(), bufs),
+            |stack, clock| {
+                let tcp = stack.tcp(self.0.0.id)?;
+                queue_slices(tcp, || clock.now(), bufs.iter().zip(noted()))
+            },
         )
     }
 

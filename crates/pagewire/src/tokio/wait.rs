@@ -16,7 +16,7 @@ use crate::wait::{Clock, Patience};
 use crate::waiters::Interest as Until;
 
 /// One try for a caller that polls: registers the task if there is no answer yet.
-pub(super) fn poll_on<T>(
+pub(crate) fn poll_on<T>(
     (host, id): (&Handle, SocketId),
     until: Until,
     cx: &mut Context<'_>,
@@ -66,7 +66,7 @@ impl<Id: Verbs> Socket<Id> {
     }
 
     /// One try of a verb: `WouldBlock` if it would have to wait.
-    pub(super) fn try_now<T>(
+    pub(crate) fn try_now<T>(
         &self,
         until: Until,
         mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,

@@ -2,6 +2,9 @@
 
 use crate::net::TooLong;
 
+/// The bits of congestion notification in a traffic class (RFC 3168 section 5).
+pub(super) const ECN: u8 = 0b11;
+
 /// Marks in the IP headers of a socket's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMarks {

@@ -10,7 +10,7 @@ use super::error_queue::ErrorQueue;
 use super::errors::error_from;
 use super::flow::Flow;
 use super::ids::SocketId;
-use super::marks::{MtuDiscover, PacketMarks};
+use super::marks::{ECN, MtuDiscover, PacketMarks};
 use super::timestamping::Timestamps;
 use super::tuple::Tuple;
 use crate::error::Error;
@@ -47,9 +47,6 @@ pub(crate) struct TcpSocket {
     pub(super) path_generation: u32,
     pub(crate) extra: Option<Box<Extra>>,
 }
-
-/// The bits of congestion notification in a traffic class.
-const ECN: u8 = 0b11;
 
 /// State that few connections need.
 #[derive(Default)]

@@ -74,6 +74,8 @@ pub(super) struct Datagram {
     charge: u32,
     /// Of an IPv6 sender whose address counts on its link only.
     scope: u8,
+    /// The congestion mark of its packet.
+    pub(super) ecn: u8,
     pub(super) beyond: Beyond,
     port: u16,
     pub(super) link: LinkIndex,
@@ -311,6 +313,7 @@ impl Core {
         socket.queue.push_back(Datagram {
             payload,
             at: now,
+            ecn: received.ecn,
             charge: u32::try_from(charge).unwrap_or(u32::MAX),
             scope: scope as u8,
             beyond,

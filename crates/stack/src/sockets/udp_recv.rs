@@ -26,6 +26,8 @@ pub struct UdpMessage {
     pub link: LinkId,
     /// With several datagrams: payload bytes of each but the last, which may be shorter.
     pub segment: Option<u16>,
+    /// The congestion mark of the packets, 0 to 3 (RFC 3168 section 5).
+    pub ecn: u8,
     /// On a socket of [`Stack::bind_every`](crate::Stack::bind_every): the hop limit or time to live
     /// of the (first) packet; else 0.
     pub hop_limit: u8,
@@ -42,7 +44,7 @@ impl UdpSocket {
         let (mut found, mut total) = (1, first.len());
         let ends = |datagram: &Queued| {
             let Beyond { to_port, dont_fragment, .. } = datagram.beyond;
-            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment)
+            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
         };
         for next in queue.take(most - 1) {
             let len = next.len();
@@ -181,8 +183,8 @@ impl Udp<'_> {
         };
         let segment = (alike > 1).then_some(first.len() as u16);
         let (from, to) = (first.from(), first.to(socket.local));
-        let (payload, link) = (FragVec::new(), self.net.link_id(first.link));
+        let (payload, link, ecn) = (FragVec::new(), self.net.link_id(first.link), first.ecn);
         let Beyond { hop_limit, dont_fragment, .. } = first.beyond;
-        Ok((alike, UdpMessage { payload, from, to, link, segment, hop_limit, dont_fragment }))
+        Ok((alike, UdpMessage { payload, from, to, link, segment, ecn, hop_limit, dont_fragment }))
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
 use super::handles::Udp;
+use super::marks::ECN;
 use super::sends::ZeroCopyCall;
 use super::tuple::{canonical, scope_of};
 use super::udp::{UdpSocket, append};
@@ -132,6 +133,9 @@ impl Udp<'_> {
         }
         if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
+        }
+        if let Some(ecn) = to.ecn {
+            marks.traffic_class = (marks.traffic_class & !ECN) | (ecn & ECN);
         }
         let (source, every) = (to.source.map(canonical), socket.every.is_some());
         let port = match source {

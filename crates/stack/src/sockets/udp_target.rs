@@ -25,6 +25,9 @@ pub struct UdpTarget {
     /// that of the route. A socket of [`Stack::bind_every`](crate::Stack::bind_every) needs one: any
     /// address and port.
     pub source: Option<SocketAddr>,
+    /// The congestion mark of its packets, 0 to 3 (RFC 3168 section 5; `IP_TOS` as ancillary data);
+    /// `None`: as the socket's marks say.
+    pub ecn: Option<u8>,
 }
 
 impl From<Option<SocketAddr>> for UdpTarget {
