@@ -24,6 +24,15 @@ impl Failure {
     }
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(text) | Self::Usage(text) => f.write_str(text),
+            Self::Socket(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
 /// Errors that need no context.
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {

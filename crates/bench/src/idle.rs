@@ -14,7 +14,8 @@ use crate::hosts::{RIGHT, accept, on_a_pair};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, joined};
 use crate::options::IdleOptions;
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 
 const FIRST_PORT: u16 = 9000;
 
@@ -24,19 +25,23 @@ const PER_PORT: u32 = 20_000;
 /// Opened before memory is first measured, so that memory of the whole process does not count.
 const WARM_UP: u32 = 64;
 
-pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &IdleOptions, progress: &Progress) -> Result<Results, Failure> {
     let (left, right, _) = on_a_pair(None, |host| host)?;
     let _warm = open(&left, &right, WARM_UP, FIRST_PORT)?;
     let before = resident()?;
     let started = Instant::now();
     let mut held = Vec::new();
+    progress.begin(options.connections as usize);
     let (mut left_to_open, mut port) = (options.connections, FIRST_PORT + 1);
     while left_to_open > 0 {
+        progress.say(format!("{left_to_open} connections are left to open"));
         let count = left_to_open.min(PER_PORT);
         held.push(open(&left, &right, count, port)?);
+        progress.advance(count.into());
         left_to_open -= count;
         port += 1;
     }
+    progress.end();
     let seconds = started.elapsed().as_secs_f64();
     let grown = resident()?.saturating_sub(before);
     let ends = 2 * u64::from(options.connections);
@@ -55,9 +60,9 @@ pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
         .on(&machine);
     let heading = format!("{machine}; both ends of each connection are in this process");
     let columns = "engine link connections ends resident_bytes bytes_per_connection seconds";
-    print(&[record], options.json, &heading, columns);
+    let results = print(vec![record], options.json, heading, columns);
     drop(held);
-    Ok(())
+    Ok(results)
 }
 
 /// Opens `count` connections and keeps both ends.

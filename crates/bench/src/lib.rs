@@ -4,6 +4,7 @@
 
 #![deny(unsafe_code)]
 
+mod all;
 mod failure;
 mod flows;
 mod gateway;
@@ -15,8 +16,11 @@ mod load;
 mod machine;
 mod meter;
 mod options;
+mod page;
 mod path;
+mod plot;
 mod port;
+mod progress;
 mod receive;
 mod report;
 mod ring;
@@ -28,29 +32,113 @@ mod source;
 mod stream;
 mod sys;
 
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::time::Instant;
+
+use failure::Because;
 pub use failure::{Failure, say};
 use options::Bench;
 pub use options::{BenchOptions, EXAMPLES, size};
+use page::{Facts, Outcome, Section};
+use plot::Row;
+use plot::measures::charts;
+use progress::Progress;
+use report::Results;
 
-/// Runs one measurement, and prints its results on standard output.
+/// Runs one measurement and prints its results on standard output, or runs all that can run here and
+/// writes a report.
 ///
 /// # Errors
 /// [`Failure`]: options make no sense, or something is missing on this machine.
 pub fn run(options: &BenchOptions) -> Result<(), Failure> {
-    match &options.bench {
-        Bench::Stream(options) => stream::run(options),
-        Bench::Send(options) => send::run(options),
-        Bench::Path(options) => path::run(options),
-        Bench::Receive(options) => receive::run(options),
-        Bench::Share(options) => share::run(options),
-        Bench::Ring(options) => ring::run(options),
-        Bench::Rr(options) => rr::run(options),
-        Bench::Idle(options) => idle::run(options),
-        Bench::Port(options) => port::run(options),
-        Bench::Requests(options) => load::requests::run(options),
-        Bench::Connections(options) => load::connections::run(options),
-        Bench::Crowd(options) => load::crowd::run(options),
-        Bench::Gateway(options) => gateway::run(options),
-        Bench::Sim(options) => sim::run(options),
+    let Some(bench) = &options.bench else {
+        return match &options.report {
+            Some(dir) if options.plot.is_none() => all::run(dir, options.quick, command()),
+            Some(_) => Err(Failure::Usage("--plot needs a measurement; --report has all".into())),
+            None => {
+                let text = "give a measurement, or --report DIR for all of them; pagewire bench \
+                            --help lists them";
+                Err(Failure::Usage(text.into()))
+            }
+        };
+    };
+    if options.quick {
+        let text = "--quick is for the report of all measurements; give --seconds or the like here";
+        return Err(Failure::Usage(text.into()));
     }
+    may_run(bench)?;
+    // Check that the files can be written before minutes of measuring.
+    if let Some(file) = &options.plot {
+        let opened = OpenOptions::new().create(true).append(true).open(file);
+        opened.map(drop).because(format_args!("--plot {}", file.display()))?;
+    }
+    if let Some(dir) = &options.report {
+        page::check(dir)?;
+    }
+    let facts = options.report.as_ref().map(|_| Facts::gather(command(), false));
+    let progress = match bench.writes_while_measuring() {
+        true => Progress::hidden(),
+        false => Progress::new(bench.name(), options.part.as_deref()),
+    };
+    let begun = Instant::now();
+    let results = one(bench, &progress)?;
+    let rows: Vec<Row> = results.records.iter().map(report::Record::row).collect();
+    if let Some(file) = &options.rows {
+        write_rows(file, &rows)?;
+    }
+    if let Some(file) = &options.plot {
+        let image = plot::document(&charts(bench.name(), &rows), &results.heading);
+        std::fs::write(file, image).because(format_args!("--plot {}", file.display()))?;
+    }
+    if let (Some(dir), Some(facts)) = (&options.report, &facts) {
+        let (name, took) = (bench.name().to_owned(), begun.elapsed());
+        let outcome = Outcome::Measured { rows, took };
+        let (bench, notes) = (name.clone(), all::notes(bench));
+        page::write(dir, facts, &[Section { name, bench, command: command(), outcome, notes }])?;
+    }
+    Ok(())
+}
+
+fn one(bench: &Bench, progress: &Progress) -> Result<Results, Failure> {
+    match bench {
+        Bench::Stream(options) => stream::run(options, progress),
+        Bench::Send(options) => send::run(options, progress),
+        Bench::Path(options) => path::run(options, progress),
+        Bench::Receive(options) => receive::run(options, progress),
+        Bench::Share(options) => share::run(options, progress),
+        Bench::Ring(options) => ring::run(options, progress),
+        Bench::Rr(options) => rr::run(options, progress),
+        Bench::Idle(options) => idle::run(options, progress),
+        Bench::Port(options) => port::run(options, progress),
+        Bench::Requests(options) => load::requests::run(options, progress),
+        Bench::Connections(options) => load::connections::run(options, progress),
+        Bench::Crowd(options) => load::crowd::run(options, progress),
+        Bench::Gateway(options) => gateway::run(options, progress),
+        Bench::Sim(options) => sim::run(options, progress),
+    }
+}
+
+/// Whether this process may run it.
+fn may_run(bench: &Bench) -> Result<(), Failure> {
+    if bench.needs_root() { kernel::check_privilege() } else { Ok(()) }
+}
+
+fn write_rows(file: &Path, rows: &[Row]) -> Result<(), Failure> {
+    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    std::fs::write(file, lines.join("\n") + "\n").because(file.display())
+}
+
+/// This process's command line, so that a shell takes it again.
+fn command() -> String {
+    let quoted = |word: String| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=%:+@".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    ["pagewire".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }

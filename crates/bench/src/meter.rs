@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
+use crate::progress::Progress;
 use crate::sys::thread_time;
 
 /// Warm-up of each round: windows open, pages are touched, spins adapt.
@@ -30,6 +31,16 @@ pub(crate) struct Round {
 impl Round {
     pub(crate) fn gbit_per_s(&self) -> f64 {
         self.bytes as f64 * 8e-9 / self.time.as_secs_f64().max(1e-9)
+    }
+
+    /// The receiver's CPU time for each MiB, in microseconds: of all rounds, and of single ones.
+    pub(crate) fn us_per_mib(rounds: &[Self]) -> (f64, Spread) {
+        let us = |cpu: Duration, bytes: u64| {
+            cpu.as_secs_f64() * 1e6 / (bytes as f64 / f64::from(1 << 20)).max(1e-9)
+        };
+        let cpu = rounds.iter().map(|round| round.receiver_cpu).sum();
+        let all = us(cpu, rounds.iter().map(|round| round.bytes).sum());
+        (all, Spread::of(rounds.iter().map(|round| us(round.receiver_cpu, round.bytes))))
     }
 }
 
@@ -91,21 +102,28 @@ impl Samples {
     }
 }
 
-/// Measures every line once in each round; the first round warms up and does not count.
+/// Measures every line once in each round; the first round warms up and does not count. `what` says
+/// which line it is.
 pub(crate) fn in_turns<L, R>(
+    progress: &Progress,
     rounds: u16,
     lines: &mut [L],
+    what: impl Fn(&L) -> String,
     measure: impl Fn(&L) -> Result<R, Failure>,
     keep: impl Fn(&mut L, R),
 ) -> Result<(), Failure> {
+    progress.begin((usize::from(rounds) + 1) * lines.len());
     for round in 0..=rounds {
         for line in &mut *lines {
+            progress.round(round, rounds, &what(line));
             let result = measure(line)?;
+            progress.step();
             if round > 0 {
                 keep(line, result);
             }
         }
     }
+    progress.end();
     Ok(())
 }
 

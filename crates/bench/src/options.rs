@@ -1,5 +1,6 @@
 //! Options of the measurements.
 
+mod known;
 mod load;
 
 use std::path::PathBuf;
@@ -32,13 +33,39 @@ Examples:
   pagewire bench gateway --plot gateway.svg
                                         a guest's network, beside pasta and others (root)
   pagewire bench sim                    simulated programs, beside turmoil
-  pagewire bench stream --json          one object per line";
+  pagewire bench stream --json          one object per line
+  pagewire bench rr --plot rr.svg       an image of the results
+  pagewire bench --report out --quick   a page with plots of everything that can run here";
 
 /// `pagewire bench`
 #[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
 pub struct BenchOptions {
+    /// Write a page with plots of all results, and the results beside it, to the directory DIR
+    ///
+    /// DIR/index.html needs no network. Without a measurement, all run that can run here, which takes
+    /// some twenty minutes; those with --link tap, and path, share and gateway, need root.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Draw the results of one measurement, with their spread, as an SVG image
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// With --report and without a measurement: short rounds and few cases, in a few minutes
+    #[arg(long, requires = "report")]
+    pub(crate) quick: bool,
+
+    /// Write one object per line, with the spread, to FILE
+    #[arg(long, global = true, hide = true, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
+
+    /// Which of several measurements this is
+    #[arg(long, global = true, hide = true, value_name = "TEXT")]
+    pub(crate) part: Option<String>,
+
     #[command(subcommand)]
-    pub(crate) bench: Bench,
+    pub(crate) bench: Option<Bench>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -295,10 +322,6 @@ pub(crate) struct SendOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
 
-    /// Draw the sender's CPU time over the size, both modes of both engines, as an SVG image
-    #[arg(long, value_name = "FILE")]
-    pub(crate) plot: Option<PathBuf>,
-
     #[command(flatten)]
     pub(crate) common: BenchCommon,
 }
@@ -514,10 +537,6 @@ pub(crate) struct GatewayOptions {
     /// Print our ratios to the other gateways, and which of them are as they should be
     #[arg(long, conflicts_with = "json")]
     pub(crate) check: bool,
-
-    /// Draw the rates of all engines, as an SVG image
-    #[arg(long, value_name = "FILE")]
-    pub(crate) plot: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) common: BenchCommon,

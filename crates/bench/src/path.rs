@@ -24,7 +24,8 @@ use crate::kernel;
 use crate::machine::{Machine, SPREAD, joined, on_a_thread};
 use crate::meter::{Round, Spread};
 use crate::options::{Direction, PathOptions};
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
 
 /// From this loss on, one connection is slow and its rate random: several are measured side by side.
@@ -36,7 +37,7 @@ const LOSSY_FLOWS: u16 = 8;
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &PathOptions, progress: &Progress) -> Result<Results, Failure> {
     kernel::check_privilege()?;
     if let Some(dir) = &options.pcap {
         std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
@@ -50,6 +51,7 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
     };
     let machine = Machine::describe();
     let mut records = Vec::new();
+    progress.begin(steps(options));
     for &delay in &options.delay {
         for &loss in &options.loss {
             let flows = options.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
@@ -64,7 +66,9 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
                 lines.into_iter().flatten().map(|what| (what, Vec::new())).collect();
             for number in 0..options.common.rounds {
                 for (what, rounds) in &mut lines {
+                    progress.round(number + 1, options.common.rounds, &case.name(*what));
                     rounds.push(bench.round(*what, case, number)?);
+                    progress.step();
                 }
             }
             let kernel = lines.first().map_or(0.0, |(_, rounds)| rates(rounds).median);
@@ -73,12 +77,18 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
             }
         }
     }
+    progress.end();
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let heading = heading + "; ratio to kernel to kernel";
     let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
         max_mbit_per_s ratio";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
+}
+
+/// Rounds of all cases.
+fn steps(options: &PathOptions) -> usize {
+    let lines = if options.direction.is_some() { 2 } else { 3 };
+    options.delay.len() * options.loss.len() * lines * usize::from(options.common.rounds)
 }
 
 /// A path, and how many connections it carries.
@@ -91,6 +101,17 @@ struct Case {
 }
 
 impl Case {
+    /// What is measured, for the line of progress.
+    fn name(self, what: What) -> String {
+        let Self { loss, delay, flows } = self;
+        let what = match what {
+            What::Kernel => "kernel to kernel",
+            What::Send => "to the kernel",
+            What::Receive => "from the kernel",
+        };
+        format!("{what}, {loss} lost, {delay:?} each way, {flows} connection(s)")
+    }
+
     fn faults(self, seed: u64) -> FaultConfig {
         FaultConfig {
             loss: self.loss,

@@ -6,15 +6,63 @@ use serde_json::Value;
 use crate::failure::say;
 use crate::machine::Machine;
 use crate::meter::{Round, Spread};
+use crate::plot::Row;
 
 /// One line of results: names and values in the order in which they are printed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Record(Vec<(&'static str, Value)>);
+pub(crate) struct Record {
+    fields: Vec<(&'static str, Value)>,
+    /// The lowest and the highest round of fields that have no fields of their own for it. Plots
+    /// have them; lines do not, because there are many.
+    spreads: Row,
+}
+
+/// What a measurement came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Results {
+    /// What it was measured on, and how.
+    pub(crate) heading: String,
+    pub(crate) records: Vec<Record>,
+}
 
 impl Record {
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.0.push((name, value.into()));
+        self.fields.push((name, value.into()));
         self
+    }
+
+    /// The median with so many decimals, and for plots its spread.
+    pub(crate) fn with_spread(mut self, name: &'static str, spread: Spread, decimals: i32) -> Self {
+        let both = [spread.min, spread.max].map(|value| rounded(value, decimals));
+        self.spreads.insert(name.to_owned(), both.to_vec().into());
+        self.with(name, rounded(spread.median, decimals))
+    }
+
+    /// The median of whole numbers, and for plots their spread.
+    pub(crate) fn with_counts(mut self, name: &'static str, spread: Spread) -> Self {
+        let both = [spread.min as u64, spread.max as u64];
+        self.spreads.insert(name.to_owned(), both.to_vec().into());
+        self.with(name, spread.median as u64)
+    }
+
+    /// The mean over all rounds with so many decimals, and for plots the spread of single rounds.
+    pub(crate) fn with_mean(
+        self,
+        name: &'static str,
+        (mean, spread): (f64, Spread),
+        decimals: i32,
+    ) -> Self {
+        self.with_spread(name, Spread { median: mean, ..spread }, decimals)
+    }
+
+    /// The fields, and `spread` with the lowest and the highest round of each that has one.
+    pub(crate) fn row(&self) -> Row {
+        let fields = self.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let mut row: Row = fields.collect();
+        if !self.spreads.is_empty() {
+            row.insert("spread".to_owned(), self.spreads.clone().into());
+        }
+        row
     }
 
     /// The fields that every line has, from the rounds that count: medians, and the spread.
@@ -42,14 +90,21 @@ impl Record {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+        self.fields.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+}
+
+impl Results {
+    /// Of a process that measures for another one.
+    pub(crate) fn none() -> Self {
+        Self { heading: String::new(), records: Vec::new() }
     }
 }
 
 impl Serialize for Record {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
+        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
+        for (name, value) in &self.fields {
             map.serialize_entry(name, value)?;
         }
         map.end()
@@ -63,7 +118,19 @@ pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
 }
 
 /// Prints all lines: one object each, or a table of the named columns under a heading.
-pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &str) {
+pub(crate) fn print(
+    records: Vec<Record>,
+    json: bool,
+    heading: impl Into<String>,
+    columns: &str,
+) -> Results {
+    let results = Results { heading: heading.into(), records };
+    show(&results.records, json, &results.heading, columns);
+    results
+}
+
+/// Prints lines that are a part of the results.
+pub(crate) fn show(records: &[Record], json: bool, heading: &str, columns: &str) {
     if json {
         for record in records {
             say(serde_json::to_string(record).unwrap_or_default());

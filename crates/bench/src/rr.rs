@@ -13,14 +13,15 @@ use crate::kernel::{self, PATIENCE, poll_ping, poll_pong};
 use crate::machine::{Machine, Sides, joined, nap, pin};
 use crate::meter::{Round, Spread, in_turns, percentile};
 use crate::options::RrOptions;
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
 
 /// Bytes of a batch whose wakeups are counted, and how many batches.
 const BATCH: usize = 256 << 10;
 const BATCHES: u64 = 2_000;
 
-pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &RrOptions, progress: &Progress) -> Result<Results, Failure> {
     let sides = Sides::choose();
     let size = options.size as usize;
     let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
@@ -33,7 +34,8 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
         Ok(samples)
     };
     let keep = |engine: &mut Engine, samples: Vec<u32>| engine.add(&samples, size);
-    in_turns(options.common.rounds, &mut engines, round, keep)?;
+    let what = |engine: &Engine| format!("{} over {}", engine.name, engine.link);
+    in_turns(progress, options.common.rounds, &mut engines, what, round, keep)?;
     let wakeups = wakeups_per_batch(&Source::new())?;
     let shares = shares(options.threads as usize, size, options.seconds)?;
     let machine = Machine::describe();
@@ -56,8 +58,7 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
         "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
     let of_shares = " threads least_round_trips most_round_trips longest_wait_us";
     let columns = format!("{columns}{}", if shares.is_empty() { "" } else { of_shares });
-    print(&records, options.common.json, &heading, &columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, &columns))
 }
 
 /// One engine's rounds.
@@ -84,13 +85,13 @@ impl Engine {
     }
 
     fn record(&self, size: usize) -> Record {
-        let us = |ns: f64| rounded(ns / 1000.0, 3);
-        let spread = |all: &[u32]| Spread::of(all.iter().map(|&ns| f64::from(ns)));
+        let us = |value: f64| rounded(value, 3);
+        let spread = |all: &[u32]| Spread::of(all.iter().map(|&ns| f64::from(ns) / 1000.0));
         let (p50, p99) = (spread(&self.p50), spread(&self.p99));
         Record::of_rounds("rr", self.name, self.link, &self.rounds)
             .with("size", size)
             .with("rtt_us_p50", us(p50.median))
-            .with("rtt_us_p99", us(p99.median))
+            .with_spread("rtt_us_p99", p99, 3)
             .with("min_rtt_us_p50", us(p50.min))
             .with("max_rtt_us_p50", us(p50.max))
     }

@@ -23,7 +23,8 @@ use crate::kernel;
 use crate::machine::{Machine, joined};
 use crate::meter::{Round, Spread};
 use crate::options::ShareOptions;
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
 
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
@@ -31,14 +32,18 @@ const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// Time before a round counts: all flows are out of slow start.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(options: &ShareOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &ShareOptions, progress: &Progress) -> Result<Results, Failure> {
     kernel::check_privilege()?;
     let source = Source::new();
     let machine = Machine::describe();
     let mut rounds: Vec<[Round; 2]> = Vec::new();
-    for _ in 0..options.common.rounds {
+    progress.begin(options.common.rounds.into());
+    for number in 1..=options.common.rounds {
+        progress.round(number, options.common.rounds, "both sides at once");
         rounds.push(round(options, &source)?);
+        progress.step();
     }
+    progress.end();
     let engines = [if options.kernels { "kernel" } else { "pagewire" }, "kernel"];
     let records: Vec<Record> = engines
         .iter()
@@ -56,8 +61,7 @@ pub(crate) fn run(options: &ShareOptions) -> Result<(), Failure> {
     );
     let columns = "engine flows mbit_per_s share_percent min_share_percent max_share_percent \
         of_rate_percent";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 fn record(engine: &str, class: usize, rounds: &[[Round; 2]], options: &ShareOptions) -> Record {
@@ -67,14 +71,19 @@ fn record(engine: &str, class: usize, rounds: &[[Round; 2]], options: &ShareOpti
         both.get(class).map_or(0.0, |own| own.bytes as f64 * 100.0 / all.max(1) as f64)
     };
     let shares = Spread::of(rounds.iter().map(share));
-    let rate = Spread::of(own.iter().map(Round::gbit_per_s)).median;
+    let rates = Spread::of(own.iter().map(Round::gbit_per_s));
+    let rate = |times: f64| Spread {
+        min: rates.min * times,
+        median: rates.median * times,
+        max: rates.max * times,
+    };
     Record::of_rounds("share", engine, "bottleneck", &own)
         .with("flows", options.flows)
-        .with("mbit_per_s", rounded(rate * 1e3, 3))
+        .with_spread("mbit_per_s", rate(1e3), 3)
         .with("share_percent", rounded(shares.median, 1))
         .with("min_share_percent", rounded(shares.min, 1))
         .with("max_share_percent", rounded(shares.max, 1))
-        .with("of_rate_percent", rounded(rate * 1e11 / options.rate.0 as f64, 1))
+        .with_spread("of_rate_percent", rate(1e11 / options.rate.0 as f64), 1)
         .with("bottleneck", bottleneck(options).to_string())
         .with("congestion", "cubic")
 }

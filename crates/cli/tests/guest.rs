@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire_testing::Need;
+use pagewire_testing::{Need, waits_for};
 use sha2::{Digest, Sha256};
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
@@ -144,6 +144,9 @@ fn can_boot() -> bool {
         (output.status.success(), String::from_utf8_lossy(&said).trim().to_owned())
     };
     for step in ["--check", "--build"] {
+        if step == "--build" {
+            waits_for("the guest's image, which is made of Debian's packages");
+        }
         let (ok, said) = build(step);
         if !ok {
             pagewire_testing::skip(format!("no guest can be made here: {said}"));
@@ -168,6 +171,7 @@ impl Guest {
     }
 
     fn boot_behind(link: &str, dir: &Path, socket: &Path, queues: u8, text: &str) -> Self {
+        waits_for(format!("a guest to boot and to be done: at most {} s", LIMIT.as_secs()));
         let script = dir.join("script");
         fs::write(&script, text.replace("FRAMES", &FRAMES.to_string())).expect("room");
         let mut process = Command::new(BOOT)
@@ -197,6 +201,7 @@ impl Guest {
 
     /// The rest of the next line that begins with `= ` and `word`.
     fn hear(&mut self, word: &str) -> String {
+        waits_for(format!("the guest to say {word:?}"));
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {

@@ -103,6 +103,14 @@ pub fn skip(reason: impl Display) {
     }
 }
 
+/// Says on the terminal what the test that calls this waits for, past the test harness: for waits
+/// that take longer than people expect, as that for a virtual machine.
+#[track_caller]
+pub fn waits_for(what: impl Display) {
+    let test = test_name(Location::caller());
+    let _ = io::stderr().write_all(format!("waiting {test}: for {what}\n").as_bytes());
+}
+
 /// In one write, because tests run at the same time.
 fn record(file: &OsString, line: &str) -> io::Result<()> {
     OpenOptions::new().create(true).append(true).open(file)?.write_all(line.as_bytes())

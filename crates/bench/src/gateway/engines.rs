@@ -16,10 +16,10 @@ use crate::options::Engine;
 const START_TIME: Duration = Duration::from_secs(10);
 
 impl Engine {
-    pub(super) const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Pagewire, Self::Pasta, Self::Slirp4netns, Self::Gvproxy, Self::Veth, Self::Loopback];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pagewire => "pagewire",
             Self::Pasta => "pasta",
@@ -46,7 +46,7 @@ impl Engine {
     }
 
     /// The first of its programs that is not in `PATH`.
-    pub(super) fn lacks(self) -> Option<&'static str> {
+    pub(crate) fn lacks(self) -> Option<&'static str> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let is_there = |name: &str| {
             std::env::split_paths(&path).any(|dir| {

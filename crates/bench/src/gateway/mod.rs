@@ -4,18 +4,19 @@
 //! Every engine runs all the time, each with guests of its own (`world.rs`, `engines.rs`), and is
 //! measured once in each round (`load.rs`): bytes in both directions over one connection and over
 //! several, for each MTU; then connections and requests a second, round trips, and memory.
-//! `report.rs` makes lines and ratios of it, `plot.rs` a drawing.
+//! `report.rs` makes lines and ratios of it.
 
 mod engines;
 mod load;
-mod plot;
 mod report;
 mod world;
 
-use crate::failure::{Because, Failure};
+use crate::failure::Failure;
 use crate::kernel::check_privilege;
 use crate::machine::Machine;
 use crate::options::{Engine, GatewayOptions};
+use crate::progress::Progress;
+use crate::report::Results;
 use engines::Guest;
 use load::{Bulk, Way};
 use world::World;
@@ -64,52 +65,65 @@ enum Outcome {
     Small(Small),
 }
 
-pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &GatewayOptions, progress: &Progress) -> Result<Results, Failure> {
     check_privilege()?;
-    // Check that the image can be written before minutes of measuring.
-    if let Some(file) = &options.plot {
-        std::fs::write(file, "").because(format_args!("--plot {}", file.display()))?;
-    }
     let world = World::new()?;
-    let (guests, memory) = start(options, &world)?;
+    progress.prepare("starting guests");
+    let (guests, memory) = start(options, &world, progress)?;
     let mut lines = lines(options, &guests);
-    for round in 0..=options.common.rounds {
+    let rounds = options.common.rounds;
+    progress.begin((usize::from(rounds) + 1) * lines.len());
+    for round in 0..=rounds {
         for line in &mut lines {
+            progress.round(round, rounds, &line.name());
             let Some(guest) = guests.get(line.guest) else { continue };
             match measure(&world, guest, line.case, options.seconds) {
                 Ok(_) if round == 0 => {}
                 Ok(Outcome::Bulk(bulk)) => line.bulk.push(bulk),
                 Ok(Outcome::Small(small)) => line.small.push(small),
                 // The others go on: that an engine fails is a result, too.
-                Err(error) => eprintln!("note: {}, {:?}: {error:?}", line.engine.name(), line.case),
+                Err(error) => progress.note(&format!("{}: {error:?}", line.name())),
             }
+            progress.step();
         }
     }
+    progress.end();
     drop(guests);
     let machine = Machine::describe();
     let records = report::records(&lines, &memory, &machine);
-    report::print(&records, options, &machine);
+    let results = report::print(records, options, &machine);
     let checks = report::checks(&lines);
     if options.check {
         report::print_checks(&checks);
     }
-    match &options.plot {
-        Some(file) => {
-            let heading = machine.heading(options.common.rounds, options.seconds, "");
-            let image = plot::draw(&lines, &heading);
-            std::fs::write(file, image).because(format_args!("--plot {}", file.display()))
+    Ok(results)
+}
+
+impl Line {
+    /// What is measured, for the line of progress.
+    fn name(&self) -> String {
+        let (engine, mtu) = (self.engine.name(), self.mtu);
+        match self.case {
+            Case::Bulk { way, flows } => {
+                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", way.name())
+            }
+            Case::Small => format!("{engine}, connections, requests and round trips"),
         }
-        None => Ok(()),
     }
 }
 
 /// Starts a guest of each engine for each MTU; the memory of the engines as long as they are fresh.
-fn start(options: &GatewayOptions, world: &World) -> Result<(Vec<Guest>, Vec<Memory>), Failure> {
+fn start(
+    options: &GatewayOptions,
+    world: &World,
+    progress: &Progress,
+) -> Result<(Vec<Guest>, Vec<Memory>), Failure> {
     let chosen = if options.engine.is_empty() { &Engine::ALL[..] } else { &options.engine };
     let (mut guests, mut memory): (Vec<Guest>, Vec<Memory>) = (Vec::new(), Vec::new());
     for &engine in chosen {
         if let Some(program) = engine.lacks() {
-            eprintln!("note: {} is not measured: there is no {program} in PATH", engine.name());
+            let name = engine.name();
+            progress.note(&format!("{name} is not measured: there is no {program} in PATH"));
             continue;
         }
         let mut started = Vec::new();
@@ -118,7 +132,7 @@ fn start(options: &GatewayOptions, world: &World) -> Result<(Vec<Guest>, Vec<Mem
             match Guest::start(world, engine, mtu, number) {
                 Ok(guest) => started.push(guest),
                 Err(error) if engine.is_peer() => {
-                    eprintln!("note: {} is not measured: {error:?}", engine.name());
+                    progress.note(&format!("{} is not measured: {error:?}", engine.name()));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -130,7 +144,7 @@ fn start(options: &GatewayOptions, world: &World) -> Result<(Vec<Guest>, Vec<Mem
         if let Some(first) = started.first() {
             let fresh = first.rss();
             let idle = load::idle(world, first).unwrap_or_else(|error| {
-                eprintln!("note: {}, idle connections: {error:?}", engine.name());
+                progress.note(&format!("{}, idle connections: {error:?}", engine.name()));
                 None
             });
             memory.push(Memory { engine, fresh, idle });

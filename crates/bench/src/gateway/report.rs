@@ -6,7 +6,7 @@ use crate::failure::say;
 use crate::machine::{Machine, SPREAD};
 use crate::meter::Spread;
 use crate::options::{Engine, GatewayOptions};
-use crate::report::{Record, print as print_records, rounded};
+use crate::report::{Record, Results, print as print_records, rounded, show};
 
 /// The results, bulk lines first.
 pub(super) fn records(lines: &[Line], memory: &[Memory], machine: &Machine) -> Vec<Record> {
@@ -25,8 +25,8 @@ fn bulk_record(line: &Line) -> Option<Record> {
         .with("direction", way.name())
         .with("flows", flows)
         .with("gbit_per_s", rounded(rate.median.gbit_per_s(), 3));
-    let record = match cpu(&line.bulk) {
-        Some(cpu) => record.with("cpu_s_per_gib", rounded(cpu, 4)),
+    let record = match cpus(&line.bulk) {
+        Some(cpus) => record.with_spread("cpu_s_per_gib", cpus, 4),
         None => record,
     };
     let record = record
@@ -36,14 +36,22 @@ fn bulk_record(line: &Line) -> Option<Record> {
     Some(record)
 }
 
-/// The median of CPU seconds for a GiB.
-fn cpu(all: &[Bulk]) -> Option<f64> {
+/// CPU seconds for a GiB.
+fn cpus(all: &[Bulk]) -> Option<Spread> {
     let values: Option<Vec<f64>> = all.iter().map(Bulk::cpu_s_per_gib).collect();
-    values.filter(|values| !values.is_empty()).map(|values| Spread::of(values).median)
+    values.filter(|values| !values.is_empty()).map(Spread::of)
+}
+
+fn cpu(all: &[Bulk]) -> Option<f64> {
+    cpus(all).map(|cpus| cpus.median)
+}
+
+fn spread(all: &[Small], value: fn(&Small) -> f64) -> Spread {
+    Spread::of(all.iter().map(value))
 }
 
 fn median(all: &[Small], value: fn(&Small) -> f64) -> f64 {
-    Spread::of(all.iter().map(value)).median
+    spread(all, value).median
 }
 
 fn small_record(line: &Line, memory: &[Memory]) -> Option<Record> {
@@ -54,10 +62,10 @@ fn small_record(line: &Line, memory: &[Memory]) -> Option<Record> {
     let mut record = Record::default()
         .with("bench", "gateway")
         .with("engine", line.engine.name())
-        .with("connections_per_s", rounded(median(all, |s| s.connections_per_s), 0))
-        .with("requests_per_s", rounded(median(all, |s| s.requests_per_s), 0))
-        .with("rtt_us_p50", rounded(median(all, |s| s.rtt_us), 1))
-        .with("udp_rtt_us_p50", rounded(median(all, |s| s.udp_rtt_us), 1));
+        .with_spread("connections_per_s", spread(all, |s| s.connections_per_s), 0)
+        .with_spread("requests_per_s", spread(all, |s| s.requests_per_s), 0)
+        .with_spread("rtt_us_p50", spread(all, |s| s.rtt_us), 1)
+        .with_spread("udp_rtt_us_p50", spread(all, |s| s.udp_rtt_us), 1);
     if let Some(memory) = memory.iter().find(|memory| memory.engine == line.engine) {
         if let Some(fresh) = memory.fresh {
             record = record.with("rss_bytes", fresh);
@@ -70,20 +78,21 @@ fn small_record(line: &Line, memory: &[Memory]) -> Option<Record> {
 }
 
 /// Prints them: one object in each line, or two tables.
-pub(super) fn print(records: &[Record], options: &GatewayOptions, machine: &Machine) {
+pub(super) fn print(records: Vec<Record>, options: &GatewayOptions, machine: &Machine) -> Results {
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     if options.common.json {
-        return print_records(records, true, "", "");
+        return print_records(records, true, heading, "");
     }
     let (bulk, small): (Vec<Record>, Vec<Record>) =
         records.iter().cloned().partition(|record| record.get("direction").is_some());
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns =
         "engine mtu direction flows gbit_per_s min_gbit_per_s max_gbit_per_s cpu_s_per_gib";
-    print_records(&bulk, false, &heading, columns);
+    show(&bulk, false, &heading, columns);
     say("");
     let columns = "engine connections_per_s requests_per_s rtt_us_p50 udp_rtt_us_p50 rss_bytes \
                    rss_bytes_1000_idle";
-    print_records(&small, false, "64 connections, 64 bytes each way", columns);
+    show(&small, false, "64 connections, 64 bytes each way", columns);
+    Results { heading, records }
 }
 
 /// A ratio of ours to others', and what it is to be.

@@ -19,9 +19,10 @@ use crate::failure::{Because, Failure};
 use crate::machine::{Machine, SPREAD};
 use crate::meter::in_turns;
 use crate::options::ConnectionsOptions;
-use crate::report::print;
+use crate::progress::Progress;
+use crate::report::{Results, print};
 
-pub(crate) fn run(options: &ConnectionsOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &ConnectionsOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
     let place = Place::new(options.pin, options.common.stats);
     let size = options.size as usize;
@@ -31,7 +32,9 @@ pub(crate) fn run(options: &ConnectionsOptions) -> Result<(), Failure> {
         let visits = Visits { clients, size, seconds: options.seconds };
         Ok(place.run(line.engine, &visits)?.outcome)
     };
-    in_turns(options.common.rounds, &mut lines, round, |line, sample| line.samples.push(sample))?;
+    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
+        line.samples.push(sample)
+    })?;
     let machine = Machine::describe();
     let rate = ["connections_per_s", "min_connections_per_s", "max_connections_per_s"];
     let records: Vec<_> =
@@ -39,8 +42,7 @@ pub(crate) fn run(options: &ConnectionsOptions) -> Result<(), Failure> {
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link peer connections size connections_per_s min_connections_per_s \
         max_connections_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 struct Visits {

@@ -24,7 +24,8 @@ use crate::failure::{Because, Failure};
 use crate::machine::Machine;
 use crate::meter::{Round, Spread, in_turns};
 use crate::options::CrowdOptions;
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 
 /// What fails, if a connection does.
 const CLIENT: &str = "a client of the crowd";
@@ -35,7 +36,7 @@ const PIECE: usize = 16 << 10;
 /// Longest round: a crowd for which no memory is left makes progress by timeouts only.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(options: &CrowdOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &CrowdOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
     let place = Place::new(options.pin, options.common.stats);
     let not_reading = options.connections * u32::from(options.not_reading) / 100;
@@ -47,15 +48,16 @@ pub(crate) fn run(options: &CrowdOptions) -> Result<(), Failure> {
         let (time, used) = ran.outcome;
         Ok(Sample { time, used, counts: ran.counts, memory })
     };
-    in_turns(options.common.rounds, &mut lines, round, |line, sample| line.samples.push(sample))?;
+    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
+        line.samples.push(sample)
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| line.record(&crowd).on(&machine)).collect();
     let heading = format!("{machine}; {} rounds, medians", options.common.rounds);
     let columns = "engine link peer connections not_reading size seconds min_seconds max_seconds \
         drops_for_memory retransmissions peak_memory_bytes peak_process_bytes peak_kernel_bytes \
         server_cpu_us_per_mib client_cpu_us_per_mib";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 struct Crowd {
@@ -168,6 +170,12 @@ struct Line {
 }
 
 impl Line {
+    /// What is measured, for the line of progress.
+    fn name(&self) -> String {
+        let (engine, link, _) = self.engine.names();
+        format!("{engine} over {link}")
+    }
+
     fn record(&self, crowd: &Crowd) -> Record {
         let (engine, link, peer) = self.engine.names();
         let (size, reading) = (crowd.data.len(), crowd.clients - crowd.not_reading);
@@ -177,7 +185,9 @@ impl Line {
         let spread = |part: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(part));
         let most = |part: fn(&Memory) -> u64| self.samples.iter().map(|s| part(&s.memory)).max();
         let mib = bytes as f64 / f64::from(1 << 20);
-        let per_mib = |us: f64| rounded(us / mib.max(1e-9), 3);
+        let per_mib = |part: fn(&Sample) -> Duration| {
+            Spread::of(self.samples.iter().map(|s| us(part(s)) / mib.max(1e-9)))
+        };
         let times = spread(|s| s.time.as_secs_f64());
         let mut drops = Counts::default();
         self.samples.iter().for_each(|sample| drops.add(&sample.counts));
@@ -190,14 +200,14 @@ impl Line {
             .with("size", size)
             .with("min_seconds", rounded(times.min, 6))
             .with("max_seconds", rounded(times.max, 6))
-            .with("drops_for_memory", spread(|s| s.counts.all_drops() as f64).median as u64)
+            .with_counts("drops_for_memory", spread(|s| s.counts.all_drops() as f64))
             .with("drops_by_reason_all_rounds", drops)
-            .with("retransmissions", spread(|s| s.counts.retransmits as f64).median as u64)
+            .with_counts("retransmissions", spread(|s| s.counts.retransmits as f64))
             .with("peak_memory_bytes", most(Memory::all))
             .with("peak_process_bytes", most(|memory| memory.process))
             .with("peak_kernel_bytes", most(|memory| memory.kernel))
-            .with("server_cpu_us_per_mib", per_mib(spread(|s| us(s.used.server.cpu)).median))
-            .with("client_cpu_us_per_mib", per_mib(spread(|s| us(s.used.client.cpu)).median))
+            .with_spread("server_cpu_us_per_mib", per_mib(|s| s.used.server.cpu), 3)
+            .with_spread("client_cpu_us_per_mib", per_mib(|s| s.used.client.cpu), 3)
             .with("congestion", "cubic")
     }
 }

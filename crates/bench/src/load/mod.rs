@@ -101,6 +101,12 @@ fn lines(engines: [Engine; 2], connections: &[u32]) -> Vec<Line> {
 }
 
 impl Line {
+    /// What is measured, for the line of progress.
+    fn name(&self) -> String {
+        let (engine, link, _) = self.engine.names();
+        format!("{engine} over {link}, {} connection(s)", self.connections)
+    }
+
     /// The fields of requests; `unit` names the field of their rate, `size` is bytes each way.
     fn record(&self, bench: &str, [rate, least, most]: [&'static str; 3], size: usize) -> Record {
         let (engine, link, peer) = self.engine.names();
@@ -109,7 +115,10 @@ impl Line {
             |s: &Sample| Round { bytes: bytes(s), time: s.time, receiver_cpu: s.used.server.cpu };
         let rounds: Vec<Round> = self.samples.iter().map(round).collect();
         let spread = |part: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(part));
-        let us = |part: fn(&Sample) -> f64| rounded(spread(part).median * 1e6, 3);
+        let us = |part: fn(&Sample) -> f64| {
+            let Spread { min, median, max } = spread(part);
+            Spread { min: min * 1e6, median: median * 1e6, max: max * 1e6 }
+        };
         let rates = spread(Sample::per_second);
         Record::of_rounds(bench, engine, link, &rounds)
             .with("peer", peer)
@@ -118,17 +127,27 @@ impl Line {
             .with(rate, rounded(rates.median, 1))
             .with(least, rounded(rates.min, 1))
             .with(most, rounded(rates.max, 1))
-            .with("p50_us", us(|s| s.p50.as_secs_f64()))
-            .with("p99_us", us(|s| s.p99.as_secs_f64()))
-            .with("server_cpu_us_per_request", us(|s| s.each(s.used.server.cpu.as_secs_f64())))
-            .with("client_cpu_us_per_request", us(|s| s.each(s.used.client.cpu.as_secs_f64())))
-            .with(
-                "server_sleeps_per_request",
-                rounded(spread(|s| s.each(s.used.server.sleeps as f64)).median, 3),
+            .with_spread("p50_us", us(|s| s.p50.as_secs_f64()), 3)
+            .with_spread("p99_us", us(|s| s.p99.as_secs_f64()), 3)
+            .with_spread(
+                "server_cpu_us_per_request",
+                us(|s| s.each(s.used.server.cpu.as_secs_f64())),
+                3,
             )
-            .with(
+            .with_spread(
+                "client_cpu_us_per_request",
+                us(|s| s.each(s.used.client.cpu.as_secs_f64())),
+                3,
+            )
+            .with_spread(
+                "server_sleeps_per_request",
+                spread(|s| s.each(s.used.server.sleeps as f64)),
+                3,
+            )
+            .with_spread(
                 "client_sleeps_per_request",
-                rounded(spread(|s| s.each(s.used.client.sleeps as f64)).median, 3),
+                spread(|s| s.each(s.used.client.sleeps as f64)),
+                3,
             )
             .with("congestion", "cubic")
     }

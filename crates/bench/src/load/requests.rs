@@ -18,12 +18,13 @@ use crate::failure::{Because, Failure};
 use crate::machine::{Machine, SPREAD};
 use crate::meter::{WARM_UP, in_turns};
 use crate::options::RequestsOptions;
-use crate::report::print;
+use crate::progress::Progress;
+use crate::report::{Results, print};
 
 /// What fails, if a connection does.
 const REQUEST: &str = "a connection with requests";
 
-pub(crate) fn run(options: &RequestsOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &RequestsOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
     let place = Place::new(options.pin, options.common.stats);
     let size = options.size as usize;
@@ -33,7 +34,9 @@ pub(crate) fn run(options: &RequestsOptions) -> Result<(), Failure> {
         let requests = Requests { connections, size, seconds: options.seconds };
         Ok(place.run(line.engine, &requests)?.outcome)
     };
-    in_turns(options.common.rounds, &mut lines, round, |line, sample| line.samples.push(sample))?;
+    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
+        line.samples.push(sample)
+    })?;
     let machine = Machine::describe();
     let rate = ["requests_per_s", "min_requests_per_s", "max_requests_per_s"];
     let records: Vec<_> =
@@ -42,8 +45,7 @@ pub(crate) fn run(options: &RequestsOptions) -> Result<(), Failure> {
     let columns = "engine link peer connections size requests_per_s min_requests_per_s \
         max_requests_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request \
         server_sleeps_per_request client_sleeps_per_request";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 struct Requests {

@@ -18,7 +18,8 @@ use crate::failure::Failure;
 use crate::machine::{Machine, Sides, on_a_thread, pin};
 use crate::meter::{Round, Spread, in_turns};
 use crate::options::{PortOptions, PortPath, name};
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 
 /// Frames that enter before the socket is emptied: a ring's burst.
 const BURST: usize = 64;
@@ -26,7 +27,7 @@ const BURST: usize = 64;
 /// The port that the datagrams are for.
 const SINK: u16 = 9;
 
-pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &PortOptions, progress: &Progress) -> Result<Results, Failure> {
     let cpu = Sides::choose().left;
     let wanted = |path: &PortPath| options.path.is_empty() || options.path.contains(path);
     let all = PortPath::value_variants().iter().copied();
@@ -40,7 +41,10 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
         lines.extend(paths.iter().map(|&path| Line { path, frame, rounds: Vec::new() }));
     }
     let round = |line: &Line| line.round(options, cpu);
-    in_turns(options.common.rounds, &mut lines, round, |line, round| line.rounds.push(round))?;
+    let what = |line: &Line| format!("{}, frames of {}", name(line.path), line.frame);
+    in_turns(progress, options.common.rounds, &mut lines, what, round, |line, round| {
+        line.rounds.push(round)
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> =
         lines.iter().map(|line| line.record(options.frames, &lines).on(&machine)).collect();
@@ -49,8 +53,7 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
         options.common.rounds, options.frames
     );
     let columns = "engine link path frame frames mpps min_mpps max_mpps to_accounted to_kernel_tap";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 struct Line {

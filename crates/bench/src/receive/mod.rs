@@ -19,14 +19,15 @@ use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, WARM_UP, in_turns};
 use crate::options::{Link, ReceiveMode, ReceiveOptions, name};
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 use crate::source::{Reader, Source};
 use crate::sys::{Usage, process_usage, thread_usage};
 
 /// Bytes read or mapped at once, by either engine: as in the kernel's `tcp_mmap`.
 const CHUNK: usize = 512 << 10;
 
-pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &ReceiveOptions, progress: &Progress) -> Result<Results, Failure> {
     if options.link == Link::Tap {
         check_privilege()?;
     }
@@ -43,7 +44,12 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     };
     let mut lines = lines(options);
     let round = |line: &Line| bench.round(line.what);
-    in_turns(options.common.rounds, &mut lines, round, |line, tally| line.tallies.push(tally))?;
+    let what = |line: &Line| {
+        format!("{} over {}, {}", line.engine(), bench.link(line.what), name(line.mode()))
+    };
+    in_turns(progress, options.common.rounds, &mut lines, what, round, |line, tally| {
+        line.tallies.push(tally)
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| bench.record(line).on(&machine)).collect();
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
@@ -56,8 +62,7 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
     }
     let columns = "engine link mode reader flows mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
         receiver_cpu_us_per_mib system_cpu_us_per_mib mapped_percent payload_bytes_copied";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +103,8 @@ impl Line {
         }
     }
 
-    /// The median of something over the rounds.
-    fn median(&self, of: impl Fn(&Tally) -> f64) -> f64 {
-        Spread::of(self.tallies.iter().map(of)).median
+    fn spread(&self, of: impl Fn(&Tally) -> f64) -> Spread {
+        Spread::of(self.tallies.iter().map(of))
     }
 }
 
@@ -151,9 +155,9 @@ impl Bench {
             .with("flows", self.flows)
             .with("reader", name(self.reader))
             .with("mtu", mtu)
-            .with("receiver_cpu_us_per_mib", rounded(line.median(Tally::receiver_us_per_mib), 3))
-            .with("system_cpu_us_per_mib", rounded(line.median(Tally::system_us_per_mib), 3))
-            .with("mapped_percent", rounded(line.median(Tally::mapped_percent), 4))
+            .with_spread("receiver_cpu_us_per_mib", line.spread(Tally::receiver_us_per_mib), 3)
+            .with_spread("system_cpu_us_per_mib", line.spread(Tally::system_us_per_mib), 3)
+            .with_spread("mapped_percent", line.spread(Tally::mapped_percent), 4)
             .with("payload_bytes_copied", copied)
     }
 }

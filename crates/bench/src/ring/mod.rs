@@ -22,7 +22,8 @@ use crate::kernel;
 use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
 use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, RingOptions, name};
-use crate::report::{Record, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print};
 use crate::source::{Mode, Source};
 use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
 
@@ -53,7 +54,7 @@ struct Bench {
     sides: Sides,
 }
 
-pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &RingOptions, progress: &Progress) -> Result<Results, Failure> {
     if options.place && options.link != Link::Pair {
         let text = "--place says what an end of a pair does; over a tap the kernel always writes";
         return Err(Failure::Usage(text.into()));
@@ -64,20 +65,21 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
     let mut modes = [(Mode::Copy, Vec::new()), (Mode::Zerocopy, Vec::new())];
     let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
-    in_turns(options.common.rounds, &mut modes, round, |(_, outcomes), one| outcomes.push(one))?;
+    let what =
+        |(mode, _): &(Mode, Vec<Outcome>)| format!("{} over {}", mode.name(), name(options.link));
+    in_turns(progress, options.common.rounds, &mut modes, what, round, |(_, outcomes), one| {
+        outcomes.push(one)
+    })?;
     let machine = Machine::describe();
-    if !options.common.json {
-        say(machine.heading(options.common.rounds, options.seconds, ""));
+    let records: Vec<Record> =
+        modes.iter().map(|(mode, all)| bench.record(*mode, all).on(&machine)).collect();
+    let heading = machine.heading(options.common.rounds, options.seconds, "");
+    if options.common.json {
+        return Ok(print(records, true, heading, ""));
     }
-    for (mode, outcomes) in &modes {
-        if options.common.json {
-            let record = bench.record(*mode, outcomes).on(&machine);
-            say(serde_json::to_string(&record).unwrap_or_default());
-        } else {
-            bench.show(*mode, outcomes);
-        }
-    }
-    Ok(())
+    say(&heading);
+    modes.iter().for_each(|(mode, outcomes)| bench.show(*mode, outcomes));
+    Ok(Results { heading, records })
 }
 
 impl Bench {
@@ -95,8 +97,6 @@ impl Bench {
         let rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.round).collect();
         let record = Record::of_rounds("ring", "pagewire", &name(self.options.link), &rounds);
         let Some(median) = median(outcomes) else { return record };
-        let mib = rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
-        let cpu: f64 = rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
         let record = match median.size {
             0 => record.with("transport", "tcp"),
             size => record
@@ -111,7 +111,7 @@ impl Bench {
             .with("copy_bytes", median.copied)
             .with("zc_bytes", median.zc)
             .with("total_bytes", median.copied + median.zc)
-            .with("receiver_cpu_us_per_mib", rounded(cpu * 1e6 / mib.max(1e-9), 3))
+            .with_mean("receiver_cpu_us_per_mib", Round::us_per_mib(&rounds), 3)
             .with("payload_bytes_copied", median.ours)
             .with("device_bytes_copied", median.device)
             .with("region_mib", self.options.region)

@@ -6,21 +6,20 @@
 //! and the system's figure is the sender with both stacks. [`engines`] divides the time.
 
 mod engines;
-mod plot;
 
-use std::path::Path;
-
-use crate::failure::{Because, Failure, say};
+use crate::failure::{Failure, say};
 use crate::kernel::{Between, check_privilege};
 use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
 use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, SendOptions, Taking, name};
-use crate::report::{Record, print, rounded};
+use crate::plot::size_name;
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 use crate::source::{Mode, Source};
 use engines::{Engines, Sample};
 
 /// The cover letter's figures for a size in bytes: per cent of copy, for the sender and its system.
-const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
+pub(crate) const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (4 << 10, 41, 79),
     (16 << 10, 18, 67),
     (64 << 10, 11, 64),
@@ -28,7 +27,7 @@ const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (1 << 20, 8, 61),
 ];
 
-pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &SendOptions, progress: &Progress) -> Result<Results, Failure> {
     let kernel = match options.link {
         Link::Pair => Between::Loopback,
         Link::Tap if options.receiver == Taking::Copy => {
@@ -40,10 +39,6 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
     if options.link == Link::Tap {
         check_privilege()?;
     }
-    // Check that the image can be written before minutes of measuring.
-    if let Some(file) = &options.plot {
-        write_plot(file, "")?;
-    }
     let engines = Engines {
         source: Source::new(),
         sides: Sides::choose(),
@@ -54,7 +49,9 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
     };
     let mut lines = lines(options, kernel);
     let sample = |line: &Line| on_a_thread(|| engines.sample(line.engine, line.case));
-    in_turns(options.common.rounds, &mut lines, sample, |line, sample| line.samples.push(sample))?;
+    in_turns(progress, options.common.rounds, &mut lines, Line::name, sample, |line, sample| {
+        line.samples.push(sample)
+    })?;
     let machine = Machine::describe();
     let ratios: Vec<_> = lines.iter().map(|line| ratios(line, &lines)).collect();
     let records: Vec<_> =
@@ -63,18 +60,11 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
     let columns = "engine link mode size gbit_per_s sends completions completed_copied \
         sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
         system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
-    print(&records, options.common.json, &heading, columns);
+    let results = print(records, options.common.json, heading, columns);
     if !options.common.json {
         print_ratios(&lines, &ratios);
     }
-    match &options.plot {
-        Some(file) => write_plot(file, &plot::draw(&lines, &heading)),
-        None => Ok(()),
-    }
-}
-
-fn write_plot(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text).because(format_args!("--plot {}", file.display()))
+    Ok(results)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,18 +127,27 @@ impl Engines {
     }
 }
 
-/// Zero copy in per cent of copy, of the sender and of the system: medians of pairs of rounds.
-fn ratios(line: &Line, all: &[Line]) -> Option<(f64, f64)> {
+/// Zero copy in per cent of copy, of the sender and of the system.
+type Ratios = (Spread, Spread);
+
+/// Medians of pairs of rounds.
+fn ratios(line: &Line, all: &[Line]) -> Option<Ratios> {
     let same = |l: &&Line| l.engine == line.engine && l.case.size == line.case.size;
     let copy = all.iter().filter(same).find(|l| l.case.mode == Mode::Copy)?;
     let of = |part: fn(&Sample) -> f64| {
         let pairs = line.samples.iter().zip(&copy.samples);
-        Spread::of(pairs.map(|(zc, copy)| 100.0 * part(zc) / part(copy).max(1e-9))).median
+        Spread::of(pairs.map(|(zc, copy)| 100.0 * part(zc) / part(copy).max(1e-9)))
     };
     (line.case.mode == Mode::Zerocopy).then(|| (of(|s| s.sender), of(|s| s.system)))
 }
 
 impl Line {
+    /// What is measured, for the line of progress.
+    fn name(&self) -> String {
+        let ((engine, link), Case { mode, size }) = (self.engine.names(), self.case);
+        format!("{engine} over {link}, {}, sends of {}", mode.name(), size_name(size as f64))
+    }
+
     fn spread(&self, part: fn(&Sample) -> f64) -> Spread {
         Spread::of(self.samples.iter().map(part))
     }
@@ -158,7 +157,7 @@ impl Line {
         Spread::by(&self.samples, |s| s.round.gbit_per_s()).map(|all| all.median)
     }
 
-    fn record(&self, ratios: Option<(f64, f64)>, options: &SendOptions) -> Record {
+    fn record(&self, ratios: Option<Ratios>, options: &SendOptions) -> Record {
         let (engine, link) = self.engine.names();
         let rounds: Vec<Round> = self.samples.iter().map(|s| s.round).collect();
         let (sender, system) = (self.spread(|s| s.sender), self.spread(|s| s.system));
@@ -183,13 +182,15 @@ impl Line {
             .with("receiver", receiver)
             .with("mtu", median.map_or(0, |s| s.mtu));
         if let Some((sender, system)) = ratios {
-            record = record
-                .with("sender_percent_of_copy", rounded(sender, 1))
-                .with("system_percent_of_copy", rounded(system, 1));
+            record = record.with_spread("sender_percent_of_copy", sender, 1).with_spread(
+                "system_percent_of_copy",
+                system,
+                1,
+            );
         }
         if self.engine == Engine::Pair && cfg!(target_arch = "x86_64") {
-            let cycles = self.spread(|s| s.ticks.unwrap_or_default()).median;
-            record = record.with("sender_cycles_per_64k", rounded(cycles, 0));
+            let cycles = self.spread(|s| s.ticks.unwrap_or_default());
+            record = record.with_spread("sender_cycles_per_64k", cycles, 0);
         }
         if engine == "pagewire" {
             record = record.with("payload_bytes_copied", median.map_or(0, |s| s.copied));
@@ -199,7 +200,7 @@ impl Line {
 }
 
 /// The table of the cover letter, with ours beside it.
-fn print_ratios(lines: &[Line], ratios: &[Option<(f64, f64)>]) {
+fn print_ratios(lines: &[Line], ratios: &[Option<Ratios>]) {
     say("");
     say("CPU time by reference in per cent of by copy, beside MSG_ZEROCOPY's cover letter");
     say(format_args!(
@@ -208,6 +209,7 @@ fn print_ratios(lines: &[Line], ratios: &[Option<(f64, f64)>]) {
     ));
     for (line, ratios) in lines.iter().zip(ratios) {
         let Some((sender, system)) = ratios else { continue };
+        let (sender, system) = (sender.median, system.median);
         let known = SOURCE_DOCUMENT.iter().find(|(size, ..)| *size == line.case.size);
         let (its_sender, its_system) = known
             .map_or(("-".to_owned(), "-".to_owned()), |(_, a, b)| {
@@ -216,17 +218,8 @@ fn print_ratios(lines: &[Line], ratios: &[Option<(f64, f64)>]) {
         let (engine, _) = line.engine.names();
         say(format_args!(
             "{:>8}  {engine:>8}  {sender:>6.1} %  {its_sender:>10}  {system:>6.1} %  {:>8}  {its_system:>10}",
-            size_name(line.case.size),
+            size_name(line.case.size as f64),
             ""
         ));
-    }
-}
-
-/// As people write it: 4K, 1M.
-fn size_name(bytes: usize) -> String {
-    match bytes {
-        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
-        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
-        _ => bytes.to_string(),
     }
 }

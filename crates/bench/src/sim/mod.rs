@@ -12,8 +12,10 @@ use serde_json::Value;
 
 use crate::failure::{Because, Failure, say};
 use crate::machine::Machine;
+use crate::meter::Spread;
 use crate::options::{SimOptions, Simulator};
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print, rounded};
 
 use scenarios::Figures;
 
@@ -22,23 +24,28 @@ mod scenarios;
 /// A round that takes longer is given up: turmoil visits every pair of hosts in every millisecond.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(options: &SimOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &SimOptions, progress: &Progress) -> Result<Results, Failure> {
     if let (true, Some(engine)) = (options.here, options.engine) {
-        return here(engine, options);
+        here(engine, options)?;
+        return Ok(Results::none());
     }
     let engines = match &options.engine {
         Some(engine) => std::slice::from_ref(engine),
         None => Simulator::all(),
     };
     let mut rounds = vec![Vec::new(); engines.len()];
-    for _ in 0..options.rounds {
+    progress.begin(usize::from(options.rounds) * engines.len());
+    for number in 1..=options.rounds {
         for (engine, rounds) in engines.iter().zip(&mut rounds) {
             // One that was given up will be again.
+            progress.round(number, options.rounds, &engine.to_string());
             if rounds.last().is_none_or(Option::is_some) {
                 rounds.push(round(*engine, options)?);
             }
+            progress.step();
         }
     }
+    progress.end();
     let machine = Machine::describe();
     let all = engines.iter().zip(rounds);
     let records: Vec<Record> =
@@ -46,8 +53,7 @@ pub(crate) fn run(options: &SimOptions) -> Result<(), Failure> {
     let heading = format!("{machine}; {} rounds, medians", options.rounds);
     let columns = "engine scenario hosts connections simulated_s_per_s messages_per_s \
                    events_per_s rss_bytes wall_s result";
-    print(&records, options.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.json, heading, columns))
 }
 
 /// Measures in this process, and prints the figures for the one that asked.
@@ -120,10 +126,17 @@ fn record(
     let median = done.get(done.len() / 2).filter(|_| !gave_up);
     let of = |name: &str| median.map_or(0.0, |round| number(round, name));
     let wall = of("wall_s").max(f64::MIN_POSITIVE);
-    let rate = |name: &str, decimals| {
-        let per_second = if median.is_some() { of(name) / wall } else { 0.0 };
-        rounded(per_second, decimals)
+    // Of the median round; the spread is that of all.
+    let spread = |median: f64, value: &dyn Fn(&Value) -> f64| {
+        let all = Spread::of(done.iter().filter(|_| !gave_up).map(value));
+        Spread { median, ..all }
     };
+    let rate = |name: &str| {
+        let per_second = if median.is_some() { of(name) / wall } else { 0.0 };
+        let each = |round: &Value| number(round, name) / number(round, "wall_s").max(1e-9);
+        spread(per_second, &each)
+    };
+    let plain = |name: &str| spread(of(name), &|round| number(round, name));
     let digest = median.and_then(|round| round.get("digest")).cloned().unwrap_or(Value::Null);
     Record::default()
         .with("bench", "sim")
@@ -138,13 +151,13 @@ fn record(
         .with("bytes", of("messages") as u64 * 1024)
         .with("seconds", rounded(of("wall_s"), 6))
         .with("gbit_per_s", rounded(of("messages") * 8192.0 / wall / 1e9, 3))
-        .with("wall_s", rounded(of("wall_s"), 6))
+        .with_spread("wall_s", plain("wall_s"), 6)
         .with("simulated_s", rounded(of("simulated_s"), 6))
-        .with("simulated_s_per_s", rate("simulated_s", 3))
-        .with("messages_per_s", rate("messages", 0))
+        .with_spread("simulated_s_per_s", rate("simulated_s"), 3)
+        .with_spread("messages_per_s", rate("messages"), 0)
         .with("events", of("events") as u64)
-        .with("events_per_s", rate("events", 0))
-        .with("rss_bytes", of("rss_bytes") as u64)
+        .with_spread("events_per_s", rate("events"), 0)
+        .with_counts("rss_bytes", plain("rss_bytes"))
         .with("digest", digest)
         .with("result", if gave_up { "timeout" } else { "done" })
         .on(machine)

@@ -13,7 +13,8 @@ use crate::kernel::PATIENCE;
 use crate::machine::{Machine, SPREAD};
 use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamOptions, name};
-use crate::report::{Record, print};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print};
 use crate::source::{Reader, Source};
 
 /// The port for a guest that receives.
@@ -26,7 +27,7 @@ struct Line {
     copied: u64,
 }
 
-pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
+pub(super) fn run(options: &StreamOptions, progress: &Progress) -> Result<Results, Failure> {
     let Some(path) = &options.socket else {
         let text =
             "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in";
@@ -63,7 +64,11 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
         }
         Ok((round, host.stats().ledger.ours() - before))
     };
-    in_turns(options.common.rounds, &mut lines, round, |line, (round, copied)| {
+    let what = |line: &Line| {
+        let (way, reader) = (name(line.direction), name(line.reader));
+        format!("virtual machine, {way}, reader {reader}")
+    };
+    in_turns(progress, options.common.rounds, &mut lines, what, round, |line, (round, copied)| {
         line.rounds.push(round);
         line.copied = copied;
     })?;
@@ -72,8 +77,7 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
         payload_bytes_copied";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 /// A host on a port, and the port's MTU.

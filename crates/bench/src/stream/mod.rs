@@ -23,12 +23,13 @@ use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
 use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamLink, StreamOptions, name};
-use crate::report::{Record, print, rounded};
+use crate::progress::Progress;
+use crate::report::{Record, Results, print};
 use crate::source::{Reader, Source};
 
-pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
+pub(crate) fn run(options: &StreamOptions, progress: &Progress) -> Result<Results, Failure> {
     if options.link == StreamLink::VhostUser {
-        return guest::run(options);
+        return guest::run(options, progress);
     }
     if options.socket.is_some() {
         return Err(Failure::Usage("--socket needs --link vhost-user".into()));
@@ -51,10 +52,11 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
         StreamLink::Pair => Between::Loopback,
         StreamLink::Tap | StreamLink::VhostUser => Between::Veth { mtu: options.mtu },
     };
+    progress.prepare("the kernel's best message size");
     let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
     let mut lines: Vec<Line> = lines(options, kernel, message);
     let round = |line: &Line| bench.round(line.what);
-    in_turns(options.common.rounds, &mut lines, round, |line, result| {
+    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, result| {
         line.rounds.push(result.round);
         (line.ledger, line.mtu) = (result.ledger, result.mtu);
     })?;
@@ -63,8 +65,7 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader threads via mtu message gbit_per_s min_gbit_per_s \
         max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied";
-    print(&records, options.common.json, &heading, columns);
-    Ok(())
+    Ok(print(records, options.common.json, heading, columns))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +115,28 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
 }
 
 impl Line {
+    /// What is measured, for the line of progress.
+    fn name(&self) -> String {
+        match self.what {
+            What::Kernel { between: Between::Loopback, reader, .. } => {
+                format!("kernel over loopback, reader {}", name(reader))
+            }
+            What::Kernel { reader, .. } => format!("kernel over veth, reader {}", name(reader)),
+            What::Pair { reader, threads } => {
+                format!("pair on {threads} thread(s), reader {}", name(reader))
+            }
+            What::PairViaProxy { reader, threads } => {
+                format!("pair through a proxy on {threads} thread(s), reader {}", name(reader))
+            }
+            What::Tap { direction, reader } => {
+                format!("tap, {}, reader {}", name(direction), name(reader))
+            }
+            What::TapViaProxy { reader } => {
+                format!("tap through a proxy, reader {}", name(reader))
+            }
+        }
+    }
+
     fn record(&self) -> Record {
         let (engine, link) = match self.what {
             What::Kernel { between: Between::Loopback, .. } => ("kernel", "loopback"),
@@ -143,15 +166,11 @@ impl Line {
             record = record.with("message", message).with("congestion", "cubic");
         }
         // On one thread, the thread's clock cannot separate sender and receiver.
-        let cpu: f64 = self.rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
-        let mib = self.rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
-        let per_mib = rounded(cpu * 1e6 / mib.max(1e-9), 3);
-        match self.what {
-            What::Pair { threads: 1, .. } | What::PairViaProxy { .. } => {
-                record = record.with("cpu_us_per_mib", per_mib)
-            }
-            _ => record = record.with("receiver_cpu_us_per_mib", per_mib),
-        }
+        let per_mib = match self.what {
+            What::Pair { threads: 1, .. } | What::PairViaProxy { .. } => "cpu_us_per_mib",
+            _ => "receiver_cpu_us_per_mib",
+        };
+        record = record.with_mean(per_mib, Round::us_per_mib(&self.rounds), 3);
         if engine == "pagewire" {
             record = record.with("payload_bytes_copied", self.ledger.ours());
         }

@@ -1,0 +1,198 @@
+//! `bench --report DIR` without a name: every measurement that can run here.
+//!
+//! Each has a process of its own, as if it were typed: what one leaves in memory would count for the
+//! next. The process writes its rows to a file that we name (`--rows`).
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use clap::Parser;
+
+use crate::failure::{Because, Failure, say};
+use crate::options::{Bench, Engine};
+use crate::page::{self, Facts, INDEX, Outcome, Section};
+use crate::plot::Row;
+
+/// A command of the run.
+struct Job {
+    /// Begins with the measurement's name; unique.
+    name: &'static str,
+    args: &'static str,
+    /// More options of a quick run.
+    quick: &'static str,
+}
+
+const fn job(name: &'static str, args: &'static str, quick: &'static str) -> Job {
+    Job { name, args, quick }
+}
+
+/// What runs, in this order.
+const PLAN: &[Job] = &[
+    job("stream", "stream --via-proxy", "--seconds 0.2"),
+    job("send", "send", "--seconds 0.1 --size 4K,64K,1M"),
+    job("receive", "receive", "--seconds 0.2"),
+    job("receive-sum", "receive --reader sum", "--seconds 0.2"),
+    job("ring", "ring", "--seconds 0.2"),
+    job("rr", "rr", "--seconds 0.2"),
+    job("idle", "idle", "--connections 10000"),
+    job("port", "port", "--frames 50000 --frame 60,256,1500"),
+    job("requests", "requests", "--seconds 0.2"),
+    job("connections", "connections", "--seconds 0.2"),
+    job("crowd", "crowd", "--connections 200 --size 256K"),
+    job("sim", "sim", "--seconds 0.5"),
+    job("stream-tap", "stream --link tap --via-proxy", "--seconds 0.2"),
+    job("send-tap", "send --link tap", "--seconds 0.1 --size 4K,64K,1M"),
+    job("receive-tap", "receive --link tap", "--seconds 0.2"),
+    job("ring-tap", "ring --link tap", "--seconds 0.2"),
+    job("requests-tap", "requests --link tap", "--seconds 0.2 --connections 1,64"),
+    job("connections-tap", "connections --link tap", "--seconds 0.2"),
+    job("crowd-tap", "crowd --link tap", "--connections 200 --size 256K"),
+    job("path", "path", "--seconds 0.5 --loss 0%,1% --delay 1ms"),
+    job("share", "share", "--seconds 1"),
+    job("gateway", "gateway", "--seconds 0.2 --mtu 1500 --flows 1"),
+];
+
+/// What no run of ours can do alone.
+const WITH_A_PEER: [&str; 2] =
+    ["stream-vhost-user", "stream --link vhost-user --socket PATH --report DIR"];
+
+/// The part of the command line behind `bench`.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+impl Job {
+    fn words(&self, quick: bool) -> Vec<&'static str> {
+        let more = if quick { self.quick } else { "" };
+        self.args.split(' ').chain(more.split(' ')).filter(|word| !word.is_empty()).collect()
+    }
+
+    fn bench(&self, quick: bool) -> Result<Bench, Failure> {
+        let words = ["bench"].into_iter().chain(self.words(quick));
+        Ok(Line::try_parse_from(words)?.bench)
+    }
+}
+
+/// Measures everything, and writes the page; what fails does not keep the others from being shown.
+pub(crate) fn run(dir: &Path, quick: bool, command: String) -> Result<(), Failure> {
+    page::check(dir)?;
+    let facts = Facts::gather(command, quick);
+    let mut sections = Vec::new();
+    for (n, job) in PLAN.iter().enumerate() {
+        let part = format!("{} of {}", n + 1, PLAN.len());
+        let section = section(job, quick, &part)?;
+        match &section.outcome {
+            Outcome::Measured { .. } => say(""),
+            Outcome::LeftOut(why) => say(format_args!("left out: {}: {why}\n", section.command)),
+            Outcome::Failed(why) => eprintln!("FAILED: {}: {why}\n", section.command),
+        }
+        sections.push(section);
+    }
+    sections.push(with_a_peer());
+    page::write(dir, &facts, &sections)?;
+    say(format_args!("report: {}", dir.join(INDEX).display()));
+    let failed = sections.iter().filter(|s| matches!(s.outcome, Outcome::Failed(_))).count();
+    match failed {
+        0 => Ok(()),
+        n => Err(Failure::Failed(format!("{n} measurement(s) failed; the report says why"))),
+    }
+}
+
+fn with_a_peer() -> Section {
+    let [name, args] = WITH_A_PEER;
+    let why =
+        "It needs a virtual machine that connects to its socket, as scripts/guest/boot starts one.";
+    Section {
+        name: name.to_owned(),
+        bench: "stream".to_owned(),
+        command: format!("pagewire bench {args}"),
+        outcome: Outcome::LeftOut(why.to_owned()),
+        notes: Vec::new(),
+    }
+}
+
+fn section(job: &Job, quick: bool, part: &str) -> Result<Section, Failure> {
+    let (bench, words) = (job.bench(quick)?, job.words(quick));
+    let command = format!("pagewire bench {}", words.join(" "));
+    let outcome = match crate::may_run(&bench) {
+        Err(error) => Outcome::LeftOut(error.to_string()),
+        Ok(()) => {
+            let begun = Instant::now();
+            match measured(&words, part) {
+                Ok(rows) => Outcome::Measured { rows, took: begun.elapsed() },
+                Err(error) => Outcome::Failed(error.to_string()),
+            }
+        }
+    };
+    let (name, notes) = (job.name.to_owned(), notes(&bench));
+    Ok(Section { name, bench: bench.name().to_owned(), command, outcome, notes })
+}
+
+/// The rows of one measurement, which prints its table as always.
+fn measured(words: &[&str], part: &str) -> Result<Vec<Row>, Failure> {
+    let place = tempfile::tempdir().because("a directory for rows")?;
+    let file = place.path().join("rows.jsonl");
+    let program = std::env::current_exe().because("our program's file")?;
+    let status = Command::new(program)
+        .arg("bench")
+        .args(words)
+        .args(["--part", part])
+        .arg("--rows")
+        .arg(&file)
+        .status()
+        .because("a process for the measurement")?;
+    if !status.success() {
+        return Err(Failure::because("see its message above the report's line", status));
+    }
+    let text = std::fs::read_to_string(&file).because("the measurement's rows")?;
+    let rows = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+    rows.because("the measurement's rows")
+}
+
+/// What a measurement leaves out on this machine, and why.
+pub(crate) fn notes(bench: &Bench) -> Vec<String> {
+    match bench {
+        Bench::Gateway(_) => {
+            let lacks = |engine: Engine| {
+                let program = engine.lacks()?;
+                Some(format!("{} is not measured: there is no {program} in PATH.", engine.name()))
+            };
+            Engine::ALL.into_iter().filter_map(lacks).collect()
+        }
+        Bench::Port(_) if !rustix::process::geteuid().is_root() => {
+            vec!["The kernel's tap beside ours needs root.".to_owned()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::plot::measures;
+
+    #[test]
+    fn every_measurement_is_in_the_plan_with_options_that_it_takes() {
+        let mut benches = BTreeSet::new();
+        let mut names = BTreeSet::new();
+        for job in PLAN {
+            for quick in [false, true] {
+                let bench = job.bench(quick).unwrap_or_else(|e| panic!("{}: {e}", job.args));
+                assert!(job.name.starts_with(bench.name()), "{}", job.name);
+                benches.insert(bench.name());
+            }
+            assert!(names.insert(job.name), "{} is there twice", job.name);
+        }
+        let shown: BTreeSet<&str> = measures::ALL.iter().map(|shown| shown.name).collect();
+        assert_eq!(benches, shown);
+        use clap::CommandFactory;
+        let line = Line::command();
+        let commands: BTreeSet<&str> = line.get_subcommands().map(|c| c.get_name()).collect();
+        assert_eq!(benches, commands);
+    }
+}

@@ -1,0 +1,73 @@
+//! What a run was made on.
+
+use std::fs;
+use std::time::SystemTime;
+
+use crate::machine::Machine;
+
+/// What the page says of the machine and the run as a whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// When the run began.
+    pub(crate) date: String,
+    /// Names and values.
+    pub(crate) lines: Vec<(&'static str, String)>,
+    /// Why figures of this run are not to be quoted.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Facts {
+    /// Of this machine, now: before the run, which is what the load was without.
+    pub(crate) fn gather(command: String, quick: bool) -> Self {
+        let machine = Machine::describe();
+        let setting = |file: &str| read(file).unwrap_or_else(|| "unknown".to_owned());
+        let lines = vec![
+            ("Command", command),
+            ("Processor", machine.cpu),
+            ("Processors to run on", machine.cpus.to_string()),
+            ("Memory", memory().unwrap_or_else(|| "unknown".to_owned())),
+            ("Kernel", format!("Linux {}", machine.kernel)),
+            (
+                "Congestion control",
+                format!(
+                    "cubic on every measured socket; the machine's default is {}",
+                    setting("/proc/sys/net/ipv4/tcp_congestion_control")
+                ),
+            ),
+            ("Huge pages", setting("/sys/kernel/mm/transparent_hugepage/enabled")),
+            ("Load before", format!("{} processes in the last minute", load())),
+            ("Pagewire", format!("{} ({})", env!("CARGO_PKG_VERSION"), build())),
+        ];
+        let mut warnings = Vec::new();
+        if cfg!(debug_assertions) {
+            let text = "This command was built with debug assertions: its figures say nothing. \
+                        Build it with cargo build --release.";
+            warnings.push(text.to_owned());
+        }
+        if quick {
+            let text = "A quick run: rounds are too short for figures that are to be quoted.";
+            warnings.push(text.to_owned());
+        }
+        Self { date: httpdate::fmt_http_date(SystemTime::now()), lines, warnings }
+    }
+}
+
+fn build() -> &'static str {
+    if cfg!(debug_assertions) { "debug assertions" } else { "optimised" }
+}
+
+fn read(file: &str) -> Option<String> {
+    fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+}
+
+fn memory() -> Option<String> {
+    let text = read("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(format!("{:.1} GiB", kib / f64::from(1 << 20)))
+}
+
+fn load() -> String {
+    let text = read("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("?").to_owned()
+}

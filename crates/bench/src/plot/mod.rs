@@ -1,0 +1,119 @@
+//! Plots of results: every measurement with the median of its rounds, and the lowest and the highest
+//! round as whiskers.
+//!
+//! [`measures`] says what the fields of each measurement's rows mean, and makes [`Chart`]s of rows.
+//! [`scale`] goes from values to places, and [`draw`] makes SVG of a chart.
+
+mod draw;
+pub(crate) mod measures;
+mod scale;
+
+pub(crate) use draw::{document, inline, size_name, subtitle};
+
+/// One object of a measurement's results.
+pub(crate) type Row = serde_json::Map<String, serde_json::Value>;
+
+/// The colours of the plots, in the light and in the dark.
+pub(crate) const STYLE: &str = include_str!("plot.css");
+
+/// One measured quantity, of all engines.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) unit: &'static str,
+    pub(crate) better: Better,
+    pub(crate) kind: Kind,
+}
+
+/// Which way a quantity is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Higher,
+    Lower,
+    /// It only describes.
+    Neither,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// A line for each value, in groups whose values are comparable.
+    Rows(Vec<Group>),
+    /// Over another quantity.
+    Curves { x: &'static str, curves: Vec<Curve> },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group {
+    /// May be empty.
+    pub(crate) title: String,
+    pub(crate) bars: Vec<Bar>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) engine: Engine,
+    pub(crate) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) engine: Engine,
+    /// By the other quantity.
+    pub(crate) points: Vec<(f64, Value)>,
+}
+
+/// The median, and the lowest and highest round where several were measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Value {
+    pub(crate) median: f64,
+    pub(crate) spread: Option<(f64, f64)>,
+}
+
+impl Value {
+    /// The values that have a place in a plot.
+    fn all(self) -> impl Iterator<Item = f64> {
+        let (low, high) = self.spread.unwrap_or((self.median, self.median));
+        [low, self.median, high].into_iter()
+    }
+}
+
+/// Whose a value is, for its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Pagewire,
+    Kernel,
+    /// The kernel without what is compared: the most that is possible.
+    Bound,
+    /// Another program, by its number.
+    Peer(u8),
+}
+
+impl Engine {
+    fn named(name: &str) -> Self {
+        match name {
+            "pagewire" => Self::Pagewire,
+            "kernel" => Self::Kernel,
+            "veth" | "loopback" => Self::Bound,
+            "slirp4netns" => Self::Peer(1),
+            "gvproxy" => Self::Peer(2),
+            _ => Self::Peer(0),
+        }
+    }
+
+    /// The class in [`STYLE`].
+    fn class(self) -> &'static str {
+        match self {
+            Self::Pagewire => "e-ours",
+            Self::Kernel => "e-kernel",
+            Self::Bound => "e-bound",
+            Self::Peer(0) => "e-peer0",
+            Self::Peer(1) => "e-peer1",
+            Self::Peer(_) => "e-peer2",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
