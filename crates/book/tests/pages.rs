@@ -137,7 +137,10 @@ fn every_block_says_what_it_is() {
     for (page, text) in pages() {
         for language in languages(&text) {
             let first = language.split(',').next().unwrap_or_default();
-            assert!(known.contains(&first), "{page}: a block is {language:?}, not one of {known:?}");
+            assert!(
+                known.contains(&first),
+                "{page}: a block is {language:?}, not one of {known:?}"
+            );
             let ignored = language.contains("ignore");
             assert!(!ignored, "{page}: Rust that nobody compiles goes stale");
         }
@@ -280,7 +283,8 @@ fn other_texts() -> BTreeSet<(String, String)> {
             for begin in BEGINS {
                 for (at, _) in text.match_indices(begin) {
                     let mut rest = statement(text, at, begin);
-                    while let Some((words, after)) = literal(rest).filter(|_| rest.len() < LONGEST) {
+                    while let Some((words, after)) = literal(rest).filter(|_| rest.len() < LONGEST)
+                    {
                         found.insert((name.to_owned(), with_ellipses(&words)));
                         rest = after;
                     }

@@ -32,9 +32,9 @@ fn every_command_has_a_page_that_names_each_of_its_options() {
         };
         let end = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
         for option in options(command) {
-            let named = page.match_indices(&option).any(|(at, _)| {
-                page[at + option.len()..].chars().next().is_none_or(end)
-            });
+            let named = page
+                .match_indices(&option)
+                .any(|(at, _)| page[at + option.len()..].chars().next().is_none_or(end));
             if !named {
                 missing.push(format!("docs/commands/{name}.md: {option}"));
             }
@@ -110,14 +110,16 @@ fn what_the_book_says_to_type_is_understood() {
             // An argument of another command, as in `cp target/release/pagewire /usr/local/bin`.
             let runs = ["sudo", "ip", "netns", "exec", "time", "timeout"];
             let before = &words[..at];
-            if !before.is_empty() && !runs.contains(&before[0].as_str()) && !before[0].contains('=') {
+            if !before.is_empty() && !runs.contains(&before[0].as_str()) && !before[0].contains('=')
+            {
                 continue;
             }
             count += 1;
             // An ellipsis stands for what the reader knows.
             let typed = words[at..].iter().filter(|word| *word != "…");
             if let Err(error) = Cli::try_parse_from(typed) {
-                let shows = [clap::error::ErrorKind::DisplayHelp, clap::error::ErrorKind::DisplayVersion];
+                let shows =
+                    [clap::error::ErrorKind::DisplayHelp, clap::error::ErrorKind::DisplayVersion];
                 if !shows.contains(&error.kind()) {
                     wrong.push(format!("{}: {line}\n{error}", page.display()));
                 }
