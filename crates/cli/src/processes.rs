@@ -68,7 +68,9 @@ pub(crate) fn why_not(error: &AskError) -> String {
     match error {
         AskError::Io(error) => match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-            io::ErrorKind::ConnectionRefused => "the process has ended".to_owned(),
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => "the process has ended".to_owned(),
             io::ErrorKind::UnexpectedEof => {
                 "the process has ended, or has too many clients".to_owned()
             }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use pagewire::{Host, Service};
 use pagewire_mem::Instant;
-use pagewire_stack::{Event, Readiness, SocketId, Stack, TcpInfo, TcpState};
+use pagewire_stack::{DropReason, Event, Readiness, SocketId, Stack, TcpInfo, TcpState};
 
 use crate::limits::{TRACE_LOOK, TRACED};
 use crate::snapshot::state;
@@ -108,10 +108,27 @@ impl Tracer {
     }
 }
 
+/// Whether packets are dropped for this reason on any network: what other stations say to each other.
+fn is_ordinary(reason: DropReason) -> bool {
+    matches!(
+        reason,
+        DropReason::EthernetNotForUs
+            | DropReason::EthernetType
+            | DropReason::ArpNotForUs
+            | DropReason::Ipv4NotForUs
+            | DropReason::Ipv6NotForUs
+            | DropReason::NdpNotForUs
+            | DropReason::NdpRouterSolicitation
+            | DropReason::NdpRouterAdvertisement
+            | DropReason::GroupMessage
+    )
+}
+
 /// Counts that stay at zero on a network in order.
 fn anomalies(stack: &Stack) -> Vec<(&'static str, u64)> {
     let counters = stack.counters();
-    let drops = counters.iter_drops().map(|(reason, n)| (reason.name(), n));
+    let drops = counters.iter_drops().filter(|(reason, _)| !is_ordinary(*reason));
+    let drops = drops.map(|(reason, n)| (reason.name(), n));
     let of_tcp = counters.iter_tcp_drops().map(|(reason, n)| (reason.name(), n));
     let others = [
         ("address_conflicts", counters.address_conflicts),

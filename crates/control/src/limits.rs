@@ -26,6 +26,9 @@ pub const ANSWER_BYTES: usize = 8 << 20;
 /// next request is not read, so it makes us hold one answer at most.
 pub const STALL: Duration = Duration::from_secs(5);
 
+/// How long the thread waits after the system refused a client, because descriptors are used up.
+pub const RETRY: Duration = Duration::from_millis(100);
+
 /// How long a program waits for an answer.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::control::View;
 #[cfg(feature = "prometheus")]
 use crate::http;
-use crate::limits::{CLIENTS, REQUEST_BYTES, STALL};
+use crate::limits::{CLIENTS, REQUEST_BYTES, RETRY, STALL};
 use crate::protocol::{Answer, Ask};
 
 /// Bytes read from a client at once.
@@ -137,9 +137,15 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
-        let control = self.control.iter().filter_map(|l| Some(Stream::Control(l.accept().ok()?.0)));
-        let metrics = self.metrics.iter().filter_map(|l| Some(Stream::Metrics(l.accept().ok()?.0)));
-        for stream in control.chain(metrics).collect::<Vec<_>>() {
+        let control = self.control.iter().map(|l| Ok(Stream::Control(l.accept()?.0)));
+        let metrics = self.metrics.iter().map(|l| Ok(Stream::Metrics(l.accept()?.0)));
+        let accepted: Vec<io::Result<Stream>> = control.chain(metrics).collect();
+        let refused = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
+        if accepted.iter().any(|stream| stream.as_ref().is_err_and(refused)) {
+            // There is no descriptor left: the client waits, and this thread must not spin meanwhile.
+            std::thread::park_timeout(RETRY);
+        }
+        for stream in accepted.into_iter().flatten() {
             let nonblocking = match &stream {
                 Stream::Control(stream) => stream.set_nonblocking(true),
                 Stream::Metrics(stream) => stream.set_nonblocking(true),

@@ -97,8 +97,8 @@ fn draw_lists(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let [drops, copies, parts] = Layout::horizontal([Constraint::Ratio(1, 3); 3]).areas(area);
     draw_list(frame, drops, ("drops by reason", ""), &model.rates.drops);
     draw_list(frame, copies, ("copies by reason", "B"), &model.rates.copies);
-    let part = model.stats.sections.keys().next().map_or("program", String::as_str);
-    draw_list(frame, parts, (part, ""), &model.rates.parts);
+    let names: Vec<&str> = model.stats.sections.keys().map(String::as_str).collect();
+    draw_list(frame, parts, (&names.join(", "), ""), &model.rates.parts);
 }
 
 fn draw_list(

@@ -155,9 +155,13 @@ fn rates(before: &Stats, now: &Stats, per_second: impl Fn(u64, u64) -> f64) -> R
         drops: by_reason(drops),
         copies: by_reason(|stats| sum(stats.hosts.iter().map(|host| &host.copies))),
         parts: by_reason(|stats| {
-            let parts = stats.sections.iter();
-            let names = parts.flat_map(|(part, counts)| {
-                counts.iter().map(move |(name, n)| (format!("{part} {name}"), *n))
+            let several = stats.sections.len() > 1;
+            let names = stats.sections.iter().flat_map(|(part, counts)| {
+                let named = move |name: &str| match several {
+                    true => format!("{part} {name}"),
+                    false => name.to_owned(),
+                };
+                counts.iter().map(move |(name, n)| (named(name), *n))
             });
             names.collect()
         }),

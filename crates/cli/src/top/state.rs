@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(ports(&mut state, &rows), [3]);
         press(&mut state, "/\x08\x08\x08\x08q\n");
         assert!(!state.quit, "a letter of the filter is no command");
-        assert_eq!(state.filter, "0.q");
+        assert_eq!(state.filter, "0q");
         press(&mut state, "/\x1b");
         assert_eq!(ports(&mut state, &rows).len(), 3);
         press(&mut state, "q");

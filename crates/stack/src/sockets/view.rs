@@ -9,10 +9,10 @@ use super::ids::SocketId;
 use super::table::Socket;
 use super::tcp::{Owner, TcpSocket};
 use super::tuple::{Tuple, with_scope};
+use crate::TcpInfo;
 use crate::net::{LinkId, is_link_local};
 use crate::sockets::udp::DatagramKind;
 use crate::stack::{Core, Stack};
-use crate::TcpInfo;
 
 /// A part of the sockets of a stack, see [`Stack::sockets_from`].
 #[derive(Clone, Debug, Default)]
