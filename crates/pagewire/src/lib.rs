@@ -151,7 +151,7 @@ pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use contain::Contained;
 pub use datagrams::Datagram;
 pub use error::{NetworkDown, StartError};
-pub use host::{Builder, Host};
+pub use host::{Builder, Host, WeakHost};
 pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
 pub use pagewire_device as device;
