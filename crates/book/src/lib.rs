@@ -22,6 +22,7 @@ pages! {
     getting_started "../../../docs/GETTING-STARTED.md"
     guest_port "../../../docs/GUEST-PORT.md"
     mapped_receive "../../../docs/MAPPED-RECEIVE.md"
+    observing "../../../docs/OBSERVING.md"
     proxy "../../../docs/PROXY.md"
     rings "../../../docs/RINGS.md"
     server "../../../docs/SERVER.md"
