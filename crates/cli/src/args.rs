@@ -1,7 +1,10 @@
 //! The command line; [`guest`] has the options of the gateway, [`pagewire_bench`] those of the
 //! measurements.
 
+#[cfg(test)]
+mod book_tests;
 pub(crate) mod guest;
+pub(crate) mod view;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +14,9 @@ use pagewire_bench::{BenchOptions, size};
 use pagewire_device::FaultConfig;
 
 use guest::{GatewayOptions, RunOptions};
+use view::{SsOptions, StatsFormat, TopOptions, ViewOptions};
 
+use crate::http::access::AccessFormat;
 use crate::limits::{
     CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
     PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
@@ -21,6 +26,15 @@ use crate::limits::{
 #[derive(Debug, Parser)]
 #[command(name = "pagewire", version, propagate_version = true, after_long_help = EXAMPLES)]
 pub(crate) struct Cli {
+    /// Say on standard error what goes on: -v connections and anomalies, -vv everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "log_level")]
+    pub(crate) verbose: u8,
+
+    /// What to say on standard error, in the words of tracing's filters, as in info or
+    /// warn,pagewire_control=debug; PAGEWIRE_LOG has the same meaning [default: warn]
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log_level: Option<String>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -103,6 +117,15 @@ pub(crate) enum Command {
     /// tap, with status 1.
     #[command(after_long_help = guest::GATEWAY_EXAMPLES)]
     Gateway(GatewayOptions),
+    /// Show the sockets of running pagewire processes, as `ss -ti` shows the kernel's.
+    ///
+    /// Asks the processes themselves, by their control sockets (--control of serve, proxy, fetch, gateway
+    /// and run, or of any program that has one).
+    #[command(after_long_help = view::SS_EXAMPLES)]
+    Ss(SsOptions),
+    /// Watch a running pagewire process: throughput, drops, copies, connections, each second.
+    #[command(after_long_help = view::TOP_EXAMPLES)]
+    Top(TopOptions),
     /// Measure, with the kernel's sockets beside it.
     ///
     /// Kernel and Pagewire take turns within one run; medians of all rounds are printed, with the
@@ -234,9 +257,13 @@ pub(crate) struct NetOptions {
     #[arg(long)]
     pub(crate) wait_for_device: bool,
 
-    /// Print copies by reason, drops by reason and TCP counters at the end; also on SIGUSR1
-    #[arg(long)]
-    pub(crate) stats: bool,
+    /// Print copies by reason, drops by reason and TCP counters on standard error at the end; also on
+    /// SIGUSR1. json: as one line
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub(crate) stats: Option<StatsFormat>,
+
+    #[command(flatten)]
+    pub(crate) view: ViewOptions,
 }
 
 /// Kinds of links.
@@ -294,6 +321,19 @@ pub(crate) struct ServeOptions {
     /// connection is reset. 0: one in half a minute; a number with K, M or G
     #[arg(long, default_value = MIN_RATE, value_parser = size, value_name = "BYTES")]
     pub(crate) min_rate: u64,
+
+    /// Append a line for each request to FILE; `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
+
+    /// What these lines look like
+    #[arg(long, value_enum, default_value_t, requires = "access_log", value_name = "FORMAT")]
+    pub(crate) access_format: AccessFormat,
+
+    /// Give up root: run as this user once the network, the directory and the logs are open. Its rights
+    /// say which files are served
+    #[arg(long, value_name = "NAME|UID")]
+    pub(crate) user: Option<String>,
 
     /// Directory to serve. The download of a file that is written to meanwhile is reset; replace files
     /// by renaming others over them

@@ -8,12 +8,14 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pagewire_mem::Frag;
 
 use crate::args::FetchOptions;
+use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, say};
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client::{self, CONNECT_TIME, Response};
@@ -23,14 +25,21 @@ use crate::http::response::Status;
 use crate::http::url::Url;
 use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
 use crate::signals::{self, Stop};
+use crate::view::{self, Asked};
 use crate::{net, sys};
 
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
+    let asked = Asked::new(&options.net.view)?;
     let opened = net::open(&options.net)?;
-    let report = opened.report.clone();
-    let stop = signals::watch(move || eprint!("{report}"))?;
+    let control = Arc::new(asked.start(opened.report.shown(&options.net))?);
+    let print = {
+        let (report, control) = (opened.report.clone(), Arc::clone(&control));
+        let format = options.net.stats.unwrap_or(StatsFormat::Text);
+        move || view::print_stats(format, &control, || report.to_string())
+    };
+    let stop = signals::watch(print.clone())?;
     opened.wait_for_peer(&options.net, &stop)?;
     let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
@@ -43,9 +52,10 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
         }
     }
     opened.host.shutdown(LAST_TIME);
-    if options.net.stats {
-        eprint!("{}", opened.report);
+    if options.net.stats.is_some() {
+        print();
     }
+    control.end();
     done.map(drop)
 }
 

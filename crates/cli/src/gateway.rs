@@ -14,10 +14,12 @@ use pagewire_gateway::netns::{self, Namespace};
 use pagewire_gateway::sandbox::SandboxPlan;
 
 use crate::args::guest::{GatewayOptions, GuestLink};
+use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, socket_failure};
 use crate::guest::{self, GuestNetwork};
 use crate::limits::{PROXY_LOOK, SHUTDOWN_TIME};
 use crate::signals;
+use crate::view::{self, Asked};
 
 /// Runs until an interrupt, or until the device is lost.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
@@ -27,7 +29,8 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     let mut ready = options.ready_fd.map(open_ready).transpose()?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
     let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
-    guest::close_doors(&options.guest, SandboxPlan::default());
+    let asked = Asked::new(&options.guest.view)?;
+    guest::close_doors(&options.guest, &asked, SandboxPlan::default());
 
     // From here on there are threads.
     let device = match bound {
@@ -39,8 +42,13 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         }
     };
     let served = Arc::new(opened.start(device)?);
-    let shown = Arc::clone(&served);
-    let stop = signals::watch(move || eprint!("{}", shown.report()))?;
+    let control = Arc::new(asked.start(served.shown())?);
+    let print = {
+        let (served, control) = (Arc::clone(&served), Arc::clone(&control));
+        let format = options.guest.stats.unwrap_or(StatsFormat::Text);
+        move || view::print_stats(format, &control, || served.report())
+    };
+    let stop = signals::watch(print.clone())?;
     eprintln!("ready");
     if let Some(ready) = &mut ready {
         ready.write_all(b"ready\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
@@ -51,9 +59,10 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         thread::park_timeout(PROXY_LOOK);
         end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
-    if options.guest.stats {
-        eprint!("{}", served.report());
+    if options.guest.stats.is_some() {
+        print();
     }
+    control.end();
     served.end(SHUTDOWN_TIME);
     end
 }

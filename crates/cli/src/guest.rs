@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire::Host;
+use pagewire_control as control;
 use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxPlan};
@@ -19,6 +21,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
 use crate::net::{self, Line, Network};
+use crate::view::Asked;
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
@@ -282,6 +285,18 @@ impl Served {
         self.guest.host()
     }
 
+    /// What a control socket shows of it.
+    pub(crate) fn shown(self: &Arc<Self>) -> control::Builder {
+        let served = Arc::downgrade(self);
+        crate::log::trace("guest", self.host());
+        let shown = control::Builder::new().host("guest", self.host());
+        let counts = move || match served.upgrade() {
+            Some(served) => served.guest.counters().report().collect(),
+            None => Vec::new(),
+        };
+        shown.section("gateway", counts)
+    }
+
     /// What `--stats` prints.
     pub(crate) fn report(&self) -> String {
         let mut text = String::from("gateway\n");
@@ -315,7 +330,7 @@ fn publish_reason(error: &io::Error) -> String {
 }
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
-pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
+pub(crate) fn close_doors(options: &GuestOptions, asked: &Asked, mut plan: SandboxPlan) {
     // Connections have a descriptor each.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
@@ -327,6 +342,7 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) {
         return;
     }
     plan.read = sandbox::resolver_files();
+    plan.remove.extend(asked.directory());
     for line in sandbox::close_doors(&plan).missing {
         eprintln!("pagewire: the sandbox is incomplete: {line}");
     }
@@ -354,7 +370,7 @@ mod tests {
 
     fn options(args: &[&str]) -> GuestOptions {
         let words = ["pagewire", "run"].iter().chain(args).chain(&["--", "true"]);
-        let Ok(Cli { command: Command::Run(options) }) = Cli::try_parse_from(words) else {
+        let Ok(Cli { command: Command::Run(options), .. }) = Cli::try_parse_from(words) else {
             panic!("{args:?}");
         };
         options.guest

@@ -15,15 +15,21 @@ mod gateway;
 mod guest;
 mod http;
 mod limits;
+mod log;
 mod lost;
 mod net;
 mod places;
+mod processes;
 mod proxy;
 mod run;
 mod serve;
 mod signals;
+mod ss;
 mod stream;
 mod sys;
+mod top;
+mod user;
+mod view;
 
 use std::process::ExitCode;
 
@@ -38,6 +44,9 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| run::end_usage(&error));
+    if let Err(failure) = log::begin(cli.verbose, cli.log_level.as_deref()) {
+        return failure.report();
+    }
     let done = match cli.command {
         Command::Demo(options) => demo::run(&options),
         Command::Serve(options) => serve::run(&options),
@@ -45,6 +54,8 @@ fn main() -> ExitCode {
         Command::Proxy(options) => proxy::run(&options),
         Command::Gateway(options) => gateway::run(&options),
         Command::Run(options) => return run::run(&options),
+        Command::Ss(options) => ss::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Bench(options) => bench(&options),
     };
     match done {

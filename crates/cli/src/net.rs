@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Host, LinkId};
+use pagewire_control as control;
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
     Device, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, Pcap, PcapConfig, Tap, VhostUser,
@@ -18,6 +19,7 @@ use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::PORT_LOOK;
 use crate::signals::Stop;
+use crate::user::User;
 
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
@@ -112,13 +114,36 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// Opens the device, puts the wrappers around it, and starts a stack on it.
-pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
-    open_with(options, None)
+impl Report {
+    /// What a control socket shows of the host and its link.
+    pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
+        let name = match options.link {
+            NetLink::VhostUser => "vhost-user",
+            NetLink::Tap | NetLink::Pair => tap_name(options),
+        };
+        crate::log::trace(name, &self.host);
+        let mut shown = control::Builder::new().host(name, &self.host);
+        if let Some(port) = self.port.clone() {
+            shown = shown.section("port", move || port.counters().iter().collect());
+        }
+        if let Some(dhcp) = self.dhcp.clone() {
+            shown = shown.section("dhcp", move || dhcp.counters().iter().collect());
+        }
+        shown
+    }
 }
 
-/// [`open`], with so many bytes of memory to receive into.
-pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Opened, Failure> {
+/// Opens the device, puts the wrappers around it, and starts a stack on it.
+pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
+    open_with(options, None, None)
+}
+
+/// [`open`], with so many bytes of memory to receive into, and as this user once the device is open.
+pub(crate) fn open_with(
+    options: &NetOptions,
+    memory: Option<u64>,
+    user: Option<&User>,
+) -> Result<Opened, Failure> {
     if options.link == NetLink::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
                     (pagewire demo serves and fetches over a pair)";
@@ -146,6 +171,9 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
         dhcp = Some(server.watch());
         device = Box::new(server);
     }
+
+    // The host has a thread.
+    user.map(User::become_it).transpose()?;
 
     let mut builder = Host::builder().boxed_device(device);
     if let Some(bytes) = memory {

@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 use pagewire::{ForwardConfig, KeepAlive, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
+use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, say};
 use crate::limits::{LAST_TIME, MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
+use crate::view::{self, Asked};
 use crate::{net, signals};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
-    let mut opened = net::open_with(&options.net, Some(options.memory))?;
+    let asked = Asked::new(&options.net.view)?;
+    let mut opened = net::open_with(&options.net, Some(options.memory), None)?;
     let config = ForwardConfig {
         connections: options.connections as usize,
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
@@ -28,11 +31,17 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         ..ForwardConfig::default()
     };
     let proxy = Arc::new(Proxy::new(&opened.host, config));
-    let report = {
-        let (report, proxy) = (opened.report.clone(), Arc::clone(&proxy));
-        move || print_stats(&report, &proxy)
+    let counted = Arc::clone(&proxy);
+    let counts = move || counted.counters().report().into_iter().collect();
+    let shown = opened.report.shown(&options.net).section("proxy", counts);
+    let control = Arc::new(asked.start(shown)?);
+    let print = {
+        let (report, proxy, control) =
+            (opened.report.clone(), Arc::clone(&proxy), Arc::clone(&control));
+        let format = options.net.stats.unwrap_or(StatsFormat::Text);
+        move || view::print_stats(format, &control, || stats(&report, &proxy))
     };
-    let stop = signals::watch(report)?;
+    let stop = signals::watch(print.clone())?;
     let backlog = options.backlog as usize;
     let listen = |on| {
         let failed =
@@ -56,9 +65,10 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     }
     opened.host.shutdown(LAST_TIME);
     refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
-    if options.net.stats {
-        print_stats(&opened.report, &proxy);
+    if options.net.stats.is_some() {
+        print();
     }
+    control.end();
     end
 }
 
@@ -104,12 +114,12 @@ fn drain(proxy: &Proxy) {
     proxy.abort_all();
 }
 
-fn print_stats(report: &net::Report, proxy: &Proxy) {
+fn stats(report: &net::Report, proxy: &Proxy) -> String {
     let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
     for (name, value) in proxy.counters().report() {
         text.push_str(&format!("  {name:<24} {value}\n"));
     }
-    eprint!("{text}{report}");
+    format!("{text}{report}")
 }
 
 /// A line on standard error for each refusal, up to a limit within a time; the rest is counted.

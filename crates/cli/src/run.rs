@@ -9,6 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 
 use pagewire_device::TapBuilder;
@@ -24,6 +25,7 @@ use crate::args::guest::RunOptions;
 use crate::failure::{Failure, reason};
 use crate::guest;
 use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
+use crate::view::{self, Asked};
 
 /// Statuses as of `env`, `timeout` and shells.
 const FAILED: u8 = 125;
@@ -70,17 +72,21 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();
     plan.child = true;
-    guest::close_doors(&options.guest, plan);
+    // Made here, so that no descriptor of it is in the program.
+    let asked = Asked::new(&options.guest.view).map_err(ours)?;
+    guest::close_doors(&options.guest, &asked, plan);
 
     // From here on there are threads.
-    let gateway = opened.start(Box::new(tap)).map_err(ours)?;
+    let gateway = Arc::new(opened.start(Box::new(tap)).map_err(ours)?);
+    let control = asked.start(gateway.shown()).map_err(ours)?;
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
-    if options.guest.stats {
-        eprint!("{}", gateway.report());
+    if let Some(format) = options.guest.stats {
+        view::print_stats(format, &control, || gateway.report());
     }
+    control.end();
     gateway.end(LAST_TIME);
     Ok(end)
 }

@@ -5,31 +5,48 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pagewire::{Host, TcpListener};
+use pagewire::{Host, TcpListener, TcpOption};
+use rustix::process::geteuid;
 
-use crate::args::ServeOptions;
+use crate::args::view::StatsFormat;
+use crate::args::{NetLink, ServeOptions};
 use crate::failure::{Failure, reason, say};
+use crate::http::access::AccessLog;
 use crate::http::server::Server;
 use crate::limits::{BACKLOG, LAST_TIME, SHUTDOWN_TIME, THREAD_STACK};
 use crate::places::{PlaceLimits, Places};
+use crate::user::User;
+use crate::view::{self, Asked};
 use crate::{net, signals, sys};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let directory = &options.dir;
-    let server = Server::new(directory, options.copy_below, options.min_rate).map_err(|e| {
+    let mut server = Server::new(directory, options.copy_below, options.min_rate).map_err(|e| {
         let hint = "name a directory that you may read";
         Failure::because(directory.display(), format!("{}; {hint}", reason(&e)))
     })?;
-    let mut opened = net::open(&options.net)?;
+    if let Some(path) = &options.access_log {
+        let failed = |e| Failure::because(format!("--access-log {}", path.display()), reason(&e));
+        server.access = Some(AccessLog::open(path, options.access_format).map_err(failed)?);
+    }
+    let asked = Asked::new(&options.net.view)?;
+    let user = user(options)?;
+    let mut opened = net::open_with(&options.net, None, user.as_ref())?;
     let limits = PlaceLimits::new(options.connections, options.connections_per_client);
-    let service = Service { zerocopy: true, places: Places::new(limits), ..Service::new(server) };
+    let (places, base) = (Places::new(limits), Service::new(server));
+    let service = Service { zerocopy: true, count_copies: asked.is_asked(), places, ..base };
 
-    let report = {
-        let (report, service) = (opened.report.clone(), service.clone());
-        move || service.print_stats(&report)
+    let counted = Arc::clone(&service.server);
+    let shown = opened.report.shown(&options.net).section("server", move || counts(&counted));
+    let control = Arc::new(asked.start(shown)?);
+    let print = {
+        let (report, service, control) =
+            (opened.report.clone(), service.clone(), Arc::clone(&control));
+        let format = options.net.stats.unwrap_or(StatsFormat::Text);
+        move || view::print_stats(format, &control, || service.stats(&report))
     };
-    let stop = signals::watch(report)?;
+    let stop = signals::watch(print.clone())?;
     for addr in &opened.addresses {
         service.listen(&opened.host, SocketAddr::new(*addr, options.port))?;
     }
@@ -52,10 +69,39 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     // Downloads that are still running end here with a reset.
     opened.host.shutdown(LAST_TIME);
-    if options.net.stats {
-        service.print_stats(&opened.report);
+    if options.net.stats.is_some() {
+        print();
     }
+    // The socket goes now: the thread for signals does not end.
+    control.end();
     end
+}
+
+/// The user to be.
+fn user(options: &ServeOptions) -> Result<Option<User>, Failure> {
+    let Some(word) = &options.user else {
+        if geteuid().is_root() {
+            eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
+        }
+        return Ok(None);
+    };
+    let usage = |text: &str| Err(Failure::Usage(text.into()));
+    match &options.net {
+        net if net.link == NetLink::VhostUser => {
+            usage("--user is for a tap, which takes root to open; run this as that user instead")
+        }
+        net if net.wait_for_device => {
+            usage("--user and --wait-for-device: only root can open another tap later")
+        }
+        _ => User::find(word).map(Some),
+    }
+}
+
+/// The counts of the file server, by name.
+fn counts(server: &Server) -> Vec<(&'static str, u64)> {
+    let mut all = server.counters.report();
+    all.push(("pages_lost", sys::lost_pages()));
+    all
 }
 
 /// A server and its connections.
@@ -64,12 +110,19 @@ pub(crate) struct Service {
     pub(crate) server: Arc<Server>,
     /// Files are sent with completions.
     zerocopy: bool,
+    /// Copies are counted for each connection, too.
+    count_copies: bool,
     places: Places,
 }
 
 impl Service {
     pub(crate) fn new(server: Server) -> Self {
-        Self { server: Arc::new(server), zerocopy: false, places: Places::default() }
+        Self {
+            server: Arc::new(server),
+            zerocopy: false,
+            count_copies: false,
+            places: Places::default(),
+        }
     }
 
     /// Listens, and serves connections, on threads of their own.
@@ -104,6 +157,9 @@ impl Service {
             // A response leaves in as few segments as it has room for: head and content are queued
             // at once, and the last piece must not wait for an acknowledgement.
             let _ = connection.set_nodelay(true);
+            if self.count_copies {
+                let _ = connection.set_option(TcpOption::CountCopies(true));
+            }
             let place = match self.places.take(from.ip()) {
                 Ok(place) => place,
                 Err(full) => {
@@ -136,13 +192,12 @@ impl Service {
         );
     }
 
-    fn print_stats(&self, report: &net::Report) {
+    fn stats(&self, report: &net::Report) -> String {
         let mut text = String::from("server\n");
-        let counters = self.server.counters.report();
-        for (name, value) in counters.into_iter().chain([("pages_lost", sys::lost_pages())]) {
+        for (name, value) in counts(&self.server) {
             text.push_str(&format!("  {name:<24} {value}\n"));
         }
-        eprint!("{text}{report}");
+        format!("{text}{report}")
     }
 }
 

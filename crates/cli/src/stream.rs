@@ -1,7 +1,7 @@
 //! Pagewire's streams as HTTP connections.
 
 use std::io;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::time::Duration;
 
 use pagewire::{SendBuf, TcpStream};
@@ -29,6 +29,11 @@ impl Connection for TcpStream {
             !frag.is_empty()
         });
         Ok(taken)
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        // A client of IPv4 has an address of IPv4 in the log.
+        self.peer_addr().ok().map(|peer| peer.ip().to_canonical())
     }
 
     fn completed(&mut self) -> (u64, u64) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
@@ -48,6 +48,24 @@ pub(crate) const DEFAULT_BACKLOG: usize = 128;
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
 
+/// A host that this does not keep running, see [`Host::downgrade`].
+#[derive(Clone)]
+pub struct WeakHost(Weak<Handle>);
+
+impl WeakHost {
+    /// The host, unless it is shut down because the last of its handles and sockets was dropped. What is
+    /// returned keeps it running.
+    pub fn upgrade(&self) -> Option<Host> {
+        self.0.upgrade().map(Host)
+    }
+}
+
+impl std::fmt::Debug for WeakHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeakHost").finish_non_exhaustive()
+    }
+}
+
 /// Settings of a new host; see [`Host::builder`].
 #[must_use]
 pub struct Builder {
@@ -77,6 +95,11 @@ pub struct Builder {
 }
 
 impl Host {
+    /// A handle that does not keep the host running: for those who only look.
+    pub fn downgrade(&self) -> WeakHost {
+        WeakHost(Arc::downgrade(&self.0))
+    }
+
     /// The default settings.
     pub fn builder() -> Builder {
         Builder {

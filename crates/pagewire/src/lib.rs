@@ -184,7 +184,7 @@ pub use connect::ConnectOptions;
 pub use contain::Contained;
 pub use datagrams::Datagram;
 pub use error::{NetworkDown, StartError};
-pub use host::{Builder, Host};
+pub use host::{Builder, Host, WeakHost};
 pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
 #[cfg(feature = "tap")]

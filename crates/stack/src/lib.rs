@@ -49,7 +49,7 @@ pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, FastOpenKeys, FastOpenMode,
     Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
-    defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
+    State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
 };
 pub use sockets::application::ConnectOptions;
 pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
@@ -72,4 +72,5 @@ pub use sockets::udp::DatagramKind;
 pub use sockets::udp_recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use sockets::udp_send::DatagramPayload;
 pub use sockets::udp_target::UdpTarget;
+pub use sockets::view::{SocketCounts, SocketPage, SocketView, TcpView, ViewOf};
 pub use stack::Stack;

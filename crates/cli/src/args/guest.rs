@@ -8,6 +8,8 @@ use clap::{Args, ValueEnum};
 use pagewire_device::FaultConfig;
 use pagewire_gateway::{Name, Publish, Rule};
 
+use super::view::{StatsFormat, ViewOptions};
+
 /// What a guest of the gateway sees, and by which line it is reached.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Network options")]
@@ -81,13 +83,16 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "BITS", value_parser = rate)]
     pub(crate) rate: Option<FaultConfig>,
 
-    /// Print counters at the end; of `gateway` also on SIGUSR1
-    #[arg(long)]
-    pub(crate) stats: bool,
+    /// Print counters on standard error at the end; of `gateway` also on SIGUSR1. json: as one line
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub(crate) stats: Option<StatsFormat>,
 
     /// Keep all rights of this process: files, capabilities, system calls. For finding out what is wrong
     #[arg(long)]
     pub(crate) no_sandbox: bool,
+
+    #[command(flatten)]
+    pub(crate) view: ViewOptions,
 }
 
 /// A line of this speed.

@@ -1,6 +1,7 @@
 //! What HTTP needs of a connection: the calls of `std`, and payload by reference both ways.
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use pagewire_mem::{Frag, FragVec};
@@ -28,6 +29,11 @@ pub(crate) trait Connection: Read + Write {
 
     /// Ends sending; what is queued still goes out.
     fn shutdown_write(&mut self) -> io::Result<()>;
+
+    /// Who is at the other end, if that is known.
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
 
     /// The time, for calls that wait on it.
     fn now(&self) -> Instant {

@@ -2,8 +2,10 @@
 //!
 //! Read [`connection`] first, then [`server`] (one connection's loop) or [`client`]; the rest are
 //! leaves: [`request`] and [`response`] are the messages, [`path`] finds files, [`files`] maps them,
-//! [`paced`] resets slow readers, [`range`] and [`conditional`] decide what is sent.
+//! [`paced`] resets slow readers, [`range`] and [`conditional`] decide what is sent,
+//! [`access`] writes what was.
 
+pub(crate) mod access;
 pub(crate) mod body;
 pub(crate) mod client;
 pub(crate) mod conditional;

@@ -4,10 +4,12 @@
 //! for [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME).
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use pagewire_mem::{Frag, FragVec};
 
+use super::access::Sent;
 use super::connection::{Connection, is_timeout};
 use crate::limits::{RATE_WINDOW, STALL_TIME};
 
@@ -59,12 +61,19 @@ impl Pace {
 pub(crate) struct Paced<'a, C> {
     inner: &'a mut C,
     pace: Pace,
+    /// Of the response that is under way.
+    sent: Sent,
 }
 
 impl<'a, C: Connection> Paced<'a, C> {
     /// `least`: bytes in a second; 0: one byte within [`STALL_TIME`].
     pub(crate) fn new(inner: &'a mut C, least: u64) -> Self {
-        Self { inner, pace: Pace::new(least) }
+        Self { inner, pace: Pace::new(least), sent: Sent::default() }
+    }
+
+    /// What was sent since the last call.
+    pub(crate) fn take_sent(&mut self) -> Sent {
+        std::mem::take(&mut self.sent)
     }
 
     fn timed(&mut self, send: impl FnOnce(&mut C) -> io::Result<usize>) -> io::Result<usize> {
@@ -88,7 +97,10 @@ impl<C: Connection> Read for Paced<'_, C> {
 
 impl<C: Connection> Write for Paced<'_, C> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.timed(|inner| inner.write(buf))
+        let first = self.sent.head(buf);
+        let n = self.timed(|inner| inner.write(buf))?;
+        self.sent.note(first, n);
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -98,7 +110,11 @@ impl<C: Connection> Write for Paced<'_, C> {
 
 impl<C: Connection> Connection for Paced<'_, C> {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
-        self.timed(|inner| inner.send_frags(frags))
+        // A response's head is a piece of its own.
+        let first = frags.iter().next().and_then(|frag| self.sent.head(frag.as_slice()?));
+        let n = self.timed(|inner| inner.send_frags(frags))?;
+        self.sent.note(first, n);
+        Ok(n)
     }
 
     fn completed(&mut self) -> (u64, u64) {
@@ -127,6 +143,10 @@ impl<C: Connection> Connection for Paced<'_, C> {
 
     fn now(&self) -> Instant {
         self.inner.now()
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.inner.peer()
     }
 }
 

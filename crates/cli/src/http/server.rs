@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec};
 
+use super::access::{Access, AccessLog};
 use super::body::{Body, BodyError};
 use super::conditional::Decision;
 use super::connection::{Connection, is_timeout};
@@ -41,6 +42,8 @@ pub(crate) struct Server {
     /// Set when no new requests are accepted.
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
+    /// Where requests are logged.
+    pub(crate) access: Option<AccessLog>,
 }
 
 #[derive(Debug, Default)]
@@ -142,6 +145,7 @@ impl Server {
             copy_below,
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
+            access: None,
         })
     }
 
@@ -172,9 +176,9 @@ impl Server {
     }
 
     /// One request and its response; `false`: the last.
-    fn exchange(
+    fn exchange<C: Connection>(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, C>,
         inbox: &mut Inbox,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
@@ -185,18 +189,40 @@ impl Server {
             Ok(sent.is_ok() && !self.stopping.load(Ordering::Relaxed))
         });
         sent?;
+        let (at, begun) = (SystemTime::now(), Instant::now());
+        connection.take_sent();
+        let head = match head {
+            Err(HeadError::Ended | HeadError::Idle | HeadError::Stopped | HeadError::Cut) => {
+                return Ok(false);
+            }
+            Err(HeadError::Failed(e)) => return Err(e.into()),
+            head => head,
+        };
+        let done = self.answer(connection, inbox, &head, last);
+        if let Some(log) = &self.access {
+            let head = head.as_deref().unwrap_or_default();
+            let (peer, sent, time) = (connection.peer(), connection.take_sent(), begun.elapsed());
+            log.note(&Access { peer, at, head, sent, time, complete: done.is_ok() });
+        }
+        done
+    }
+
+    /// Answers what has come.
+    fn answer(
+        &self,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        head: &Result<Vec<u8>, HeadError>,
+        last: &mut LastSent,
+    ) -> Result<bool, Broken> {
         let reject = match head {
-            Ok(head) => match request::parse(&head) {
+            Ok(head) => match request::parse(head) {
                 Ok(request) => match self.skip_content(connection, inbox, &request)? {
                     Ok(()) => return self.respond(connection, &request, last),
                     Err(reject) => reject,
                 },
                 Err(reject) => reject,
             },
-            Err(HeadError::Ended | HeadError::Idle | HeadError::Stopped | HeadError::Cut) => {
-                return Ok(false);
-            }
-            Err(HeadError::Failed(e)) => return Err(e.into()),
             Err(HeadError::Slow) => Reject::closing(408, "the request did not arrive in time"),
             Err(HeadError::LongLine) => {
                 let text = format!("the request target is longer than {MAX_TARGET} bytes");
@@ -205,6 +231,8 @@ impl Server {
             Err(HeadError::TooLong) => {
                 Reject::closing(431, format!("the request head is longer than {MAX_HEAD} bytes"))
             }
+            // Nothing to answer.
+            Err(_) => return Ok(false),
         };
         self.send_reject(connection, Method::Get, &reject, false)
     }

@@ -43,5 +43,6 @@ fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(&plan.read, AccessFs::ReadFile | AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(&plan.sockets, AccessFs::MakeSock | AccessFs::RemoveFile))?
+        .add_rules(path_beneath_rules(&plan.remove, AccessFs::RemoveFile))?
         .restrict_self()
 }

@@ -28,6 +28,8 @@ pub struct SandboxPlan {
     pub listens: bool,
     /// Directories in which it makes Unix sockets, and removes files.
     pub sockets: Vec<PathBuf>,
+    /// Directories in which it removes files, and makes none.
+    pub remove: Vec<PathBuf>,
     /// It signals a process that it has started, and waits for it.
     pub child: bool,
 }

@@ -313,6 +313,13 @@ impl Net {
         true
     }
 
+    /// The link that has this address of ours, or, if it is no address of ours, the only one.
+    pub(crate) fn link_of_address(&self, local: IpAddr) -> Option<LinkId> {
+        let only = || (!self.links.are_several() && !local.is_unspecified()).then_some(0);
+        let index = self.routes.owner(local).or_else(only)?;
+        Some(self.links.id_at(index)).filter(|&id| self.links.find(id).is_some())
+    }
+
     pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
         self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
     }

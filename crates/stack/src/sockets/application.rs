@@ -113,7 +113,7 @@ impl Stack {
         if let Some(how) = fast_open.and_then(|plain| self.core.fast_open_to(now, &tuple, plain)) {
             conn.fast_open().begin(how);
         }
-        let mut socket = TcpSocket::new(conn, tuple, Owner::App);
+        let mut socket = TcpSocket::new(now, conn, tuple, Owner::App);
         if bound.is_some() {
             socket.extra.get_or_insert_default().link = bound;
         }

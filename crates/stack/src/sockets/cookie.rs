@@ -82,7 +82,7 @@ impl Core {
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let link = tcp_link(&self.net, tuple, bound);
         let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
-        let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
+        let socket = TcpSocket::new(now, conn, *tuple, Owner::HalfOpen { listener: index });
         let Some(id) = self.insert_connection(socket) else {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
             return CookieVerdict::Dropped;

@@ -240,7 +240,7 @@ impl Core {
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.fast_open().offer_cookie(cookie);
         }
-        let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
+        let socket = TcpSocket::new(now, conn, tuple, Owner::HalfOpen { listener: index });
         if self.sockets.table.len() >= MAX_SOCKETS {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
             return;

@@ -43,6 +43,7 @@ pub(crate) mod udp_recv;
 pub(crate) mod udp_send;
 pub(crate) mod udp_target;
 mod udp_verbs;
+pub(crate) mod view;
 mod work;
 mod zerocopy;
 

@@ -227,7 +227,7 @@ fn accept_request(
     let socket = core.sockets.table.listener(listener).ok_or(Error::NoSuchSocket)?;
     let (config, zerocopy) = (Arc::clone(&socket.config), socket.reporting.zerocopy);
     let conn = passive(core, now, config, None, segment, old);
-    let mut socket = TcpSocket::new(conn, *tuple, Owner::App);
+    let mut socket = TcpSocket::new(now, conn, *tuple, Owner::App);
     socket.reporting.zerocopy = zerocopy;
     if let Some(old) = old {
         core.make_way(old.index);

@@ -223,6 +223,11 @@ impl Table {
         0..self.slots.len() as u32
     }
 
+    /// Places in the table, those of sockets that are gone included.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
     /// All sockets with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Socket)> {
         let sockets = self.slots.iter().enumerate();

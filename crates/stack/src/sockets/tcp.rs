@@ -39,6 +39,8 @@ pub(crate) struct TcpSocket {
     pub(super) counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last confirmed as reachable.
     pub(super) reachable_at: u32,
+    /// Second of the stack's clock in which it began.
+    pub(super) began: u32,
     /// Bytes of receive memory that are charged for it.
     charged: u32,
     /// Received memory that the application keeps; present once it has kept some.
@@ -77,7 +79,7 @@ pub(crate) enum Owner {
 }
 
 impl TcpSocket {
-    pub(crate) fn new(conn: Connection, tuple: Tuple, owner: Owner) -> Self {
+    pub(crate) fn new(now: Instant, conn: Connection, tuple: Tuple, owner: Owner) -> Self {
         Self {
             conn,
             tuple,
@@ -91,6 +93,7 @@ impl TcpSocket {
             flow: None,
             counted: [0; 3],
             reachable_at: 0,
+            began: (now.as_millis() / 1000) as u32,
             charged: 0,
             holdings: None,
             path_generation: 0,

@@ -1,0 +1,91 @@
+//! Options by which other programs look on.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// How a running command is looked at.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Observation options")]
+pub(crate) struct ViewOptions {
+    /// Unix socket at which `pagewire ss` and `pagewire top` ask; none: no socket [default: PID.sock in
+    /// $XDG_RUNTIME_DIR/pagewire, of root in /run/pagewire]
+    #[arg(long, value_name = "PATH|none")]
+    pub(crate) control: Option<PathBuf>,
+
+    /// Address and port of this machine where a Prometheus server finds /metrics, as in 127.0.0.1:9464.
+    /// Whoever can connect can read them
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// How counters are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatsFormat {
+    /// Lines for people
+    Text,
+    /// One line of JSON, as over the control socket
+    Json,
+}
+
+/// Which process is looked at.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Target {
+    /// The process: its number, or the path of its control socket [default: all that run]
+    #[arg(long, value_name = "PATH|PID")]
+    pub(crate) control: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SsOptions {
+    #[command(flatten)]
+    pub(crate) target: Target,
+
+    /// TCP only
+    #[arg(short, long, conflicts_with = "udp")]
+    pub(crate) tcp: bool,
+
+    /// UDP only
+    #[arg(short, long)]
+    pub(crate) udp: bool,
+
+    /// Sockets that listen, or are not connected, only
+    #[arg(short, long, conflicts_with = "all")]
+    pub(crate) listening: bool,
+
+    /// These and the others [default: the others only]
+    #[arg(short, long)]
+    pub(crate) all: bool,
+
+    /// JSON: a list of processes with their sockets
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopOptions {
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+pub(super) const SS_EXAMPLES: &str = "\
+Examples:
+  pagewire ss
+      the connections of all pagewire processes of this user, or, for root, of all users
+  pagewire ss -tl --control 4711
+      where process 4711 listens
+  pagewire ss -a --json | jq '.[].sockets[].tcp.rtt_us'
+
+Under each connection: congestion control, timeout (rto, ms), round-trip time and its variation (rtt,
+ms), segment size, congestion window (cwnd, segments), bytes, segments, retransmissions, what waits,
+and of what it has sent and received, how much was copied, where that is counted (serve).";
+
+pub(super) const TOP_EXAMPLES: &str = "\
+Examples:
+  pagewire top
+      of the pagewire process that runs
+  pagewire top --control 4711
+      of process 4711
+
+Keys: q quit, s next column to sort by, r reverse, / filter, p pause, arrows and pages scroll, ? help.";

@@ -1,0 +1,132 @@
+//! The pagewire processes that run, by their control sockets.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pagewire_control::protocol::Info;
+use pagewire_control::{AskError, Client};
+
+use crate::args::view::Target;
+use crate::failure::{Failure, reason};
+use crate::view;
+
+/// A process that answers.
+pub(crate) struct Process {
+    pub(crate) info: Info,
+    pub(crate) client: Client,
+}
+
+impl Process {
+    fn connect(path: &Path) -> Result<Self, AskError> {
+        let mut client = Client::connect(path)?;
+        Ok(Self { info: client.info()?, client })
+    }
+
+    /// Its command and number, as `serve/4711`.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", command(&self.info), self.info.pid)
+    }
+}
+
+/// The subcommand of a process: its first word that is no option, or the program's name.
+fn command(info: &Info) -> &str {
+    let mut words = info.command.iter().map(String::as_str);
+    let program = words.next().unwrap_or("?");
+    let base = program.rsplit('/').next().unwrap_or(program);
+    words.find(|word| !word.starts_with('-')).filter(|_| base == "pagewire").unwrap_or(base)
+}
+
+/// The processes that were asked for: one, or all that run, by number.
+pub(crate) fn find(target: &Target) -> Result<Vec<Process>, Failure> {
+    let Some(name) = &target.control else {
+        let mut all: Vec<Process> = directories().iter().flat_map(|path| answering(path)).collect();
+        all.sort_by_key(|process| process.info.pid);
+        return Ok(all);
+    };
+    let failed = |why: String| Failure::because(format!("--control {name}"), why);
+    let path = match name.parse::<u32>() {
+        Ok(pid) => directories()
+            .into_iter()
+            .map(|directory| directory.join(format!("{pid}.sock")))
+            .find(|path| path.exists())
+            .ok_or_else(|| failed(no_socket(pid)))?,
+        Err(_) => PathBuf::from(name),
+    };
+    Ok(vec![Process::connect(&path).map_err(|error| failed(why_not(&error)))?])
+}
+
+fn no_socket(pid: u32) -> String {
+    if Path::new("/proc").join(pid.to_string()).exists() {
+        "this process has no control socket in the usual place; give the path".to_owned()
+    } else {
+        "there is no such process".to_owned()
+    }
+}
+
+/// Why a process cannot be asked.
+pub(crate) fn why_not(error: &AskError) -> String {
+    match error {
+        AskError::Io(error) => match error.kind() {
+            io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => "the process has ended".to_owned(),
+            io::ErrorKind::UnexpectedEof => {
+                "the process has ended, or has too many clients".to_owned()
+            }
+            io::ErrorKind::WouldBlock => "the process does not answer".to_owned(),
+            _ => reason(error),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// Where processes have their sockets: ours, and for root those of all users.
+fn directories() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = view::directory().into_iter().collect();
+    if rustix::process::geteuid().is_root() {
+        let users = std::fs::read_dir("/run/user").into_iter().flatten().flatten();
+        all.extend(users.map(|user| user.path().join("pagewire")));
+    }
+    all
+}
+
+/// Those of a directory that answer. Sockets that killed processes left are removed.
+fn answering(directory: &Path) -> Vec<Process> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let sockets =
+        files.map(|file| file.path()).filter(|p| p.extension().is_some_and(|e| e == "sock"));
+    let ask = |path: PathBuf| match Process::connect(&path) {
+        Ok(process) => Some(process),
+        Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                let _ = std::fs::remove_file(&path);
+            }
+            None
+        }
+        Err(error) => {
+            eprintln!("pagewire: {}: {}", path.display(), why_not(&error));
+            None
+        }
+    };
+    sockets.filter_map(ask).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_named_by_its_command() {
+        let name = |words: &[&str]| {
+            let command_line = words.iter().map(|word| (*word).to_owned()).collect();
+            let info = Info { command: command_line, ..Info::default() };
+            command(&info).to_owned()
+        };
+        assert_eq!(name(&["/usr/bin/pagewire", "-v", "serve", "--tap", "pw0"]), "serve");
+        assert_eq!(name(&["./my-server", "x"]), "my-server");
+        assert_eq!(name(&["pagewire"]), "pagewire");
+        assert_eq!(name(&[]), "?");
+    }
+}

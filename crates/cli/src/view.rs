@@ -1,0 +1,117 @@
+//! Where other programs look on: the control socket and the metrics of a running command.
+
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use pagewire_control::{BindError, Builder, Control, ControlSocket};
+
+use crate::args::view::{StatsFormat, ViewOptions};
+use crate::failure::{Failure, reason};
+
+/// Where root's processes have their sockets.
+const OF_ROOT: &str = "/run/pagewire";
+
+/// The directory of this user's control sockets, by default.
+pub(crate) fn directory() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(OF_ROOT.into());
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty())?;
+    Some(PathBuf::from(runtime).join("pagewire"))
+}
+
+/// The control socket of a process, by default.
+pub(crate) fn default_path(pid: u32) -> Option<PathBuf> {
+    Some(directory()?.join(format!("{pid}.sock")))
+}
+
+/// The sockets on which the command is asked, bound but not answered yet: before rights are given up.
+pub(crate) struct Asked {
+    control: Option<ControlSocket>,
+    metrics: Option<TcpListener>,
+}
+
+impl Asked {
+    /// Binds what the options ask for. The default control socket is made if that is possible.
+    pub(crate) fn new(options: &ViewOptions) -> Result<Self, Failure> {
+        let control = match &options.control {
+            Some(path) if path == Path::new("none") => None,
+            Some(path) => Some(bind(path)?),
+            None => by_default(),
+        };
+        let listen = |address| {
+            let failed = |e: std::io::Error| {
+                let hint = match e.kind() {
+                    std::io::ErrorKind::AddrInUse => "; choose another port",
+                    std::io::ErrorKind::AddrNotAvailable => "; give an address of this machine",
+                    _ => "",
+                };
+                Failure::because(format!("--metrics {address}"), reason(&e) + hint)
+            };
+            TcpListener::bind(address).map_err(failed)
+        };
+        Ok(Self { control, metrics: options.metrics.map(listen).transpose()? })
+    }
+
+    /// Whether somebody can look on.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// The directory in which the control socket is removed at the end.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        Some(self.control.as_ref()?.path().parent()?.to_owned())
+    }
+
+    /// Answers for what the builder shows.
+    pub(crate) fn start(self, mut shown: Builder) -> Result<Control, Failure> {
+        if let Some(socket) = self.control {
+            shown = shown.listen(socket);
+        }
+        if let Some(listener) = self.metrics {
+            shown = shown.metrics(listener);
+        }
+        shown.start().map_err(|e| Failure::because("--control", reason(&e)))
+    }
+}
+
+fn bind(path: &Path) -> Result<ControlSocket, Failure> {
+    ControlSocket::bind(path).map_err(|error| {
+        let why = match &error {
+            BindError::System(e) => {
+                let hint = match e.kind() {
+                    std::io::ErrorKind::NotFound => "; take a path in a directory that exists",
+                    std::io::ErrorKind::PermissionDenied => {
+                        "; take a path in a directory that you may write to"
+                    }
+                    _ => "",
+                };
+                reason(e) + hint
+            }
+            other => other.to_string(),
+        };
+        Failure::because(format!("--control {}", path.display()), why)
+    })
+}
+
+/// The default socket, or none where it cannot be made: nobody has asked for it.
+fn by_default() -> Option<ControlSocket> {
+    let path = default_path(std::process::id())?;
+    let directory = path.parent()?;
+    if !directory.is_dir() {
+        std::fs::DirBuilder::new().mode(0o700).create(directory).ok()?;
+    }
+    ControlSocket::bind(path).ok()
+}
+
+/// Prints the counters on standard error: `text`, or what a control socket says of them.
+pub(crate) fn print_stats(format: StatsFormat, control: &Control, text: impl FnOnce() -> String) {
+    match format {
+        StatsFormat::Text => eprint!("{}", text()),
+        StatsFormat::Json => match serde_json::to_string(&control.stats()) {
+            Ok(line) => eprintln!("{line}"),
+            Err(error) => tracing::error!(%error, "the counters cannot be written as JSON"),
+        },
+    }
+}

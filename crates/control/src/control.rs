@@ -1,0 +1,256 @@
+//! A view of hosts, for other programs.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use pagewire::{Host, WeakHost};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::limits::{SOCKETS_BY_DEFAULT, SOCKETS_PER_ANSWER};
+use crate::protocol::{Answer, Ask, Info, SocketPage, Stats, VERSION};
+use crate::server::Server;
+use crate::snapshot::{MemoryFile, add_sockets, host_info, host_stats};
+use crate::socket::{BindError, ControlSocket};
+
+/// Names and values of one part of the program.
+type Section = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+
+/// What is shown.
+pub(crate) struct View {
+    hosts: Mutex<Vec<(String, WeakHost)>>,
+    sections: Vec<(String, Section)>,
+    began: Instant,
+    memory: MemoryFile,
+    command: Vec<String>,
+}
+
+/// The sockets of the next page: which host, and from which place on.
+const HOST_SHIFT: u32 = 32;
+
+impl View {
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, WeakHost)>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hosts that there are. Their numbers stay: they are part of cursors.
+    fn hosts(&self) -> Vec<(usize, String, Host)> {
+        let hosts = self.lock();
+        let up = hosts.iter().enumerate();
+        up.filter_map(|(at, (name, host))| Some((at, name.clone(), host.upgrade()?))).collect()
+    }
+
+    pub(crate) fn answer(&self, ask: &Ask) -> Answer {
+        match ask {
+            Ask::Info => Answer::Info(self.info()),
+            Ask::Stats => Answer::Stats(self.stats()),
+            Ask::Sockets { after, limit } => {
+                let limit = limit.unwrap_or(SOCKETS_BY_DEFAULT).clamp(1, SOCKETS_PER_ANSWER);
+                Answer::Sockets(self.sockets(after.unwrap_or(0), limit as usize))
+            }
+        }
+    }
+
+    fn info(&self) -> Info {
+        Info {
+            version: VERSION,
+            pagewire: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            command: self.command.clone(),
+            uptime_seconds: self.began.elapsed().as_secs_f64(),
+            hosts: self.hosts().iter().map(|(_, name, host)| host_info(name, host)).collect(),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let section = |(name, read): &(String, Section)| {
+            let values = read().into_iter().map(|(name, value)| (name.to_owned(), value));
+            (name.clone(), values.collect())
+        };
+        Stats {
+            uptime_seconds: self.began.elapsed().as_secs_f64(),
+            pagewire: env!("CARGO_PKG_VERSION").to_owned(),
+            hosts: self.hosts().iter().map(|(_, name, host)| host_stats(name, host)).collect(),
+            sections: self.sections.iter().map(section).collect(),
+            memory: self.memory.read(),
+        }
+    }
+
+    fn sockets(&self, after: u64, limit: usize) -> SocketPage {
+        let mut page = SocketPage::default();
+        let first = (after >> HOST_SHIFT) as usize;
+        let mut from = after as u32;
+        for (at, name, host) in self.hosts().into_iter().filter(|(at, _, _)| *at >= first) {
+            // The host that the cursor was in may be gone.
+            let place = if at == first { from } else { 0 };
+            if let Some(next) = add_sockets((&name, &host), place, limit, &mut page) {
+                page.next = Some((at as u64) << HOST_SHIFT | u64::from(next));
+                return page;
+            }
+            from = 0;
+        }
+        page
+    }
+}
+
+/// What a [`Control`] shows, and where.
+#[must_use]
+pub struct Builder {
+    view: View,
+    control: Option<ControlSocket>,
+    metrics: Option<TcpListener>,
+}
+
+impl Builder {
+    /// Shows nothing yet.
+    pub fn new() -> Self {
+        let view = View {
+            hosts: Mutex::default(),
+            sections: Vec::new(),
+            began: Instant::now(),
+            memory: MemoryFile::open(),
+            command: std::env::args_os().map(|w| w.to_string_lossy().into_owned()).collect(),
+        };
+        Self { view, control: None, metrics: None }
+    }
+
+    /// Shows a host, under this name. It is not kept running for that.
+    pub fn host(self, name: &str, host: &Host) -> Self {
+        self.view.lock().push((name.to_owned(), host.downgrade()));
+        self
+    }
+
+    /// Shows counts of the program, which grow only, under this name. `read` is called for each request:
+    /// it must be quick.
+    pub fn section(
+        mut self,
+        name: &str,
+        read: impl Fn() -> Vec<(&'static str, u64)> + Send + Sync + 'static,
+    ) -> Self {
+        self.view.sections.push((name.to_owned(), Box::new(read)));
+        self
+    }
+
+    /// Answers on this socket.
+    pub fn listen(mut self, socket: ControlSocket) -> Self {
+        self.control = Some(socket);
+        self
+    }
+
+    /// Answers `GET /metrics` on this socket of the kernel, in Prometheus's text format. Whoever can
+    /// connect can read: bind it to an address that only those reach who may.
+    #[cfg(feature = "prometheus")]
+    pub fn metrics(mut self, listener: TcpListener) -> Self {
+        self.metrics = Some(listener);
+        self
+    }
+
+    /// Makes a control socket at `path`, and answers there.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn attach(self, path: impl AsRef<Path>) -> Result<Control, BindError> {
+        let socket = ControlSocket::bind(path)?;
+        Ok(self.listen(socket).start()?)
+    }
+
+    /// Answers, on a thread that sleeps until somebody asks; without a socket to answer on, only the
+    /// program itself can ask, by [`Control::stats`].
+    ///
+    /// # Errors
+    /// The system has no descriptor or thread left.
+    pub fn start(self) -> io::Result<Control> {
+        let view = Arc::new(self.view);
+        let is_asked = self.control.is_some() || self.metrics.is_some();
+        let (listener, file) = match self.control {
+            Some(socket) => (Some(socket.listener.try_clone()?), Some(socket)),
+            None => (None, None),
+        };
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut server = Server::new(Arc::clone(&view), listener, self.metrics, Arc::clone(&bell))?;
+        let thread = std::thread::Builder::new().name("control".into());
+        let thread = is_asked.then(|| thread.spawn(move || server.run())).transpose()?;
+        Ok(Control { view, bell, running: Mutex::new((thread, file)) })
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Answers other programs' questions about hosts of this process, until it is dropped.
+///
+/// ```
+/// use pagewire::{Host, Pair};
+/// use pagewire_control::{Client, Control};
+///
+/// let (left, _right) = Pair::new(Default::default())?;
+/// let host = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// let _listener = host.listen("10.0.0.1:80")?;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("app.sock");
+/// let control = Control::builder(&host).attach(&path)?;
+/// let mut client = Client::connect(&path)?;      // in any process of this user
+/// assert_eq!(client.stats()?.hosts[0].sockets.listeners, 1);
+/// assert_eq!(client.sockets(None, None)?.sockets[0].state, "listen");
+/// # drop(control);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Control {
+    view: Arc<View>,
+    bell: Arc<OwnedFd>,
+    /// The thread that answers, and the file by which it is asked.
+    running: Mutex<(Option<JoinHandle<()>>, Option<ControlSocket>)>,
+}
+
+impl Control {
+    /// Shows one host; see [`Builder::host`] for more, and for names.
+    pub fn builder(host: &Host) -> Builder {
+        Builder::new().host("host", host)
+    }
+
+    /// Shows another host, under this name, until it is shut down.
+    pub fn add_host(&self, name: &str, host: &Host) {
+        self.view.lock().push((name.to_owned(), host.downgrade()));
+    }
+
+    /// All counters at this moment, as a client would see them.
+    pub fn stats(&self) -> Stats {
+        self.view.stats()
+    }
+}
+
+impl Control {
+    /// Ends it, and removes the control socket; as the drop does.
+    pub fn end(&self) {
+        // A full counter means that it is rung already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let (thread, file) = &mut *running;
+        if let Some(thread) = thread.take() {
+            // A panic of its own has been reported.
+            let _ = thread.join();
+        }
+        // Behind the thread, which listens there.
+        drop(file.take());
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! Events of `tracing`: the life of connections, and anomalies.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use pagewire::{Host, Service};
+use pagewire_mem::Instant;
+use pagewire_stack::{DropReason, Event, Readiness, SocketId, Stack, TcpInfo, TcpState};
+
+use crate::limits::{TRACE_LOOK, TRACED};
+use crate::snapshot::state;
+
+/// Reports what happens in a host as events of `tracing`, target `pagewire_control`:
+///
+/// - `DEBUG`: a connection is established; a connection ends, with its bytes and retransmissions;
+/// - `INFO`: the peer reset a connection, or does not answer;
+/// - `WARN`: within a second packets were dropped (by reason), other stations used an address of ours,
+///   neighbours did not answer, SYNs were answered with cookies.
+///
+/// It runs inside the host, when sockets have news and once a second; a host that is not traced does
+/// nothing for it. Of at most [`TRACED`] connections the end is reported.
+pub fn trace(name: &str, host: &Host) {
+    host.attach(Tracer {
+        name: name.to_owned(),
+        seen: HashMap::new(),
+        counts: Vec::new(),
+        look_at: Some(host.now() + TRACE_LOOK),
+    });
+}
+
+struct Tracer {
+    name: String,
+    seen: HashMap<SocketId, Seen>,
+    /// Counts at the last look, by place in [`anomalies`].
+    counts: Vec<u64>,
+    look_at: Option<Instant>,
+}
+
+struct Seen {
+    local: SocketAddr,
+    remote: SocketAddr,
+    info: TcpInfo,
+}
+
+impl Service for Tracer {
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        for event in events {
+            self.note(stack, event);
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look(stack);
+            self.look_at = Some(now + TRACE_LOOK);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.look_at
+    }
+}
+
+impl Tracer {
+    fn note(&mut self, stack: &mut Stack, event: &Event) {
+        let (host, id) = (self.name.as_str(), event.socket);
+        let Ok(tcp) = stack.as_tcp(id) else { return };
+        let info = tcp.info();
+        let (Ok(local), Ok(remote)) = (stack.local_addr(id), stack.remote_addr(id)) else { return };
+        let connected = event.readiness.contains(Readiness::CONNECTED);
+        if connected && !self.seen.contains_key(&id) {
+            tracing::debug!(host, %local, %remote, "connection established");
+        }
+        if event.gained.contains(Readiness::ERROR) {
+            let after = state(info.state);
+            let (sent, received) = (info.bytes_acked, info.bytes_received);
+            tracing::info!(host, %local, %remote, after, sent, received, "connection failed");
+        }
+        if connected && (self.seen.len() < TRACED || self.seen.contains_key(&id)) {
+            self.seen.insert(id, Seen { local, remote, info });
+        }
+    }
+
+    /// Looks for connections that ended, and at the counters.
+    fn look(&mut self, stack: &mut Stack) {
+        let host = self.name.as_str();
+        self.seen.retain(|id, seen| {
+            if let Ok(tcp) = stack.as_tcp(*id) {
+                seen.info = tcp.info();
+                if seen.info.state != TcpState::Closed {
+                    return true;
+                }
+            }
+            let Seen { local, remote, info } = seen;
+            let (sent, received) = (info.bytes_acked, info.bytes_received);
+            let (retransmits, rtt) = (info.retransmits, info.srtt);
+            tracing::debug!(
+                host, %local, %remote, sent, received, retransmits, ?rtt, "connection ended"
+            );
+            false
+        });
+        let now = anomalies(stack);
+        let before = std::mem::take(&mut self.counts).into_iter().chain(std::iter::repeat(0));
+        for ((what, n), before) in now.iter().zip(before) {
+            let more = n.saturating_sub(before);
+            if more > 0 {
+                tracing::warn!(host, what, count = more, "anomaly");
+            }
+        }
+        self.counts = now.into_iter().map(|(_, n)| n).collect();
+    }
+}
+
+/// Whether packets are dropped for this reason on any network: what other stations say to each other.
+fn is_ordinary(reason: DropReason) -> bool {
+    matches!(
+        reason,
+        DropReason::EthernetNotForUs
+            | DropReason::EthernetType
+            | DropReason::ArpNotForUs
+            | DropReason::Ipv4NotForUs
+            | DropReason::Ipv6NotForUs
+            | DropReason::NdpNotForUs
+            | DropReason::NdpRouterSolicitation
+            | DropReason::NdpRouterAdvertisement
+            | DropReason::GroupMessage
+    )
+}
+
+/// Counts that stay at zero on a network in order.
+fn anomalies(stack: &Stack) -> Vec<(&'static str, u64)> {
+    let counters = stack.counters();
+    let drops = counters.iter_drops().filter(|(reason, _)| !is_ordinary(*reason));
+    let drops = drops.map(|(reason, n)| (reason.name(), n));
+    let of_tcp = counters.iter_tcp_drops().map(|(reason, n)| (reason.name(), n));
+    let others = [
+        ("address_conflicts", counters.address_conflicts),
+        ("neighbors_failed", counters.neighbors_failed),
+        ("tcp_syn_cookies_sent", counters.tcp_syn_cookies_sent),
+        ("tcp_established_lost", counters.tcp_established_lost),
+        ("tcp_timeouts", counters.tcp_timeouts),
+    ];
+    drops.chain(of_tcp).chain(others).collect()
+}

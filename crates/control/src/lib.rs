@@ -1,0 +1,38 @@
+//! A view of what goes on in Pagewire hosts: by a socket that other programs ask, as metrics, and as
+//! events of `tracing`.
+//!
+//! - [`Control`] answers on a Unix socket: `pagewire ss` and `pagewire top` ask there, and any program
+//!   can ([`protocol`]; [`Client`] is the other side). Only the user of the process, and root, can
+//!   connect.
+//! - `metrics` (feature of the same name) tells a host's counters to any `metrics::Recorder`;
+//!   with the feature `prometheus`, a [`Control`] also answers `GET /metrics`.
+//! - [`trace`] reports connections that begin and end, and anomalies.
+//!
+//! All of it is opt-in. One process may show several hosts; none is kept running by being shown. The
+//! thread that answers sleeps until somebody asks, holds a host's lock for less than a millisecond at a
+//! time, and holds a bounded amount for each client ([`limits`]).
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod client;
+mod control;
+mod events;
+#[cfg(feature = "prometheus")]
+mod http;
+pub mod limits;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+pub mod protocol;
+mod server;
+mod snapshot;
+mod socket;
+
+pub use client::{AskError, Client};
+pub use control::{Builder, Control};
+pub use events::trace;
+pub use snapshot::host_stats;
+pub use socket::{BindError, ControlSocket};

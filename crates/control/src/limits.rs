@@ -1,0 +1,39 @@
+//! Every limit of the control socket, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Clients that are connected at once, of the control socket and of metrics together; one more is
+/// closed at once. A person looks with one or two programs, a Prometheus server asks by one connection.
+pub const CLIENTS: usize = 32;
+
+/// Bytes of a request, its line end included. The longest that means anything has fewer than 100.
+pub const REQUEST_BYTES: usize = 4096;
+
+/// Sockets in one answer: about a megabyte of text. More are asked for with `after`.
+pub const SOCKETS_PER_ANSWER: u32 = 1024;
+
+/// Sockets in one answer if the request does not say how many.
+pub const SOCKETS_BY_DEFAULT: u32 = 256;
+
+/// Places of a stack's table that are looked at before the host's lock is given back: less than a
+/// millisecond.
+pub const PLACES_AT_ONCE: usize = 128;
+
+/// Bytes of an answer that a client takes: several times [`SOCKETS_PER_ANSWER`].
+pub const ANSWER_BYTES: usize = 8 << 20;
+
+/// A client that takes nothing of its answer for so long is closed. While it has an answer to take, its
+/// next request is not read, so it makes us hold one answer at most.
+pub const STALL: Duration = Duration::from_secs(5);
+
+/// How long the thread waits after the system refused a client, because descriptors are used up.
+pub const RETRY: Duration = Duration::from_millis(100);
+
+/// How long a program waits for an answer.
+pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// Connections whose life is reported at once, see [`trace`](crate::trace); others are counted only.
+pub const TRACED: usize = 65_536;
+
+/// How often connections that ended, and counters, are looked at for events.
+pub const TRACE_LOOK: Duration = Duration::from_secs(1);

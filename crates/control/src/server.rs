@@ -1,0 +1,246 @@
+//! The thread that answers: it sleeps in `poll` until a client asks, and never waits for one client.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::View;
+#[cfg(feature = "prometheus")]
+use crate::http;
+use crate::limits::{CLIENTS, REQUEST_BYTES, RETRY, STALL};
+use crate::protocol::{Answer, Ask};
+
+/// Bytes read from a client at once.
+const READ_BYTES: usize = 4096;
+
+pub(crate) struct Server {
+    view: Arc<View>,
+    control: Option<UnixListener>,
+    metrics: Option<TcpListener>,
+    /// Rings when this is to end.
+    bell: Arc<OwnedFd>,
+    clients: Vec<Client>,
+}
+
+enum Stream {
+    Control(UnixStream),
+    Metrics(TcpStream),
+}
+
+impl Stream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Control(stream) => stream.as_fd(),
+            Self::Metrics(stream) => stream.as_fd(),
+        }
+    }
+
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Control(stream) => stream.read(room),
+            Self::Metrics(stream) => stream.read(room),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Control(stream) => stream.write(bytes),
+            Self::Metrics(stream) => stream.write(bytes),
+        }
+    }
+}
+
+/// A client that is connected. While `out` has something left, nothing more is read from it.
+struct Client {
+    stream: Stream,
+    request: Vec<u8>,
+    out: Vec<u8>,
+    sent: usize,
+    /// When it is closed unless something moves; a client of the control socket may be silent for as
+    /// long as it likes between two requests.
+    until: Option<Instant>,
+    /// It ends once `out` is sent.
+    last: bool,
+}
+
+/// Whether a client goes on.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Goes,
+}
+
+impl Server {
+    pub(crate) fn new(
+        view: Arc<View>,
+        control: Option<UnixListener>,
+        metrics: Option<TcpListener>,
+        bell: Arc<OwnedFd>,
+    ) -> io::Result<Self> {
+        if let Some(listener) = &metrics {
+            listener.set_nonblocking(true)?;
+        }
+        Ok(Self { view, control, metrics, bell, clients: Vec::new() })
+    }
+
+    /// Runs until the bell rings.
+    pub(crate) fn run(&mut self) {
+        while let Some(ready) = self.wait() {
+            let now = Instant::now();
+            for (client, ready) in self.clients.iter_mut().zip(ready) {
+                if ready && client.serve(&self.view, now) == Fate::Goes {
+                    client.last = true;
+                    client.out.clear();
+                    client.until = Some(now);
+                }
+            }
+            self.clients.retain(|client| client.until.is_none_or(|until| until > now));
+            self.accept(now);
+        }
+    }
+
+    /// Waits for clients; which of them are ready, or `None` at the end.
+    fn wait(&self) -> Option<Vec<bool>> {
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        let wanted = |client: &Client| match client.out.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::OUT,
+        };
+        fds.extend(
+            self.clients
+                .iter()
+                .map(|client| PollFd::from_borrowed_fd(client.stream.fd(), wanted(client))),
+        );
+        fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(self.metrics.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let first = self.clients.iter().filter_map(|client| client.until).min();
+        let limit = first.map(|until| {
+            // Rounded up: it is due when this returns.
+            let left = until.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            // Of memory or descriptors that there are not: this thread has no work without them.
+            Err(_) => return None,
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        if ready.next().unwrap_or(true) {
+            return None;
+        }
+        Some(ready.take(self.clients.len()).collect())
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let control = self.control.iter().map(|l| Ok(Stream::Control(l.accept()?.0)));
+        let metrics = self.metrics.iter().map(|l| Ok(Stream::Metrics(l.accept()?.0)));
+        let accepted: Vec<io::Result<Stream>> = control.chain(metrics).collect();
+        let refused = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
+        if accepted.iter().any(|stream| stream.as_ref().is_err_and(refused)) {
+            // There is no descriptor left: the client waits, and this thread must not spin meanwhile.
+            std::thread::park_timeout(RETRY);
+        }
+        for stream in accepted.into_iter().flatten() {
+            let nonblocking = match &stream {
+                Stream::Control(stream) => stream.set_nonblocking(true),
+                Stream::Metrics(stream) => stream.set_nonblocking(true),
+            };
+            // One too many is closed by the drop.
+            if nonblocking.is_ok() && self.clients.len() < CLIENTS {
+                let until = matches!(stream, Stream::Metrics(_)).then_some(now + STALL);
+                let (request, out) = (Vec::new(), Vec::new());
+                self.clients.push(Client { stream, request, out, sent: 0, until, last: false });
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Reads requests and sends answers, as far as that needs no waiting.
+    fn serve(&mut self, view: &View, now: Instant) -> Fate {
+        match self.try_serve(view, now) {
+            Ok(fate) => fate,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Fate::Stays,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Fate::Stays,
+            Err(_) => Fate::Goes,
+        }
+    }
+
+    fn try_serve(&mut self, view: &View, now: Instant) -> io::Result<Fate> {
+        if self.out.is_empty() {
+            let mut room = [0; READ_BYTES];
+            let n = self.stream.read(&mut room)?;
+            if n == 0 {
+                return Ok(Fate::Goes);
+            }
+            self.request.extend_from_slice(room.get(..n).unwrap_or_default());
+        }
+        loop {
+            if self.out.is_empty() && !self.answer(view) {
+                // Only a whole request may be followed by silence.
+                self.until = match self.stream {
+                    Stream::Control(_) if self.request.is_empty() => None,
+                    _ => self.until.or(Some(now + STALL)),
+                };
+                return Ok(Fate::Stays);
+            }
+            self.until = Some(now + STALL);
+            while let Some(rest) = self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
+                self.sent += self.stream.write(rest)?;
+            }
+            if self.last {
+                return Ok(Fate::Goes);
+            }
+            (self.out, self.sent) = (Vec::new(), 0);
+        }
+    }
+
+    /// Makes the answer to the first request; `false` if there is none yet.
+    fn answer(&mut self, view: &View) -> bool {
+        match self.stream {
+            Stream::Control(_) => self.answer_line(view),
+            #[cfg(feature = "prometheus")]
+            Stream::Metrics(_) => {
+                let Some(answer) = http::answer(&self.request, || view.stats()) else {
+                    return false;
+                };
+                (self.out, self.last) = (answer, true);
+                true
+            }
+            #[cfg(not(feature = "prometheus"))]
+            Stream::Metrics(_) => false,
+        }
+    }
+
+    fn answer_line(&mut self, view: &View) -> bool {
+        let end = self.request.iter().position(|byte| *byte == b'\n');
+        let answer = match end {
+            None if self.request.len() <= REQUEST_BYTES => return false,
+            Some(end) if end < REQUEST_BYTES => {
+                let line: Vec<u8> = self.request.drain(..=end).collect();
+                match serde_json::from_slice::<Ask>(&line) {
+                    Ok(ask) => view.answer(&ask),
+                    Err(error) => Answer::Error { text: format!("not understood: {error}") },
+                }
+            }
+            _ => {
+                self.last = true;
+                let text =
+                    format!("a request has at most {REQUEST_BYTES} bytes, and ends with its line");
+                Answer::Error { text }
+            }
+        };
+        match serde_json::to_vec(&answer) {
+            Ok(text) => self.out = text,
+            // Its types have no values that JSON lacks.
+            Err(_) => self.last = true,
+        }
+        self.out.push(b'\n');
+        true
+    }
+}

@@ -1,0 +1,149 @@
+//! The file of a control socket.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+
+use crate::limits::CLIENTS;
+
+/// Why a control socket was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Another program listens there.
+    #[error("another program listens there; take another path")]
+    InUse,
+    /// There is a file, and it is no socket.
+    #[error("there is a file that is no socket; take another path")]
+    NoSocket,
+    /// The path has more than 107 bytes, or a zero byte.
+    #[error("a Unix socket's path has at most 107 bytes; take a shorter one")]
+    Path,
+    /// The system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A Unix socket that only this user (and root) can connect to. The drop removes the file.
+#[derive(Debug)]
+pub struct ControlSocket {
+    pub(crate) listener: UnixListener,
+    path: PathBuf,
+    /// Which file it is: another program may have taken the path since.
+    inode: u64,
+}
+
+impl ControlSocket {
+    /// Listens at `path`. A socket that a process left there when it was killed is replaced; one that
+    /// somebody listens to, or another file, is not. The directory must exist.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind(path: impl AsRef<Path>) -> Result<Self, BindError> {
+        let path = path.as_ref();
+        let address = SocketAddrUnix::new(path).map_err(|_| BindError::Path)?;
+        remove_stale(path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(io::Error::from)?;
+        // Before it has a name: the file never has a wider mode.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
+        Self::listen(socket, &address, path)
+    }
+
+    fn listen(socket: OwnedFd, address: &SocketAddrUnix, path: &Path) -> Result<Self, BindError> {
+        bind(&socket, address).map_err(|error| match error {
+            rustix::io::Errno::ADDRINUSE => BindError::InUse,
+            error => BindError::System(error.into()),
+        })?;
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        let made = Self { listener: socket.into(), path: path.to_owned(), inode };
+        listen(&made.listener, CLIENTS as i32).map_err(io::Error::from)?;
+        Ok(made)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes a socket that nobody listens to.
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+        Ok(file) if !file.file_type().is_socket() => return Err(BindError::NoSocket),
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(BindError::InUse),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Ok(std::fs::remove_file(path)?)
+        }
+        // Its queue is full, or it is another user's.
+        Err(_) => Err(BindError::InUse),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_its_user_can_connect_and_the_file_goes_with_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c.sock");
+        let socket = ControlSocket::bind(&path).expect("a socket");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_left_socket_is_replaced_and_one_in_use_or_another_file_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c.sock");
+        drop(UnixListener::bind(&path).expect("a socket"));
+        let socket = ControlSocket::bind(&path).expect("nobody listened");
+        assert!(matches!(ControlSocket::bind(&path), Err(BindError::InUse)));
+
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").expect("a file");
+        assert!(matches!(ControlSocket::bind(&file), Err(BindError::NoSocket)));
+        assert!(file.exists());
+        let long = dir.path().join("x".repeat(200));
+        assert!(matches!(ControlSocket::bind(long), Err(BindError::Path)));
+        drop(socket);
+    }
+
+    #[test]
+    fn a_socket_that_took_its_place_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c.sock");
+        let first = ControlSocket::bind(&path).expect("a socket");
+        std::fs::rename(&path, dir.path().join("other")).expect("renamed");
+        let second = ControlSocket::bind(&path).expect("a socket");
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+    }
+}
