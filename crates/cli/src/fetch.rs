@@ -8,7 +8,6 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -33,9 +32,9 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let output = Output::choose(options.output.as_deref(), &url)?;
     let asked = Asked::new(&options.net.view)?;
     let opened = net::open(&options.net)?;
-    let control = Arc::new(asked.start(opened.report.shown(&options.net))?);
+    let control = asked.start(opened.report.shown(&options.net))?;
     let print = {
-        let (report, control) = (opened.report.clone(), Arc::clone(&control));
+        let (report, control) = (opened.report.clone(), control.handle());
         let format = options.net.stats.unwrap_or(StatsFormat::Text);
         move || view::print_stats(format, &control, || report.to_string())
     };
@@ -55,7 +54,6 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     if options.net.stats.is_some() {
         print();
     }
-    control.end();
     done.map(drop)
 }
 

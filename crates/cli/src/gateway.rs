@@ -42,9 +42,9 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         }
     };
     let served = Arc::new(opened.start(device)?);
-    let control = Arc::new(asked.start(served.shown())?);
+    let control = asked.start(served.shown())?;
     let print = {
-        let (served, control) = (Arc::clone(&served), Arc::clone(&control));
+        let (served, control) = (Arc::clone(&served), control.handle());
         let format = options.guest.stats.unwrap_or(StatsFormat::Text);
         move || view::print_stats(format, &control, || served.report())
     };
@@ -62,7 +62,6 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     if options.guest.stats.is_some() {
         print();
     }
-    control.end();
     served.end(SHUTDOWN_TIME);
     end
 }

@@ -34,10 +34,10 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     let counted = Arc::clone(&proxy);
     let counts = move || counted.counters().report().into_iter().collect();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
-    let control = Arc::new(asked.start(shown)?);
+    let control = asked.start(shown)?;
     let print = {
         let (report, proxy, control) =
-            (opened.report.clone(), Arc::clone(&proxy), Arc::clone(&control));
+            (opened.report.clone(), Arc::clone(&proxy), control.handle());
         let format = options.net.stats.unwrap_or(StatsFormat::Text);
         move || view::print_stats(format, &control, || stats(&report, &proxy))
     };
@@ -68,7 +68,6 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     if options.net.stats.is_some() {
         print();
     }
-    control.end();
     end
 }
 

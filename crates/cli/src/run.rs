@@ -84,9 +84,8 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
     if let Some(format) = options.guest.stats {
-        view::print_stats(format, &control, || gateway.report());
+        view::print_stats(format, &control.handle(), || gateway.report());
     }
-    control.end();
     gateway.end(LAST_TIME);
     Ok(end)
 }

@@ -39,10 +39,9 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
 
     let counted = Arc::clone(&service.server);
     let shown = opened.report.shown(&options.net).section("server", move || counts(&counted));
-    let control = Arc::new(asked.start(shown)?);
+    let control = asked.start(shown)?;
     let print = {
-        let (report, service, control) =
-            (opened.report.clone(), service.clone(), Arc::clone(&control));
+        let (report, service, control) = (opened.report.clone(), service.clone(), control.handle());
         let format = options.net.stats.unwrap_or(StatsFormat::Text);
         move || view::print_stats(format, &control, || service.stats(&report))
     };
@@ -59,6 +58,10 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         ));
     }
 
+    // Behind what may fail: a failure is one line.
+    if geteuid().is_root() {
+        eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
+    }
     let mut end = Ok(());
     while stop.proceed() && end.is_ok() {
         std::thread::park_timeout(Duration::from_millis(100));
@@ -72,19 +75,12 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     if options.net.stats.is_some() {
         print();
     }
-    // The socket goes now: the thread for signals does not end.
-    control.end();
     end
 }
 
 /// The user to be.
 fn user(options: &ServeOptions) -> Result<Option<User>, Failure> {
-    let Some(word) = &options.user else {
-        if geteuid().is_root() {
-            eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
-        }
-        return Ok(None);
-    };
+    let Some(word) = &options.user else { return Ok(None) };
     let usage = |text: &str| Err(Failure::Usage(text.into()));
     match &options.net {
         net if net.link == NetLink::VhostUser => {

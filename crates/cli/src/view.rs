@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pagewire_control::{BindError, Builder, Control, ControlSocket};
 
@@ -65,14 +66,31 @@ impl Asked {
     }
 
     /// Answers for what the builder shows.
-    pub(crate) fn start(self, mut shown: Builder) -> Result<Control, Failure> {
+    pub(crate) fn start(self, mut shown: Builder) -> Result<Answering, Failure> {
         if let Some(socket) = self.control {
             shown = shown.listen(socket);
         }
         if let Some(listener) = self.metrics {
             shown = shown.metrics(listener);
         }
-        shown.start().map_err(|e| Failure::because("--control", reason(&e)))
+        let control = shown.start().map_err(|e| Failure::because("--control", reason(&e)))?;
+        Ok(Answering(Arc::new(control)))
+    }
+}
+
+/// Ends the answers when it is dropped, and removes the socket: whoever else has the control, as the
+/// thread for signals, which does not end.
+pub(crate) struct Answering(Arc<Control>);
+
+impl Answering {
+    pub(crate) fn handle(&self) -> Arc<Control> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -30,6 +30,7 @@ pub mod protocol;
 mod server;
 mod snapshot;
 mod socket;
+mod view;
 
 pub use client::{AskError, Client};
 pub use control::{Builder, Control};

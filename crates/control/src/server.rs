@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::View;
 #[cfg(feature = "prometheus")]
 use crate::http;
 use crate::limits::{CLIENTS, REQUEST_BYTES, RETRY, STALL};
 use crate::protocol::{Answer, Ask};
+use crate::view::View;
 
 /// Bytes read from a client at once.
 const READ_BYTES: usize = 4096;

@@ -6,13 +6,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use pagewire::{Host, Pair};
+use pagewire::{Host, Pair, TcpListener as Listener, TcpStream as Connection};
 use pagewire_control::{Builder, Control};
 use pagewire_testing::{Need, can};
 
 struct Lab {
     server: Host,
-    _client: Host,
+    _open: (Listener, Connection, Connection),
     _control: Control,
     at: SocketAddr,
 }
@@ -32,7 +32,8 @@ fn lab() -> Lab {
     let at = metrics.local_addr().expect("an address");
     let shown = Builder::new().host("pw\"0\n", &server).metrics(metrics);
     let control = shown.section("server", || vec![("responses_2xx", 5), ("bytes_by_copy", 9)]);
-    Lab { server, _client: client, _control: control.start().expect("a thread"), at }
+    let _control = control.start().expect("a thread");
+    Lab { server, _open: (listener, stream, peer), _control, at }
 }
 
 /// The content of an answer, whose status is 200.

@@ -109,7 +109,7 @@ impl Stack {
         let table = &self.core.sockets.table;
         let end = table.places().min((from as usize).saturating_add(places));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
-        let sockets = (from..end).filter_map(|index| self.core.view(now, index)).collect();
+        let sockets = (from..end).filter_map(|index| view(&self.core, now, index)).collect();
         SocketPage { sockets, next: ((end as usize) < table.places()).then_some(end) }
     }
 
@@ -128,81 +128,79 @@ impl Stack {
     }
 }
 
-impl Core {
-    fn view(&self, now: Instant, index: u32) -> Option<SocketView> {
-        let table = &self.sockets.table;
-        let (id, socket) = (table.id_of(index)?, table.at(index)?);
-        Some(match socket {
-            Socket::Tcp(socket) => self.view_of_connection(now, id, socket),
-            Socket::TimeWait(remains) => {
-                let (local, remote, link) = self.ends(&remains.tuple);
-                SocketView {
-                    id,
-                    local,
-                    remote: Some(remote),
-                    link,
-                    receive_queue: 0,
-                    send_queue: 0,
-                    of: ViewOf::TimeWait,
-                }
-            }
-            Socket::Listener(socket) => SocketView {
+fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
+    let table = &core.sockets.table;
+    let (id, socket) = (table.id_of(index)?, table.at(index)?);
+    Some(match socket {
+        Socket::Tcp(socket) => view_of_connection(core, now, id, socket),
+        Socket::TimeWait(remains) => {
+            let (local, remote, link) = ends(core, &remains.tuple);
+            SocketView {
                 id,
-                local: socket.local,
-                remote: None,
-                link: socket.link.or_else(|| self.link_of(socket.local)),
-                receive_queue: socket.queue.len(),
-                send_queue: socket.backlog,
-                of: ViewOf::Listener {
-                    half_open: socket.half_open.len(),
-                    every: socket.requests.is_some(),
-                },
-            },
-            Socket::Udp(socket) => SocketView {
-                id,
-                local: socket.local,
-                remote: socket.remote,
-                link: socket.link.or_else(|| self.link_of(socket.local)),
-                receive_queue: socket.queued_bytes,
+                local,
+                remote: Some(remote),
+                link,
+                receive_queue: 0,
                 send_queue: 0,
-                of: ViewOf::Udp {
-                    datagrams: socket.queue.len(),
-                    dropped: socket.dropped,
-                    every: socket.every,
-                },
-            },
-        })
-    }
-
-    fn view_of_connection(&self, now: Instant, id: SocketId, socket: &TcpSocket) -> SocketView {
-        let (local, remote, link) = self.ends(&socket.tuple);
-        let began = Duration::from_secs(socket.began.into());
-        let age = now.saturating_since(Instant::ZERO).saturating_sub(began);
-        SocketView {
-            id,
-            local,
-            remote: Some(remote),
-            link: socket.bound().or(link),
-            receive_queue: socket.conn.queued_receive(),
-            send_queue: socket.conn.queued_send(),
-            of: ViewOf::Tcp(Box::new(TcpView {
-                info: socket.conn.info_at(now),
-                age: Duration::from_secs(age.as_secs()),
-                ownerless: socket.owner != Owner::App,
-                copies: socket.extra.as_ref().and_then(|extra| extra.ledger),
-            })),
+                of: ViewOf::TimeWait,
+            }
         }
-    }
+        Socket::Listener(socket) => SocketView {
+            id,
+            local: socket.local,
+            remote: None,
+            link: socket.link.or_else(|| link_of(core, socket.local)),
+            receive_queue: socket.queue.len(),
+            send_queue: socket.backlog,
+            of: ViewOf::Listener {
+                half_open: socket.half_open.len(),
+                every: socket.requests.is_some(),
+            },
+        },
+        Socket::Udp(socket) => SocketView {
+            id,
+            local: socket.local,
+            remote: socket.remote,
+            link: socket.link.or_else(|| link_of(core, socket.local)),
+            receive_queue: socket.queued_bytes,
+            send_queue: 0,
+            of: ViewOf::Udp {
+                datagrams: socket.queue.len(),
+                dropped: socket.dropped,
+                every: socket.every,
+            },
+        },
+    })
+}
 
-    /// Both ends of a connection, and the link of ours.
-    fn ends(&self, tuple: &Tuple) -> (SocketAddr, SocketAddr, Option<LinkId>) {
-        let scope = self.net.scope_of_local(tuple.local);
-        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
-        let remote = if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote };
-        (with_scope(local, scope), remote, self.link_of(local))
+fn view_of_connection(core: &Core, now: Instant, id: SocketId, socket: &TcpSocket) -> SocketView {
+    let (local, remote, link) = ends(core, &socket.tuple);
+    let began = Duration::from_secs(socket.began.into());
+    let age = now.saturating_since(Instant::ZERO).saturating_sub(began);
+    SocketView {
+        id,
+        local,
+        remote: Some(remote),
+        link: socket.bound().or(link),
+        receive_queue: socket.conn.queued_receive(),
+        send_queue: socket.conn.queued_send(),
+        of: ViewOf::Tcp(Box::new(TcpView {
+            info: socket.conn.info_at(now),
+            age: Duration::from_secs(age.as_secs()),
+            ownerless: socket.owner != Owner::App,
+            copies: socket.extra.as_ref().and_then(|extra| extra.ledger),
+        })),
     }
+}
 
-    fn link_of(&self, local: SocketAddr) -> Option<LinkId> {
-        self.net.link_of_address(local.ip())
-    }
+/// Both ends of a connection, and the link of ours.
+fn ends(core: &Core, tuple: &Tuple) -> (SocketAddr, SocketAddr, Option<LinkId>) {
+    let scope = core.net.scope_of_local(tuple.local);
+    let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+    let remote = if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote };
+    (with_scope(local, scope), remote, link_of(core, local))
+}
+
+fn link_of(core: &Core, local: SocketAddr) -> Option<LinkId> {
+    core.net.link_of_address(local.ip())
 }
