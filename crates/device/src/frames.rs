@@ -32,7 +32,6 @@ use crate::{
 
 /// Settings of [`Frames`].
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub struct FramesConfig {
     /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6).
     pub mtu: usize,

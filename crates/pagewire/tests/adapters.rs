@@ -37,11 +37,11 @@ const LONG: usize = 8 << 20;
 /// Most bytes of one answer's head.
 const HEAD: u64 = 256;
 
-fn hosts() -> Result<(Arc<Host>, Arc<Host>)> {
+fn hosts() -> Result<(Host, Host)> {
     let (left, right) = Pair::new(Default::default())?;
     let server = Host::builder().device(left).address("10.0.0.1/24").address("fd00::1/64");
     let client = Host::builder().device(right).address("10.0.0.2/24").address("fd00::2/64");
-    Ok((Arc::new(server.start()?), Arc::new(client.start()?)))
+    Ok((server.start()?, client.start()?))
 }
 
 /// Payload bytes that the host's program had copied to send them.
@@ -80,7 +80,7 @@ async fn bodies_of_axum_leave_by_reference_if_the_layer_is_there_and_by_copy_wit
     for refer in [false, true] {
         let (server, host) = hosts()?;
         serve(&server, page.clone(), refer).await?;
-        let connector = Connector::new(host).name("Server", "10.0.0.1".parse()?);
+        let connector = Connector::new(&host).name("Server", "10.0.0.1".parse()?);
         let client = Client::builder(TokioExecutor::new()).build(connector);
         for _ in 0..3 {
             assert!(ask(&client, "http://server/page").await? == page);
@@ -112,7 +112,7 @@ async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
         builder.serve_connection(TokioIo::new(stream), answer).await
     });
     let client: Client<_, Empty<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build(Connector::new(host));
+        Client::builder(TokioExecutor::new()).http2_only(true).build(Connector::new(&host));
     assert!(ask(&client, "http://10.0.0.1/").await? == page);
     // A frame of 16 KiB has a head of nine bytes.
     let copied = copied(&server);
@@ -151,7 +151,7 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
 async fn connector_says_which_name_it_does_not_know() -> Result {
     let (_server, host) = hosts()?;
     let client: Client<_, Empty<Bytes>> =
-        Client::builder(TokioExecutor::new()).build(Connector::new(host));
+        Client::builder(TokioExecutor::new()).build(Connector::new(&host));
     let error = client.get("http://elsewhere/".parse()?).await.expect_err("an unknown name");
     let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
     assert_eq!(why, "`elsewhere` is no IP address, and no name that the connector was told");

@@ -5,8 +5,8 @@
 //! use hyper_util::rt::TokioExecutor;
 //! use pagewire::{Host, fit::hyper::Connector};
 //!
-//! # fn client(host: Host) -> Client<Connector, String> {
-//! Client::builder(TokioExecutor::new()).build(Connector::new(host.into()))
+//! # fn client(host: &Host) -> Client<Connector, String> {
+//! Client::builder(TokioExecutor::new()).build(Connector::new(host))
 //! # }
 //! ```
 //!
@@ -34,7 +34,7 @@ use crate::tokio::TcpStream;
 /// Connects to the host and port of a URI: an IP address, or a [name](Self::name) that it was told.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    host: Arc<Host>,
+    host: Host,
     names: Arc<HashMap<String, IpAddr>>,
     nodelay: bool,
 }
@@ -42,8 +42,8 @@ pub struct Connector {
 impl Connector {
     /// A connector whose connections begin at `host`, with the Nagle algorithm, as hyper's own by
     /// default.
-    pub fn new(host: Arc<Host>) -> Self {
-        Self { host, names: Arc::default(), nodelay: false }
+    pub fn new(host: &Host) -> Self {
+        Self { host: host.clone(), names: Arc::default(), nodelay: false }
     }
 
     /// Whether small segments leave at once; off by default.
@@ -83,7 +83,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (host, nodelay, target) = (Arc::clone(&self.host), self.nodelay, self.target(&uri));
+        let (host, nodelay, target) = (self.host.clone(), self.nodelay, self.target(&uri));
         Box::pin(async move {
             let stream = TcpStream::connect(&host, target?).await?;
             stream.set_nodelay(nodelay)?;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `axum` | axum 0.8 | [`axum::serve`](::axum::serve()) takes a `TcpListener`; handlers ask for their `Peer` |
 //! | `hyper` | hyper 1, hyper-util | a `Connector` for the client; a server takes streams in `TokioIo` |
-//! | `tonic` | tonic 0.14 | `Connected`, and `Incoming` for `serve_with_incoming` |
+//! | `tonic` | tonic 0.14 | `Connected`, `Incoming` for `serve_with_incoming`, and hyper's `Connector` |
 //! | `quinn` | quinn 0.11 | `AsyncUdpSocket`, with segmentation, joining and congestion marks |
 //! | `futures-io` | futures-io 0.3 | a stream with the traits of futures |
 //!

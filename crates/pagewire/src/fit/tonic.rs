@@ -1,4 +1,4 @@
-//! tonic: servers over a listener, clients by the connector of feature `hyper`.
+//! tonic: servers over a listener, clients by the [`Connector`](super::hyper::Connector) of hyper.
 //!
 //! ```no_run
 //! use pagewire::fit::tonic::Incoming;
@@ -9,7 +9,7 @@
 //! // Server::builder().add_service(service).serve_with_incoming(incoming).await?;
 //! # Ok(())
 //! # }
-//! // Endpoint::from_static("http://10.0.0.1:50051").connect_with_connector(Connector::new(host)).await?
+//! // Endpoint::from_static("http://10.0.0.1:50051").connect_with_connector(Connector::new(&host)).await?
 //! ```
 
 use std::io;

@@ -82,7 +82,7 @@ impl AsyncTimer for Timer {
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+        Future::poll(self.0.as_mut(), cx)
     }
 }
 
