@@ -24,15 +24,11 @@ use pagewire::device::PairEnd;
 use pagewire::{Device, Host, Pair};
 use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+use pagewire_testing::neighbours::{Result, Trial, beside};
 
 #[path = "../tests/support/frames.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod frames;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// The part of the ordinary rate that a hostile neighbour must leave.
-const ENOUGH: f64 = 0.9;
 
 /// Frames a second, and how often some of them are sent.
 const FRAMES_PER_SECOND: u64 = 200_000;
@@ -121,15 +117,15 @@ fn anywhere(i: u32) -> Ipv4Addr {
 struct Neighbour {
     device: PairEnd,
     ledger: CopyLedger,
-    guest: Guest,
+    _guest: Guest,
 }
 
 impl Neighbour {
-    /// With gateway and rules of its own process, as the uploading guest has.
+    /// A guest of the same gateway.
     fn new(gateway: &Gateway) -> Result<Self> {
         let (outer, device) = Pair::new(Default::default())?;
         let guest = gateway.add(outer, GuestConfig::new().network("10.0.2.2/24")?)?;
-        let mut neighbour = Self { device, ledger: CopyLedger::new(), guest };
+        let mut neighbour = Self { device, ledger: CopyLedger::new(), _guest: guest };
         neighbour.send([&frames::arp()].into_iter())?;
         Ok(neighbour)
     }
@@ -148,11 +144,9 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Sends frames at the pace, until the end. Returns how many a second the gateway got.
-    fn run(&mut self, frames: &[Vec<u8>], end: &AtomicBool) -> Result<f64> {
+    /// Sends frames at the pace, until the end.
+    fn run(&mut self, frames: &[Vec<u8>], end: &AtomicBool) -> Result<()> {
         let (begun, mut sent) = (Wall::now(), 0);
-        let received = |guest: &Guest| guest.host().stats().device.rx_frames;
-        let before = received(&self.guest);
         let mut next = frames.iter().cycle();
         while !end.load(Ordering::Relaxed) {
             let due = begun.elapsed().as_micros() as u64 * FRAMES_PER_SECOND / 1_000_000;
@@ -162,7 +156,7 @@ impl Neighbour {
             sent = due;
             thread::sleep(PACE);
         }
-        Ok((received(&self.guest) - before) as f64 / begun.elapsed().as_secs_f64())
+        Ok(())
     }
 }
 
@@ -228,77 +222,22 @@ fn rules(silent: u16) -> impl Fn(&Ask) -> Option<Verdict> {
     }
 }
 
-/// Bytes a second that arrive beside a neighbour, and the frames a second that it got through.
-fn phase(
-    neighbour: &mut Neighbour,
-    frames: &[Vec<u8>],
-    received: &AtomicU64,
-    last: Duration,
-) -> Result<(f64, f64)> {
-    let end = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let busy = scope.spawn(|| neighbour.run(frames, &end));
-        // The phase has begun.
-        thread::sleep(last / 8);
-        let (before, began) = (received.load(Ordering::Relaxed), Wall::now());
-        thread::sleep(last);
-        let bytes = received.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 / began.elapsed().as_secs_f64();
-        end.store(true, Ordering::Relaxed);
-        let frames = busy.join().map_err(|_| "the neighbour panicked")??;
-        Ok((rate, frames))
-    })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
 fn main() -> Result<ExitCode> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let rounds = args.first().map_or(Ok(5), |text| text.parse())?;
-    let seconds = args.get(1).map_or(Ok(1.0), |text| text.parse())?;
-    let only = args.get(2..).unwrap_or_default();
-    let last = Duration::from_secs_f64(seconds);
-    println!("{rounds} rounds of {seconds} s each way, medians, Gbit/s; frames a second");
-    println!(
-        "{:10} {:>8} {:>9} {:>9} {:>9} {:>8}",
-        "neighbour", "ordinary", "frames", "hostile", "frames", "left"
-    );
+    let mut trial = Trial::from_args()?;
     let gateway = Gateway::builder().judge(rules(silent_port()?)).start();
     let received = upload(&gateway)?;
-    let mut code = ExitCode::SUCCESS;
     for (name, attack) in ATTACKS {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+        if !trial.wants(name) {
             continue;
         }
         let ordinary: Vec<_> = (0..FRAMES).map(|i| attack.ordinary(i)).collect();
         let hostile: Vec<_> = (0..FRAMES).map(|i| attack.hostile(i)).collect();
-        let mut rates = [const { Vec::new() }; 4];
-        // The first round warms up.
-        for round in 0..=rounds {
-            for (i, frames) in [&ordinary, &hostile].into_iter().enumerate() {
-                // One after the other, each with a guest of its own.
-                let mut neighbour = Neighbour::new(&gateway)?;
-                let (rate, got) = phase(&mut neighbour, frames, received, last)?;
-                if round > 0 {
-                    rates[2 * i].push(rate * 8e-9);
-                    rates[2 * i + 1].push(got);
-                }
-            }
-        }
-        let [ordinary, got, hostile, frames] = rates.each_mut().map(|values| median(values));
-        let left = if ordinary > 0.0 { hostile / ordinary } else { 0.0 };
-        let enough = left >= ENOUGH;
-        println!(
-            "{name:10} {ordinary:>8.2} {got:>9.0} {hostile:>9.2} {frames:>9.0} {:>7.0}%{}",
-            left * 100.0,
-            if enough { "" } else { "  TOO LITTLE" }
-        );
-        if !enough {
-            code = ExitCode::FAILURE;
-        }
+        trial.measure(name, |is_hostile, last| {
+            let frames = if is_hostile { &hostile } else { &ordinary };
+            // One after the other, each with a guest of its own.
+            let mut neighbour = Neighbour::new(&gateway)?;
+            beside(received, last, |end| neighbour.run(frames, end))
+        })?;
     }
-    Ok(code)
+    Ok(trial.exit_code())
 }

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -35,11 +35,8 @@ use pagewire::device::VhostUser;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
 use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
 use pagewire_device::vhost_user::double::{Beside, Guest, GuestConfig};
+use pagewire_testing::neighbours::{Result, Trial, beside};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// The part of the ordinary rate that a hostile neighbour must leave.
-const ENOUGH: f64 = 0.9;
 /// How often the neighbour does something.
 const PACE: Duration = Duration::from_millis(2);
 /// Frames that it sends each time.
@@ -341,29 +338,16 @@ impl Scene {
 
     /// Bytes a second that arrive beside a neighbour.
     fn phase(&mut self, attack: Attack, hostile: bool, last: Duration) -> Result<f64> {
-        let (end, path) = (AtomicBool::new(false), self.path.clone());
-        let (sink, received) = (&mut self.sink, self.received);
-        thread::scope(|scope| {
-            let (end, path) = (&end, &path);
-            let busy = scope.spawn(move || -> Result<()> {
-                let mut neighbour = Neighbour::connect(path, hostile)?;
-                attack.begin(&mut neighbour)?;
-                while !end.load(Ordering::Relaxed) {
-                    attack.step(&mut neighbour)?;
-                    while sink.receive().is_some() {}
-                    thread::sleep(PACE);
-                }
-                Ok(())
-            });
-            // The phase has begun.
-            thread::sleep(last / 8);
-            let (before, began) = (received.load(Ordering::Relaxed), std::time::Instant::now());
-            thread::sleep(last);
-            let bytes = received.load(Ordering::Relaxed) - before;
-            let rate = bytes as f64 / began.elapsed().as_secs_f64();
-            end.store(true, Ordering::Relaxed);
-            busy.join().map_err(|_| "the neighbour panicked")??;
-            Ok(rate)
+        let (path, sink) = (self.path.clone(), &mut self.sink);
+        beside(self.received, last, move |end| {
+            let mut neighbour = Neighbour::connect(&path, hostile)?;
+            attack.begin(&mut neighbour)?;
+            while !end.load(Ordering::Relaxed) {
+                attack.step(&mut neighbour)?;
+                while sink.receive().is_some() {}
+                thread::sleep(PACE);
+            }
+            Ok(())
         })
     }
 }
@@ -377,48 +361,15 @@ fn announce() -> Vec<u8> {
     frame
 }
 
-fn median(rates: &mut [f64]) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied().unwrap_or_default()
-}
-
 fn main() -> Result<ExitCode> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let rounds = args.first().map_or(Ok(7), |text| text.parse())?;
-    let seconds = args.get(1).map_or(Ok(1.0), |text| text.parse())?;
-    let only = args.get(2..).unwrap_or_default();
-    let last = Duration::from_secs_f64(seconds);
-    println!("{rounds} rounds of {seconds} s each way, medians, Gbit/s");
-    println!("{:10} {:>10} {:>10} {:>8}", "neighbour", "ordinary", "hostile", "left");
-    let mut code = ExitCode::SUCCESS;
+    let mut trial = Trial::from_args()?;
     for (name, attack) in ATTACKS {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
-            continue;
+        if trial.wants(name) {
+            let mut scene = Scene::new(name)?;
+            trial.measure(name, |hostile, last| scene.phase(attack, hostile, last))?;
+            // Its threads keep the host.
+            let _ = std::fs::remove_file(&scene.path);
         }
-        let mut scene = Scene::new(name)?;
-        let mut rates = [Vec::new(), Vec::new()];
-        // The first round warms up.
-        for round in 0..=rounds {
-            for (rates, hostile) in rates.iter_mut().zip([false, true]) {
-                let rate = scene.phase(attack, hostile, last)?;
-                if round > 0 {
-                    rates.push(rate * 8e-9);
-                }
-            }
-        }
-        let [ordinary, hostile] = rates.each_mut().map(|rates| median(rates));
-        let left = if ordinary > 0.0 { hostile / ordinary } else { 0.0 };
-        let enough = left >= ENOUGH;
-        println!(
-            "{name:10} {ordinary:>10.2} {hostile:>10.2} {:>7.0}%{}",
-            left * 100.0,
-            if enough { "" } else { "  TOO LITTLE" }
-        );
-        if !enough {
-            code = ExitCode::FAILURE;
-        }
-        // Its threads keep the host.
-        let _ = std::fs::remove_file(&scene.path);
     }
-    Ok(code)
+    Ok(trial.exit_code())
 }

@@ -90,8 +90,8 @@ impl Chaos {
 impl Sim {
     /// Troubles these hosts by chance. When, for how long and whom is drawn from the seed now, each
     /// kind on its own; all of it has ended by [`Chaos::until`]. The end of one trouble may end
-    /// another of the same hosts, but slow links, which last until the last has ended. Clients that
-    /// cannot [start again](crate::Control::bounce) are neither crashed nor killed.
+    /// another of the same hosts; a link stays slow until the last of its slow links has ended. Clients
+    /// that cannot [start again](crate::Control::bounce) are neither crashed nor killed.
     ///
     /// # Panics
     /// If there are fewer than two hosts, or none that could be crashed or killed.

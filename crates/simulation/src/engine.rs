@@ -24,7 +24,7 @@ use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
 use crate::machine::Machine;
 use crate::notes::Note;
-use crate::path::Stage;
+use crate::path::{Path, Stage};
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
@@ -484,18 +484,14 @@ impl World {
     fn change_path(&mut self, from: HostId, to: HostId, change: PathChange) {
         let Self { fabric, agenda, .. } = self;
         match change {
+            PathChange::Cut => fabric.change(agenda, from, to, Path::cut),
+            PathChange::Repair => fabric.change(agenda, from, to, Path::repair),
+            PathChange::Hold => fabric.change(agenda, from, to, Path::hold),
+            PathChange::Release => fabric.change(agenda, from, to, Path::release),
             PathChange::Link(link) => fabric.set_link(agenda, Stage::Between(from, to), link),
             PathChange::Slow(link) => fabric.slow(agenda, from, to, link),
             PathChange::Recover => fabric.recover(agenda, from, to),
-            _ => {}
         }
-        fabric.change(agenda, from, to, |path| match change {
-            PathChange::Cut => path.cut(),
-            PathChange::Repair => path.repair(),
-            PathChange::Hold => path.hold(),
-            PathChange::Release => path.release(),
-            PathChange::Link(_) | PathChange::Slow(_) | PathChange::Recover => {}
-        });
     }
 
     /// Ends a pause: what became due meanwhile is due now.

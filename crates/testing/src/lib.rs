@@ -24,6 +24,8 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
+pub mod neighbours;
+
 /// Names the file that gets one line for each skip: the test, a tab, the reason.
 pub const RECORD: &str = "PAGEWIRE_SKIPPED";
 /// Makes every skip a failure, unless it is unset, empty or `0`.

@@ -44,9 +44,10 @@ fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
 }
 
 #[test]
-fn query_gets_through_beside_streams_that_took_all_they_may() {
+fn query_gets_through_beside_streams_as_long_as_they_left_anything() {
     let mut budget = ReceiveBudget::new(3200);
     budget.charge(0, 3150);
+    assert!(!budget.has_room(1, false, false), "others get nothing any more");
     assert!(budget.takes_datagram(0, 50) && !budget.takes_datagram(0, 51));
     budget.set_room(0);
     assert!(budget.takes_datagram(0, 50), "also if the device has little left");
