@@ -3,7 +3,7 @@
 .PHONY: demo test test-long bench lint fuzz mutants
 
 demo:
-	cargo run --release --quiet --package pagewire-cli -- demo $(DIR)
+	cargo run --release --package pagewire-cli -- demo $(DIR)
 
 test:
 	scripts/install-test-packages
@@ -15,7 +15,7 @@ test-long:
 	cargo test --profile quick --package pagewire-simulation-crates --no-fail-fast
 
 bench:
-	cargo build --release --quiet --package pagewire-cli
+	cargo build --release --package pagewire-cli
 	scripts/bench
 
 lint:

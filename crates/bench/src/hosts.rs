@@ -56,7 +56,7 @@ pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Fail
 /// A tap in a new network namespace, which this thread enters, and the tap's MTU.
 pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
     enter_namespace()?;
-    let mut tap = Tap::builder().name("pwbench").host_address(format!("{kernel}/24"));
+    let mut tap = Tap::builder("pwbench").host_address(format!("{kernel}/24"));
     if let Some(mtu) = mtu {
         tap = tap.mtu(mtu as usize);
     }

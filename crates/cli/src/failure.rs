@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use pagewire::StartError;
-use pagewire::stack::StackError;
+use pagewire::services::StackError;
 pub(crate) use pagewire_bench::say;
 use pagewire_device::DeviceError;
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use pagewire_device::{DatagramLink, Device, StreamLink, Tap, VhostUser, VhostUserBuilder};
+use pagewire_device::{
+    DatagramLink, Device, StreamLink, Tap, TapBuilder, VhostUser, VhostUserBuilder,
+};
 use pagewire_gateway::netns::{self, Namespace};
 use pagewire_gateway::sandbox::SandboxPlan;
 
@@ -85,7 +87,7 @@ fn bind(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Bound, Fa
 fn tap(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Tap, Failure> {
     let name = options.tap.as_deref().unwrap_or("pw0");
     let Some(place) = &options.netns else {
-        return Ok(Tap::builder().name(name).mtu(options.guest.mtu as usize).open()?);
+        return Ok(Tap::builder(name).mtu(options.guest.mtu as usize).open()?);
     };
     let place = match place.to_str().and_then(|text| text.parse().ok()) {
         Some(id) => Namespace::Process(id),
@@ -93,7 +95,7 @@ fn tap(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Tap, Failu
     };
     let network = guest::inside(&options.guest, name, networks);
     let parts = netns::tap_in(&place, &network).map_err(|e| Failure::Failed(e.to_string()))?;
-    Ok(Tap::builder().adopt(parts)?)
+    Ok(TapBuilder::new().adopt(parts)?)
 }
 
 /// A descriptor that the caller has opened for us to write to.

@@ -4,7 +4,7 @@
 use std::io;
 
 use pagewire::Link;
-use pagewire::stack::LinkId;
+use pagewire::LinkId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::args::{NetLink, NetOptions};

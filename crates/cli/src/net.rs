@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pagewire::stack::mtu_of_pages;
+use pagewire::tcp::mtu_of_pages;
 use pagewire::{Host, LinkId};
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
@@ -182,7 +182,7 @@ pub(crate) fn tap_name(options: &NetOptions) -> &str {
 }
 
 pub(crate) fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
-    let mut tap = Tap::builder().name(tap_name(options)).host_addresses(&options.host_addr);
+    let mut tap = Tap::builder(tap_name(options)).host_addresses(&options.host_addr);
     if let Some(mtu) = mtu(options) {
         tap = tap.mtu(mtu);
     }

@@ -158,7 +158,7 @@ fn line(refusal: &Refusal) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagewire::stack::Error;
+    use pagewire::services::Error;
 
     #[test]
     fn each_refusal_is_a_line_and_a_flood_of_them_is_a_number() {

@@ -11,7 +11,7 @@ use std::io;
 use std::process::ExitCode;
 use std::thread;
 
-use pagewire_device::Tap;
+use pagewire_device::TapBuilder;
 use pagewire_gateway::netns::{Change, Program, ProgramError};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
@@ -65,7 +65,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     for note in program.notes() {
         eprintln!("pagewire: {note}");
     }
-    let tap = Tap::builder().adopt(parts).map_err(|e| ours(e.into()))?;
+    let tap = TapBuilder::new().adopt(parts).map_err(|e| ours(e.into()))?;
     let opened = guest::open(&options.guest, &networks, false).map_err(ours)?;
     let has_terminal = File::open("/dev/tty").is_ok();
     let mut plan = SandboxPlan::default();

@@ -34,8 +34,7 @@ fn main() {
 }
 
 fn rate(round: usize, way: &str, mtu: usize, bytes: usize) {
-    let tap = Tap::builder()
-        .name("rate0")
+    let tap = Tap::builder("rate0")
         .mtu(mtu)
         .host_address("10.77.0.1/24")
         .pool_bytes(setting("POOL_MIB", 64) << 20)

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf};
+use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PAGE_SIZE, PacketBuf, PagePool};
 
-use crate::limits::MAX_MTU;
+use crate::limits::{MAX_MTU, RECEIVING_PART};
 use crate::steering::Steering;
 
 /// The first header of a frame.
@@ -80,6 +80,7 @@ impl Capabilities {
 }
 
 /// Capabilities of a wrapper that reads headers: super-frames only as long as these can express.
+#[cfg(any(feature = "fault", feature = "pcap"))]
 pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
     let (mtu, longest) = (capabilities.mtu, capabilities.max_super_frame.min(MAX_MTU));
     // Without room for two segments, a small segment would follow every large one.
@@ -206,6 +207,12 @@ pub trait Device: Send {
     fn steering(&mut self) -> Option<&mut Steering> {
         None
     }
+}
+
+/// Bytes that frames may keep of a pool: a part stays for those that are dropped at once.
+pub(crate) fn room(pool: &PagePool) -> usize {
+    let stats = pool.stats();
+    stats.free.saturating_sub(stats.total / RECEIVING_PART) * PAGE_SIZE
 }
 
 /// Methods of [`Device`] that a wrapper forwards unchanged to its device.

@@ -17,6 +17,7 @@ const IPPROTO_ICMPV6: u8 = 58;
 
 /// FIN and SYN in the flags byte of a TCP header.
 pub(crate) const TCP_FIN: u8 = 0x01;
+#[cfg(feature = "tap")]
 pub(crate) const TCP_SYN: u8 = 0x02;
 pub(crate) const TCP_PSH: u8 = 0x08;
 pub(crate) const TCP_CWR: u8 = 0x80;
@@ -150,6 +151,7 @@ impl Layout {
     }
 
     /// Length of the headers of the connection's data segments: time stamps if this one has them.
+    #[cfg(feature = "tap")]
     pub(crate) fn tcp_data_header(&self, frame: &[u8]) -> usize {
         let bare = self.transport_at + 20;
         let mut options = frame.get(bare..self.payload).unwrap_or_default();

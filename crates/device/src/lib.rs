@@ -8,49 +8,72 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(feature = "sockets")]
 mod datagram;
 mod device;
+#[cfg(feature = "dhcp")]
 mod dhcp;
+#[cfg(feature = "fault")]
 mod fault;
 mod frames;
 mod headers;
 pub mod limits;
 pub mod offload;
 mod pair;
+#[cfg(feature = "pcap")]
 mod pcap;
 pub mod port;
 mod queues;
+#[cfg(feature = "sockets")]
 mod socket;
+#[cfg(any(feature = "sockets", feature = "vhost-user"))]
+mod socket_path;
+#[cfg(feature = "sockets")]
 mod socket_sys;
 mod steering;
+#[cfg(feature = "sockets")]
 mod stream;
+#[cfg(feature = "tap")]
 pub mod tap;
+#[cfg(feature = "vhost-user")]
 pub mod vhost_user;
+#[cfg(any(feature = "tap", feature = "vhost-user"))]
 mod vnet;
 
+#[cfg(feature = "sockets")]
 pub use datagram::{DatagramLink, DatagramLinkBuilder};
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+#[cfg(feature = "dhcp")]
 pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
+#[cfg(feature = "fault")]
 pub use fault::{
     Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
     FaultPath, FaultRng, Passed,
 };
 pub use frames::{FrameError, Frames, FramesConfig, FramesEnd};
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
+#[cfg(feature = "pcap")]
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
 pub use queues::Queues;
 pub use steering::{BindError, Level, Protocol, QueueMemory, Rule, Steering};
+#[cfg(feature = "sockets")]
 pub use stream::{StreamLink, StreamLinkBuilder};
+#[cfg(feature = "tap")]
 pub use tap::{Tap, TapBuilder};
+#[cfg(feature = "vhost-user")]
 pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Entry points of the fuzz targets. Not part of the interface.
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing {
+    #[cfg(feature = "sockets")]
     pub use crate::datagram::fuzzing::frames_datagram;
+    #[cfg(feature = "sockets")]
     pub use crate::stream::fuzzing::frames_stream;
+    #[cfg(feature = "tap")]
     pub use crate::tap::fuzzing::tap_frame;
+    #[cfg(feature = "vhost-user")]
     pub use crate::vhost_user::fuzzing::{messages as vhost_messages, virtqueue};
 }

@@ -4,9 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pagewire_mem::{
-    Access, CopyLedger, CopyReason, FragVec, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
-};
+use pagewire_mem::{Access, CopyLedger, CopyReason, FragVec, PacketBuf, PagePool, PageWriter};
 
 use crate::headers::{self, Layout, Transport};
 use crate::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
@@ -73,16 +71,6 @@ impl QueueMemory {
     pub fn drain(&mut self) {
         self.pool.drain();
         self.note_level();
-    }
-
-    /// Makes sure that `writer` has `bytes` spare bytes; `false`: too few pages, or too scattered.
-    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
-        writer.reserve(&mut self.pool, bytes)
-    }
-
-    /// Whether so many bytes of its pages are free.
-    pub(crate) fn has(&self, bytes: usize) -> bool {
-        self.pool.stats().free * PAGE_SIZE >= bytes
     }
 
     pub(crate) fn note_level(&self) {
@@ -294,28 +282,6 @@ impl Steering {
         Self { queues, attach: None, rules: Vec::new(), private: false, changes: 0 }
     }
 
-    /// Calls `attach` for each queue that is to get memory.
-    pub(crate) fn attach_by(
-        &mut self,
-        attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
-    ) {
-        self.attach = Some(Box::new(attach));
-    }
-
-    /// As [`new`](Self::new), for private memory only.
-    pub(crate) fn private(queues: usize) -> Self {
-        Self { private: true, ..Self::new(queues) }
-    }
-
-    /// Grows when a queue gets or loses memory.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    pub(crate) fn is_bound(&self, queue: usize) -> bool {
-        self.queues.get(queue).is_some_and(Option::is_some)
-    }
-
     /// Queues in all.
     pub fn queues(&self) -> usize {
         self.queues.len()
@@ -399,11 +365,6 @@ impl Steering {
         self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
     }
 
-    /// Records the state of all queues' memory.
-    pub(crate) fn note_levels(&self) {
-        self.queues.iter().flatten().for_each(QueueMemory::note_level);
-    }
-
     /// Places a received frame's payload in the memory of its queue, if that has some.
     pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
         if frame.frag_len() == 0 {
@@ -413,6 +374,51 @@ impl Steering {
         if let Some(memory) = self.memory_mut(queue) {
             memory.place(frame, ledger);
         }
+    }
+}
+
+/// For a driver that reads into its queues' memory itself.
+#[cfg(feature = "tap")]
+impl QueueMemory {
+    /// Makes sure that `writer` has `bytes` spare bytes; `false`: too few pages, or too scattered.
+    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
+        writer.reserve(&mut self.pool, bytes)
+    }
+
+    /// Whether so many bytes of its pages are free.
+    pub(crate) fn has(&self, bytes: usize) -> bool {
+        self.pool.stats().free * pagewire_mem::PAGE_SIZE >= bytes
+    }
+}
+
+/// For the same driver, whose queues are the kernel's.
+#[cfg(feature = "tap")]
+impl Steering {
+    /// Calls `attach` for each queue that is to get memory.
+    pub(crate) fn attach_by(
+        &mut self,
+        attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
+    ) {
+        self.attach = Some(Box::new(attach));
+    }
+
+    /// As [`new`](Self::new), for private memory only.
+    pub(crate) fn private(queues: usize) -> Self {
+        Self { private: true, ..Self::new(queues) }
+    }
+
+    /// Grows when a queue gets or loses memory.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(crate) fn is_bound(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(Option::is_some)
+    }
+
+    /// Records the state of all queues' memory.
+    pub(crate) fn note_levels(&self) {
+        self.queues.iter().flatten().for_each(QueueMemory::note_level);
     }
 }
 

@@ -5,11 +5,10 @@
 //!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset
 //! ```
 
-use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_mem::{GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
-use crate::headers::{Layout, TCP_CWR, Transport};
-use crate::limits::{MIN_GSO_SIZE, VNET_HEADER};
-use crate::port::{FrameChecksum, Offload};
+use crate::headers::TCP_CWR;
+use crate::limits::VNET_HEADER;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -54,6 +53,7 @@ pub(crate) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
 }
 
 /// Whether a header is that of a super-frame for receivers with ECN only.
+#[cfg(feature = "vhost-user")]
 pub(crate) fn is_ecn(header: &[u8; VNET_HEADER]) -> bool {
     header[1] & GSO_ECN != 0
 }
@@ -63,9 +63,9 @@ pub(crate) fn is_ecn(header: &[u8; VNET_HEADER]) -> bool {
 pub(crate) struct Received {
     pub(crate) checksum: RxChecksum,
     /// Where the sum begins, and the field's offset from there, if it is to be completed.
-    partial: Option<(u16, u16)>,
+    pub(crate) partial: Option<(u16, u16)>,
     /// Kind and segment size of a super-frame.
-    gso: Option<(GsoKind, u16)>,
+    pub(crate) gso: Option<(GsoKind, u16)>,
 }
 
 /// Reads the header of a received frame of `len` bytes; `None` if it is invalid.
@@ -97,29 +97,4 @@ pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
         _ => RxChecksum::Valid,
     };
     Some(Received { checksum, partial, gso: gso_kind.map(|kind| (kind, size)) })
-}
-
-impl Received {
-    /// The whole content, for a port.
-    pub(crate) fn offload(&self) -> Offload {
-        let checksum = match (self.partial, self.checksum) {
-            (Some((start, offset)), _) => FrameChecksum::Partial { start, offset },
-            (None, RxChecksum::Valid) => FrameChecksum::Valid,
-            (None, RxChecksum::Unknown) => FrameChecksum::Unknown,
-        };
-        Offload { gso: self.gso, checksum }
-    }
-
-    /// The super-frame in the packet's terms; `Err`: other headers, or segments that are too small.
-    pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
-        let Some((kind, size)) = self.gso else { return Ok(None) };
-        if size < MIN_GSO_SIZE {
-            return Err(());
-        }
-        let layout = layout.filter(|layout| {
-            layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)
-        });
-        let layout = layout.ok_or(())?;
-        Ok(Some(Gso { kind, size, header_len: layout.payload as u16 }))
-    }
 }

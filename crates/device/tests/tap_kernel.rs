@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 
 use pagewire_device::offload::segment;
-use pagewire_device::{Device, DeviceError, Tap};
+use pagewire_device::{Device, DeviceError, Tap, TapBuilder};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
 use support::{Conn, Host, Link, in_namespace};
@@ -18,12 +18,7 @@ const KERNEL_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 const OUR_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
 fn tap(mtu: usize) -> Tap {
-    Tap::builder()
-        .name("pwtest0")
-        .mtu(mtu)
-        .host_addresses(["10.77.0.1/24", "fd77::1/64"])
-        .open()
-        .unwrap()
+    Tap::builder("pwtest0").mtu(mtu).host_addresses(["10.77.0.1/24", "fd77::1/64"]).open().unwrap()
 }
 
 /// Our end and the kernel's, by IPv4 or IPv6.
@@ -108,7 +103,7 @@ fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
 #[test]
 fn tap_without_a_name_gets_one() {
     in_namespace(|| {
-        let (a, b) = (Tap::builder().open().unwrap(), Tap::builder().open().unwrap());
+        let (a, b) = (TapBuilder::new().open().unwrap(), TapBuilder::new().open().unwrap());
         assert_eq!((a.name(), b.name()), ("pw0", "pw1"));
     });
 }
@@ -124,7 +119,7 @@ fn tap_that_existed_is_opened_as_it_is_and_stays() {
             drop(opened);
             // Adding an address twice is fine.
             for _ in 0..2 {
-                let builder = Tap::builder().name("pwtest0").host_address("10.77.0.1/24");
+                let builder = Tap::builder("pwtest0").host_address("10.77.0.1/24");
                 drop(builder.open().unwrap());
             }
             ip("link del pwtest0");
@@ -143,11 +138,11 @@ fn refusals_say_what_to_do_in_one_line() {
         ip("link set veth3 up");
         ip("tuntap add pwtun0 mode tun");
         for (builder, text) in [
-            (Tap::builder().name("pwtest0"), "another program has it open"),
-            (Tap::builder().name("veth0"), "is no tap; choose another name"),
-            (Tap::builder().name("veth2"), "is no tap; choose another name"),
-            (Tap::builder().name("lo"), "is no tap; choose another name"),
-            (Tap::builder().name("pwtun0"), "is no tap; choose another name"),
+            (Tap::builder("pwtest0"), "another program has it open"),
+            (Tap::builder("veth0"), "is no tap; choose another name"),
+            (Tap::builder("veth2"), "is no tap; choose another name"),
+            (Tap::builder("lo"), "is no tap; choose another name"),
+            (Tap::builder("pwtun0"), "is no tap; choose another name"),
         ] {
             let error = builder.open().unwrap_err();
             assert!(matches!(error, DeviceError::System { .. }), "{error:?}");
@@ -396,7 +391,7 @@ fn kernel_socket_receives_the_same_from_offload_and_from_software() {
 #[test]
 fn each_queue_of_several_sends_and_receives() {
     in_namespace(|| {
-        let builder = Tap::builder().name("pwtest0").host_address("10.77.0.1/24");
+        let builder = Tap::builder("pwtest0").host_address("10.77.0.1/24");
         let queues = builder.open_queues(2).unwrap();
         assert_eq!(queues.len(), 2);
         let socket = UdpSocket::bind("10.77.0.1:7000").unwrap();
@@ -425,8 +420,7 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
         let maker = thread::spawn(move || {
             support::leave_namespace();
             pagewire_device::tap::loopback_up().unwrap();
-            let builder = Tap::builder()
-                .name("pwtest1")
+            let builder = Tap::builder("pwtest1")
                 .host_addresses(["10.77.0.1/24", "fd77::1/64"])
                 .host_gateway("10.77.0.2".parse().unwrap())
                 .host_gateway("fd77::2".parse().unwrap());
@@ -446,7 +440,7 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
         let parts = made.recv().unwrap();
         assert!(!exists("pwtest1"), "it is not here");
         assert!(parts.queues.len() > 1, "it has queues for bulk flows");
-        let tap = Tap::builder().adopt(parts).unwrap();
+        let tap = TapBuilder::new().adopt(parts).unwrap();
         assert_eq!((tap.name(), tap.capabilities().mtu), ("pwtest1", 1500));
         let (me, peer) = ends(&tap, false);
         let mut link = Link::new(tap);

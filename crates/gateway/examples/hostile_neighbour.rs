@@ -21,9 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant as Wall};
 
 use pagewire::device::PairEnd;
-use pagewire::mem::{CopyLedger, Instant, PacketBuf};
 use pagewire::{Device, Host, Pair};
 use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
 #[path = "../tests/support/frames.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -45,7 +45,7 @@ fn a_kernel_gets_an_address_a_route_and_answers_from_the_resolver_by_itself() {
     }
     let guest = thread::spawn(|| {
         leave_namespace();
-        let tap = Tap::builder().name("guest0").open().unwrap();
+        let tap = Tap::builder("guest0").open().unwrap();
         let mut config = AutoconfConfig::new("fd00:2::2/64".parse().unwrap());
         config.dns.push(GATEWAY);
         let device = Autoconf::new(tap, config).unwrap();

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Wall};
 
 use pagewire::device::PairEnd;
-use pagewire::mem::{CopyLedger, Instant, PacketBuf};
 use pagewire::{Device, Pair};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use support::frames::{ME, arp, datagram, syn};
 use support::{eventually, pattern, server, to_loopback, world};
 
@@ -329,7 +329,7 @@ fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
         }
     }
     let audit = world.guest.host().pool_audits()[0];
-    assert!(audit.total * pagewire::mem::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10), "{audit:?}");
+    assert!(audit.total * pagewire_mem::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10), "{audit:?}");
     // Another connection still passes as soon as one of them ends.
     streams.truncate(20);
     let (mut inner, mut outer) = (world.inside.connect(at).unwrap(), server.accept().unwrap().0);

@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 
-use pagewire::mem::CopyLedger;
 use pagewire::{CopyReason, Host};
+use pagewire_mem::CopyLedger;
 use support::namespaces::{NEAR_V4, Outside, worlds};
 use support::{eventually, pattern, server, world};
 

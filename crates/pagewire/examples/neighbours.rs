@@ -3,8 +3,8 @@
 //! neighbour doing something hostile at the same pace.
 //!
 //! ```sh
-//! cargo run --release --package pagewire --example neighbours            # all attacks
-//! cargo run --release --package pagewire --example neighbours -- 5 2 jam # 5 rounds of 2 s, one attack
+//! cargo run --release --package pagewire --features vhost-user --example neighbours   # all attacks
+//! target/release/examples/neighbours 5 2 jam                   # 5 rounds of 2 s, one attack
 //! ```
 //!
 //! ```text
@@ -29,11 +29,12 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::device::vhost_user::VhostUser;
-use pagewire::device::vhost_user::double::{Beside, Guest, GuestConfig};
+use pagewire::Instant;
+use pagewire::device::PacketBuf;
+use pagewire::device::VhostUser;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
-use pagewire::mem::{Instant, PacketBuf};
 use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
+use pagewire_device::vhost_user::double::{Beside, Guest, GuestConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

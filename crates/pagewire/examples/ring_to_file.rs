@@ -1,8 +1,8 @@
 //! A server on rings alone: received data goes to files, from the memory in which it landed.
 //!
 //! ```sh
-//! cargo run --release --package pagewire --example ring_to_file            # a client of its own
-//! cargo run --release --package pagewire --example ring_to_file -- pw0 /tmp   # on a tap, as root
+//! cargo run --package pagewire --features rings --example ring_to_file     # a client of its own
+//! sudo target/debug/examples/ring_to_file pw0 /tmp                         # on a tap
 //! nc -N 10.77.0.2 9000 < some.file                                         # from the kernel's side
 //! ```
 //!
@@ -20,8 +20,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use pagewire::device::{Queues, Rule};
-use pagewire::ring::{EngineConfig, QueueConfig};
 use pagewire::rings::{AsyncRings, RingStream};
+use pagewire::rings::{EngineConfig, QueueConfig};
 use pagewire::{Host, Pair, Region, Tap};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.as_slice() {
         [tap, dir] => {
-            let tap = Tap::builder().name(tap).host_address("10.77.0.1/24").open()?;
+            let tap = Tap::builder(tap).host_address("10.77.0.1/24").open()?;
             let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
             // A queue of the tap's own: flows of the rule arrive there, all others at the first.
             serve(&host, 1, Path::new(dir), usize::MAX)

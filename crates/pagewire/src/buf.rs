@@ -1,8 +1,10 @@
 //! Memory that the application sends from and receives.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::OnceLock;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held};
 
 /// Received bytes, by reference. A drop releases the memory; the chunk outlives the host.
@@ -65,17 +67,62 @@ impl From<Frag> for Chunk {
 }
 
 /// Received bytes in stream order, as pieces of contiguous memory.
-#[derive(Clone, Debug, Default)]
+///
+/// They are a [`Buf`], which is consumed from the front: what was consumed is released. Its
+/// [`chunk`](Buf::chunk) is the memory itself where nobody else can change that, and
+/// [`copy_to_bytes`](Buf::copy_to_bytes) gives such memory without a copy, as far as it lies in one piece.
+///
+/// Memory that others may change (a file that was sent over a by-reference link) is never lent as a
+/// slice, because a slice must not change. `chunk` then shows a private copy of at most
+/// [`SNAPSHOT`](Self::SNAPSHOT) bytes, made once; to pass such memory on without a copy, send the chunks.
+///
+/// ```
+/// use bytes::Buf;
+/// # use pagewire::{Host, Pair};
+/// # let (left, right) = Pair::new(Default::default())?;
+/// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+/// # let listener = server.listen("10.0.0.1:9000")?;
+/// # let conn = client.connect("10.0.0.1:9000")?;
+/// # let (peer, _) = listener.accept()?;
+/// conn.send(&b"\x00\x05hello"[..])?;
+/// let mut message = peer.recv_chunks(100)?;
+/// let len = message.get_u16();
+/// assert_eq!(message.copy_to_bytes(len.into()), "hello"); // no copy
+/// assert!(message.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
 pub struct Chunks {
-    pub(crate) frags: Vec<Frag>,
+    /// None is empty.
+    pub(crate) frags: VecDeque<Frag>,
     len: usize,
     held: Held,
+    /// The first bytes of the first fragment, if others may change those and they were asked for.
+    shown: OnceLock<Bytes>,
+}
+
+impl Clone for Chunks {
+    fn clone(&self) -> Self {
+        let (frags, held) = (self.frags.clone(), self.held.clone());
+        Self { frags, len: self.len, held, shown: self.shown.clone() }
+    }
 }
 
 impl Chunks {
-    pub(crate) fn new(frags: Vec<Frag>, held: Held) -> Self {
+    /// Most bytes that [`Buf::chunk`] copies, of memory that others may change.
+    pub const SNAPSHOT: usize = 16 << 10;
+
+    pub(crate) fn new(mut frags: Vec<Frag>, held: Held) -> Self {
+        frags.retain(|frag| !frag.is_empty());
         let len = frags.iter().map(Frag::len).sum();
-        Self { frags, len, held }
+        Self { frags: frags.into(), len, held, shown: OnceLock::new() }
+    }
+
+    /// All bytes as one [`Bytes`]: without a copy if they are one piece that others cannot change, else
+    /// with one, which is the application's own. For the pieces as they are, see [`Chunk::into_bytes`].
+    pub fn into_bytes(mut self) -> Bytes {
+        self.copy_to_bytes(self.len)
     }
 
     /// Bytes in all chunks.
@@ -118,10 +165,97 @@ impl IntoIterator for Chunks {
     }
 }
 
+impl Buf for Chunks {
+    fn remaining(&self) -> usize {
+        self.len
+    }
+
+    fn chunk(&self) -> &[u8] {
+        let Some(front) = self.frags.front() else { return &[] };
+        front.as_slice().unwrap_or_else(|| {
+            self.shown.get_or_init(|| {
+                let mut copy = vec![0; front.len().min(Self::SNAPSHOT)];
+                // The application's own copy: no stack is left to count it.
+                front.copy_to(0, &mut copy, &mut CopyLedger::new(), CopyReason::AppRead);
+                copy.into()
+            })
+        })
+    }
+
+    fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
+        let lent = self.frags.iter().map_while(Frag::as_slice);
+        let lent = dst.iter_mut().zip(lent).map(|(dst, bytes)| *dst = IoSlice::new(bytes)).count();
+        match dst.first_mut() {
+            Some(first) if lent == 0 && self.len > 0 => {
+                *first = IoSlice::new(self.chunk());
+                1
+            }
+            _ => lent,
+        }
+    }
+
+    /// # Panics
+    /// As every [`Buf`], beyond its end.
+    fn advance(&mut self, n: usize) {
+        assert!(n <= self.len, "cannot advance by {n} of {} bytes", self.len);
+        let mut left = n;
+        self.len -= n;
+        self.show_from(n);
+        while let Some(front) = self.frags.front_mut() {
+            let (before, step) = (front.pinned_pages(), left.min(front.len()));
+            left -= step;
+            front.advance(step);
+            let done = front.is_empty();
+            let after = if done { 0 } else { front.pinned_pages() };
+            drop(self.held.split(before.saturating_sub(after)));
+            if !done {
+                break;
+            }
+            self.frags.pop_front();
+        }
+    }
+
+    /// # Panics
+    /// As every [`Buf`], beyond its end.
+    fn copy_to_bytes(&mut self, n: usize) -> Bytes {
+        assert!(n <= self.len, "cannot take {n} of {} bytes", self.len);
+        if let Some(front) = self.frags.front()
+            && front.len() >= n
+        {
+            let part = front.slice(0..n);
+            let held = self.held.clone().split(part.pinned_pages());
+            if let Ok(bytes) = part.into_bytes_with(held) {
+                self.advance(n);
+                return bytes;
+            }
+        }
+        let (mut all, mut at) = (vec![0; n], 0);
+        while let Some(room) = all.get_mut(at..).filter(|room| !room.is_empty()) {
+            // What was shown does not change any more.
+            let shown = self.shown.get().map(|shown| Frag::from_bytes(shown.clone()));
+            let Some(front) = shown.or_else(|| self.frags.front().cloned()) else { break };
+            let step = front.copy_to(0, room, &mut CopyLedger::new(), CopyReason::AppRead);
+            self.advance(step);
+            at += step;
+        }
+        all.into()
+    }
+}
+
+impl Chunks {
+    /// Forgets `n` bytes of the copy that is shown.
+    fn show_from(&mut self, n: usize) {
+        let rest = self.shown.take().and_then(|shown| (n < shown.len()).then(|| shown.slice(n..)));
+        if let Some(rest) = rest {
+            self.shown = rest.into();
+        }
+    }
+}
+
 /// The pieces of [`Chunks`], in order.
 #[derive(Debug)]
 pub struct IntoChunks {
-    frags: std::vec::IntoIter<Frag>,
+    frags: std::collections::vec_deque::IntoIter<Frag>,
     held: Held,
 }
 
@@ -178,7 +312,7 @@ impl From<Chunk> for SendBuf {
 
 impl From<Chunks> for SendBuf {
     fn from(chunks: Chunks) -> Self {
-        Self { frags: FragVec::from_vec(chunks.frags) }
+        Self { frags: FragVec::from_vec(chunks.frags.into()) }
     }
 }
 

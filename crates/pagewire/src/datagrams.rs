@@ -1,4 +1,4 @@
-//! Datagram sockets: messages, and options that `std::net` does not have. Read `udp.rs` first.
+//! Datagram sockets: messages, and options that `std::net` does not have. Read `udp_socket.rs` first.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use pagewire_stack::{LinkId, RecvFlags, UdpMessage, UdpTarget, limits};
 
 use crate::buf::{Chunks, SendBuf};
-use crate::udp::UdpSocket;
+use crate::udp_socket::UdpSocket;
 use crate::waiters::Interest;
 
 /// A datagram, or several, with the addresses of their packets.
@@ -38,6 +38,36 @@ impl UdpSocket {
     /// send fails with `PermissionDenied`.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
         self.0.ask(|mut udp| udp.set_broadcast(on))
+    }
+
+    /// See [`set_broadcast`](Self::set_broadcast).
+    pub fn broadcast(&self) -> io::Result<bool> {
+        self.0.ask(|udp| udp.broadcast())
+    }
+
+    /// The size of the receive queue in bytes, overhead included; what does not fit is dropped and
+    /// counted. At most [`RECEIVE_BYTES`](Self::RECEIVE_BYTES), the default. There is no send buffer:
+    /// datagrams go to the device's queue.
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.0.ask(|mut udp| udp.set_receive_buffer(bytes))
+    }
+
+    /// See [`set_recv_buffer_size`](Self::set_recv_buffer_size).
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        self.0.ask(|udp| udp.receive_buffer())
+    }
+
+    /// Bytes of the largest receive queue.
+    pub const RECEIVE_BYTES: usize = limits::UDP_RECEIVE_BYTES;
+
+    /// The time to live of its datagrams to one host, or their hop limit: 1 to 255, 64 by default.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.0.set_ttl(ttl)
+    }
+
+    /// See [`set_ttl`](Self::set_ttl).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.0.ttl()
     }
 
     /// Whether [`recv_message`](Self::recv_message) hands out several datagrams of one sender and one

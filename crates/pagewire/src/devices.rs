@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagewire_device::{Device, DeviceError, Steering};
+#[cfg(feature = "rings")]
+use pagewire_device::Steering;
+use pagewire_device::{Device, DeviceError};
 use pagewire_mem::{Instant, PacketBuf, PoolAudit};
 use pagewire_stack::LinkId;
 
@@ -177,6 +179,7 @@ impl Devices {
     }
 
     /// Steering rules, of the first device that has any.
+    #[cfg(feature = "rings")]
     pub(crate) fn steering(&mut self) -> Option<&mut Steering> {
         self.all.iter_mut().find_map(|link| link.device.steering())
     }

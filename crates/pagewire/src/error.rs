@@ -45,6 +45,9 @@ pub enum StartError {
         /// The MTU that this many pages need, or the largest possible number.
         needs: usize,
     },
+    /// A setting that new connections cannot begin with; the text names it.
+    #[error("{0} is no setting of new connections: set it on each connection or listener")]
+    Option(String),
     /// The stack refused the settings.
     #[error(transparent)]
     Stack(#[from] pagewire_stack::StackError),

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
 use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
-use pagewire_stack::{BindOptions, TcpConfig};
+use pagewire_stack::{BindOptions, FastOpenConfig, TcpConfig, TcpOption};
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
 };
 
+use crate::connect::ConnectOptions;
 use crate::devices::Devices;
 use crate::driver;
 use crate::error::{StartError, parse_all};
@@ -25,8 +26,8 @@ use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::spin::DEFAULT_SPIN;
 use crate::stats::Stats;
-use crate::tcp::{TcpListener, TcpStream};
-use crate::udp::UdpSocket;
+use crate::stream::{TcpListener, TcpStream};
+use crate::udp_socket::UdpSocket;
 use crate::wait::Patience;
 use crate::zerocopy;
 
@@ -39,9 +40,8 @@ pub(crate) const DEFAULT_BACKLOG: usize = 128;
 /// down, as does the end of the process: see [`shutdown`](Self::shutdown).
 ///
 /// # Calls from the application's code
-/// A [`Service`], an observer ([`on_event`](Self::on_event)) and a verb of
-/// [`with_stack`](Self::with_stack) run under the host's lock: calls of the host in there panic,
-/// and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
+/// A [`Service`] and an observer ([`on_event`](Self::on_event)) run under the host's lock: calls of the
+/// host in there panic, and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
 /// closed afterwards. Wakers and the owners of memory are called without the lock, perhaps by the
 /// host's own thread: calls work there, but those that would have to wait fail with
 /// [`Deadlock`](io::ErrorKind::Deadlock).
@@ -61,6 +61,9 @@ pub struct Builder {
     pool_bytes: Option<usize>,
     receive_memory: Option<usize>,
     tcp: TcpConfig,
+    /// Not among the settings of a connection that is not there yet.
+    refused_option: Option<TcpOption>,
+    fast_open: FastOpenConfig,
     zerocopy_memory: Option<usize>,
     notification_memory: Option<usize>,
     payload_pages: Option<u8>,
@@ -87,6 +90,8 @@ impl Host {
             pool_bytes: None,
             receive_memory: None,
             tcp: TcpConfig::default(),
+            refused_option: None,
+            fast_open: FastOpenConfig::default(),
             zerocopy_memory: None,
             notification_memory: None,
             payload_pages: None,
@@ -120,6 +125,25 @@ impl Host {
         self.connect_each(to, Some(limit))
     }
 
+    /// [`connect`](Self::connect) with options: local address, link, buffers, Fast Open.
+    ///
+    /// # Errors
+    /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use, and
+    /// `Unsupported` for Fast Open if the host does without it ([`Builder::fast_open`]).
+    pub fn connect_with(
+        &self,
+        to: impl ToSocketAddrs,
+        options: &ConnectOptions,
+    ) -> io::Result<TcpStream> {
+        try_each(to, "no address to connect to", |remote| {
+            let stream = self.start_connect_with(remote, options)?;
+            if !stream.is_deferred()? {
+                stream.wait_connected(Patience::For(None))?;
+            }
+            Ok(stream)
+        })
+    }
+
     fn connect_each(
         &self,
         to: impl ToSocketAddrs,
@@ -135,6 +159,16 @@ impl Host {
     /// Begins to open a connection and returns at once; it can be used when it becomes writable.
     pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let id = self.shared().with(|stack, now| stack.connect(now, remote, None));
+        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
+    }
+
+    /// [`start_connect`](Self::start_connect) with options.
+    pub fn start_connect_with(
+        &self,
+        remote: SocketAddr,
+        options: &ConnectOptions,
+    ) -> io::Result<TcpStream> {
+        let id = self.shared().with(|stack, now| options.start((stack, now), remote));
         Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
     }
 
@@ -199,6 +233,7 @@ impl Host {
 
     /// Runs `verb` on the stack, under its lock, and sends the output: for layers that manage
     /// sockets of their own. They must not close sockets of this crate.
+    #[doc(hidden)]
     pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         // A panic of `verb` is the caller's, and does not fail the host.
         let shared = self.shared();
@@ -391,6 +426,7 @@ impl Host {
         Arc::clone(&self.0)
     }
 
+    #[cfg(feature = "rings")]
     pub(crate) fn from_handle(handle: Arc<Handle>) -> Self {
         Self(handle)
     }
@@ -516,6 +552,23 @@ impl Builder {
         self
     }
 
+    /// One setting of new connections: buffers, keep-alive, linger, Nagle's algorithm and more. Call it
+    /// after [`tcp_config`](Self::tcp_config), which sets all.
+    pub fn tcp_option(mut self, option: TcpOption) -> Self {
+        if !option.apply(&mut self.tcp) {
+            self.refused_option = Some(option);
+        }
+        self
+    }
+
+    /// TCP Fast Open (RFC 7413): on which sides, and with which keys. By default, as on Linux, the client
+    /// side only; each connection asks for it ([`ConnectOptions::fast_open`]), and each listener
+    /// ([`TcpListener::set_fast_open`]) unless the mode is `SERVER_ALWAYS`.
+    pub fn fast_open(mut self, config: FastOpenConfig) -> Self {
+        self.fast_open = config;
+        self
+    }
+
     /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
     /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
     /// its own does not count there.
@@ -600,7 +653,10 @@ impl Builder {
         config.transparent = self.transparent;
         config.ip_forwarding = self.ip_forwarding;
         config.reverse_path_check = self.reverse_path_check;
-        config.tcp = self.tcp;
+        if let Some(option) = self.refused_option {
+            return Err(StartError::Option(format!("{option:?}")));
+        }
+        (config.tcp, config.fast_open) = (self.tcp, self.fast_open);
         if let Some(pages) = self.payload_pages {
             let v6 = config.addresses.iter().any(|cidr| cidr.addr().is_ipv6());
             config.tcp.max_mss = Some(mss_of(pages, v6, &config)?);

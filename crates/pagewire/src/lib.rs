@@ -5,7 +5,11 @@
 //! [`TcpStream::recv_chunks`] receives by reference; a received [`Chunk`] can be sent on another
 //! connection as it is; [`TcpStream::map`] gives received pages as contiguous memory;
 //! [`TcpStream::send_zc`] also reports when the memory may be used again; a [`Proxy`] forwards whole
-//! connections; [`rings`] receive into memory that the application registered.
+//! connections; `rings` (feature) receive into memory that the application registered.
+//!
+//! Tasks use the same sockets in the forms of the module `tokio` (feature), which are shaped as tokio's
+//! and work on any executor. Received memory is a [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
+//! copy where nobody else can change it ([`Chunks`]).
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -31,9 +35,27 @@
 //!
 //! # Devices
 //!
-//! [`Tap`] joins the kernel's network (`Tap::open("pw0")?`, or [`Tap::builder`] to give the kernel's
-//! side an address; root or CAP_NET_ADMIN), [`Pair`] links two hosts of one process. [`device::Pcap`]
-//! around any device writes a capture, [`device::Fault`] simulates a bad link repeatably.
+//! `Tap` joins the kernel's network (`Tap::open("pw0")?`, or `Tap::builder("pw0")` to give the kernel's
+//! side an address; root or CAP_NET_ADMIN), [`Pair`] links two hosts of one process. [`mod@device`] lists
+//! all, with the features that they need.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `tap` (default) | `Tap`: the kernel's network |
+//! | `tokio` | the module `tokio`: sockets for tasks |
+//! | `rings` | the module `rings`: receive into registered memory |
+//! | `vhost-user` | `device::VhostUser`: a virtual machine's port |
+//! | `sockets` | `device::StreamLink`, `device::DatagramLink`: virtual machines on Unix sockets |
+//! | `dhcp` | `device::Dhcp`: addresses for the guest behind a device |
+//! | `pcap` | `device::Pcap`: a capture of any device |
+//! | `fault` | `device::Fault`: a bad link, repeatably |
+//!
+//! # Modules
+//!
+//! What most programs need is in the root. By topic: [`mod@device`], [`memory`], [`tcp`], [`udp`],
+//! [`counts`], and [`services`] for programs that run inside a host.
 //!
 //! # Files
 //!
@@ -98,17 +120,20 @@
 //!
 //! # Settings
 //!
-//! [`Builder`] has the settings of a host. [`Builder::tcp_config`] sets the defaults of its connections,
+//! [`Builder`] has the settings of a host. [`Builder::tcp_config`] and [`Builder::tcp_option`] set the
+//! defaults of its connections, [`ConnectOptions`] are of one connection from its SYN on,
 //! [`TcpStream::set_option`] changes one connection, [`TcpListener::set_option`] those it will accept.
+//! What `std` and `socket2` have is a method with the same name ([`TcpStream::set_linger`],
+//! [`TcpStream::set_keepalive`], [`UdpSocket::set_recv_buffer_size`]).
 //!
 //! A [`UdpSocket`] may broadcast ([`UdpSocket::set_broadcast`]), learn the addresses of received
 //! packets, and answer from there ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
 //!
-//! Path MTU discovery uses ICMP reports by default ([`stack::MtuDiscover`], for datagrams
+//! Path MTU discovery uses ICMP reports by default ([`tcp::MtuDiscover`], for datagrams
 //! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none.
-//! TCP Fast Open is accepted if the host ([`stack::Stack::fast_open`], through
-//! [`Host::with_stack`]) and the listener ([`TcpOption::FastOpen`]) turn it on, or the host alone
-//! for all; [`stack::Stack::connect`], or `pagewire-posix`, open a connection with data in its SYN.
+//! TCP Fast Open is accepted if the host ([`Builder::fast_open`]) and the listener
+//! ([`TcpListener::set_fast_open`]) turn it on, or the host alone for all;
+//! [`ConnectOptions::fast_open`], or `pagewire-posix`, open a connection with data in its SYN.
 //!
 //! # Linux's system calls
 //!
@@ -117,6 +142,7 @@
 #![deny(unsafe_code)]
 
 mod buf;
+mod connect;
 mod contain;
 mod datagrams;
 mod devices;
@@ -132,34 +158,38 @@ mod link;
 mod mapping;
 mod options;
 mod proxy;
+#[cfg(feature = "rings")]
 pub mod rings;
+#[cfg(not(feature = "rings"))]
+#[path = "rings/absent.rs"]
+mod rings;
 mod service;
 mod shared;
 mod socket;
 mod spin;
 mod stats;
-mod tcp;
+mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod topics;
 mod turn;
-mod udp;
+mod udp_socket;
 mod wait;
 mod waiters;
 mod zerocopy;
 
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
+pub use connect::ConnectOptions;
 pub use contain::Contained;
 pub use datagrams::Datagram;
 pub use error::{NetworkDown, StartError};
 pub use host::{Builder, Host};
 pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
-pub use pagewire_device as device;
-pub use pagewire_device::{Device, Pair, Tap};
-pub use pagewire_mem as mem;
-pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
-pub use pagewire_ring as ring;
-pub use pagewire_stack as stack;
+#[cfg(feature = "tap")]
+pub use pagewire_device::Tap;
+pub use pagewire_device::{Device, Pair};
+pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, Region};
 pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
@@ -167,11 +197,12 @@ pub use proxy::Proxy;
 pub use service::{HostWaker, Service};
 pub use shared::leave::ShutdownReport;
 pub use stats::{LinkStats, Stats};
-pub use tcp::{Incoming, TcpListener, TcpStream};
-pub use udp::UdpSocket;
+pub use stream::{Incoming, TcpListener, TcpStream};
+pub use topics::{counts, device, internals, memory, services, tcp, udp};
+pub use udp_socket::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 
-/// The example of the README, as a test.
+/// The example of this crate's README, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

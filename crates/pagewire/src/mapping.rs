@@ -7,7 +7,7 @@ use pagewire_mem::{CopyLedger, Frag, Held, Instant};
 use pagewire_stack::{Error, MapError, Readiness, RecvFlags, Stack, Tcp, TcpId};
 
 use crate::buf::SendBuf;
-use crate::tcp::TcpStream;
+use crate::stream::TcpStream;
 use crate::waiters::Interest;
 
 /// Received pages as contiguous memory that can only be read. A drop, on any thread, releases the

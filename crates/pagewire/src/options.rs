@@ -1,12 +1,120 @@
 //! Streams and listeners: options and verbs that `std::net` does not have.
 
 use std::io;
+use std::time::Duration;
 
-use pagewire_stack::{RecvFlags, SendFlags, TcpOption};
+use pagewire_stack::{
+    Error, KeepAlive, RecvFlags, SendFlags, SocketId, SocketOption, Stack, TcpConfig, TcpOption,
+    limits,
+};
 
 use crate::buf::SendBuf;
-use crate::tcp::{TcpListener, TcpStream};
+use crate::socket::Socket;
+use crate::stream::{TcpListener, TcpStream};
 use crate::waiters::Interest;
+
+/// Settings with the names of `std` and of the crate `socket2`. For all others, see
+/// [`set_option`](TcpStream::set_option) and [`config`](TcpStream::config).
+impl TcpStream {
+    /// Whether small segments leave at once; see [`set_nodelay`](Self::set_nodelay).
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.0.ask(|tcp| tcp.nodelay())
+    }
+
+    /// Probes an idle connection, and ends it when the peer does not answer; `None`, the default: never.
+    pub fn set_keepalive(&self, probes: Option<KeepAlive>) -> io::Result<()> {
+        self.set_option(TcpOption::KeepAlive(probes))
+    }
+
+    /// See [`set_keepalive`](Self::set_keepalive).
+    pub fn keepalive(&self) -> io::Result<Option<KeepAlive>> {
+        self.config().map(|config| config.keepalive)
+    }
+
+    /// `Some` zero: a drop of the connection resets it, and queued data is lost. `None` and other times:
+    /// queued data is delivered after the drop, which never waits for that; see
+    /// [`Host::drain`](crate::Host::drain).
+    pub fn set_linger(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_option(TcpOption::Linger(limit))
+    }
+
+    /// See [`set_linger`](Self::set_linger).
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        self.config().map(|config| config.linger)
+    }
+
+    /// Fixes the size of the receive buffer, in bytes of window; by default it grows with what is read.
+    pub fn set_recv_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.set_option(TcpOption::RecvBuffer(clamp(bytes)))
+    }
+
+    /// The largest size of the receive buffer in bytes.
+    pub fn recv_buffer_size(&self) -> io::Result<usize> {
+        self.config().map(|config| config.recv_buffer as usize)
+    }
+
+    /// Fixes the size of the send buffer in bytes; by default it grows with the congestion window.
+    pub fn set_send_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        self.set_option(TcpOption::SendBuffer(clamp(bytes)))
+    }
+
+    /// The largest size of the send buffer in bytes.
+    pub fn send_buffer_size(&self) -> io::Result<usize> {
+        self.config().map(|config| config.send_buffer as usize)
+    }
+
+    /// How long data may stay unacknowledged before the connection ends (RFC 5482); `None`, the default:
+    /// for all retransmissions.
+    pub fn set_tcp_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.set_option(TcpOption::UserTimeout(limit))
+    }
+
+    /// See [`set_tcp_user_timeout`](Self::set_tcp_user_timeout).
+    pub fn tcp_user_timeout(&self) -> io::Result<Option<Duration>> {
+        self.config().map(|config| config.user_timeout)
+    }
+
+    /// The time to live of its packets, or their hop limit: 1 to 255, 64 by default.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.0.set_ttl(ttl)
+    }
+
+    /// See [`set_ttl`](Self::set_ttl).
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.0.ttl()
+    }
+
+    /// The settings of this connection.
+    pub fn config(&self) -> io::Result<TcpConfig> {
+        self.0.ask(|tcp| tcp.config().clone())
+    }
+}
+
+fn clamp(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// What sockets of both kinds have in the headers of their packets.
+impl<Id: Copy + Into<SocketId>> Socket<Id> {
+    pub(crate) fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let shared = &self.host.shared;
+        let set = |stack: &mut Stack| {
+            let mut marks = stack.marks(self.id)?;
+            let ttl = u8::try_from(ttl).ok().filter(|ttl| *ttl > 0);
+            marks.hop_limit = Some(ttl.ok_or(Error::InvalidInput)?);
+            stack.set_option(self.id, SocketOption::Marks(marks))
+        };
+        let done = set(&mut shared.lock().stack);
+        done.map_err(|e| shared.error(e))
+    }
+
+    pub(crate) fn ttl(&self) -> io::Result<u32> {
+        let shared = &self.host.shared;
+        let marks = shared.lock().stack.marks(self.id);
+        let ttl = marks.map_err(|e| shared.error(e))?.hop_limit;
+        Ok(ttl.unwrap_or(limits::DEFAULT_HOP_LIMIT).into())
+    }
+}
 
 impl TcpStream {
     /// Changes a setting of the connection; see [`TcpOption`] for units and meanings.
@@ -61,6 +169,13 @@ impl TcpStream {
 }
 
 impl TcpListener {
+    /// Accepts data in SYNs (TCP Fast Open, RFC 7413) of at most so many connections whose handshake is
+    /// incomplete; 0, the default: none. The host has to do it as well
+    /// ([`Builder::fast_open`](crate::Builder::fast_open)). Such data may arrive twice.
+    pub fn set_fast_open(&self, limit: u32) -> io::Result<()> {
+        self.set_option(TcpOption::FastOpen(limit))
+    }
+
     /// Changes a setting of future connections.
     ///
     /// # Errors

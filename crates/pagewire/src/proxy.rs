@@ -10,7 +10,7 @@ use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, 
 
 use crate::host::Host;
 use crate::service::Service;
-use crate::tcp::TcpStream;
+use crate::stream::TcpStream;
 
 /// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
 /// there is room; ends of streams and resets are forwarded, too.

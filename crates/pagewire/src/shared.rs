@@ -21,7 +21,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
-use pagewire_mem::{CompletionQueue, Instant};
+#[cfg(feature = "rings")]
+use pagewire_mem::CompletionQueue;
+use pagewire_mem::Instant;
 use pagewire_stack::{Error, Event, SocketId, Stack};
 
 use crate::contain::Panics;
@@ -246,6 +248,7 @@ impl Shared {
     }
 
     /// Wakes the driver when memory that is reported in `queue` is dropped on another thread.
+    #[cfg(feature = "rings")]
     pub(crate) fn wake_on_completion(&self, queue: &CompletionQueue) {
         queue.set_waker(wake_driver(&self.wake, &self.asleep));
     }

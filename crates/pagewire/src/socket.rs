@@ -114,6 +114,11 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         Ok(())
     }
 
+    pub(crate) fn timeout_of(&self, interest: Interest) -> Option<Duration> {
+        let nanos = self.timeout(interest).load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.host.shared.lock().stack.local_addr(self.id).map_err(io_error)
     }

@@ -98,8 +98,7 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         if self.nonblocking.load(Ordering::Relaxed) {
             return Patience::None;
         }
-        let nanos = self.timeout(interest).load(Ordering::Relaxed);
-        Patience::For((nanos > 0).then(|| Duration::from_nanos(nanos)))
+        Patience::For(self.timeout_of(interest))
     }
 }
 

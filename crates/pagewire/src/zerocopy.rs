@@ -14,8 +14,8 @@ use crate::buf::SendBuf;
 use crate::error::io_error;
 use crate::handle::Handle;
 use crate::socket::Socket;
-use crate::tcp::TcpStream;
-use crate::udp::{UdpSocket, first};
+use crate::stream::TcpStream;
+use crate::udp_socket::{UdpSocket, first};
 use crate::waiters::Interest;
 
 /// The result of a zero-copy send.

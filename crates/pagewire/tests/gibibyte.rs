@@ -100,7 +100,7 @@ fn with_root_a_gibibyte_to_a_kernel_socket_over_a_tap_is_copied_by_the_kernel_on
     }
     // Removed when the host is dropped, also when the test fails.
     let name = format!("pwg{}", std::process::id());
-    let tap = pagewire::Tap::builder().name(name).host_address("10.213.83.1/24");
+    let tap = pagewire::Tap::builder(name).host_address("10.213.83.1/24");
     let client = builder(tap.open().unwrap(), "10.213.83.2/24").start().unwrap();
     let listener = TcpListener::bind("10.213.83.1:0").unwrap();
     let to = listener.local_addr().unwrap();

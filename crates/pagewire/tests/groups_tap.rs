@@ -33,7 +33,7 @@ fn the_kernel_hears_our_groups_and_we_hear_the_kernels() {
     in_namespace(|| {
         let group = Ipv4Addr::new(239, 1, 2, 3);
         let (kernel, ours) = (Ipv4Addr::new(10, 79, 0, 1), Ipv4Addr::new(10, 79, 0, 2));
-        let tap = Tap::builder().name("pwmc0").host_address("10.79.0.1/24").open().unwrap();
+        let tap = Tap::builder("pwmc0").host_address("10.79.0.1/24").open().unwrap();
         let host = Host::builder().device(tap).address("10.79.0.2/24").start().unwrap();
         let near = host.udp("0.0.0.0:7000").unwrap();
         near.set_read_timeout(LIMIT).unwrap();
@@ -73,7 +73,7 @@ fn ip(args: &str) -> String {
 #[test]
 fn a_bridge_of_the_kernels_believes_our_reports_of_both_versions() {
     in_namespace(|| {
-        let tap = Tap::builder().name("pwmc1").host_address("10.79.1.1/24").open().unwrap();
+        let tap = Tap::builder("pwmc1").host_address("10.79.1.1/24").open().unwrap();
         ip(
             "ip link add pwbr1 type bridge mcast_snooping 1 mcast_igmp_version 3 mcast_mld_version 2",
         );

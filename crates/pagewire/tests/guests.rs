@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use bytes::Bytes;
-use pagewire::device::vhost_user::double::{Guest, GuestConfig};
-use pagewire::device::vhost_user::{FrontEndLimits, VhostMonitor, VhostUser};
+use pagewire::Instant;
+use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
-use pagewire::mem::{Instant, PacketBuf};
+use pagewire::device::{FrontEndLimits, VhostMonitor, VhostUser};
 use pagewire::{CopyLedger, CopyReason, Device, Host, Link, TcpStream};
+use pagewire_device::vhost_user::double::{Guest, GuestConfig};
 
 /// How much guests send each other.
 const LEN: usize = 1 << 20;

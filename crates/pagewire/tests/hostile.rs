@@ -6,8 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use pagewire::Instant;
+use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, Device, DeviceCounters, DeviceError, Pair, PairConfig};
-use pagewire::mem::{Instant, PacketBuf};
 use pagewire::{CopyLedger, Host};
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::stack::{Event, Stack};
+use pagewire::services::{Event, Stack};
 use pagewire::{Builder, Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
 
 /// Far longer than anything here takes.
@@ -265,7 +265,7 @@ fn the_device_is_free_once_the_host_is_shut_down_or_dropped() {
         // SAFETY: only this thread's network namespace changes; its file table stays shared.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
         let start = || {
-            let tap = Tap::builder().name("pwfree0").host_address("10.78.0.1/24").open();
+            let tap = Tap::builder("pwfree0").host_address("10.78.0.1/24").open();
             Host::builder()
                 .device(tap.expect("free"))
                 .address("10.78.0.2/24")
@@ -322,7 +322,7 @@ static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
 #[test]
 fn child_that_sends_and_ends() {
     let Ok(how) = std::env::var("PAGEWIRE_TEST_END") else { return };
-    let tap = Tap::builder().name("pwleave0").host_address("10.79.0.1/24").open().expect("tap");
+    let tap = Tap::builder("pwleave0").host_address("10.79.0.1/24").open().expect("tap");
     let host = Host::builder().device(tap).address("10.79.0.2/24").start().expect("host");
     let listener = host.listen("10.79.0.2:9000").expect("listen");
     eprintln!("ready");
@@ -351,12 +351,12 @@ fn child_that_sends_and_ends() {
 struct OnDriver(Option<Box<dyn FnOnce() + Send>>);
 
 impl Service for OnDriver {
-    fn turn(&mut self, _: pagewire::mem::Instant, _: &mut Stack, _: &[Event]) {
+    fn turn(&mut self, _: pagewire::Instant, _: &mut Stack, _: &[Event]) {
         assert_ne!(thread::current().name(), Some("pagewire"), "a panic as asked, to be dropped");
     }
 
-    fn poll_timeout(&self) -> Option<pagewire::mem::Instant> {
-        Some(pagewire::mem::Instant::ZERO)
+    fn poll_timeout(&self) -> Option<pagewire::Instant> {
+        Some(pagewire::Instant::ZERO)
     }
 }
 

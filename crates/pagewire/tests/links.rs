@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::thread;
 
 use bytes::Bytes;
+use pagewire::Instant;
+use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, Pair, PairEnd};
-use pagewire::mem::{Instant, PacketBuf};
 use pagewire::{Builder, CopyLedger, Device, Host, Link, LinkId, TcpStream};
 
 fn pair() -> (PairEnd, PairEnd) {

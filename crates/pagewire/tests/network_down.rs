@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use pagewire::ring::{EngineConfig, QueueConfig};
+use pagewire::rings::{EngineConfig, QueueConfig};
 use pagewire::{Host, Link, LinkId, NetworkDown, Pair, Proxy, Region, Tap, TcpStream};
 
 /// Far longer than anything here takes, and shorter than any time-out of TCP.
@@ -207,7 +207,7 @@ fn a_tap_that_is_deleted_ends_its_host() {
     let run = || {
         // SAFETY: only this thread's network namespace changes; its file table stays shared.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
-        let tap = Tap::builder().name("pwgone0").host_address("10.79.1.1/24").open().unwrap();
+        let tap = Tap::builder("pwgone0").host_address("10.79.1.1/24").open().unwrap();
         let host = Host::builder().device(tap).address("10.79.1.2/24").start().unwrap();
         let listener = std::net::TcpListener::bind("10.79.1.1:9000").unwrap();
         let near = host.connect("10.79.1.1:9000").unwrap();

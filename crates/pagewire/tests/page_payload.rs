@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use pagewire::device::{Pair, PairConfig};
-use pagewire::stack::mtu_of_pages;
+use pagewire::tcp::mtu_of_pages;
 use pagewire::{Builder, Device, Host, StartError, TcpConfig};
 
 /// A link like a plain network card's: every frame is one segment.

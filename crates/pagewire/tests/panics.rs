@@ -14,10 +14,11 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pagewire::Instant;
+use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PairEnd};
-use pagewire::mem::{Instant, PacketBuf};
-use pagewire::ring::{EngineConfig, QueueConfig};
-use pagewire::stack::{Event, Stack};
+use pagewire::rings::{EngineConfig, QueueConfig};
+use pagewire::services::{Event, Stack};
 use pagewire::{CopyLedger, Device, Host, NetworkDown, Pair, Proxy, Region, Service, TcpStream};
 
 fn hosts() -> (Host, Host) {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use pagewire::device::PairEnd;
 use pagewire::device::{Queues, Rule};
-use pagewire::ring::layout::COPY_GROUP;
-use pagewire::ring::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
+use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{AsyncRings, RingListener, Rings};
+use pagewire::rings::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
 use pagewire::{Frag, Host, Pair, Region, SendBuf};
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,9 +9,9 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use pagewire::device::{Queues, Rule};
-use pagewire::ring::layout::COPY_GROUP;
-use pagewire::ring::{Completion, EngineConfig, QueueConfig, Submission};
 use pagewire::rings::AsyncRings;
+use pagewire::rings::COPY_GROUP;
+use pagewire::rings::{Completion, EngineConfig, QueueConfig, Submission};
 use pagewire::{CopyReason, Frag, Host, Pair, Region, SendBuf, UdpSocket};
 
 const PATIENCE: Duration = Duration::from_secs(30);

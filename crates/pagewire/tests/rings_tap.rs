@@ -11,9 +11,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use pagewire::device::Rule;
-use pagewire::ring::layout::COPY_GROUP;
-use pagewire::ring::{Completion, EngineConfig, QueueConfig, RegisterError};
+use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{AsyncRings, RingStream};
+use pagewire::rings::{Completion, EngineConfig, QueueConfig, RegisterError};
 use pagewire::{CopyReason, Host, Region, Tap};
 
 #[allow(dead_code)]
@@ -31,7 +31,7 @@ fn on_a_tap(f: impl FnOnce(Host) + Send + 'static) {
     let run = move || {
         // SAFETY: only this thread's network namespace changes; its file table stays shared.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
-        let tap = Tap::builder().name("pwring").host_address("10.77.0.1/24").open().unwrap();
+        let tap = Tap::builder("pwring").host_address("10.77.0.1/24").open().unwrap();
         f(Host::builder().device(tap).address("10.77.0.2/24").start().unwrap());
     };
     if let Err(panic) = thread::spawn(run).join() {

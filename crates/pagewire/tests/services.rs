@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use pagewire::stack::{Answer, Event, ListenerId, Readiness, Stack, SynEvent};
-use pagewire::{Host, LinkId, Pair, SendFlags, Service, mem::Instant};
+use pagewire::services::{Answer, Event, ListenerId, Readiness, Stack, SynEvent};
+use pagewire::{Host, Instant, LinkId, Pair, SendFlags, Service};
 use rustix::event::{EventfdFlags, eventfd};
 
 const LONG: Duration = Duration::from_secs(20);

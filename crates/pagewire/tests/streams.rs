@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::device::Pair;
-use pagewire::stack::MtuDiscover;
+use pagewire::udp::MtuDiscover;
 use pagewire::{
     CopyReason, Frag, Host, Region, SendBuf, SendFlags, TcpListener, TcpOption, TcpStream,
 };

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::stack::DropReason;
+use pagewire::counts::DropReason;
 use pagewire::{
     Builder, Chunks, Completion, CopyReason, Host, Pair, Region, Sent, TcpListener, TcpStream,
 };

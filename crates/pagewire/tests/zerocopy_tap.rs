@@ -31,7 +31,7 @@ fn a_gibibyte_through_a_tap_is_sent_without_a_copy_of_ours() {
     const LEN: usize = 1 << 20;
     const PIECES: usize = if cfg!(debug_assertions) { 64 } else { 1024 };
     in_namespace(|| {
-        let tap = Tap::builder().name("pwzc0").host_address("10.78.0.1/24").open().unwrap();
+        let tap = Tap::builder("pwzc0").host_address("10.78.0.1/24").open().unwrap();
         let host = Host::builder().device(tap).address("10.78.0.2/24").zerocopy_memory(1 << 30);
         let host = host.start().unwrap();
         let listener = TcpListener::bind("10.78.0.1:9000").unwrap();

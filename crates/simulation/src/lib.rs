@@ -81,3 +81,8 @@ pub use world::HostId;
 
 /// What programs and scenarios return: any error fails the run.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// The example of this crate's README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

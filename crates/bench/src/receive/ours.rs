@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use pagewire::stack::mtu_of_pages;
+use pagewire::tcp::mtu_of_pages;
 use pagewire::{Builder, Host, TcpStream};
 use pagewire_mem::{Frag, PAGE_SIZE};
 

@@ -27,7 +27,9 @@ use crate::limits::{
 };
 use crate::port::limits::MIN_ETHERNET;
 use crate::socket_sys::{self, Name, Pieces};
-use crate::{Capabilities, Device, DeviceCounters, DeviceError, offload, socket};
+use crate::{
+    Capabilities, Device, DeviceCounters, DeviceError, device, offload, socket, socket_path,
+};
 
 /// What a guest's side says first.
 const GREETING: &[u8] = b"VFKT";
@@ -107,11 +109,11 @@ impl DatagramLinkBuilder {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let socket = socket::bind_anew(path, SocketType::DGRAM, bind)
+        let socket = socket_path::bind_anew(path, SocketType::DGRAM, bind)
             .map_err(|e| system(format!("bind {}", path.display()), e))?;
         // A wish: the system's limit is usually less.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
-        let mac = self.mac.unwrap_or_else(|| socket::derive_mac(path));
+        let mac = self.mac.unwrap_or_else(|| socket_path::derive_mac(path));
         Ok(DatagramLink {
             socket,
             path: path.to_owned(),
@@ -284,7 +286,7 @@ impl Device for DatagramLink {
     }
 
     fn room(&self) -> Option<usize> {
-        Some(socket::room(&self.pool))
+        Some(device::room(&self.pool))
     }
 }
 

@@ -46,6 +46,7 @@ use table::Seat;
 pub use table::{PortId, PortTable};
 
 use crate::device::Medium;
+#[cfg(feature = "sockets")]
 pub(crate) use write::header_len;
 
 /// Settings of a port.
@@ -254,7 +255,7 @@ impl Port {
 
     /// Bytes of the port's memory that frames may keep, so that it can still take others.
     pub(crate) fn room(&self) -> usize {
-        crate::socket::room(&self.pool)
+        crate::device::room(&self.pool)
     }
 
     /// Ends a turn: takes back the pages of dropped frames.

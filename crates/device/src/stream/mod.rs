@@ -37,7 +37,9 @@ use crate::limits::{
     STREAM_READ,
 };
 use crate::socket_sys::{self, Pieces};
-use crate::{Capabilities, Device, DeviceCounters, DeviceError, offload, socket};
+use crate::{
+    Capabilities, Device, DeviceCounters, DeviceError, device, offload, socket, socket_path,
+};
 
 /// Bytes of the length before each frame.
 pub(crate) const PREFIX: usize = 4;
@@ -130,7 +132,7 @@ impl StreamLinkBuilder {
             listener.set_nonblocking(true)?;
             Ok(listener)
         };
-        let listener = socket::bind_anew(path, SocketType::STREAM, bind)
+        let listener = socket_path::bind_anew(path, SocketType::STREAM, bind)
             .map_err(|e| system(format!("listen on {}", path.display()), e))?;
         let link = self.start(Source::Listener(listener, path.to_owned()), path)?;
         link.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
@@ -161,7 +163,7 @@ impl StreamLinkBuilder {
             .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
         let ready = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|e| system("make an epoll descriptor".into(), e.into()))?;
-        let mac = self.mac.unwrap_or_else(|| socket::derive_mac(path));
+        let mac = self.mac.unwrap_or_else(|| socket_path::derive_mac(path));
         Ok(StreamLink {
             source,
             peer: None,
@@ -479,7 +481,7 @@ impl Device for StreamLink {
     }
 
     fn room(&self) -> Option<usize> {
-        Some(socket::room(&self.pool))
+        Some(device::room(&self.pool))
     }
 }
 

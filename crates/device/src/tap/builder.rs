@@ -21,8 +21,7 @@ use crate::{Capabilities, DeviceError, HeaderSplit};
 ///
 /// ```no_run
 /// use pagewire_device::Tap;
-/// let tap = Tap::builder()
-///     .name("pw0")
+/// let tap = Tap::builder("pw0")
 ///     .host_addresses(["10.77.0.1/24", "fd77::1/64"])
 ///     .open()?;
 /// # Ok::<(), pagewire_device::DeviceError>(())
@@ -52,6 +51,13 @@ pub struct TapParts {
 }
 
 impl TapBuilder {
+    /// The defaults, without a name: the kernel chooses one (`pw0`, `pw1`, …), or
+    /// [`adopt`](Self::adopt) finds one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// Name of the network device, up to 15 bytes. A device that does not exist is made, and
     /// vanishes with its last queue. Without a name the kernel chooses one (`pw0`, `pw1`, …).
     ///

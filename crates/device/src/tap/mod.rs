@@ -89,12 +89,12 @@ impl Tap {
     /// # Errors
     /// As [`TapBuilder::open`].
     pub fn open(name: &str) -> Result<Self, DeviceError> {
-        Self::builder().name(name).open()
+        Self::builder(name).open()
     }
 
-    /// Settings of a tap.
-    pub fn builder() -> TapBuilder {
-        TapBuilder::default()
+    /// Settings of the tap `name`; [`TapBuilder::new`] leaves the name to the kernel.
+    pub fn builder(name: impl Into<String>) -> TapBuilder {
+        TapBuilder::new().name(name)
     }
 
     /// The name of the network device.

@@ -14,13 +14,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
+use pagewire_mem::{CopyLedger, CopyReason, FragVec, Gso, GsoKind, HEAD_CAPACITY, PacketBuf};
 use rustix::io::Errno;
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
 use super::{Lane, Receiver, Tap, errno, sys};
 use crate::headers::{self, Layout, ParseError, Transport};
+use crate::limits::MIN_GSO_SIZE;
 use crate::steering::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
 use crate::{DeviceCounters, DeviceError};
@@ -328,6 +329,22 @@ impl Receiver {
             }
         }
         Some(frags)
+    }
+}
+
+impl Received {
+    /// The super-frame in the packet's terms; `Err`: other headers, or segments that are too small.
+    #[cfg(feature = "tap")]
+    fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
+        let Some((kind, size)) = self.gso else { return Ok(None) };
+        if size < MIN_GSO_SIZE {
+            return Err(());
+        }
+        let layout = layout.filter(|layout| {
+            layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)
+        });
+        let layout = layout.ok_or(())?;
+        Ok(Some(Gso { kind, size, header_len: layout.payload as u16 }))
     }
 }
 

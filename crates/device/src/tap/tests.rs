@@ -470,19 +470,19 @@ fn frames_that_can_never_be_sent_are_counted_and_do_not_stop_the_rest() {
 #[test]
 fn settings_that_make_no_sense_say_what_to_do() {
     let cases = [
-        (Tap::builder().name(""), "cannot name"),
-        (Tap::builder().name("a/b"), "cannot name"),
-        (Tap::builder().name("pw%d"), "cannot name"),
-        (Tap::builder().name("nul\0"), "cannot name"),
-        (Tap::builder().name("a-name-too-long-by-one"), "too long"),
-        (Tap::builder().name("pw0").mtu(1279), "1280 to 65521"),
-        (Tap::builder().name("pw0").mtu(65_522), "1280 to 65521"),
-        (Tap::builder().name("pw0").mac([1, 0, 0, 0, 0, 0]), "unicast"),
-        (Tap::builder().name("pw0").host_address("10.77.0.1"), "prefix length"),
-        (Tap::builder().name("pw0").host_address("10.77.0.1/33"), "prefix length"),
-        (Tap::builder().name("pw0").host_address("10.77.0/24"), "no IP address"),
-        (Tap::builder().name("pw0").host_address("ff02::1/64"), "no address of one host"),
-        (Tap::builder().name("pw0").pool_bytes(4096), "too few"),
+        (Tap::builder(""), "cannot name"),
+        (Tap::builder("a/b"), "cannot name"),
+        (Tap::builder("pw%d"), "cannot name"),
+        (Tap::builder("nul\0"), "cannot name"),
+        (Tap::builder("a-name-too-long-by-one"), "too long"),
+        (Tap::builder("pw0").mtu(1279), "1280 to 65521"),
+        (Tap::builder("pw0").mtu(65_522), "1280 to 65521"),
+        (Tap::builder("pw0").mac([1, 0, 0, 0, 0, 0]), "unicast"),
+        (Tap::builder("pw0").host_address("10.77.0.1"), "prefix length"),
+        (Tap::builder("pw0").host_address("10.77.0.1/33"), "prefix length"),
+        (Tap::builder("pw0").host_address("10.77.0/24"), "no IP address"),
+        (Tap::builder("pw0").host_address("ff02::1/64"), "no address of one host"),
+        (Tap::builder("pw0").pool_bytes(4096), "too few"),
     ];
     for (builder, text) in cases {
         let error = builder.open().unwrap_err();
@@ -490,7 +490,7 @@ fn settings_that_make_no_sense_say_what_to_do() {
         assert!(error.to_string().contains(text), "{error}");
         assert!(!error.to_string().contains('\n'));
     }
-    assert!(Tap::builder().name("pw0").open_queues(0).is_err());
+    assert!(Tap::builder("pw0").open_queues(0).is_err());
 }
 
 fn frames() -> impl Strategy<Value = Vec<(Frame, bool)>> {

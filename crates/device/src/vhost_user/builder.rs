@@ -16,7 +16,7 @@ use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
-use crate::socket::derive_mac;
+use crate::socket_path::derive_mac;
 use crate::{Capabilities, DeviceError, Medium};
 
 /// Settings of a [`VhostUser`].

@@ -27,7 +27,7 @@ use super::features;
 use super::limits::{ENDING, LOOK, RECONNECT};
 use super::session::Session;
 use super::standing::Standing;
-use crate::socket::bind_anew;
+use crate::socket_path::bind_anew;
 
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;

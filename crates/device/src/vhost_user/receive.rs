@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, FragVec, PacketBuf};
+use pagewire_mem::{CopyLedger, FragVec, PacketBuf, RxChecksum};
 
 use super::chain::{Found, Lie, Purpose, Walk};
 use super::counters::VhostCounters;
@@ -24,7 +24,7 @@ use super::vring::Vring;
 use super::window::Keep;
 use crate::DeviceCounters;
 use crate::limits::VNET_HEADER;
-use crate::port::{Fault, FrameSource, Path, Port, PortError, WriteFlags};
+use crate::port::{Fault, FrameChecksum, FrameSource, Offload, Path, Port, PortError, WriteFlags};
 use crate::vnet;
 
 pub(super) struct Receiver {
@@ -185,6 +185,19 @@ impl Receiver {
 fn count(lie: Lie, lies: &mut VhostCounters, counters: &mut DeviceCounters) {
     lie.count(lies);
     counters.rx_dropped_malformed += 1;
+}
+
+impl vnet::Received {
+    /// The whole content, for a port.
+    #[cfg(feature = "vhost-user")]
+    fn offload(&self) -> Offload {
+        let checksum = match (self.partial, self.checksum) {
+            (Some((start, offset)), _) => FrameChecksum::Partial { start, offset },
+            (None, RxChecksum::Valid) => FrameChecksum::Valid,
+            (None, RxChecksum::Unknown) => FrameChecksum::Unknown,
+        };
+        Offload { gso: self.gso, checksum }
+    }
 }
 
 impl Chain<'_> {

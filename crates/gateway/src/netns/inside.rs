@@ -146,7 +146,7 @@ fn tap(network: &InsideNetwork) -> Result<TapParts, Stop> {
     // A kernel without IPv6 has no such directory.
     let v6 = Path::new("/proc/sys/net/ipv6").exists();
     let addresses = network.addresses.iter().filter(|a| v6 || !is_v6(a));
-    let mut tap = Tap::builder().name(&network.tap).mtu(network.mtu).host_addresses(addresses);
+    let mut tap = Tap::builder(&network.tap).mtu(network.mtu).host_addresses(addresses);
     for router in network.routers.iter().filter(|router| v6 || router.is_ipv4()) {
         tap = tap.host_gateway(*router);
     }

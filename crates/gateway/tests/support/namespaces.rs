@@ -83,7 +83,7 @@ pub fn worlds_with(
     let (inner, outer) = Line::new();
     let guest = thread::spawn(move || {
         leave_namespace();
-        let tap = Tap::builder().name("guest0").host_addresses(["10.0.2.15/24", "fd00:2::15/64"]);
+        let tap = Tap::builder("guest0").host_addresses(["10.0.2.15/24", "fd00:2::15/64"]);
         give_tap.send(tap.open().unwrap()).unwrap();
         ip("route add default via 10.0.2.2");
         ip("-6 route add default via fd00:2::2");

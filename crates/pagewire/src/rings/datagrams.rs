@@ -13,7 +13,7 @@ use super::router::Brought;
 ///
 /// ```
 /// use pagewire::device::{Queues, Rule};
-/// use pagewire::ring::{EngineConfig, QueueConfig};
+/// use pagewire::rings::{EngineConfig, QueueConfig};
 /// use pagewire::{Host, Pair, Region};
 ///
 /// let (left, right) = Pair::new(Default::default())?;

@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! use pagewire::device::Rule;
-//! use pagewire::ring::{EngineConfig, QueueConfig};
+//! use pagewire::rings::{EngineConfig, QueueConfig};
 //! use pagewire::{Host, Region};
 //!
 //! async fn one_connection(host: &Host) -> Result<(), Box<dyn std::error::Error>> {
@@ -70,15 +70,16 @@ use std::time::Duration;
 
 use pagewire_device::{BindError, Rule};
 use pagewire_mem::{Frag, Region, View};
-use pagewire_ring::layout::{COPY_GROUP, NOTICE};
-use pagewire_ring::{
-    Completion, Counters, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, RegisterError,
-    Registered, Submission,
-};
+use pagewire_ring::layout::NOTICE;
+use pagewire_ring::{Ends, Engine, Registered};
 
 pub use buf::RingBuf;
 pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
+pub use pagewire_ring::layout::COPY_GROUP;
+pub use pagewire_ring::{
+    Completion, Counters, EngineConfig, Entry, Fill, Op, QueueConfig, RegisterError, Submission,
+};
 
 use crate::handle::Handle;
 use crate::host::{Host, try_each};

@@ -57,7 +57,7 @@ impl ToSocketAddrs for [SocketAddr] {}
 
 impl sealed::Sealed for [SocketAddr] {
     fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        Ok(self.to_vec())
+        Ok(self.into())
     }
 }
 

@@ -12,11 +12,11 @@ use super::stream::TcpStream;
 use crate::Host;
 use crate::host::DEFAULT_BACKLOG;
 use crate::socket::Socket;
-use crate::tcp;
+use crate::stream as sync;
 use crate::waiters::Interest as Until;
 
 /// A socket that listens for connections, as tokio's. It closes when it is dropped.
-pub struct TcpListener(tcp::TcpListener);
+pub struct TcpListener(sync::TcpListener);
 
 impl TcpListener {
     /// Listens; see [`Host::listen`].
@@ -46,14 +46,14 @@ impl TcpListener {
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let accept = |mut listener: Listener<'_>, _| listener.accept();
         let (conn, remote) = self.socket().later(Until::Read, accept).await?;
-        Ok((tcp::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote))
+        Ok((sync::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote))
     }
 
     /// [`accept`](Self::accept) for tasks that poll.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let accepted = self.socket().poll(Until::Read, cx, |mut listener, _| listener.accept());
         accepted.map_ok(|(conn, remote)| {
-            (tcp::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote)
+            (sync::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote)
         })
     }
 
@@ -66,12 +66,12 @@ impl TcpListener {
     }
 
     /// The same listener for threads: options and state.
-    pub fn as_sync(&self) -> &tcp::TcpListener {
+    pub fn as_sync(&self) -> &sync::TcpListener {
         &self.0
     }
 
     /// The same listener for threads.
-    pub fn into_sync(self) -> tcp::TcpListener {
+    pub fn into_sync(self) -> sync::TcpListener {
         self.0
     }
 
@@ -80,13 +80,13 @@ impl TcpListener {
     }
 }
 
-impl From<tcp::TcpListener> for TcpListener {
-    fn from(listener: tcp::TcpListener) -> Self {
+impl From<sync::TcpListener> for TcpListener {
+    fn from(listener: sync::TcpListener) -> Self {
         Self(listener)
     }
 }
 
-impl From<TcpListener> for tcp::TcpListener {
+impl From<TcpListener> for sync::TcpListener {
     fn from(listener: TcpListener) -> Self {
         listener.0
     }

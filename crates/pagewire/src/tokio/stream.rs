@@ -15,9 +15,10 @@ use super::completions::CompletionStream;
 use super::reference::{anything_noted, noted};
 use crate::Host;
 use crate::buf::{Chunks, SendBuf};
+use crate::connect::ConnectOptions;
 use crate::mapping::{Mapping, try_map};
 use crate::socket::Socket;
-use crate::tcp::{self, queue_slices, read_slices, take_chunks, write_slices};
+use crate::stream::{self as sync, queue_slices, read_slices, take_chunks, write_slices};
 use crate::wait::Patience;
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent};
@@ -30,7 +31,7 @@ const READ_BUF_ROOM: usize = 16 << 10;
 ///
 /// It is no clone: two tasks use the halves of [`into_split`](Self::into_split), or `&TcpStream` where the
 /// calls take that. A drop closes it as that of [`pagewire::TcpStream`](crate::TcpStream).
-pub struct TcpStream(tcp::TcpStream);
+pub struct TcpStream(sync::TcpStream);
 
 impl TcpStream {
     /// Connects to the first address that answers.
@@ -51,7 +52,23 @@ impl TcpStream {
         Err(last)
     }
 
-    async fn established(stream: tcp::TcpStream) -> io::Result<Self> {
+    /// [`connect`](Self::connect) with options; see [`Host::connect_with`].
+    ///
+    /// # Errors
+    /// Those of [`Host::connect_with`].
+    pub async fn connect_with(
+        host: &Host,
+        to: SocketAddr,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        let stream = host.start_connect_with(to, options)?;
+        match stream.is_deferred()? {
+            true => Ok(Self(stream)),
+            false => Self::established(stream).await,
+        }
+    }
+
+    async fn established(stream: sync::TcpStream) -> io::Result<Self> {
         let id = stream.0.id;
         loop {
             match stream.wait_connected(Patience::None) {
@@ -69,12 +86,12 @@ impl TcpStream {
     }
 
     /// The same connection for threads: options and state.
-    pub fn as_sync(&self) -> &tcp::TcpStream {
+    pub fn as_sync(&self) -> &sync::TcpStream {
         &self.0
     }
 
     /// The same connection for threads.
-    pub fn into_sync(self) -> tcp::TcpStream {
+    pub fn into_sync(self) -> sync::TcpStream {
         self.0
     }
 
@@ -109,6 +126,14 @@ impl TcpStream {
     /// `NetworkDown` when the host has ended.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.0.set_nodelay(nodelay)
+    }
+
+    /// See [`pagewire::TcpStream::nodelay`](crate::TcpStream::nodelay).
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.0.nodelay()
     }
 
     /// The error that the connection ended with, once.
@@ -474,13 +499,13 @@ impl AsyncWrite for TcpStream {
     }
 }
 
-impl From<tcp::TcpStream> for TcpStream {
-    fn from(stream: tcp::TcpStream) -> Self {
+impl From<sync::TcpStream> for TcpStream {
+    fn from(stream: sync::TcpStream) -> Self {
         Self(stream)
     }
 }
 
-impl From<TcpStream> for tcp::TcpStream {
+impl From<TcpStream> for sync::TcpStream {
     fn from(stream: TcpStream) -> Self {
         stream.0
     }

@@ -14,13 +14,13 @@ use crate::Host;
 use crate::buf::{Chunks, SendBuf};
 use crate::datagrams::Datagram;
 use crate::socket::Socket;
-use crate::udp::{self, take_datagram};
+use crate::udp_socket::{self as sync, take_datagram};
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent, send_datagram};
 
 /// A UDP socket, as tokio's; beyond it, sends and receives by reference. All calls take `&self`: tasks
 /// share it by an [`Arc`](std::sync::Arc).
-pub struct UdpSocket(udp::UdpSocket);
+pub struct UdpSocket(sync::UdpSocket);
 
 impl UdpSocket {
     /// A socket bound to a local address; see [`Host::udp`].
@@ -40,12 +40,12 @@ impl UdpSocket {
     }
 
     /// The same socket for threads: options and state.
-    pub fn as_sync(&self) -> &udp::UdpSocket {
+    pub fn as_sync(&self) -> &sync::UdpSocket {
         &self.0
     }
 
     /// The same socket for threads.
-    pub fn into_sync(self) -> udp::UdpSocket {
+    pub fn into_sync(self) -> sync::UdpSocket {
         self.0
     }
 
@@ -357,13 +357,13 @@ impl UdpSocket {
     }
 }
 
-impl From<udp::UdpSocket> for UdpSocket {
-    fn from(socket: udp::UdpSocket) -> Self {
+impl From<sync::UdpSocket> for UdpSocket {
+    fn from(socket: sync::UdpSocket) -> Self {
         Self(socket)
     }
 }
 
-impl From<UdpSocket> for udp::UdpSocket {
+impl From<UdpSocket> for sync::UdpSocket {
     fn from(socket: UdpSocket) -> Self {
         socket.0
     }

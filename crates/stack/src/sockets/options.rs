@@ -196,6 +196,21 @@ pub enum SocketOption {
 }
 
 impl Stack {
+    /// What a socket's packets carry in their IP headers.
+    ///
+    /// # Errors
+    /// `NotSupported` for a listener.
+    pub fn marks(&mut self, id: impl Into<SocketId>) -> Result<PacketMarks, Error> {
+        match self.core.sockets.table.get_mut(id.into())? {
+            Socket::Tcp(socket) => {
+                Ok(socket.extra.as_ref().map_or_else(PacketMarks::default, |extra| extra.marks))
+            }
+            Socket::Udp(socket) => Ok(socket.marks),
+            Socket::Listener(_) => Err(Error::NotSupported),
+            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+        }
+    }
+
     /// Changes a setting of a socket of any kind.
     ///
     /// # Errors

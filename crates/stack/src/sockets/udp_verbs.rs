@@ -71,6 +71,11 @@ impl Udp<'_> {
         self.socket.receive_bytes = bytes.min(most);
     }
 
+    /// Size of the receive queue in bytes, see [`set_receive_buffer`](Self::set_receive_buffer).
+    pub fn receive_buffer(&self) -> usize {
+        self.socket.receive_bytes
+    }
+
     /// Removes the peer: each send names its destination, and datagrams come from any source.
     pub fn disconnect(&mut self) {
         (self.socket.remote, self.socket.error) = (None, None);
@@ -111,6 +116,11 @@ impl Udp<'_> {
     /// Allows sending to broadcast addresses (`SO_BROADCAST`); off by default.
     pub fn set_broadcast(&mut self, on: bool) {
         self.socket.broadcast = on;
+    }
+
+    /// Whether it may send to broadcast addresses.
+    pub fn broadcast(&self) -> bool {
+        self.socket.broadcast
     }
 
     /// Whether [`Message`](crate::Message) takes several datagrams as one (`UDP_GRO`); off by

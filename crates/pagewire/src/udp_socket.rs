@@ -60,6 +60,16 @@ impl UdpSocket {
         self.recv_chunks_from().map(|(chunks, _)| chunks)
     }
 
+    /// As [`recv_from`](Self::recv_from), and leaves the datagram in the queue.
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.0.wait(Interest::Read, |mut udp, _| udp.recv(&mut *buf, RecvFlags::PEEK))
+    }
+
+    /// As [`recv`](Self::recv), and leaves the datagram in the queue.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.peek_from(buf).map(|(n, _)| n)
+    }
+
     /// Sets the address that `send` sends to; only datagrams from there are received.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         let to = first(to)?;
@@ -139,6 +149,17 @@ impl UdpSocket {
         self.multicast(false).map(|settings| settings.loops)
     }
 
+    /// The hop limit of datagrams to IPv6 groups, at most 255; 1 by default, 0: they stay on this host.
+    pub fn set_multicast_hops_v6(&self, hops: u32) -> io::Result<()> {
+        let hops = u8::try_from(hops).map_err(|_| io_error(Error::InvalidInput))?;
+        self.set_multicast(true, |settings| settings.hops = hops)
+    }
+
+    /// See [`set_multicast_hops_v6`](Self::set_multicast_hops_v6).
+    pub fn multicast_hops_v6(&self) -> io::Result<u32> {
+        self.multicast(true).map(|settings| settings.hops.into())
+    }
+
     /// Whether datagrams to IPv6 groups come back to sockets of this host; they do by default.
     pub fn set_multicast_loop_v6(&self, on: bool) -> io::Result<()> {
         self.set_multicast(true, |settings| settings.loops = on)
@@ -173,6 +194,11 @@ impl UdpSocket {
         })
     }
 
+    /// The address that the socket is connected to.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.host.shared.lock().stack.remote_addr(self.0.id).map_err(io_error)
+    }
+
     /// The address of this side.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
@@ -186,6 +212,21 @@ impl UdpSocket {
     /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
+    }
+
+    /// Longest wait of a send; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.set_timeout(Interest::Write, limit)
+    }
+
+    /// See [`set_read_timeout`](Self::set_read_timeout).
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.timeout_of(Interest::Read))
+    }
+
+    /// See [`set_write_timeout`](Self::set_write_timeout).
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.timeout_of(Interest::Write))
     }
 
     /// The pending error, once: a closed port, an unreachable host.

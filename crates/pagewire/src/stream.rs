@@ -47,6 +47,11 @@ impl TcpStream {
         })
     }
 
+    /// Whether the SYN waits for the first write.
+    pub(crate) fn is_deferred(&self) -> io::Result<bool> {
+        self.0.ask(|mut tcp| tcp.is_deferred())
+    }
+
     /// Queues memory by reference and waits until all of it is queued; the peer's acknowledgement
     /// releases it. Returns the number of bytes.
     ///
@@ -140,6 +145,16 @@ impl TcpStream {
     /// Longest wait for room; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Write, limit)
+    }
+
+    /// See [`set_read_timeout`](Self::set_read_timeout).
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.timeout_of(Interest::Read))
+    }
+
+    /// See [`set_write_timeout`](Self::set_write_timeout).
+    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(self.0.timeout_of(Interest::Write))
     }
 
     /// The error that the connection ended with, once.

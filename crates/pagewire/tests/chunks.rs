@@ -1,0 +1,109 @@
+//! Received memory as `bytes` knows it.
+
+use std::fs::File;
+use std::io::Write;
+
+use bytes::Buf;
+use pagewire::{Host, Pair, Region, TcpStream};
+
+struct Ends {
+    near: TcpStream,
+    far: TcpStream,
+    server: Host,
+    _client: Host,
+}
+
+fn connected() -> Ends {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("host");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("host");
+    let listener = server.listen("10.0.0.1:9000").expect("listen");
+    let near = client.connect("10.0.0.1:9000").expect("connect");
+    let (far, _) = listener.accept().expect("accept");
+    Ends { near, far, server, _client: client }
+}
+
+#[test]
+fn private_memory_becomes_bytes_without_a_copy() {
+    let ends = connected();
+    let memory = bytes::Bytes::from(vec![7; 5000]);
+    let at = memory.as_ptr();
+    ends.near.send(memory).expect("send");
+    let mut chunks = ends.far.recv_chunks(10_000).expect("receive");
+    assert_eq!(chunks.chunk().as_ptr(), at, "on a pair link it is the sender's memory");
+    let head = chunks.copy_to_bytes(100);
+    let rest = chunks.into_bytes();
+    assert_eq!((head.as_ptr(), rest.as_ptr()), (at, at.wrapping_add(100)));
+    assert_eq!((head.len(), rest.len()), (100, 4900));
+    assert_eq!(ends.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn pieces_are_consumed_in_order_across_their_borders() {
+    let ends = connected();
+    let pieces: Vec<_> = (0..10u8).map(|i| bytes::Bytes::from(vec![i; 1000])).collect();
+    let sent = pieces.concat();
+    ends.near.send(pieces).expect("send");
+    let mut got = Vec::new();
+    while got.len() < sent.len() {
+        let mut chunks = ends.far.recv_chunks(7777).expect("receive");
+        let mut gather = [std::io::IoSlice::new(&[]); 16];
+        let filled = chunks.chunks_vectored(&mut gather);
+        assert_eq!(gather[..filled].iter().map(|s| s.len()).sum::<usize>(), chunks.remaining());
+        while chunks.has_remaining() {
+            let n = chunks.remaining().min(333);
+            got.extend_from_slice(&chunks.copy_to_bytes(n));
+        }
+        assert!(chunks.is_empty());
+    }
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn memory_that_others_may_change_is_read_through_private_copies() {
+    let ends = connected();
+    let mut file = tempfile();
+    let content: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
+    file.write_all(&content).expect("write");
+    let region = Region::file(&file, 0, content.len()).expect("map");
+    ends.near.send(region.frag(0, content.len()).expect("frag")).expect("send");
+    let mut got = Vec::new();
+    while got.len() < content.len() {
+        let mut chunks = ends.far.recv_chunks(1 << 20).expect("receive");
+        while chunks.has_remaining() {
+            let shown = chunks.chunk();
+            // The same bytes each time, whoever writes the file meanwhile.
+            assert_eq!(shown, chunks.chunk());
+            let n = shown.len().min(999);
+            got.extend_from_slice(&shown[..n]);
+            chunks.advance(n);
+        }
+    }
+    assert!(got == content);
+}
+
+fn tempfile() -> File {
+    let path = std::env::temp_dir().join(format!("pagewire-chunks-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path).expect("file");
+    std::fs::remove_file(&path).expect("remove");
+    file
+}
+
+#[test]
+fn consumed_memory_opens_the_window_again() {
+    let ends = connected();
+    ends.far.set_recv_buffer_size(64 << 10).expect("option");
+    let sender = std::thread::spawn({
+        let near = ends.near.clone();
+        move || (&near).write_all(&vec![9; 1 << 20])
+    });
+    let (mut kept, mut got) = (Vec::new(), 0);
+    while got < 1 << 20 {
+        let mut chunks = ends.far.recv_chunks(1 << 20).expect("receive");
+        got += chunks.len();
+        chunks.advance(chunks.len());
+        // Kept, but nothing is left in it.
+        kept.push(chunks);
+    }
+    sender.join().expect("thread").expect("write");
+}
