@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run --package pagewire --features axum --example axum_tap
-//! sudo target/debug/examples/axum_tap --tap pw0       # runs until Ctrl-C, then try:
+//! sudo target/debug/examples/axum_tap pw0             # runs until Ctrl-C, then try:
 //! curl --output /dev/null http://10.77.0.2/page; curl http://10.77.0.2/ledger
 //! ```
 //!
@@ -28,14 +28,14 @@ async fn main() -> Result {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => over_a_pair().await,
-        ["--tap", name] => over_a_tap(name).await,
-        _ => Err("usage: axum_tap [--tap NAME]".into()),
+        [name] => over_a_tap(name).await,
+        _ => Err("give the name of a tap, or nothing".into()),
     }
 }
 
 /// Serves until the process ends.
 pub(crate) async fn over_a_tap(name: &str) -> Result {
-    let tap = Tap::builder().name(name).host_address("10.77.0.1/24").open()?;
+    let tap = Tap::builder(name).host_address("10.77.0.1/24").open()?;
     let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
     let listener = TcpListener::bind(&host, "0.0.0.0:80").await?;
     println!("http://10.77.0.2/page and http://10.77.0.2/ledger");

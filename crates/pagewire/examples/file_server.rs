@@ -4,8 +4,8 @@
 //! cargo run --package pagewire --example file_server
 //! ```
 //!
-//! It prints how many bytes of files were sent, and how many bytes the server's stack copied: the
-//! heads of its answers.
+//! It prints how many bytes of files were sent, and how many bytes the server's stack copied:
+//! requests and the heads of answers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -47,8 +47,8 @@ pub(crate) fn main() -> Result {
     fs::remove_dir_all(&dir)?;
 
     let (all, copied) = (LENGTHS.iter().sum::<usize>(), server.stats().ledger.ours());
-    println!("{all} bytes of files were sent, {copied} bytes copied: heads");
-    assert_eq!(copied as usize, LENGTHS.len() * HEAD.len());
+    println!("{all} bytes of files were sent, {copied} bytes copied: requests and heads");
+    assert!(copied < LENGTHS.len() as u64 * 128);
     Ok(())
 }
 

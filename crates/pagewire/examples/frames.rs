@@ -24,9 +24,9 @@ const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 pub(crate) fn main() -> Result {
-    let (device, mut near) = Frames::new(FramesConfig { mac: HOST_MAC, ..Default::default() })?;
+    let (device, mut near) = frames(HOST_MAC)?;
     let host = Host::builder().device(device).address("10.0.0.1/24").start()?;
-    let (device, mut far) = Frames::new(FramesConfig { mac: GUEST_MAC, ..Default::default() })?;
+    let (device, mut far) = frames(GUEST_MAC)?;
     let guest = Host::builder().device(device).address("10.0.0.2/24").start()?;
 
     let listener = host.listen("10.0.0.1:9000")?;
@@ -49,6 +49,13 @@ pub(crate) fn main() -> Result {
     assert!(types[&0x0806] >= 2, "a question by ARP and its answer");
     assert!(types[&0x0800] >= LEN / FRAME, "and the data, by IPv4");
     Ok(())
+}
+
+/// A host's device, and the program's side of it.
+fn frames(mac: [u8; 6]) -> Result<(Frames, FramesEnd)> {
+    let mut config = FramesConfig::default();
+    config.mac = mac;
+    Ok(Frames::new(config)?)
 }
 
 fn serve(listener: &TcpListener) -> std::io::Result<()> {

@@ -49,7 +49,7 @@ pub(crate) async fn main() -> Result {
 
     let stats = server.stats();
     let (connections, copied) =
-        (stats.counters.tcp_accepted, stats.ledger.get(CopyReason::AppWrite) as usize);
+        (stats.counters.tcp_passive_opens, stats.ledger.get(CopyReason::AppWrite) as usize);
     println!("{REQUESTS} answers of {} bytes, {connections} connections", PAGE.len());
     println!("{copied} bytes copied: the heads of answers");
     assert!(copied < (REQUESTS + 1) * HEAD);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! It prints how many connections and bytes were forwarded, and how many bytes the proxy's stack
-//! copied: none.
+//! copied: the requests of four bytes, for which a reference would cost more.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -58,6 +58,6 @@ pub(crate) fn main() -> Result {
     let bytes = counts.bytes_up + counts.bytes_down;
     println!("{CONNECTIONS} connections, {bytes} bytes forwarded, {copied} copied");
     assert_eq!(bytes, CONNECTIONS * (4 + LEN as u64));
-    assert_eq!(copied, 0);
+    assert!(copied <= 4 * CONNECTIONS);
     Ok(())
 }

@@ -13,7 +13,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
-use pagewire_testing::{Need, can};
 
 /// Modules of the files in `examples/`, and a test that runs the named function of each.
 macro_rules! examples {
@@ -114,22 +113,6 @@ fn every_example_says_how_to_run_it_with_what_it_needs() {
 #[tokio::test(flavor = "current_thread")]
 async fn axum_over_a_pair_copies_nothing_of_bodies() {
     axum_tap::over_a_pair().await.unwrap();
-}
-
-#[test]
-fn axum_answers_the_kernel_over_a_tap() {
-    if !can(&[Need::Tap, Need::Program("curl")]) {
-        return;
-    }
-    // Stops with the test.
-    std::thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(axum_tap::over_a_tap("pwaxum")).unwrap();
-    });
-    let mut curl = std::process::Command::new("curl");
-    curl.args(["--silent", "--retry", "5", "--retry-connrefused", "--noproxy", "*"]);
-    let answer = curl.arg("http://10.77.0.2/who").output().unwrap();
-    assert!(answer.stdout.starts_with(b"10.77.0.1:"), "{answer:?}");
 }
 
 #[test]
