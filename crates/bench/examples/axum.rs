@@ -147,9 +147,9 @@ fn main() -> Result {
     let last = Duration::try_from_secs_f64(args.next().map_or(Ok(1.0), |text| text.parse())?)?;
 
     let (left, right) = Pair::new(Default::default())?;
-    let server = Arc::new(Host::builder().device(left).address("10.0.0.1/24").start()?);
-    let host = Arc::new(Host::builder().device(right).address("10.0.0.2/24").start()?);
-    let ours = Arc::clone(&server);
+    let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    let ours = server.clone();
     let refer = app().layer(map_response(by_reference));
     let listen = move || async move { Ok(TcpListener::bind(&ours, SERVER).await?) };
     serve(listen, refer)?;

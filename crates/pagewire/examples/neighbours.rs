@@ -3,8 +3,8 @@
 //! neighbour doing something hostile at the same pace.
 //!
 //! ```sh
-//! cargo run --release --package pagewire --example neighbours            # all attacks
-//! cargo run --release --package pagewire --example neighbours -- 5 2 jam # 5 rounds of 2 s, one attack
+//! cargo run --release --package pagewire --features vhost-user --example neighbours   # all attacks
+//! target/release/examples/neighbours 5 2 jam                   # 5 rounds of 2 s, one attack
 //! ```
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! A server on rings alone: received data goes to files, from the memory in which it landed.
 //!
 //! ```sh
-//! cargo run --release --package pagewire --example ring_to_file            # a client of its own
-//! cargo run --release --package pagewire --example ring_to_file -- pw0 /tmp   # on a tap, as root
+//! cargo run --package pagewire --features rings --example ring_to_file     # a client of its own
+//! sudo target/debug/examples/ring_to_file pw0 /tmp                         # on a tap
 //! nc -N 10.77.0.2 9000 < some.file                                         # from the kernel's side
 //! ```
 //!

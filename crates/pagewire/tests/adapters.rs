@@ -160,7 +160,10 @@ async fn connector_says_which_name_it_does_not_know() -> Result {
 
 async fn receive(socket: &UdpSocket) -> io::Result<(RecvMeta, Vec<u8>)> {
     let (mut buf, mut meta) = (vec![0; 1 << 16], [RecvMeta::default()]);
-    let n = poll_fn(|cx| AsyncUdpSocket::poll_recv(socket, cx, &mut [IoSliceMut::new(&mut buf)], &mut meta)).await?;
+    let n = poll_fn(|cx| {
+        AsyncUdpSocket::poll_recv(socket, cx, &mut [IoSliceMut::new(&mut buf)], &mut meta)
+    })
+    .await?;
     assert_eq!(n, 1);
     let [meta] = meta;
     buf.truncate(meta.len);
