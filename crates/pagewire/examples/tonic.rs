@@ -2,7 +2,7 @@
 //! is written by hand here, so that no `protoc` is needed.
 //!
 //! ```sh
-//! cargo run --package pagewire --features tonic,hyper --example tonic
+//! cargo run --package pagewire --features tonic --example tonic
 //! ```
 //!
 //! It prints the answers to ten calls over one connection.

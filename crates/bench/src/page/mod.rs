@@ -84,7 +84,7 @@ pub(crate) fn write(dir: &Path, facts: &Facts, sections: &[Section]) -> Result<(
         fs::write(&file, text).because(format_args!("--report: {}", file.display()))
     };
     for section in sections {
-        let lines = section.rows().iter().map(|row| serde_json::to_string(row));
+        let lines = section.rows().iter().map(serde_json::to_string);
         let lines: Vec<String> = lines.collect::<Result<_, _>>()?;
         if !lines.is_empty() {
             put(&format!("{}.jsonl", section.name), &(lines.join("\n") + "\n"))?;

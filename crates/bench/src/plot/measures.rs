@@ -376,6 +376,11 @@ fn sort_into<K: PartialEq, T>(groups: &mut Vec<(K, Vec<T>)>, key: K, value: T) {
     }
 }
 
+/// What a curve is called, and whose it is.
+type Line = (String, Engine);
+/// The points of a curve.
+type Points = Vec<(f64, Value)>;
+
 impl Shown {
     fn chart(&self, measure: &Measure, part: &str, rows: &[&Row]) -> Option<Chart> {
         let references = references(self.name, measure.field, rows);
@@ -383,12 +388,12 @@ impl Shown {
         let valued = || rows().filter_map(|row| Some((row, measure.value(row)?)));
         let kind = match self.over.filter(|(x, _)| is_various(rows(), x)) {
             Some((x, title)) => {
-                let mut curves: Vec<((String, Engine), Vec<(f64, Value)>)> = Vec::new();
+                let mut curves: Vec<(Line, Points)> = Vec::new();
                 for (row, value) in valued() {
                     let Some(at) = row.get(x).and_then(Json::as_f64) else { continue };
                     sort_into(&mut curves, (self.line(row), engine(row)), (at, value));
                 }
-                let curve = |((label, engine), mut points): ((String, Engine), Vec<(f64, _)>)| {
+                let curve = |((label, engine), mut points): (Line, Points)| {
                     points.sort_by(|a, b| a.0.total_cmp(&b.0));
                     Curve { label, engine, points }
                 };
