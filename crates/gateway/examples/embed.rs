@@ -28,8 +28,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let guest = gateway.add(device, GuestConfig::new().network("10.0.2.2/24")?)?;
 
     // The guest, and its network card.
-    let mut config = FramesConfig::default();
-    config.mac = [0x52, 0x54, 0, 0, 0, 1];
+    let config = FramesConfig { mac: [0x52, 0x54, 0, 0, 0, 1], ..Default::default() };
     let (card, mut driver) = Frames::new(config)?;
     let inside =
         Host::builder().device(card).address("10.0.2.15/24").gateway("10.0.2.2").start()?;

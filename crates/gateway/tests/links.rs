@@ -105,8 +105,7 @@ fn uploads_that_nobody_reads_leave_a_datagram_link_memory_for_queries_and_go_on_
     let directory = tempfile::tempdir().unwrap();
     let (path, peer) = (directory.path().join("gateway"), directory.path().join("guest"));
     let guest = add(&gateway(), DatagramLink::builder().bind(&path).unwrap());
-    let mut config = FramesConfig::default();
-    config.mac = MAC;
+    let config = FramesConfig { mac: MAC, ..FramesConfig::default() };
     let (device, end) = Frames::new(config).unwrap();
     let socket = UnixDatagram::bind(&peer).unwrap();
     socket.connect(&path).unwrap();
