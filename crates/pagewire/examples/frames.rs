@@ -53,8 +53,7 @@ pub(crate) fn main() -> Result {
 
 /// A host's device, and the program's side of it.
 fn frames(mac: [u8; 6]) -> Result<(Frames, FramesEnd)> {
-    let mut config = FramesConfig::default();
-    config.mac = mac;
+    let config = FramesConfig { mac, ..Default::default() };
     Ok(Frames::new(config)?)
 }
 
