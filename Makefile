@@ -9,9 +9,11 @@ test:
 	scripts/install-test-packages
 	scripts/test
 
-# What is slow and rarely breaks: other people's crates on the simulation, and a raft over many seeds.
+# What is slow and rarely breaks: the build with link-time optimization, other people's crates on the
+# simulation, and a raft over many seeds.
 test-long:
 	scripts/install-test-packages
+	cargo build --release --package pagewire-cli
 	cargo test --profile quick --package pagewire-simulation-crates --no-fail-fast
 
 bench:
