@@ -186,7 +186,7 @@ const DASHES: [&str; 5] = ["none", "6 4", "2 3", "9 3 2 3", "1 5"];
 
 fn over(x_title: &str, curves: &[Curve], unit: &str) -> Drawn {
     let points = || curves.iter().flat_map(|curve| &curve.points);
-    let x = Scale::exact(points().map(|point| point.0), LEFT + 14.0, WIDTH - 16.0);
+    let x = Scale::exact(points().map(|point| point.0), LEFT + 14.0, WIDTH - 24.0);
     let y = Scale::of(points().flat_map(|point| point.1.all()), BOTTOM, TOP);
     let mut named: Vec<f64> = points().map(|point| point.0).collect();
     named.sort_by(f64::total_cmp);

@@ -50,7 +50,7 @@ fn the_spread_comes_from_fields_of_its_own_or_from_the_spread_of_the_row() {
 
 #[test]
 fn what_was_measured_once_has_no_whisker() {
-    let idle = row(json!({ "engine": "pagewire", "link": "pair", "bytes_per_connection": 916.5 }));
+    let idle = row(json!({ "engine": "pagewire", "link": "pair", "bytes_per_connection": 916.6 }));
     let all = charts("idle", &[idle]);
     let image = document(&all, "");
     assert!(image.contains("917") && !image.contains("class=\"whisker\""), "{image}");
