@@ -192,7 +192,7 @@ fn over(x_title: &str, curves: &[Curve], unit: &str) -> Drawn {
     named.sort_by(f64::total_cmp);
     named.dedup();
     let mut parts = Vec::new();
-    let legend = BOTTOM + 58.0;
+    let legend = BOTTOM + 74.0;
     for (n, curve) in curves.iter().enumerate() {
         let same = |other: &&Curve| other.engine == curve.engine;
         let nth = curves.iter().take(n).filter(same).count();
@@ -213,7 +213,10 @@ fn over(x_title: &str, curves: &[Curve], unit: &str) -> Drawn {
             }
         }
         text class="soft" x=((LEFT + WIDTH) / 2.0) y=(BOTTOM + 34.0) text-anchor="middle" {
-            (x_title) "; upwards: " (unit) (note)
+            (x_title)
+        }
+        text class="soft" x=((LEFT + WIDTH) / 2.0) y=(BOTTOM + 50.0) text-anchor="middle" {
+            "upwards: " (unit) (note)
         }
         @for part in parts { (part) }
     };
@@ -282,10 +285,15 @@ pub(crate) fn size_name(value: f64) -> String {
     }
 }
 
-/// In lines of at most so many letters, unless a word is longer.
+/// In lines of at most so many letters, unless a word is longer; a list that is too long for a line is
+/// one word for each of its parts.
 fn wrapped(text: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
+    let parts = text.split_whitespace().flat_map(|word| match word.chars().count() < letters {
+        true => vec![word],
+        false => word.split_inclusive(',').collect(),
+    });
+    for word in parts {
         match lines.last_mut() {
             Some(line) if line.chars().count() + word.chars().count() < letters => {
                 line.push(' ');
