@@ -9,8 +9,8 @@
 //! - [`trace`] reports connections that begin and end, and anomalies.
 //!
 //! All of it is opt-in. One process may show several hosts; none is kept running by being shown. The
-//! thread that answers sleeps until somebody asks, holds a host's lock for less than a millisecond at a
-//! time, and holds a bounded amount for each client ([`limits`]).
+//! thread that answers sleeps until somebody asks, looks at a bounded part of a table before it gives the
+//! lock back, and holds a bounded amount for each client ([`limits`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

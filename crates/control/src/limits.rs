@@ -15,8 +15,7 @@ pub const SOCKETS_PER_ANSWER: u32 = 1024;
 /// Sockets in one answer if the request does not say how many.
 pub const SOCKETS_BY_DEFAULT: u32 = 256;
 
-/// Places of a stack's table that are looked at before the host's lock is given back: less than a
-/// millisecond.
+/// Places of a stack's table that are looked at before the host's lock is given back.
 pub const PLACES_AT_ONCE: usize = 128;
 
 /// Bytes of an answer that a client takes: several times [`SOCKETS_PER_ANSWER`].
