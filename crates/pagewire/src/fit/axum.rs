@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,6 +30,12 @@ use crate::tokio::{TcpListener, TcpStream};
 /// The peer of a connection, in the place of the `SocketAddr` that axum gives for tokio's listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer(pub SocketAddr);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// How long a server rests after a failed accept, as axum does with tokio's listener.
 const REST: Duration = Duration::from_secs(1);
