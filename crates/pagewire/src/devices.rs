@@ -207,8 +207,12 @@ impl LinkDevice {
     pub(crate) fn note_error(&mut self, way: usize, error: &DeviceError) -> Option<LinkId> {
         let failures = &mut self.failures[way];
         *failures = failures.saturating_add(1);
-        let gone = matches!(error, DeviceError::Closed) || *failures >= MOST_FAILURES;
-        if self.error.is_none() || gone {
+        let closed = matches!(error, DeviceError::Closed);
+        let gone = closed || *failures >= MOST_FAILURES;
+        if closed {
+            // This is how a link ends, not a fault of ours.
+            tracing::info!(link = self.id.index(), "device closed by its other side");
+        } else if self.error.is_none() || gone {
             tracing::warn!(%error, link = self.id.index(), gone, "device failed");
         }
         if self.error.is_none() {
