@@ -10,7 +10,7 @@ use pagewire_device::{Chance, FaultConfig};
 
 use crate::source::Reader;
 use load::{CONNECTIONS_EXAMPLES, CROWD_EXAMPLES, REQUESTS_EXAMPLES};
-pub(crate) use load::{ConnectionsOptions, CrowdOptions, RequestsOptions};
+pub(crate) use load::{ConnectionsOptions, CrowdOptions, Driver, PlaceOptions, RequestsOptions};
 
 /// What `pagewire bench --help` ends with.
 pub const EXAMPLES: &str = "\

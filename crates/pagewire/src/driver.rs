@@ -1,4 +1,7 @@
 //! The driver: the thread that takes turns (`turn.rs`), and sleeps on the devices and the next deadline.
+//!
+//! A task of a runtime can be the driver, too (`tokio/drive.rs`): the steps are the same, and only the
+//! waits between them differ.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,25 +24,68 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Pauses of a spinning thread between two turns, which leave the lock to others.
 const PAUSES: u32 = 16;
 
+/// Starts the thread that drives the host.
+pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name("pagewire".into()).spawn(move || run(&shared)).map(drop)
+}
+
 /// Runs until the host has left. After a panic of this crate's own code it goes on, to report that.
-pub(crate) fn run(shared: &Arc<Shared>) {
+fn run(shared: &Arc<Shared>) {
     inside::drive(shared.id);
     while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
 }
 
-fn drive(shared: &Arc<Shared>) {
-    let spin = Spin::new(shared.spin_max);
-    let mut idle_since = shared.now();
-    // When it last looked for work while it polled, and found none.
-    let mut looked = None;
+fn drive(shared: &Shared) {
+    let mut driver = Driver::new(shared);
     loop {
+        match driver.step(shared) {
+            Next::Again => {}
+            Next::Look => pause(),
+            Next::Rest(wait) => sleep(shared, &[], wait),
+            Next::Sleep(devices, wait) => sleep(shared, &devices, wait),
+            Next::Over => return,
+        }
+    }
+}
+
+/// What a driver has to remember between its steps.
+pub(crate) struct Driver {
+    spin: Spin,
+    idle_since: Instant,
+    /// When it last looked for work while it polled, and found none.
+    looked: Option<Instant>,
+}
+
+/// What a driver does before its next step.
+pub(crate) enum Next {
+    /// Nothing: there is work.
+    Again,
+    /// A pause, in which others get the lock: it polls.
+    Look,
+    /// Sleeps so long, or until the eventfd wakes it: the devices are another thread's, or lost.
+    Rest(Duration),
+    /// The same, or until one of these descriptors wakes it.
+    Sleep(Arc<[Arc<OwnedFd>]>, Duration),
+    /// It ends: the host has left.
+    Over,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        Self { spin: Spin::new(shared.spin_max), idle_since: shared.now(), looked: None }
+    }
+
+    /// Takes a turn, if it is this driver's, and decides how to wait for the next.
+    pub(crate) fn step(&mut self, shared: &Shared) -> Next {
         shared.wake_up();
         let (mut inner, now) = shared.lock_now();
         let leaving = shared.departure.is_asked();
         if leaving && let Some(report) = shared.leave(&mut inner, now) {
             if !shared.departure.stays() {
                 drop(inner);
-                return shared.departure.set_report(report);
+                shared.departure.set_report(report);
+                return Next::Over;
             }
             shared.departure.set_report(report);
         }
@@ -47,31 +93,27 @@ fn drive(shared: &Arc<Shared>) {
             // Only the failure is left to report.
             inner.flush(now);
             shared.unlock_and_wake(inner);
-            sleep(shared, &[], LONGEST_SLEEP);
-            continue;
+            return Next::Rest(LONGEST_SLEEP);
         }
         if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
             inner.poller = Poller::Deferred;
-            drop(inner);
-            sleep(shared, &[], INLINE_GRACE);
-            continue;
+            return Next::Rest(INLINE_GRACE);
         }
         inner.poller = Poller::Running;
         inner.devices.disarm();
         let worked = inner.turn(now);
-        let before = looked.take();
+        let before = self.looked.take();
         let mut lost = false;
         if worked || !inner.waiters.ready.is_empty() {
-            spin.ended(now.saturating_since(idle_since));
-            idle_since = now;
+            self.spin.ended(now.saturating_since(self.idle_since));
+            self.idle_since = now;
         } else if let Some(before) = before {
-            lost = spin.lost_core(before, now);
+            lost = self.spin.lost_core(before, now);
         }
-        if !lost && !leaving && now.saturating_since(idle_since) < spin.limit(now) {
-            looked = Some(now);
+        if !lost && !leaving && now.saturating_since(self.idle_since) < self.spin.limit(now) {
+            self.looked = Some(now);
             shared.unlock_and_wake(inner);
-            pause();
-            continue;
+            return Next::Look;
         }
         let wait = inner.longest_sleep(now, if leaving { LEAVE_LOOK } else { LONGEST_SLEEP });
         if wait.is_zero()
@@ -81,13 +123,13 @@ fn drive(shared: &Arc<Shared>) {
         {
             inner.devices.disarm();
             shared.unlock_and_wake(inner);
-            continue;
+            return Next::Again;
         }
         inner.poller = Poller::Armed;
         inner.armed_until = now + wait;
         let fds = inner.devices.fds();
         shared.unlock_and_wake(inner);
-        sleep(shared, &fds, wait);
+        Next::Sleep(fds, wait)
     }
 }
 

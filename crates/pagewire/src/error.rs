@@ -24,6 +24,12 @@ pub enum StartError {
     /// No device was given.
     #[error("a host needs a device: call `.device(..)` before `.start()`")]
     NoDevice,
+    /// No runtime runs on this thread, or it has no I/O driver.
+    #[cfg(feature = "tokio")]
+    #[error(
+        "a host in a runtime has to be started in one: within a task or `block_on` of tokio, with I/O enabled"
+    )]
+    NoRuntime,
     /// An address or a gateway that cannot be parsed.
     #[error("address {text:?}: {why}")]
     Address {

@@ -71,8 +71,9 @@ fn leave_all() {
     for host in all.iter().filter(|host| host.departure.report().is_none()) {
         if host.manual {
             host.reset_all();
-        } else if inside::drives(host.id) {
-            // Code that the driver called ends the process: this thread must drive the host.
+        } else if inside::drives(host.id) || host.is_driven_by_waits() {
+            // Code that the driver called ends the process, or a task of the runtime that drives the host:
+            // this thread must drive it.
             host.ask_to_leave(host.shutdown_limit, false);
             host.leave_here(Shared::latest_end(host.shutdown_limit));
         } else {

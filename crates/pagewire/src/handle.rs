@@ -1,7 +1,6 @@
 //! The reference that clones of a host and its sockets hold.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use pagewire_mem::Deferral;
 use pagewire_stack::SocketId;
@@ -12,7 +11,6 @@ use crate::shared::Shared;
 /// Keeps a host running; its drop ends the host.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) driver: Option<JoinHandle<()>>,
 }
 
 impl Handle {
@@ -52,16 +50,14 @@ impl Drop for Handle {
             // A copy made by a fork: the devices and connections are the parent's.
             return;
         }
-        match self.driver.take() {
-            // The driver does the rest. Where this thread may wait for it, the devices are free then.
-            Some(_) => {
-                let limit = self.shared.shutdown_limit;
-                self.shared.ask_to_leave(limit, false);
-                if !inside::drives_any() && !is_asynchronous() {
-                    self.shared.wait_until_left(Shared::latest_end(limit));
-                }
-            }
-            None => self.shared.reset_all(),
+        if self.shared.manual {
+            return self.shared.reset_all();
+        }
+        // The driver does the rest. Where this thread may wait for it, the devices are free then.
+        let limit = self.shared.shutdown_limit;
+        self.shared.ask_to_leave(limit, false);
+        if !inside::drives_any() && !is_asynchronous() {
+            self.shared.wait_until_left(Shared::latest_end(limit));
         }
     }
 }

@@ -8,11 +8,16 @@
 //! ```
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hosts that may call each other's code nested before the outermost is forgotten.
 const NESTED: usize = 4;
 
+/// The newest thread's number.
+static LAST_THREAD: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
+    static THREAD: Cell<u64> = const { Cell::new(0) };
     /// The host whose driver this thread is; 0: none.
     static DRIVES: Cell<u64> = const { Cell::new(0) };
     static CALLS: [Cell<u64>; NESTED] = const { [const { Cell::new(0) }; NESTED] };
@@ -50,6 +55,35 @@ pub(crate) fn is_called_by(host: u64) -> bool {
 /// From now on, this thread is that host's driver.
 pub(crate) fn drive(host: u64) {
     DRIVES.set(host);
+}
+
+/// While it lives, this thread takes a step as that host's driver.
+#[cfg(feature = "tokio")]
+pub(crate) struct Drives {
+    before: u64,
+}
+
+#[cfg(feature = "tokio")]
+impl Drives {
+    pub(crate) fn of(host: u64) -> Self {
+        Self { before: DRIVES.replace(host) }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for Drives {
+    fn drop(&mut self) {
+        DRIVES.set(self.before);
+    }
+}
+
+/// This thread's number in this process; not 0. Unlike the standard library's it can be asked for at the
+/// end of the process.
+pub(crate) fn thread() -> u64 {
+    if THREAD.get() == 0 {
+        THREAD.set(LAST_THREAD.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    THREAD.get()
 }
 
 pub(crate) fn drives(host: u64) -> bool {

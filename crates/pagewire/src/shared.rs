@@ -29,6 +29,7 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::{NetworkDown, io_error};
+use crate::inside;
 use crate::rings::serve::Attachments;
 use crate::service::Attached;
 use crate::spin::Spin;
@@ -75,6 +76,9 @@ pub(crate) struct Shared {
     pub(crate) spin_max: Duration,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
+    /// The only thread that can drive it, by its number (`inside.rs`): a runtime's. 0: there is none, or
+    /// the driver is any other.
+    runner: AtomicU64,
     /// The host's number in this process; not 0.
     pub(crate) id: u64,
     /// The process that made the host.
@@ -176,6 +180,7 @@ impl Shared {
             spin: Spin::new(spin),
             spin_max: spin,
             manual,
+            runner: AtomicU64::new(0),
             id,
             process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
@@ -226,6 +231,32 @@ impl Shared {
             inner.armed_until = Instant::ZERO;
             self.kick();
         }
+    }
+
+    /// Whether waits of this thread have to drive the stack themselves.
+    pub(crate) fn is_driven_by_waits(&self) -> bool {
+        let runner = self.runner.load(Ordering::Relaxed);
+        self.manual || (runner != 0 && runner == inside::thread())
+    }
+
+    /// A wait of this thread that drove the stack is over: a driver that sleeps on the devices has to arm
+    /// them again.
+    pub(crate) fn hand_back(&self) {
+        if !self.manual {
+            self.kick();
+        }
+    }
+
+    /// The host's driver runs on this thread alone.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_on_this_thread(&self) {
+        self.runner.store(inside::thread(), Ordering::Relaxed);
+    }
+
+    /// The driver can run on any thread again, or is none.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_on_no_thread(&self) {
+        self.runner.store(0, Ordering::Relaxed);
     }
 
     /// Wakes the driver.

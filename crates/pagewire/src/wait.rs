@@ -168,11 +168,13 @@ impl Shared {
             Patience::None => return Err(io_error(Error::WouldBlock)),
             Patience::For(limit) => limit.map(|limit| self.now() + limit),
         };
-        if self.manual {
-            return self.wait_driving(deadline, op);
-        }
-        if inside::drives_any() {
+        if !self.manual && inside::drives_any() {
             return Err(inside::would_deadlock());
+        }
+        if self.is_driven_by_waits() {
+            let done = self.wait_driving(deadline, op);
+            self.hand_back();
+            return done;
         }
         let began = self.now();
         let done = match self.poll_device(began, &mut op) {

@@ -24,7 +24,7 @@ use crate::report::{Results, print};
 
 pub(crate) fn run(options: &ConnectionsOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
-    let place = Place::new(options.pin, options.common.stats);
+    let place = Place::new(options.place, options.common.stats);
     let size = options.size as usize;
     let mut lines = lines(engines, &options.connections);
     let round = |line: &Line| {

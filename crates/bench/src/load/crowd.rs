@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(options: &CrowdOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
-    let place = Place::new(options.pin, options.common.stats);
+    let place = Place::new(options.place, options.common.stats);
     let not_reading = options.connections * u32::from(options.not_reading) / 100;
     let data = (0..options.size).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();
     let crowd = Crowd { clients: options.connections, not_reading, data };

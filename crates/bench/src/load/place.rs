@@ -12,11 +12,12 @@ use tokio::task::LocalSet;
 
 use super::Engine;
 use super::network::{BACKLOG, Counts, Kernel, Listener, Network, connect, kernel_listener};
-use super::usage::Books;
+use super::usage::{Books, Threads};
 use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel::{self, Between, SOCKET};
 use crate::machine::{self, Sides, joined, on_a_thread};
+use crate::options::{Driver, PlaceOptions};
 
 /// The two programs.
 pub(super) trait Programs: Sync {
@@ -46,14 +47,16 @@ pub(super) struct Ran<T> {
 pub(super) struct Place {
     /// The processors of clients and server, if they are to keep to them.
     sides: Sides,
+    driver: Driver,
     /// Print the stacks' counters.
     stats: bool,
 }
 
 impl Place {
-    pub(super) fn new(pinned: bool, stats: bool) -> Self {
+    pub(super) fn new(options: PlaceOptions, stats: bool) -> Self {
         let nowhere = Sides { left: None, right: None };
-        Self { sides: if pinned { Sides::choose() } else { nowhere }, stats }
+        let sides = if options.pin { Sides::choose() } else { nowhere };
+        Self { sides, driver: options.driver, stats }
     }
 
     /// Runs both programs, each on a thread of its own, until the client's ends.
@@ -72,14 +75,17 @@ impl Place {
 
     fn pair<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
         let (left, right, _) = hosts::pair(None)?;
-        // The driver threads keep to the processors of those who start them.
-        machine::pin(self.sides.left);
-        let client = books.client.add_those_of(|| hosts::on(left, LEFT).start())?;
-        machine::pin(self.sides.right);
-        let server = books.server.add_those_of(|| hosts::on(right, RIGHT).start())?;
+        let (sends, receives) = mpsc::channel();
+        let network = move || {
+            let client = self.start(hosts::on(left, LEFT), &books.client)?;
+            let _ = sends.send(client.clone());
+            Ok(client)
+        };
         let on = SocketAddr::from((RIGHT, PORT));
-        let (ran, counts) = self.both(programs, books, &server, client.clone(), on)?;
-        if self.stats {
+        let (ran, counts) = self.both(programs, books, hosts::on(right, RIGHT), network, on)?;
+        if self.stats
+            && let Ok(client) = receives.recv()
+        {
             eprint!("{}", client.stats());
         }
         Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
@@ -88,37 +94,52 @@ impl Place {
     /// A host on a tap serves; clients of the kernel are on the tap's other side.
     fn tap<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
         let (tap, _) = hosts::tap(RIGHT, None)?;
-        machine::pin(self.sides.right);
-        let server = books.server.add_those_of(|| hosts::on(tap, LEFT).start())?;
         let on = SocketAddr::from((LEFT, PORT));
-        let (ran, counts) = self.both(programs, books, &server, Kernel, on)?;
+        let (ran, counts) = self.both(programs, books, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
         Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
     }
 
+    /// Starts a host on a thread of its side, whose processor it keeps to, and in its runtime.
+    fn start(self, host: pagewire::Builder, threads: &Threads) -> Result<Host, Failure> {
+        Ok(match self.driver {
+            Driver::Task => host.start_in_runtime()?,
+            Driver::Thread => threads.add_those_of(|| host.start())?,
+        })
+    }
+
     /// The client's outcome and counts, and those of a host that serves.
-    fn both<P: Programs>(
+    fn both<P: Programs, N: Network>(
         self,
         programs: &P,
         books: &Books,
-        server: &Host,
-        network: impl Network + Send,
+        server: pagewire::Builder,
+        network: impl FnOnce() -> Result<N, Failure> + Send,
         on: SocketAddr,
     ) -> Result<(Ran<P::Outcome>, Counts), Failure> {
-        let listener = server.listen_with(on, BACKLOG.unsigned_abs() as usize)?;
-        let listener = pagewire::tokio::TcpListener::from(listener);
         let (over, is_over) = oneshot::channel();
-        let ran = std::thread::scope(|scope| {
+        let (sends, receives) = mpsc::channel();
+        let (ran, server) = std::thread::scope(|scope| {
+            let listen = move || {
+                let server = self.start(server, &books.server)?;
+                let listener = server.listen_with(on, BACKLOG.unsigned_abs() as usize)?;
+                let _ = sends.send(server);
+                Ok(pagewire::tokio::TcpListener::from(listener))
+            };
             let serving = scope.spawn(move || {
                 machine::pin(self.sides.right);
-                serve(programs, books, || Ok(listener), is_over)
+                serve(programs, books, listen, is_over)
             });
+            // Disconnected: the server failed, and reports why.
+            let Ok(server) = receives.recv() else {
+                return Err(joined(serving).err().unwrap_or_else(died));
+            };
             let loading = scope.spawn(move || {
                 machine::pin(self.sides.left);
                 let _over = over;
                 load(programs, books, network, on)
             });
             let ran = joined(loading);
-            joined(serving).and(ran)
+            joined(serving).and(ran).map(|ran| (ran, server))
         })?;
         if self.stats {
             eprint!("{}", server.stats());
@@ -135,7 +156,7 @@ impl Place {
         let (over, is_over) = oneshot::channel();
         let (sends, receives) = mpsc::channel();
         let loading = move |to| {
-            let ran = load(programs, books, Kernel, to);
+            let ran = load(programs, books, || Ok(Kernel), to);
             drop(over);
             ran
         };
@@ -152,6 +173,10 @@ impl Place {
         let counts = receives.recv().unwrap_or_default();
         Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
     }
+}
+
+fn died() -> Failure {
+    Failure::Failed("a thread of the measurement died".into())
 }
 
 fn sum(mut counts: Counts, other: &Counts) -> Counts {
@@ -180,20 +205,21 @@ fn serve<P: Programs, L: Listener>(
 }
 
 /// Runs the client's program on this thread.
-fn load<P: Programs>(
+fn load<P: Programs, N: Network>(
     programs: &P,
     books: &Books,
-    network: impl Network,
+    network: impl FnOnce() -> Result<N, Failure>,
     to: SocketAddr,
 ) -> Result<Ran<P::Outcome>, Failure> {
     books.client.add_this();
-    let before = network.counts();
-    let outcome = on_a_runtime(async {
+    on_a_runtime(async {
+        let network = network()?;
+        let before = network.counts();
         // A link that has just come up may take a second for its first packet.
         drop(connect(&network, to).await.because(SOCKET)?);
-        programs.load(network.clone(), to, books).await
-    })?;
-    Ok(Ran { outcome, counts: network.counts().since(&before) })
+        let outcome = programs.load(network.clone(), to, books).await?;
+        Ok(Ran { outcome, counts: network.counts().since(&before) })
+    })
 }
 
 /// As `#[tokio::main(flavor = "current_thread")]`, with tasks that stay on the thread.

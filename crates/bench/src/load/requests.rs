@@ -26,7 +26,7 @@ const REQUEST: &str = "a connection with requests";
 
 pub(crate) fn run(options: &RequestsOptions, progress: &Progress) -> Result<Results, Failure> {
     let engines = Engine::on(options.link)?;
-    let place = Place::new(options.pin, options.common.stats);
+    let place = Place::new(options.place, options.common.stats);
     let size = options.size as usize;
     let mut lines = lines(engines, &options.connections);
     let round = |line: &Line| {

@@ -1,6 +1,6 @@
 //! Options of the measurements of load.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{BenchCommon, Link, seconds, send_size};
 
@@ -27,6 +27,27 @@ Examples:
   pagewire bench crowd --link tap --connections 5000 --not-reading 50
       half of them never read what comes back, over a tap, beside veth; root";
 
+/// What drives a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Driver {
+    /// A task of the program's runtime
+    Task,
+    /// A thread of its own, as for programs without a runtime
+    Thread,
+}
+
+/// Where the two programs and their stacks run.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct PlaceOptions {
+    /// What drives Pagewire's hosts
+    #[arg(long, value_enum, default_value_t = Driver::Task, value_name = "KIND")]
+    pub(crate) driver: Driver,
+
+    /// Keep each side's threads on one processor, instead of leaving them to the kernel
+    #[arg(long)]
+    pub(crate) pin: bool,
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RequestsOptions {
     /// Kind of link; over a tap the clients are kernel sockets (root)
@@ -41,9 +62,8 @@ pub(crate) struct RequestsOptions {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
     pub(crate) size: u32,
 
-    /// Keep each side's threads on one processor, instead of leaving them to the kernel
-    #[arg(long)]
-    pub(crate) pin: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
 
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -67,9 +87,8 @@ pub(crate) struct ConnectionsOptions {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
     pub(crate) size: u32,
 
-    /// Keep each side's threads on one processor, instead of leaving them to the kernel
-    #[arg(long)]
-    pub(crate) pin: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
 
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -97,9 +116,8 @@ pub(crate) struct CrowdOptions {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99), value_name = "PERCENT")]
     pub(crate) not_reading: u8,
 
-    /// Keep each side's threads on one processor, instead of leaving them to the kernel
-    #[arg(long)]
-    pub(crate) pin: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceOptions,
 
     #[command(flatten)]
     pub(crate) common: BenchCommon,

@@ -313,11 +313,12 @@ impl Rings {
         self.ends.entries.release();
         let shared = &self.host.shared;
         let until = shared.now() + limit;
-        if shared.manual || crate::inside::drives(shared.id) {
+        if shared.is_driven_by_waits() || crate::inside::drives(shared.id) {
             while self.ends.completions.available() == 0 && shared.now() < until {
                 let left = until.saturating_since(shared.now());
                 Host::from_handle(Arc::clone(&self.host)).wait_turn(left);
             }
+            shared.hand_back();
             return self.ends.completions.available() > 0;
         }
         let began = shared.now();

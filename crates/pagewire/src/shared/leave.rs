@@ -203,9 +203,11 @@ impl Shared {
             self.unlock_and_wake(inner);
             if let Some(report) = over {
                 self.departure.set_report(report);
+                self.hand_back();
                 return Some(report);
             }
             if WallClock::now() >= until {
+                self.hand_back();
                 return None;
             }
             driver::wait_for_device(self, Some(self.now() + LEAVE_LOOK));
@@ -214,7 +216,7 @@ impl Shared {
 
     /// Waits for the requested end; `None`: it did not come in time, or this thread must not wait.
     pub(crate) fn wait_until_left(&self, until: WallClock) -> Option<ShutdownReport> {
-        if self.manual || inside::drives(self.id) {
+        if self.is_driven_by_waits() || inside::drives(self.id) {
             return self.leave_here(until);
         }
         if inside::is_called_by(self.id) || inside::drives_any() {

@@ -46,6 +46,7 @@
 
 mod addr;
 mod completions;
+pub(crate) mod drive;
 mod listener;
 mod reference;
 pub mod split;
