@@ -120,7 +120,7 @@ pub struct DeviceCounters {
 }
 
 /// Errors of a device as a whole. The loss of a frame is no error, but a counted drop.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The other side is gone for good.
@@ -138,6 +138,13 @@ pub enum DeviceError {
         #[source]
         source: std::io::Error,
     },
+}
+
+/// The text: a program whose `main` returns the error prints this form.
+impl std::fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// Sends and receives frames. For one thread at a time.

@@ -27,7 +27,7 @@ use crate::release::KeptOwner;
 mod tests;
 
 /// Errors of memory.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum MemError {
     /// The length is zero, too large, or (except for a file's) not a multiple of the page size.
@@ -63,6 +63,13 @@ pub enum MemError {
     /// The kernel refused.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),
+}
+
+/// The text: a program whose `main` returns the error prints this form.
+impl std::fmt::Debug for MemError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 /// Memory to send from by reference or to receive into: a mapped [file](Self::file), fresh pages

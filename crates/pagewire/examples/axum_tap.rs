@@ -13,7 +13,6 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::middleware::map_response;
 use axum::routing::get;
-use bytes::Bytes;
 use pagewire::fit::axum::{Peer, by_reference};
 use pagewire::tokio::{TcpListener, TcpStream};
 use pagewire::{CopyReason, Host, Pair, Tap};
@@ -21,20 +20,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const PAGE: usize = 1 << 20;
+const PAGE: &[u8] = &[7; 1 << 20];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => over_a_pair().await,
-        [name] => over_a_tap(name).await,
-        _ => Err("give the name of a tap, or nothing".into()),
+    match std::env::args().nth(1) {
+        None => over_a_pair().await,
+        Some(name) => over_a_tap(&name).await,
     }
 }
 
-/// Serves until the process ends.
-pub(crate) async fn over_a_tap(name: &str) -> Result {
+async fn over_a_tap(name: &str) -> Result {
     let tap = Tap::builder(name).host_address("10.77.0.1/24").open()?;
     let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
     let listener = TcpListener::bind(&host, "0.0.0.0:80").await?;
@@ -43,13 +39,12 @@ pub(crate) async fn over_a_tap(name: &str) -> Result {
 }
 
 async fn serve(listener: TcpListener, host: Host) -> Result {
-    let page = Bytes::from(vec![7; PAGE]);
     let app = Router::new()
-        .route("/page", get(async move || page.clone()))
+        .route("/page", get(async || PAGE))
         .route("/who", get(async |ConnectInfo(Peer(peer)): ConnectInfo<Peer>| peer.to_string()))
         .route("/ledger", get(async move || host.stats().to_string()))
-        .layer(map_response(by_reference));
-    let app = app.into_make_service_with_connect_info::<Peer>();
+        .layer(map_response(by_reference))
+        .into_make_service_with_connect_info::<Peer>();
     Ok(axum::serve(listener, app).await?)
 }
 
@@ -58,21 +53,18 @@ pub(crate) async fn over_a_pair() -> Result {
     let server = Host::builder().device(left).address("10.77.0.2/24").start()?;
     let client = Host::builder().device(right).address("10.77.0.1/24").start()?;
     let listener = TcpListener::bind(&server, "0.0.0.0:80").await?;
-    let serving = tokio::spawn(serve(listener, server.clone()));
-
+    tokio::spawn(serve(listener, server.clone()));
     let (mut heads, mut bodies) = (0, 0);
     for _ in 0..16 {
         let (head, body) = ask(&client, "/page").await?;
-        assert_eq!(body, [7; PAGE]);
+        assert_eq!(body, PAGE);
         (heads, bodies) = (heads + head, bodies + body.len());
     }
     let copied = server.stats().ledger.get(CopyReason::AppWrite) as usize;
     println!("{bodies} bytes of bodies, {} copied; {heads} bytes of heads", copied - heads);
     assert_eq!(copied, heads, "heads are copied, and nothing else");
-
     let (_, peer) = ask(&client, "/who").await?;
     assert!(peer.starts_with(b"10.77.0.1:"));
-    serving.abort();
     Ok(())
 }
 

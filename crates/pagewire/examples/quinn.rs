@@ -13,7 +13,6 @@ use pagewire::fit::quinn::endpoint;
 use pagewire::{Host, Pair};
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig};
 use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -69,10 +68,9 @@ async fn echo(connection: &Connection, len: usize) -> Result {
 /// Settings of a server with a certificate of its own, and of a client that trusts it.
 fn configs() -> Result<(ServerConfig, ClientConfig)> {
     let made = rcgen::generate_simple_self_signed(["server".to_owned()])?;
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let certificate: CertificateDer<'static> = made.cert.der().clone();
+    let certificate = made.cert.der().clone();
     let mut roots = RootCertStore::empty();
     roots.add(certificate.clone())?;
-    let server = ServerConfig::with_single_cert(vec![certificate], key.into())?;
+    let server = ServerConfig::with_single_cert(vec![certificate], made.signing_key.into())?;
     Ok((server, ClientConfig::with_root_certificates(Arc::new(roots))?))
 }

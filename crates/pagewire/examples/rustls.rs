@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 use pagewire::{Host, Pair};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
 };
@@ -54,13 +54,12 @@ pub(crate) fn main() -> Result {
 /// Settings of a server with a certificate of its own, and of a client that trusts it.
 fn configs() -> Result<(Arc<ServerConfig>, Arc<ClientConfig>)> {
     let made = rcgen::generate_simple_self_signed(["server".to_owned()])?;
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let certificate: CertificateDer<'static> = made.cert.der().clone();
+    let certificate = made.cert.der().clone();
     let mut roots = RootCertStore::empty();
     roots.add(certificate.clone())?;
     let server = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(vec![certificate], key.into())?;
+        .with_single_cert(vec![certificate], made.signing_key.into())?;
     let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Ok((Arc::new(server), Arc::new(client)))
 }

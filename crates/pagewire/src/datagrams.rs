@@ -3,7 +3,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use pagewire_stack::{LinkId, RecvFlags, UdpMessage, UdpTarget, limits};
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, LinkId, Message, RecvFlags, Udp, UdpMessage, UdpTarget, limits};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::udp_socket::UdpSocket;
@@ -80,10 +81,7 @@ impl UdpSocket {
     /// [joins](Self::set_joining) datagrams, the following ones too, if they have the same sender,
     /// destination and length; the last may be shorter.
     pub fn recv_message(&self) -> io::Result<Datagram> {
-        let taker = pagewire_stack::Message(limits::UDP_MAX_PAYLOAD_V4);
-        let received =
-            self.0.wait(Interest::Read, |mut udp, _| udp.recv(taker, RecvFlags::empty()));
-        Ok(received?.into())
+        self.0.wait(Interest::Read, receive_message)
     }
 
     /// Sends a datagram by reference from `source`, an address of this host, to `to` or the
@@ -102,4 +100,9 @@ impl UdpSocket {
         let target = UdpTarget { remote: to, source, ..UdpTarget::default() };
         self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), target))
     }
+}
+
+/// The verb of all receives of messages.
+pub(crate) fn receive_message(mut udp: Udp<'_>, _: Instant) -> Result<Datagram, Error> {
+    udp.recv(Message(limits::UDP_MAX_PAYLOAD_V4), RecvFlags::empty()).map(Datagram::from)
 }

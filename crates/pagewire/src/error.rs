@@ -18,7 +18,7 @@ pub(crate) fn io_error(error: Error) -> io::Error {
 }
 
 /// Why a host did not start; the text says what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// No device was given.
@@ -60,6 +60,13 @@ pub enum StartError {
     /// The system refused a descriptor, a thread or random bytes.
     #[error("starting a host: {0}")]
     System(#[from] io::Error),
+}
+
+/// The text: a program whose `main` returns the error prints this form.
+impl std::fmt::Debug for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<StartError> for io::Error {

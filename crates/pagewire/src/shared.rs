@@ -160,7 +160,7 @@ impl Shared {
             armed_until: Instant::FAR,
             last_inline: None,
             observer: None,
-            rings: Attachments::default(),
+            rings: Default::default(),
             rings_worked: false,
             services: Vec::new(),
             events: Vec::new(),

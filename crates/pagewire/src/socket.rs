@@ -123,6 +123,10 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         self.host.shared.lock().stack.local_addr(self.id).map_err(io_error)
     }
 
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.host.shared.lock().stack.remote_addr(self.id).map_err(io_error)
+    }
+
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let mut inner = self.host.shared.lock();
         let error = inner.stack.take_error(self.id);

@@ -88,7 +88,7 @@ impl TcpStream {
         }
         self.0.wait_on(Interest::Write, |stack, now| match later && has_error(stack, id) {
             true => Ok(0),
-            false => stack.tcp(id)?.send(now, &mut buf.frags, SendFlags::empty()),
+            false => queue(buf)(stack.tcp(id)?, now),
         })
     }
 
@@ -107,7 +107,7 @@ impl TcpStream {
 
     /// The address of the other side.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.host.shared.lock().stack.remote_addr(self.0.id).map_err(io_error)
+        self.0.peer_addr()
     }
 
     /// The address of this side.
@@ -191,6 +191,12 @@ impl TcpStream {
             write_slices(stack.tcp(id)?, || clock.now(), bufs)
         })
     }
+}
+
+/// The verb of all sends by reference: queues as much from the front as there is room for.
+#[inline]
+pub(crate) fn queue(buf: &mut SendBuf) -> impl FnMut(Tcp<'_>, Instant) -> Result<usize, Error> {
+    |mut tcp, now| tcp.send(now, &mut buf.frags, SendFlags::empty())
 }
 
 /// Queues copies of slices, one after the other, as far as there is room.

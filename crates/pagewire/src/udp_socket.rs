@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagewire_mem::Instant;
 use pagewire_stack::{Error, GroupLink, MtuDiscover, MulticastSettings, RecvFlags, Udp, UdpId};
 
 use crate::buf::{Chunks, SendBuf};
@@ -24,7 +25,7 @@ impl UdpSocket {
 
     /// Sends a datagram by copy. Returns its length.
     pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        self.send_copy(data, Some(first(to)?))
+        self.0.wait(Interest::Write, send(data, Some(first(to)?)))
     }
 
     /// Sends a datagram by reference. Returns its length.
@@ -33,26 +34,22 @@ impl UdpSocket {
         data: impl Into<SendBuf>,
         to: impl ToSocketAddrs,
     ) -> io::Result<usize> {
-        self.send_frags(data.into(), Some(first(to)?))
+        self.0.wait(Interest::Write, send_frags(data.into(), Some(first(to)?)))
     }
 
     /// Sends a datagram by reference to the address that the socket is connected to.
     pub fn send_chunks(&self, data: impl Into<SendBuf>) -> io::Result<usize> {
-        self.send_frags(data.into(), None)
-    }
-
-    fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
-        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data.frags.clone(), to))
+        self.0.wait(Interest::Write, send_frags(data.into(), None))
     }
 
     /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.0.wait(Interest::Read, |mut udp, _| udp.recv(&mut *buf, RecvFlags::empty()))
+        self.0.wait(Interest::Read, receive(buf, RecvFlags::empty()))
     }
 
     /// Receives a datagram by reference, and its sender.
     pub fn recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
-        self.0.wait(Interest::Read, |udp, _| take_datagram(udp))
+        self.0.wait(Interest::Read, take_datagram)
     }
 
     /// Receives a datagram by reference from the address that the socket is connected to.
@@ -62,7 +59,7 @@ impl UdpSocket {
 
     /// As [`recv_from`](Self::recv_from), and leaves the datagram in the queue.
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.0.wait(Interest::Read, |mut udp, _| udp.recv(&mut *buf, RecvFlags::PEEK))
+        self.0.wait(Interest::Read, receive(buf, RecvFlags::PEEK))
     }
 
     /// As [`recv`](Self::recv), and leaves the datagram in the queue.
@@ -78,7 +75,7 @@ impl UdpSocket {
 
     /// Sends a datagram by copy to the address that the socket is connected to.
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
-        self.send_copy(data, None)
+        self.0.wait(Interest::Write, send(data, None))
     }
 
     /// Receives a datagram by copy from the address that the socket is connected to.
@@ -130,8 +127,7 @@ impl UdpSocket {
 
     /// The hop limit of datagrams to IPv4 groups, at most 255; 1 by default, 0: they stay on this host.
     pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
-        let ttl = u8::try_from(ttl).map_err(|_| io_error(Error::InvalidInput))?;
-        self.set_multicast(false, |settings| settings.hops = ttl)
+        self.set_multicast_hops(false, ttl)
     }
 
     /// See [`set_multicast_ttl_v4`](Self::set_multicast_ttl_v4).
@@ -151,8 +147,7 @@ impl UdpSocket {
 
     /// The hop limit of datagrams to IPv6 groups, at most 255; 1 by default, 0: they stay on this host.
     pub fn set_multicast_hops_v6(&self, hops: u32) -> io::Result<()> {
-        let hops = u8::try_from(hops).map_err(|_| io_error(Error::InvalidInput))?;
-        self.set_multicast(true, |settings| settings.hops = hops)
+        self.set_multicast_hops(true, hops)
     }
 
     /// See [`set_multicast_hops_v6`](Self::set_multicast_hops_v6).
@@ -182,6 +177,11 @@ impl UdpSocket {
         self.0.ask(|udp| udp.multicast(v6))
     }
 
+    fn set_multicast_hops(&self, v6: bool, hops: u32) -> io::Result<()> {
+        let hops = u8::try_from(hops).map_err(|_| io_error(Error::InvalidInput))?;
+        self.set_multicast(v6, |settings| settings.hops = hops)
+    }
+
     fn set_multicast(
         &self,
         v6: bool,
@@ -196,7 +196,7 @@ impl UdpSocket {
 
     /// The address that the socket is connected to.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.host.shared.lock().stack.remote_addr(self.0.id).map_err(io_error)
+        self.0.peer_addr()
     }
 
     /// The address of this side.
@@ -233,14 +233,34 @@ impl UdpSocket {
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.0.take_error()
     }
-
-    fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
-        self.0.wait(Interest::Write, |mut udp, now| udp.send(now, data, to))
-    }
 }
 
-/// Receives a datagram by reference.
-pub(crate) fn take_datagram(mut udp: Udp<'_>) -> Result<(Chunks, SocketAddr), Error> {
+/// The verb of all sends by copy, to the address that the socket is connected to if there is no other.
+pub(crate) fn send(
+    data: &[u8],
+    to: Option<SocketAddr>,
+) -> impl FnMut(Udp<'_>, Instant) -> Result<usize, Error> {
+    move |mut udp, now| udp.send(now, data, to)
+}
+
+/// [`send`] by reference.
+pub(crate) fn send_frags(
+    data: SendBuf,
+    to: Option<SocketAddr>,
+) -> impl FnMut(Udp<'_>, Instant) -> Result<usize, Error> {
+    move |mut udp, now| udp.send(now, data.frags.clone(), to)
+}
+
+/// The verb of all receives by copy.
+pub(crate) fn receive(
+    buf: &mut [u8],
+    flags: RecvFlags,
+) -> impl FnMut(Udp<'_>, Instant) -> Result<(usize, SocketAddr), Error> {
+    move |mut udp, _| udp.recv(&mut *buf, flags)
+}
+
+/// The verb of all receives by reference.
+pub(crate) fn take_datagram(mut udp: Udp<'_>, _: Instant) -> Result<(Chunks, SocketAddr), Error> {
     let (frags, from) = udp.recv(pagewire_stack::Datagram, RecvFlags::empty())?;
     Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
 }

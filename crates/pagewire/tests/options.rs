@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use pagewire::tcp::{FastOpenConfig, FastOpenMode};
-use pagewire::{ConnectOptions, Host, KeepAlive, Pair, StartError, TcpOption};
+use pagewire::{ConnectOptions, Host, KeepAlive, Pair, Region, StartError, TcpOption};
 
 fn hosts(mode: FastOpenMode) -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -86,6 +86,20 @@ fn a_builder_refuses_a_setting_that_connections_do_not_begin_with() {
     let builder = Host::builder().device(left).address("10.0.0.1/24");
     let error = builder.tcp_option(TcpOption::FastOpen(3)).start().expect_err("refused");
     assert!(matches!(&error, StartError::Option(name) if name.contains("FastOpen")), "{error}");
+}
+
+/// `main` prints the error that it returns by `Debug`.
+#[test]
+fn an_error_that_ends_main_is_printed_as_its_text() {
+    let no_device = Host::builder().start().expect_err("refused");
+    assert_eq!(
+        format!("{no_device:?}"),
+        "a host needs a device: call `.device(..)` before `.start()`"
+    );
+    let no_memory = Region::anonymous(1).expect_err("refused");
+    assert_eq!(format!("{no_memory:?}"), no_memory.to_string());
+    let lost = pagewire::device::DeviceError::Closed;
+    assert_eq!(format!("{lost:?}"), "the device was closed by its other side");
 }
 
 #[test]

@@ -58,16 +58,29 @@ const RECEIVER: Measure =
     lower("receiver_cpu_us_per_mib", "CPU time of the receiver", "µs for each MiB");
 const SYSTEM: Measure =
     lower("system_cpu_us_per_mib", "CPU time of both stacks", "µs for each MiB");
-const P50: Measure = lower("p50_us", "Time of a request, median", "µs");
-const P99: Measure = lower("p99_us", "Time of a request, 99th percentile", "µs");
-const SERVER: Measure =
-    lower("server_cpu_us_per_request", "CPU time of the server", "µs for each request");
-const CLIENT: Measure =
-    lower("client_cpu_us_per_request", "CPU time of the clients", "µs for each request");
-const SERVER_SLEEPS: Measure =
-    lower("server_sleeps_per_request", "How often the server sleeps", "for each request");
-const CLIENT_SLEEPS: Measure =
-    lower("client_sleeps_per_request", "How often the clients sleep", "for each request");
+
+/// What measurements of small requests have in common. Each has one of the two rates.
+const OF_REQUESTS: Shown = Shown {
+    name: "",
+    title: "",
+    about: "",
+    split: &[],
+    group: &[],
+    line: &[Label("peer", "clients: {}")],
+    over: None,
+    measures: &[
+        higher("requests_per_s", "Requests", "a second"),
+        higher("connections_per_s", "Connections", "a second"),
+        lower("p50_us", "Time of a request, median", "µs"),
+        lower("p99_us", "Time of a request, 99th percentile", "µs"),
+        lower("server_cpu_us_per_request", "CPU time of the server", "µs for each request"),
+        lower("client_cpu_us_per_request", "CPU time of the clients", "µs for each request"),
+        lower("server_sleeps_per_request", "How often the server sleeps", "for each request"),
+        lower("client_sleeps_per_request", "How often the clients sleep", "for each request"),
+        RATE,
+    ],
+    settings: &["connections", "size"],
+};
 
 /// Every measurement of the command.
 pub(crate) const ALL: &[Shown] = &[
@@ -210,41 +223,17 @@ pub(crate) const ALL: &[Shown] = &[
         title: "Small requests over connections that stay",
         about: "The same tokio programs on both engines, one thread for the server and one for the \
                 clients.",
-        split: &[],
         group: &[Label("connections", "{} connection(s)")],
-        line: &[Label("peer", "clients: {}")],
         over: Some(("connections", "connections")),
-        measures: &[
-            higher("requests_per_s", "Requests", "a second"),
-            P50,
-            P99,
-            SERVER,
-            CLIENT,
-            SERVER_SLEEPS,
-            CLIENT_SLEEPS,
-            RATE,
-        ],
-        settings: &["connections", "size"],
+        ..OF_REQUESTS
     },
     Shown {
         name: "connections",
         title: "Connect, one request, close",
         about: "The same tokio programs on both engines. The server closes first.",
-        split: &[],
         group: &[Label("connections", "{} client(s) side by side")],
-        line: &[Label("peer", "clients: {}")],
         over: Some(("connections", "clients side by side")),
-        measures: &[
-            higher("connections_per_s", "Connections", "a second"),
-            P50,
-            P99,
-            SERVER,
-            CLIENT,
-            SERVER_SLEEPS,
-            CLIENT_SLEEPS,
-            RATE,
-        ],
-        settings: &["connections", "size"],
+        ..OF_REQUESTS
     },
     Shown {
         name: "crowd",

@@ -18,7 +18,7 @@ use crate::buf::{Chunks, SendBuf};
 use crate::connect::ConnectOptions;
 use crate::mapping::{Mapping, try_map};
 use crate::socket::Socket;
-use crate::stream::{self as sync, queue_slices, read_slices, take_chunks, write_slices};
+use crate::stream::{self as sync, queue, queue_slices, read_slices, take_chunks, write_slices};
 use crate::wait::Patience;
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent};
@@ -170,9 +170,7 @@ impl TcpStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        let frags = &mut buf.frags;
-        let send = |mut tcp: Tcp<'_>, now| tcp.send(now, &mut *frags, SendFlags::empty());
-        self.socket().later(Until::Write, send).await
+        self.socket().later(Until::Write, queue(buf)).await
     }
 
     /// [`send_some`](Self::send_some) for tasks that poll.
@@ -180,9 +178,7 @@ impl TcpStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let frags = &mut buf.frags;
-        let send = |mut tcp: Tcp<'_>, now| tcp.send(now, &mut *frags, SendFlags::empty());
-        self.socket().poll(Until::Write, cx, send)
+        self.socket().poll(Until::Write, cx, queue(buf))
     }
 
     /// [`send_some`](Self::send_some), or `WouldBlock` if there is no room.
@@ -193,9 +189,7 @@ impl TcpStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        let frags = &mut buf.frags;
-        let send = |mut tcp: Tcp<'_>, now| tcp.send(now, &mut *frags, SendFlags::empty());
-        self.socket().try_now(Until::Write, send)
+        self.socket().try_now(Until::Write, queue(buf))
     }
 
     /// Receives up to `max` bytes by reference, once there is one; empty at the end of the stream.

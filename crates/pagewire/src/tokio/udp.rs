@@ -5,16 +5,15 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use ::tokio::io::{Interest, ReadBuf, Ready};
-use pagewire_stack::limits::UDP_MAX_PAYLOAD_V4;
-use pagewire_stack::{Message, RecvFlags, Udp, UdpId};
+use pagewire_stack::{RecvFlags, Udp, UdpId};
 
 use super::addr::{ToSocketAddrs, addresses, first};
 use super::completions::CompletionStream;
 use crate::Host;
 use crate::buf::{Chunks, SendBuf};
-use crate::datagrams::Datagram;
+use crate::datagrams::{Datagram, receive_message};
 use crate::socket::Socket;
-use crate::udp_socket::{self as sync, take_datagram};
+use crate::udp_socket::{self as sync, receive, send, send_frags, take_datagram};
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent, send_datagram};
 
@@ -77,12 +76,12 @@ impl UdpSocket {
     /// # Errors
     /// `NotConnected`, and those of [`send_to`](Self::send_to).
     pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
-        self.socket().later(Until::Write, |mut udp, now| udp.send(now, data, None)).await
+        self.socket().later(Until::Write, send(data, None)).await
     }
 
     /// [`send`](Self::send) for tasks that poll.
     pub fn poll_send(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.socket().poll(Until::Write, cx, |mut udp, now| udp.send(now, data, None))
+        self.socket().poll(Until::Write, cx, send(data, None))
     }
 
     /// [`send`](Self::send), or `WouldBlock`.
@@ -90,7 +89,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock`, and those of [`send`](Self::send).
     pub fn try_send(&self, data: &[u8]) -> io::Result<usize> {
-        self.socket().try_now(Until::Write, |mut udp, now| udp.send(now, data, None))
+        self.socket().try_now(Until::Write, send(data, None))
     }
 
     /// Sends a datagram. Returns its length.
@@ -100,8 +99,7 @@ impl UdpSocket {
     /// [`set_broadcast`](crate::UdpSocket::set_broadcast), `NetworkUnreachable` without a route, and once,
     /// what an earlier datagram met.
     pub async fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        let to = Some(first(&to)?);
-        self.socket().later(Until::Write, |mut udp, now| udp.send(now, data, to)).await
+        self.socket().later(Until::Write, send(data, Some(first(&to)?))).await
     }
 
     /// [`send_to`](Self::send_to) for tasks that poll.
@@ -111,7 +109,7 @@ impl UdpSocket {
         data: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        self.socket().poll(Until::Write, cx, |mut udp, now| udp.send(now, data, Some(to)))
+        self.socket().poll(Until::Write, cx, send(data, Some(to)))
     }
 
     /// [`send_to`](Self::send_to), or `WouldBlock`.
@@ -119,7 +117,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock`, and those of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.socket().try_now(Until::Write, |mut udp, now| udp.send(now, data, Some(to)))
+        self.socket().try_now(Until::Write, send(data, Some(to)))
     }
 
     /// Receives a datagram: its length in `buf`, cut if it does not fit.
@@ -148,8 +146,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`recv`](Self::recv).
     pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let receive = |mut udp: Udp<'_>, _| udp.recv(&mut *buf, RecvFlags::empty());
-        self.socket().later(Until::Read, receive).await
+        self.socket().later(Until::Read, receive(buf, RecvFlags::empty())).await
     }
 
     /// [`recv_from`](Self::recv_from) for tasks that poll.
@@ -158,9 +155,8 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        let received = self.socket().poll(Until::Read, cx, |mut udp, _| {
-            udp.recv(buf.initialize_unfilled(), RecvFlags::empty())
-        });
+        let receive = receive(buf.initialize_unfilled(), RecvFlags::empty());
+        let received = self.socket().poll(Until::Read, cx, receive);
         received.map_ok(|(n, from)| {
             buf.advance(n);
             from
@@ -172,8 +168,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let receive = |mut udp: Udp<'_>, _| udp.recv(&mut *buf, RecvFlags::empty());
-        self.socket().try_now(Until::Read, receive)
+        self.socket().try_now(Until::Read, receive(buf, RecvFlags::empty()))
     }
 
     /// As [`recv_from`](Self::recv_from), and leaves the datagram in the queue.
@@ -181,8 +176,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`recv`](Self::recv).
     pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let receive = |mut udp: Udp<'_>, _| udp.recv(&mut *buf, RecvFlags::PEEK);
-        self.socket().later(Until::Read, receive).await
+        self.socket().later(Until::Read, receive(buf, RecvFlags::PEEK)).await
     }
 }
 
@@ -193,7 +187,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`send`](Self::send).
     pub async fn send_chunks(&self, data: impl Into<SendBuf>) -> io::Result<usize> {
-        self.send_frags(data.into(), None).await
+        self.socket().later(Until::Write, send_frags(data.into(), None)).await
     }
 
     /// Sends a datagram by reference. Returns its length.
@@ -205,12 +199,7 @@ impl UdpSocket {
         data: impl Into<SendBuf>,
         to: impl ToSocketAddrs,
     ) -> io::Result<usize> {
-        self.send_frags(data.into(), Some(first(&to)?)).await
-    }
-
-    async fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
-        let send = |mut udp: Udp<'_>, now| udp.send(now, data.frags.clone(), to);
-        self.socket().later(Until::Write, send).await
+        self.socket().later(Until::Write, send_frags(data.into(), Some(first(&to)?))).await
     }
 
     /// Receives a datagram by reference.
@@ -226,7 +215,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`recv`](Self::recv).
     pub async fn recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
-        self.socket().later(Until::Read, |udp, _| take_datagram(udp)).await
+        self.socket().later(Until::Read, take_datagram).await
     }
 
     /// [`recv_chunks_from`](Self::recv_chunks_from), or `WouldBlock`.
@@ -234,7 +223,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
-        self.socket().try_now(Until::Read, |udp, _| take_datagram(udp))
+        self.socket().try_now(Until::Read, take_datagram)
     }
 
     /// Receives a datagram by reference, with the addresses of its packet; see
@@ -243,16 +232,12 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`recv`](Self::recv).
     pub async fn recv_message(&self) -> io::Result<Datagram> {
-        let receive =
-            |mut udp: Udp<'_>, _| udp.recv(Message(UDP_MAX_PAYLOAD_V4), RecvFlags::empty());
-        self.socket().later(Until::Read, receive).await.map(Datagram::from)
+        self.socket().later(Until::Read, receive_message).await
     }
 
     /// [`recv_message`](Self::recv_message) for tasks that poll.
     pub fn poll_recv_message(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
-        let receive =
-            |mut udp: Udp<'_>, _| udp.recv(Message(UDP_MAX_PAYLOAD_V4), RecvFlags::empty());
-        self.socket().poll(Until::Read, cx, receive).map_ok(Datagram::from)
+        self.socket().poll(Until::Read, cx, receive_message)
     }
 }
 
