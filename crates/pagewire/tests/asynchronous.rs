@@ -143,6 +143,16 @@ async fn a_refused_connection_is_an_error() {
 }
 
 #[tokio::test]
+async fn addresses_without_a_route_or_a_listener_are_passed_over_for_the_one_that_answers() {
+    let (server, client) = hosts();
+    let _listener = TcpListener::bind(&server, "10.0.0.1:9000").await.expect("listen");
+    let to = ["[fd00::1]:9000", "192.0.2.1:9000", "10.0.0.1:1", "10.0.0.1:9000"];
+    let to = to.map(|address| address.parse().expect("an address"));
+    let stream = TcpStream::connect(&client, &to[..]).await.expect("the last answers");
+    assert_eq!(stream.peer_addr().expect("address"), to[3]);
+}
+
+#[tokio::test]
 async fn a_name_is_refused_with_advice_and_asks_no_resolver() {
     let (_server, client) = hosts();
     let error = TcpStream::connect(&client, "localhost:80").await.expect_err("a name");

@@ -44,7 +44,12 @@ impl TcpStream {
         drop(to);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for remote in found {
-            match Self::established(host.start_connect(remote)?).await {
+            // One that cannot even begin, for want of a route, leaves the next to be tried.
+            let connected = match host.start_connect(remote) {
+                Ok(stream) => Self::established(stream).await,
+                Err(error) => Err(error),
+            };
+            match connected {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
