@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -144,6 +145,23 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
     writer.await??;
     assert!(received == page);
     assert_eq!(copied(&host), 0);
+    Ok(())
+}
+
+#[cfg(feature = "tonic")]
+#[tokio::test]
+async fn a_server_of_tonic_ends_with_its_host() -> Result {
+    use futures_util::StreamExt;
+
+    let (server, host) = hosts()?;
+    let mut incoming =
+        pagewire::fit::tonic::Incoming::new(TcpListener::bind(&server, SERVER).await?);
+    let _stream = TcpStream::connect(&host, SERVER).await?;
+    assert!(incoming.next().await.is_some_and(|accepted| accepted.is_ok()));
+    server.shutdown(Duration::ZERO);
+    // tonic passes over errors: a stream that had nothing else would keep a processor busy.
+    assert!(incoming.next().await.is_some_and(|accepted| accepted.is_err()));
+    assert!(incoming.next().await.is_none());
     Ok(())
 }
 
