@@ -224,3 +224,31 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn quic_sends_more_than_64_kib_of_long_segments_by_one_call() -> Result {
+    let (server, client) = hosts()?;
+    let (ours, theirs): (SocketAddr, SocketAddr) = ("10.0.0.1:443".parse()?, "10.0.0.2:9".parse()?);
+    let to = UdpSocket::bind(&server, ours).await?;
+    let from = UdpSocket::bind(&client, theirs).await?;
+    // What quinn makes of a path with an MTU of 9000.
+    let contents = pattern(10 * 8_900);
+    let transmit = Transmit {
+        destination: ours,
+        ecn: None,
+        contents: &contents,
+        segment_size: Some(8_900),
+        src_ip: None,
+    };
+    AsyncUdpSocket::try_send(&from, &transmit)?;
+    let received = async {
+        let mut all = Vec::new();
+        while all.len() < contents.len() {
+            all.extend(receive(&to).await?.1);
+        }
+        io::Result::Ok(all)
+    };
+    let all = tokio::time::timeout(Duration::from_secs(20), received).await;
+    assert!(all.expect("all of it arrives")? == contents);
+    Ok(())
+}
