@@ -66,12 +66,15 @@ impl ControlSocket {
             error => BindError::System(error.into()),
         })?;
         let inode = std::fs::symlink_metadata(path)?.ino();
-        let made = Self { listener: socket.into(), path: path.to_owned(), inode };
+        // Of a bare name a sandbox that lets the file be removed could not tell the directory, and the
+        // program may go to another.
+        let path = std::path::absolute(path)?;
+        let made = Self { listener: socket.into(), path, inode };
         listen(&made.listener, CLIENTS as i32).map_err(io::Error::from)?;
         Ok(made)
     }
 
-    /// Where it is.
+    /// Where it is, from the root directory on.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -150,6 +153,16 @@ mod tests {
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(ControlSocket::bind(long), Err(BindError::Path)));
         drop(socket);
+    }
+
+    #[test]
+    fn the_directory_of_a_bare_name_is_known() {
+        let name = format!("bare-{}.sock", std::process::id());
+        let socket = ControlSocket::bind(&name).expect("a socket");
+        let directory = std::env::current_dir().expect("a directory");
+        assert_eq!(socket.path(), directory.join(&name));
+        drop(socket);
+        assert!(!directory.join(&name).exists());
     }
 
     #[test]
