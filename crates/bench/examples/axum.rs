@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release --package pagewire-bench --example axum [ROUNDS [SECONDS]]`
 //!
-//! One line for each: medians of the rounds, the spread in brackets. The CPU is that of the process:
+//! One line for each: medians of the rounds, the spread in brackets. `task`: hosts that a task of their
+//! program's runtime drives; `thread`: hosts with a thread of their own. The CPU is that of the process:
 //! both sides, and the driver threads of hosts.
 
 use std::error::Error;
@@ -25,9 +26,9 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use pagewire::fit::axum::by_reference;
 use pagewire::tokio::{TcpListener, TcpStream};
-use pagewire::{CopyReason, Host, Pair};
+use pagewire::{Builder, CopyReason, Host, Pair};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{self, Runtime};
 use tokio::task::JoinSet;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -58,7 +59,7 @@ fn path(len: usize) -> String {
 }
 
 fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_current_thread().enable_all().build()?)
+    Ok(runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Serves on a thread of its own until the process ends.
@@ -76,6 +77,24 @@ where
         })
     });
     Ok(ready.recv()?)
+}
+
+/// A client's host in this runtime, and the host of a server with a runtime of its own.
+async fn hosts<E>(
+    start: impl Fn(Builder) -> std::result::Result<Host, E> + Copy + Send + 'static,
+) -> Result<(Host, Host)>
+where
+    E: Error + Send + Sync + 'static,
+{
+    let (left, right) = Pair::new(Default::default())?;
+    let (told, ready) = std::sync::mpsc::channel();
+    let listen = move || async move {
+        let server = start(Host::builder().device(left).address("10.0.0.1/24"))?;
+        told.send(server.clone())?;
+        Ok(TcpListener::bind(&server, SERVER).await?)
+    };
+    serve(listen, app().layer(map_response(by_reference)))?;
+    Ok((start(Host::builder().device(right).address("10.0.0.2/24"))?, ready.recv()?))
 }
 
 async fn ask(sender: &mut SendRequest<Empty<Bytes>>, len: usize) -> Result {
@@ -146,29 +165,26 @@ fn main() -> Result {
     let rounds: usize = args.next().map_or(Ok(3), |text| text.parse())?;
     let last = Duration::try_from_secs_f64(args.next().map_or(Ok(1.0), |text| text.parse())?)?;
 
-    let (left, right) = Pair::new(Default::default())?;
-    let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
-    let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
-    let ours = server.clone();
-    let refer = app().layer(map_response(by_reference));
-    let listen = move || async move { Ok(TcpListener::bind(&ours, SERVER).await?) };
-    serve(listen, refer)?;
+    let runtime = runtime()?;
+    let (task, server) = runtime.block_on(hosts(Builder::start_in_runtime))?;
+    let (thread, _) = runtime.block_on(hosts(Builder::start))?;
     let kernel = || async { Ok(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?) };
     let kernel = serve(kernel, app())?;
 
     println!("{rounds} rounds of {} s, medians (spread)", last.as_secs_f64());
     println!("engine    body bytes  connections  requests/s                    CPU us/request");
-    let runtime = runtime()?;
     for case in CASES {
-        let mut rates = [Vec::new(), Vec::new()];
+        let mut rates = [const { Vec::new() }; 3];
         for _ in 0..rounds {
-            let [ours, theirs] = &mut rates;
-            let connect = || TcpStream::connect(&host, SERVER);
-            ours.push(runtime.block_on(load(connect, case, last))?);
+            let [by_task, by_thread, of_kernel] = &mut rates;
+            let connect = || TcpStream::connect(&task, SERVER);
+            by_task.push(runtime.block_on(load(connect, case, last))?);
+            let connect = || TcpStream::connect(&thread, SERVER);
+            by_thread.push(runtime.block_on(load(connect, case, last))?);
             let connect = || tokio::net::TcpStream::connect(kernel);
-            theirs.push(runtime.block_on(load(connect, case, last))?);
+            of_kernel.push(runtime.block_on(load(connect, case, last))?);
         }
-        for (engine, rates) in ["pagewire", "kernel"].into_iter().zip(&rates) {
+        for (engine, rates) in ["task", "thread", "kernel"].into_iter().zip(&rates) {
             let (len, connections) = case;
             let (requests, cpu) = (spread(rates, |r| r.requests), spread(rates, |r| r.cpu_us));
             println!("{engine:9} {len:>10}  {connections:>11}  {requests:28}  {cpu}");

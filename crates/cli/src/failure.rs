@@ -125,6 +125,38 @@ pub(crate) fn reason(error: &io::Error) -> String {
     without_numbers(&error.to_string())
 }
 
+/// Text of somebody else as a terminal may have it: without what moves the cursor, changes the
+/// terminal's mode or turns the order of what follows. A tab stays.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                plain.extend(c.escape_unicode());
+            }
+            c if c.is_control() && c != '\t' => plain.extend(c.escape_default()),
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// JSON in ASCII, where anything else can only be within strings. serde_json escapes what is below a
+/// space, but terminals take U+009B, too, as the beginning of a command.
+pub(crate) fn ascii(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' | ' '..='~' => ascii.push(c),
+            c => {
+                let escape = |unit: &mut u16| format!("\\u{unit:04x}");
+                ascii.extend(c.encode_utf16(&mut [0; 2]).iter_mut().map(escape));
+            }
+        }
+    }
+    ascii
+}
+
 /// Removes error numbers: the text says it already.
 fn without_numbers(text: &str) -> String {
     let mut parts = text.split(" (os error ");
@@ -135,6 +167,15 @@ fn without_numbers(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_others_cannot_command_a_terminal() {
+        assert_eq!(plain("\ta\u{1b}[2J\n\u{9b}é\u{202e}"), "\ta\\u{1b}[2J\\n\\u{9b}é\\u{202e}");
+        let json = serde_json::json!({ "a": "\u{1b}\u{9b}\u{7f}é\u{1f600}" });
+        let text = ascii(&json.to_string());
+        assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), json);
+    }
 
     #[test]
     fn system_errors_are_said_in_words() {

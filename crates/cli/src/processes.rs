@@ -7,7 +7,7 @@ use pagewire_control::protocol::Info;
 use pagewire_control::{AskError, Client};
 
 use crate::args::view::Target;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, plain, reason};
 use crate::view;
 
 /// A process that answers.
@@ -106,7 +106,8 @@ fn answering(directory: &Path) -> Vec<Process> {
             None
         }
         Err(error) => {
-            eprintln!("pagewire: {}: {}", path.display(), why_not(&error));
+            let line = format!("pagewire: {}: {}", path.display(), why_not(&error));
+            eprintln!("{}", plain(&line));
             None
         }
     };

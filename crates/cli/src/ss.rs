@@ -6,7 +6,7 @@ use pagewire_control::protocol::{Socket, Tcp};
 use serde_json::json;
 
 use crate::args::view::SsOptions;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, ascii, plain, say};
 use crate::processes::{self, Process};
 
 /// Most sockets of one process that are shown: those of a large server.
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
     if options.json {
         let entry = |(process, sockets): (&Process, &Vec<Socket>)| json!({ "pid": process.info.pid, "command": process.info.command, "sockets": sockets });
         let list: Vec<_> = processes.iter().zip(&all).map(entry).collect();
-        say(format_args!("{:#}", serde_json::Value::from(list)));
+        say(format_args!("{}", ascii(&format!("{:#}", serde_json::Value::from(list)))));
         return Ok(());
     }
     if processes.is_empty() {
@@ -37,7 +37,8 @@ pub(crate) fn run(options: &SsOptions) -> Result<(), Failure> {
         sockets.iter().map(move |socket| (name.clone(), socket))
     });
     for line in table(&rows.collect::<Vec<_>>()) {
-        say(format_args!("{line}"));
+        // Root reads what the processes of other users say.
+        say(format_args!("{}", plain(&line)));
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The other side: a program that asks.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 
-use crate::limits::{ANSWER_BYTES, ANSWER_TIME};
+use crate::limits::{ALL_TIME, ANSWER_BYTES, ANSWER_TIME};
 use crate::protocol::{Answer, Ask, Info, Socket, SocketPage, Stats, VERSION};
+use crate::socket::connect;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +39,7 @@ impl Client {
     /// # Errors
     /// See [`AskError`]; a socket that was left by a process that is gone refuses the connection.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, AskError> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_TIME))?;
-        stream.set_write_timeout(Some(ANSWER_TIME))?;
+        let stream = connect(path.as_ref(), Some(ANSWER_TIME))?;
         let mut client = Self { stream: BufReader::new(stream) };
         match client.info()?.version {
             VERSION => Ok(client),
@@ -55,17 +55,40 @@ impl Client {
         let mut line = serde_json::to_vec(ask).map_err(|e| AskError::Answer(e.to_string()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
-        let mut answer = Vec::new();
-        let n = (&mut self.stream).take(ANSWER_BYTES as u64).read_until(b'\n', &mut answer)?;
-        match answer.last() {
-            Some(b'\n') => {}
-            _ if n == ANSWER_BYTES => return Err(AskError::Answer("it is too long".to_owned())),
-            _ => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-        }
-        let answer = serde_json::from_slice(&answer);
+        let answer = serde_json::from_slice(&self.line()?);
         match answer.map_err(|e| AskError::Answer(e.to_string()))? {
             Answer::Error { text } => Err(AskError::Refused(text)),
             answer => Ok(answer),
+        }
+    }
+
+    /// The next line. The limit of time is for all of it: another user's process may send a byte at a
+    /// time.
+    fn line(&mut self) -> Result<Vec<u8>, AskError> {
+        let (until, mut line) = (Instant::now() + ANSWER_TIME, Vec::new());
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
+            }
+            self.stream.get_ref().set_read_timeout(Some(left))?;
+            let part = match self.stream.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                part => part?,
+            };
+            if part.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let end = part.iter().position(|byte| *byte == b'\n');
+            let n = end.map_or(part.len(), |end| end + 1);
+            line.extend_from_slice(part.get(..n).unwrap_or_default());
+            self.stream.consume(n);
+            if end.is_some() {
+                return Ok(line);
+            }
+            if line.len() >= ANSWER_BYTES {
+                return Err(AskError::Answer("it is too long".to_owned()));
+            }
         }
     }
 
@@ -113,13 +136,22 @@ impl Client {
     /// See [`AskError`].
     pub fn all_sockets(&mut self, most: usize) -> Result<Vec<Socket>, AskError> {
         let (mut all, mut after) = (Vec::new(), None);
+        let until = Instant::now() + ALL_TIME;
         loop {
             let page = self.sockets(after, Some(crate::limits::SOCKETS_PER_ANSWER))?;
+            let is_empty = page.sockets.is_empty();
             all.extend(page.sockets);
-            after = page.next;
-            if after.is_none() || all.len() >= most {
+            if page.next.is_none() || all.len() >= most {
                 return Ok(all);
             }
+            // What the other side says must not keep this going for ever.
+            if is_empty || page.next <= after {
+                return Err(AskError::Answer("its pages have no end".to_owned()));
+            }
+            if Instant::now() > until {
+                return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
+            }
+            after = page.next;
         }
     }
 }

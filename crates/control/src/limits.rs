@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Clients that are connected at once, of the control socket and of metrics together; one more is
-/// closed at once. A person looks with one or two programs, a Prometheus server asks by one connection.
+/// Clients of the control socket that are connected at once, and as many of metrics: who may only read
+/// metrics must not take the places of who may do more. One more is closed at once. A person looks with
+/// one or two programs, a Prometheus server asks by one connection.
 pub const CLIENTS: usize = 32;
 
 /// Bytes of a request, its line end included. The longest that means anything has fewer than 100.
@@ -28,8 +29,11 @@ pub const STALL: Duration = Duration::from_secs(5);
 /// How long the thread waits after the system refused a client, because descriptors are used up.
 pub const RETRY: Duration = Duration::from_millis(100);
 
-/// How long a program waits for an answer.
+/// How long a program waits for an answer, from its first byte to its last.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// How long a program goes on to ask for further sockets: a million take a few seconds.
+pub const ALL_TIME: Duration = Duration::from_secs(60);
 
 /// Connections whose life is reported at once, see [`trace`](crate::trace); others are counted only.
 pub const TRACED: usize = 65_536;

@@ -150,9 +150,11 @@ impl Server {
                 Stream::Control(stream) => stream.set_nonblocking(true),
                 Stream::Metrics(stream) => stream.set_nonblocking(true),
             };
+            let is_metrics = |stream: &Stream| matches!(stream, Stream::Metrics(_));
+            let alike = |client: &&Client| is_metrics(&client.stream) == is_metrics(&stream);
             // One too many is closed by the drop.
-            if nonblocking.is_ok() && self.clients.len() < CLIENTS {
-                let until = matches!(stream, Stream::Metrics(_)).then_some(now + STALL);
+            if nonblocking.is_ok() && self.clients.iter().filter(alike).count() < CLIENTS {
+                let until = is_metrics(&stream).then_some(now + STALL);
                 let (request, out) = (Vec::new(), Vec::new());
                 self.clients.push(Client { stream, request, out, sent: 0, until, last: false });
             }

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, fchmod};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
@@ -64,12 +66,15 @@ impl ControlSocket {
             error => BindError::System(error.into()),
         })?;
         let inode = std::fs::symlink_metadata(path)?.ino();
-        let made = Self { listener: socket.into(), path: path.to_owned(), inode };
+        // Of a bare name a sandbox that lets the file be removed could not tell the directory, and the
+        // program may go to another.
+        let path = std::path::absolute(path)?;
+        let made = Self { listener: socket.into(), path, inode };
         listen(&made.listener, CLIENTS as i32).map_err(io::Error::from)?;
         Ok(made)
     }
 
-    /// Where it is.
+    /// Where it is, from the root directory on.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -83,6 +88,21 @@ impl Drop for ControlSocket {
     }
 }
 
+/// Connects, and waits so long for room in the other side's queue. `UnixStream::connect` waits for ever
+/// if that is full: its process is stopped, or means ill.
+pub(crate) fn connect(path: &Path, patience: Option<Duration>) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = match patience {
+        Some(_) => SocketFlags::CLOEXEC,
+        None => SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Linux limits a wait of `connect`, too, by the time for sends.
+    set_socket_timeout(&socket, Timeout::Send, patience)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
+}
+
 /// Removes a socket that nobody listens to.
 fn remove_stale(path: &Path) -> Result<(), BindError> {
     match std::fs::symlink_metadata(path) {
@@ -91,7 +111,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
         Ok(file) if !file.file_type().is_socket() => return Err(BindError::NoSocket),
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match connect(path, None) {
         Ok(_) => Err(BindError::InUse),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Ok(std::fs::remove_file(path)?)
@@ -133,6 +153,51 @@ mod tests {
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(ControlSocket::bind(long), Err(BindError::Path)));
         drop(socket);
+    }
+
+    #[test]
+    fn the_directory_of_a_bare_name_is_known() {
+        let name = format!("bare-{}.sock", std::process::id());
+        let socket = ControlSocket::bind(&name).expect("a socket");
+        let directory = std::env::current_dir().expect("a directory");
+        assert_eq!(socket.path(), directory.join(&name));
+        drop(socket);
+        assert!(!directory.join(&name).exists());
+    }
+
+    #[test]
+    fn a_socket_whose_queue_is_full_is_in_use() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c.sock");
+        let _full = full(&path);
+        let (says, hears) = std::sync::mpsc::channel();
+        std::thread::spawn(move || says.send(ControlSocket::bind(&path)));
+        let bound = hears.recv_timeout(Duration::from_secs(20)).expect("it does not wait for room");
+        assert!(matches!(bound, Err(BindError::InUse)));
+    }
+
+    #[test]
+    fn a_wait_for_a_full_queue_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("c.sock");
+        let _full = full(&path);
+        let (says, hears) = std::sync::mpsc::channel();
+        let patience = Some(Duration::from_millis(1));
+        std::thread::spawn(move || says.send(connect(&path, patience)));
+        let done = hears.recv_timeout(Duration::from_secs(20)).expect("the wait ends");
+        assert_eq!(done.expect_err("no room").kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// A socket whose owner accepts nobody, and those that fill its queue.
+    fn full(path: &Path) -> (OwnedFd, Vec<UnixStream>) {
+        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+        let socket = socket_with(kind.0, kind.1, kind.2, None).expect("a socket");
+        bind(&socket, &SocketAddrUnix::new(path).expect("a path")).expect("a name");
+        listen(&socket, 0).expect("it listens");
+        let waiting = std::iter::from_fn(|| connect(path, None).ok()).take(100);
+        let waiting: Vec<_> = waiting.collect();
+        assert!(waiting.len() < 100, "its queue is full");
+        (socket, waiting)
     }
 
     #[test]

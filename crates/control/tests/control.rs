@@ -1,6 +1,6 @@
 //! What other programs are told over a control socket.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -201,4 +201,37 @@ fn the_socket_goes_with_the_control() {
     drop(control);
     assert!(!lab.path().exists());
     assert!(client.stats().is_err());
+}
+
+/// A process of somebody else, which answers each request with `answer`.
+fn impostor(path: &Path, answer: impl Fn(&str) -> String + Send + 'static) {
+    let listener = std::os::unix::net::UnixListener::bind(path).expect("a socket");
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("a client");
+        let mut lines = std::io::BufReader::new(stream.try_clone().expect("a descriptor"));
+        let (mut stream, mut line) = (stream, String::new());
+        while lines.read_line(&mut line).is_ok_and(|n| n > 0) {
+            let info = r#"{"answer":"info","version":1,"pagewire":"","pid":1,"command":[],"uptime_seconds":0,"hosts":[]}"#;
+            let text = if line.contains("info") { info.to_owned() } else { answer(&line) };
+            if writeln!(stream, "{text}").is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+}
+
+#[test]
+fn pages_without_end_are_no_answer() {
+    for page in [
+        r#"{"answer":"sockets","sockets":[],"next":1}"#,
+        r#"{"answer":"sockets","sockets":[{"host":"","protocol":"tcp","state":"listen","local":"10.0.0.1:1","receive_queue":0,"send_queue":0,"dropped":0}],"next":1}"#,
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("c.sock");
+        impostor(&path, |_| page.to_owned());
+        let mut client = Client::connect(&path).expect("it answers");
+        let error = client.all_sockets(1000).expect_err("it does not end").to_string();
+        assert!(error.contains("no end"), "{error}");
+    }
 }

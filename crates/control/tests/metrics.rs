@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 use pagewire::{Host, Pair, TcpListener as Listener, TcpStream as Connection};
-use pagewire_control::{Builder, Control};
+use pagewire_control::limits::CLIENTS;
+use pagewire_control::{Builder, Client, Control};
 use pagewire_testing::{Need, can};
 
 struct Lab {
@@ -112,4 +113,22 @@ fn promtool_finds_nothing_to_say() {
     let said = promtool.wait_with_output().expect("it ends");
     let text = [said.stdout, said.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(said.status.success() && text.iter().all(String::is_empty), "{text:?}");
+}
+
+#[test]
+fn silent_clients_of_metrics_take_no_place_of_the_control_socket() {
+    let (left, _right) = Pair::new(Default::default()).expect("a pair");
+    let host = Host::builder().device(left).address("10.0.0.1/24").start().expect("a host");
+    let metrics = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = metrics.local_addr().expect("an address");
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("control.sock");
+    let builder = Builder::new().host("a", &host).metrics(metrics);
+    let _control = builder.attach(&path).expect("a socket");
+    let _silent: Vec<_> =
+        (0..CLIENTS).map(|_| TcpStream::connect(at).expect("it listens")).collect();
+    let mut one_more = TcpStream::connect(at).expect("it listens");
+    assert_eq!(one_more.read(&mut [0]).expect("it is closed"), 0);
+    let mut client = Client::connect(&path).expect("it listens");
+    assert_eq!(client.stats().expect("an answer").hosts.len(), 1);
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use pagewire_stack::{Error, Listener, ListenerId, SocketId, Stack, Tcp, TcpId, Udp, UdpId};
 
-use crate::error::io_error;
 use crate::handle::Handle;
 use crate::waiters::Interest;
 
@@ -120,11 +119,13 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.host.shared.lock().stack.local_addr(self.id).map_err(io_error)
+        let inner = self.host.shared.lock();
+        inner.stack.local_addr(self.id).map_err(|e| inner.error(e))
     }
 
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.host.shared.lock().stack.remote_addr(self.id).map_err(io_error)
+        let inner = self.host.shared.lock();
+        inner.stack.remote_addr(self.id).map_err(|e| inner.error(e))
     }
 
     pub(crate) fn take_error(&self) -> io::Result<Option<io::Error>> {

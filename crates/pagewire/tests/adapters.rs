@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -147,6 +148,23 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
     Ok(())
 }
 
+#[cfg(feature = "tonic")]
+#[tokio::test]
+async fn a_server_of_tonic_ends_with_its_host() -> Result {
+    use futures_util::StreamExt;
+
+    let (server, host) = hosts()?;
+    let mut incoming =
+        pagewire::fit::tonic::Incoming::new(TcpListener::bind(&server, SERVER).await?);
+    let _stream = TcpStream::connect(&host, SERVER).await?;
+    assert!(incoming.next().await.is_some_and(|accepted| accepted.is_ok()));
+    server.shutdown(Duration::ZERO);
+    // tonic passes over errors: a stream that had nothing else would keep a processor busy.
+    assert!(incoming.next().await.is_some_and(|accepted| accepted.is_err()));
+    assert!(incoming.next().await.is_none());
+    Ok(())
+}
+
 #[tokio::test]
 async fn connector_says_which_name_it_does_not_know() -> Result {
     let (_server, host) = hosts()?;
@@ -204,5 +222,33 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
         let mut poller = Arc::new(from).create_io_poller();
         poll_fn(|cx| Pin::as_mut(&mut poller).poll_writable(cx)).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn quic_sends_more_than_64_kib_of_long_segments_by_one_call() -> Result {
+    let (server, client) = hosts()?;
+    let (ours, theirs): (SocketAddr, SocketAddr) = ("10.0.0.1:443".parse()?, "10.0.0.2:9".parse()?);
+    let to = UdpSocket::bind(&server, ours).await?;
+    let from = UdpSocket::bind(&client, theirs).await?;
+    // What quinn makes of a path with an MTU of 9000.
+    let contents = pattern(10 * 8_900);
+    let transmit = Transmit {
+        destination: ours,
+        ecn: None,
+        contents: &contents,
+        segment_size: Some(8_900),
+        src_ip: None,
+    };
+    AsyncUdpSocket::try_send(&from, &transmit)?;
+    let received = async {
+        let mut all = Vec::new();
+        while all.len() < contents.len() {
+            all.extend(receive(&to).await?.1);
+        }
+        io::Result::Ok(all)
+    };
+    let all = tokio::time::timeout(Duration::from_secs(20), received).await;
+    assert!(all.expect("all of it arrives")? == contents);
     Ok(())
 }

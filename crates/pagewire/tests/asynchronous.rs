@@ -2,14 +2,14 @@
 #![cfg(feature = "tokio")]
 
 use std::io::IoSlice;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pagewire::tokio::{TcpListener, TcpStream, UdpSocket};
 use pagewire::{Host, Pair};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 
 fn hosts() -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -143,6 +143,16 @@ async fn a_refused_connection_is_an_error() {
 }
 
 #[tokio::test]
+async fn addresses_without_a_route_or_a_listener_are_passed_over_for_the_one_that_answers() {
+    let (server, client) = hosts();
+    let _listener = TcpListener::bind(&server, "10.0.0.1:9000").await.expect("listen");
+    let to = ["[fd00::1]:9000", "192.0.2.1:9000", "10.0.0.1:1", "10.0.0.1:9000"];
+    let to = to.map(|address| address.parse().expect("an address"));
+    let stream = TcpStream::connect(&client, &to[..]).await.expect("the last answers");
+    assert_eq!(stream.peer_addr().expect("address"), to[3]);
+}
+
+#[tokio::test]
 async fn a_name_is_refused_with_advice_and_asks_no_resolver() {
     let (_server, client) = hosts();
     let error = TcpStream::connect(&client, "localhost:80").await.expect_err("a name");
@@ -205,6 +215,30 @@ fn a_wait_that_is_dropped_is_forgotten_and_others_of_the_same_task_are_not() {
         std::thread::yield_now();
     }
     assert_eq!(Arc::strong_count(&called), 2, "the test's own");
+}
+
+#[test]
+fn of_tasks_that_poll_a_stream_one_after_the_other_the_last_is_woken_and_the_others_are_forgotten()
+{
+    let (server, client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let conn = client.connect("10.0.0.1:9000").unwrap();
+    let mut peer = TcpStream::from(listener.accept().unwrap().0);
+    let (says, hears) = mpsc::channel();
+    let tasks: Vec<_> = (0..100).map(|_| Arc::new(Called(Mutex::new(says.clone())))).collect();
+    let mut room = [0; 8];
+    for task in &tasks {
+        let waker = Waker::from(Arc::clone(task));
+        let mut cx = Context::from_waker(&waker);
+        let read = Pin::new(&mut peer).poll_read(&mut cx, &mut ReadBuf::new(&mut room));
+        assert!(read.is_pending());
+    }
+    let (last, others) = tasks.split_last().unwrap();
+    assert!(others.iter().all(|task| Arc::strong_count(task) == 1), "nothing holds them");
+    assert!(Arc::strong_count(last) > 1);
+    conn.send(&b"x"[..]).unwrap();
+    hears.recv_timeout(Duration::from_secs(20)).expect("it is woken");
+    assert!(hears.recv_timeout(Duration::from_millis(1)).is_err(), "once");
 }
 
 #[test]

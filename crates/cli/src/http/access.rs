@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 use clap::ValueEnum;
 use serde_json::json;
 
+use crate::failure::ascii;
+
 /// How a request is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccessFormat {
@@ -144,7 +146,7 @@ impl Access<'_> {
     fn json(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let seconds = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        json!({
+        let entry = json!({
             "time": (seconds.as_secs_f64() * 1000.0).round() / 1000.0,
             "client": self.peer,
             "request": text(self.line()),
@@ -154,8 +156,8 @@ impl Access<'_> {
             "complete": self.complete,
             "referer": self.field("referer").map(text),
             "user_agent": self.field("user-agent").map(text),
-        })
-        .to_string()
+        });
+        ascii(&entry.to_string())
     }
 }
 
@@ -214,6 +216,9 @@ mod tests {
         let line = access(head).combined();
         assert!(line.contains(r#""GET /\x22 200 0 \x1B[2J\xFF\x5C HTTP/1.1""#), "{line}");
         assert!(!line.contains('\n') && line.is_ascii());
+        let head = "GET /\u{9b}2J\u{7f} HTTP/1.1\r\n\r\n".as_bytes();
+        let line = access(head).json();
+        assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
     }
 
     #[test]

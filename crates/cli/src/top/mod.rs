@@ -14,7 +14,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::args::view::TopOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, plain, reason};
 use crate::processes::{self, Process};
 use crate::signals::{self, Stop};
 use model::{Look, Model};
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &TopOptions) -> Result<(), Failure> {
     restored.map_err(failed)?;
     if let Some(why) = end {
         // What was looked at has ended: that is no failure.
-        println!("pagewire: {}: {why}", process.name());
+        println!("pagewire: {}", plain(&format!("{}: {why}", process.name())));
     }
     Ok(())
 }

@@ -37,18 +37,26 @@ pub struct Connector {
     host: Host,
     names: Arc<HashMap<String, IpAddr>>,
     nodelay: bool,
+    enforce_http: bool,
 }
 
 impl Connector {
     /// A connector whose connections begin at `host`, with the Nagle algorithm, as hyper's own by
     /// default.
     pub fn new(host: &Host) -> Self {
-        Self { host: host.clone(), names: Arc::default(), nodelay: false }
+        Self { host: host.clone(), names: Arc::default(), nodelay: false, enforce_http: true }
     }
 
     /// Whether small segments leave at once; off by default.
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.nodelay = nodelay;
+        self
+    }
+
+    /// Whether URIs of other schemes than `http` are refused; on by default, as in hyper's own. This connector
+    /// encrypts nothing: a wrapper that does turns it off.
+    pub fn enforce_http(mut self, enforce: bool) -> Self {
+        self.enforce_http = enforce;
         self
     }
 
@@ -61,6 +69,11 @@ impl Connector {
     /// The address of a URI's host; the scheme's port if there is none.
     fn target(&self, uri: &Uri) -> io::Result<SocketAddr> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        if self.enforce_http && uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP) {
+            return Err(invalid(format!(
+                "`{uri}`: a connector without encryption takes `http` only"
+            )));
+        }
         let host = uri.host().ok_or_else(|| invalid(format!("`{uri}` names no host")))?;
         // RFC 3986 section 3.2.2: an IPv6 address is in brackets.
         let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
@@ -95,5 +108,25 @@ impl Service<Uri> for Connector {
 impl Connection for TcpStream {
     fn connected(&self) -> Connected {
         Connected::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pair;
+
+    #[test]
+    fn a_uri_that_asks_for_encryption_is_refused_unless_a_wrapper_encrypts()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let (device, _other) = Pair::new(Default::default())?;
+        let host = Host::builder().device(device).address("10.0.0.1/24").manual().start()?;
+        let connector = Connector::new(&host);
+        let uri = Uri::from_static("https://10.0.0.2/");
+        let refused = connector.target(&uri).map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::InvalidInput));
+        assert_eq!(connector.clone().enforce_http(false).target(&uri)?, "10.0.0.2:443".parse()?);
+        assert_eq!(connector.target(&Uri::from_static("http://[::1]/"))?, "[::1]:80".parse()?);
+        Ok(())
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pagewire_mem::CopyReason;
-use pagewire_stack::{Error, Message, MtuDiscover, RecvFlags, Stack, UdpTarget, limits};
+use pagewire_stack::{Error, Message, MtuDiscover, RecvFlags, Stack, Udp, UdpTarget, limits};
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, UdpPoller};
 
@@ -31,6 +31,9 @@ use crate::waiters::Interest;
 
 /// Datagrams that quinn is given as one: as of Linux's socket, and a buffer of quinn's holds as many.
 const MOST_JOINED: usize = 64;
+
+/// Bytes that one send takes, over either version of IP.
+const LONGEST_SEND: usize = limits::UDP_MAX_PAYLOAD_V4;
 
 /// An endpoint that is bound to the first address that can be had; with a server's settings it
 /// takes connections. Its tasks and timers are those of the tokio runtime that this is called in.
@@ -57,23 +60,30 @@ impl AsyncUdpSocket for UdpSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let segment = transmit.segment_size.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
+        let segment = transmit.segment_size.unwrap_or(0);
         let to = UdpTarget {
             remote: Some(transmit.destination),
-            segment,
+            segment: (segment > 0).then(|| u16::try_from(segment).unwrap_or(u16::MAX)),
             source: transmit.src_ip.map(|ip| SocketAddr::new(ip, 0)),
             ecn: transmit.ecn.map(|ecn| ecn as u8),
             ..UdpTarget::default()
         };
-        let sent = self
-            .as_sync()
-            .0
-            .try_now(Interest::Write, |mut udp, now| udp.send(now, transmit.contents, to));
-        match sent {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-            // As quinn's own socket: a datagram that cannot be sent is a lost one.
-            _ => Ok(()),
+        // A send has 64 KiB at most, with segments too; quinn counts those, whatever their length.
+        let most = match LONGEST_SEND.checked_div(segment) {
+            None => transmit.contents.len(),
+            Some(segments) => segments.max(1) * segment,
+        };
+        for (at, part) in transmit.contents.chunks(most.max(1)).enumerate() {
+            let send = |mut udp: Udp<'_>, now| udp.send(now, part, to);
+            match self.as_sync().0.try_now(Interest::Write, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && at == 0 => {
+                    return Err(error);
+                }
+                // As quinn's own socket: a datagram that cannot be sent is a lost one.
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     fn poll_recv(

@@ -14,24 +14,26 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::tokio::{TcpListener, TcpStream};
 
-/// The connections of a listener, as the stream that `serve_with_incoming` takes.
+/// The connections of a listener, as the stream that `serve_with_incoming` takes. It ends, behind an
+/// error, when the host has ended: tonic passes over errors, and would ask again for ever.
 #[derive(Debug)]
 pub struct Incoming {
     listener: TcpListener,
     nodelay: bool,
+    ended: bool,
 }
 
 impl Incoming {
     /// The connections of `listener`. Small segments leave at once, as tonic's own do.
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, nodelay: true }
+        Self { listener, nodelay: true, ended: false }
     }
 
     /// Whether small segments leave at once; on by default.
@@ -43,14 +45,17 @@ impl Incoming {
 impl Stream for Incoming {
     type Item = io::Result<TcpStream>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let accepted = self.listener.poll_accept(cx);
-        accepted.map(|accepted| {
-            Some(accepted.and_then(|(stream, _)| {
-                stream.set_nodelay(self.nodelay)?;
-                Ok(stream)
-            }))
-        })
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let accepted = ready!(self.listener.poll_accept(cx));
+        // A listener's accept fails for good.
+        self.ended = accepted.is_err();
+        Poll::Ready(Some(accepted.and_then(|(stream, _)| {
+            stream.set_nodelay(self.nodelay)?;
+            Ok(stream)
+        })))
     }
 }
 

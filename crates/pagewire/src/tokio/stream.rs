@@ -13,13 +13,14 @@ use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, 
 use super::addr::{ToSocketAddrs, addresses};
 use super::completions::CompletionStream;
 use super::reference::{anything_noted, noted};
+use super::wait::Seat;
 use crate::Host;
 use crate::buf::{Chunks, SendBuf};
 use crate::connect::ConnectOptions;
 use crate::mapping::{Mapping, try_map};
 use crate::socket::Socket;
 use crate::stream::{self as sync, queue, queue_slices, read_slices, take_chunks, write_slices};
-use crate::wait::Patience;
+use crate::wait::{Clock, Patience};
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent};
 
@@ -31,7 +32,11 @@ const READ_BUF_ROOM: usize = 16 << 10;
 ///
 /// It is no clone: two tasks use the halves of [`into_split`](Self::into_split), or `&TcpStream` where the
 /// calls take that. A drop closes it as that of [`pagewire::TcpStream`](crate::TcpStream).
-pub struct TcpStream(sync::TcpStream);
+pub struct TcpStream {
+    stream: sync::TcpStream,
+    reads: Seat,
+    writes: Seat,
+}
 
 impl TcpStream {
     /// Connects to the first address that answers.
@@ -44,7 +49,12 @@ impl TcpStream {
         drop(to);
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for remote in found {
-            match Self::established(host.start_connect(remote)?).await {
+            // One that cannot even begin, for want of a route, leaves the next to be tried.
+            let connected = match host.start_connect(remote) {
+                Ok(stream) => Self::established(stream).await,
+                Err(error) => Err(error),
+            };
+            match connected {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
@@ -63,7 +73,7 @@ impl TcpStream {
     ) -> io::Result<Self> {
         let stream = host.start_connect_with(to, options)?;
         match stream.is_deferred()? {
-            true => Ok(Self(stream)),
+            true => Ok(stream.into()),
             false => Self::established(stream).await,
         }
     }
@@ -82,26 +92,26 @@ impl TcpStream {
             };
             let _ = stream.0.later_on(Until::Write, ready).await;
         }
-        Ok(Self(stream))
+        Ok(stream.into())
     }
 
     /// The same connection for threads: options and state.
     pub fn as_sync(&self) -> &sync::TcpStream {
-        &self.0
+        &self.stream
     }
 
     /// The same connection for threads.
     pub fn into_sync(self) -> sync::TcpStream {
-        self.0
+        self.stream
     }
 
     /// The same connection for another half.
     pub(super) fn again(&self) -> Self {
-        Self(self.0.clone())
+        self.stream.clone().into()
     }
 
     pub(super) fn socket(&self) -> &Socket<TcpId> {
-        &self.0.0
+        &self.stream.0
     }
 
     /// The address of the other side.
@@ -109,7 +119,7 @@ impl TcpStream {
     /// # Errors
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.peer_addr()
+        self.stream.peer_addr()
     }
 
     /// The address of this side.
@@ -117,7 +127,7 @@ impl TcpStream {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.stream.local_addr()
     }
 
     /// See [`pagewire::TcpStream::set_nodelay`](crate::TcpStream::set_nodelay).
@@ -125,7 +135,7 @@ impl TcpStream {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        self.0.set_nodelay(nodelay)
+        self.stream.set_nodelay(nodelay)
     }
 
     /// See [`pagewire::TcpStream::nodelay`](crate::TcpStream::nodelay).
@@ -133,7 +143,7 @@ impl TcpStream {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn nodelay(&self) -> io::Result<bool> {
-        self.0.nodelay()
+        self.stream.nodelay()
     }
 
     /// The error that the connection ended with, once.
@@ -141,7 +151,7 @@ impl TcpStream {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.0.take_error()
+        self.stream.take_error()
     }
 }
 
@@ -219,7 +229,7 @@ impl TcpStream {
     /// # Errors
     /// Those of `map_wait`.
     pub async fn map(&self, len: usize) -> io::Result<Mapping> {
-        let id = self.0.0.id;
+        let id = self.stream.0.id;
         self.socket().later_on(Until::Read, |stack, now| try_map(stack, now, id, len)).await?
     }
 }
@@ -251,7 +261,7 @@ impl TcpStream {
 
     /// The completions that are there now; never waits.
     pub fn completions(&self) -> Completions<'_> {
-        self.0.completions()
+        self.stream.completions()
     }
 
     /// The next completion; `None`: no send is outstanding.
@@ -400,9 +410,11 @@ impl TcpStream {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(0));
         }
-        let taken = self
-            .socket()
-            .poll(Until::Read, cx, |mut tcp, now| tcp.recv(now, buf.initialize_unfilled(), flags));
+        let socket = self.socket();
+        let take = |stack: &mut Stack, clock: &Clock<'_>| {
+            stack.tcp(socket.id)?.recv(clock.now(), buf.initialize_unfilled(), flags)
+        };
+        let taken = self.reads.poll_on((&socket.host, socket.id.into()), Until::Read, cx, take);
         taken.map_ok(|n| {
             buf.advance(n);
             n
@@ -424,12 +436,12 @@ impl TcpStream {
             false => Vec::new(),
         };
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
-        super::wait::poll_on(
-            (&self.0.0.host, self.0.0.id.into()),
+        self.writes.poll_on(
+            (&self.stream.0.host, self.stream.0.id.into()),
             Until::Write,
             cx,
             |stack, clock| {
-                let tcp = stack.tcp(self.0.0.id)?;
+                let tcp = stack.tcp(self.stream.0.id)?;
                 queue_slices(tcp, || clock.now(), bufs.iter().zip(noted()))
             },
         )
@@ -437,7 +449,7 @@ impl TcpStream {
 
     /// Ends the direction. As in tokio, what is not connected any more needs no end.
     pub(super) fn end(&self) -> io::Result<()> {
-        match self.0.shutdown(Shutdown::Write) {
+        match self.stream.shutdown(Shutdown::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             done => done,
         }
@@ -445,8 +457,8 @@ impl TcpStream {
 
     /// [`end`](Self::end) where an owner drops its half, perhaps under the host's lock.
     pub(super) fn end_at_drop(&self) {
-        let id = self.0.0.id;
-        self.0.0.host.outside(move |host| {
+        let id = self.stream.0.id;
+        self.stream.0.host.outside(move |host| {
             // An error: the connection is over.
             let _ = host.shared.with(|stack, now| stack.tcp(id)?.shutdown(now, Shutdown::Write));
         });
@@ -495,13 +507,13 @@ impl AsyncWrite for TcpStream {
 
 impl From<sync::TcpStream> for TcpStream {
     fn from(stream: sync::TcpStream) -> Self {
-        Self(stream)
+        Self { stream, reads: Seat::default(), writes: Seat::default() }
     }
 }
 
 impl From<TcpStream> for sync::TcpStream {
     fn from(stream: TcpStream) -> Self {
-        stream.0
+        stream.stream
     }
 }
 
@@ -513,6 +525,6 @@ impl AsRef<Self> for TcpStream {
 
 impl std::fmt::Debug for TcpStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.stream.fmt(f)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker, ready};
 
 use ::tokio::io::{Interest, Ready};
@@ -161,6 +161,46 @@ fn level(stack: &mut Stack, id: SocketId, mask: Readiness) -> Result<Ready, Erro
     if ready.is_empty() { Err(Error::WouldBlock) } else { Ok(ready) }
 }
 
+/// The place of the one task that polls a direction of a stream, as in tokio: one that polls later takes
+/// it over. Without it, the wakers of tasks that gave up would stay until something happens.
+#[derive(Default)]
+pub(super) struct Seat(Mutex<Option<Arc<Own>>>);
+
+impl Seat {
+    /// [`poll_on`] for whoever polls last.
+    pub(super) fn poll_on<T>(
+        &self,
+        (host, id): (&Arc<Handle>, SocketId),
+        until: Until,
+        cx: &mut Context<'_>,
+        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        // Not held while wakers of others are called.
+        let (own, left) = self.take(cx.waker());
+        if let Some(left) = left {
+            host.outside(move |host| host.shared.lock().unregister(id, &left));
+        }
+        let done = try_or_register((host, id), until, &own, op);
+        if done.is_ready() {
+            budget.made_progress();
+        }
+        done
+    }
+
+    /// The waker for this task, and that of the one before it.
+    fn take(&self, task: &Waker) -> (Waker, Option<Waker>) {
+        let mut seat = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = seat.as_ref().filter(|own| own.0.will_wake(task)) {
+            return (Arc::clone(own).into(), None);
+        }
+        let own = Arc::new(Own(task.clone()));
+        let before = seat.replace(Arc::clone(&own));
+        drop(seat);
+        (own.into(), before.map(Waker::from))
+    }
+}
+
 /// A wait; its drop unregisters its waker.
 pub(super) struct WaitOp<'a, F> {
     host: &'a Arc<Handle>,
@@ -176,6 +216,7 @@ struct Registered {
     own: Waker,
 }
 
+/// A task's waker in an allocation of its own, by which it is told from others of the same task.
 struct Own(Waker);
 
 impl Wake for Own {
