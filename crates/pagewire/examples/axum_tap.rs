@@ -32,7 +32,7 @@ async fn main() -> Result {
 
 async fn over_a_tap(name: &str) -> Result {
     let tap = Tap::builder(name).host_address("10.77.0.1/24").open()?;
-    let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
+    let host = Host::builder().device(tap).address("10.77.0.2/24").start_in_runtime()?;
     let listener = TcpListener::bind(&host, "0.0.0.0:80").await?;
     println!("http://10.77.0.2/page and http://10.77.0.2/ledger");
     serve(listener, host).await

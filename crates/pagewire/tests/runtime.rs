@@ -107,9 +107,7 @@ fn a_runtime_of_several_threads_does_too() -> Result {
 fn a_host_that_does_not_poll_is_woken_for_frames_and_timers() -> Result {
     let _alone = alone();
     one_thread()?.block_on(async {
-        let mut config = PairConfig::default();
-        config.mtu = 1500;
-        let (left, right) = Pair::new(config)?;
+        let (left, right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() })?;
         // What is lost is only sent again when a timer fires.
         let config: FaultConfig = "loss=10%".parse()?;
         let server = Host::builder().device(Fault::new(left, config)).address("10.0.0.1/24");
