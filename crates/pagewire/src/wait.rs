@@ -130,18 +130,18 @@ impl Shared {
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        match self.once(&mut op) {
+        match self.once(|inner, clock| op(&mut inner.stack, clock)) {
             Err(Error::WouldBlock) => self.wait_after_try(socket.into(), interest, patience, op),
             done => done.map_err(|e| self.error(e)),
         }
     }
 
-    /// The first try of an operation.
+    /// One try of an operation.
     #[inline]
-    fn once<T>(&self, op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> T) -> T {
+    fn once<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();
         let clock = Clock { shared: self, now: Cell::new(None) };
-        let result = op(&mut inner.stack, &clock);
+        let result = op(&mut inner, &clock);
         if let Some(now) = clock.now.get() {
             self.finish(&mut inner, now);
         }
@@ -271,8 +271,8 @@ impl Shared {
         waker: &Waker,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.work(|inner, now| {
-            let result = op(&mut inner.stack, &Clock::at(self, now));
+        self.once(|inner, clock| {
+            let result = op(&mut inner.stack, clock);
             if let Err(Error::WouldBlock) = result {
                 inner.waiters.register(socket.into(), interest, waker);
             }

@@ -15,7 +15,7 @@ use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{
     Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
 };
-use crate::sockets::{Defence, Socket, Sockets, Work, derive, with_scope};
+use crate::sockets::{Defence, Socket, Sockets, derive, with_scope};
 use crate::{
     Cidr, Counters, DropReason, Error, ErrorEntry, Event, Readiness, SocketId, StackError,
 };
@@ -143,10 +143,9 @@ impl Stack {
             expired.push(index);
         }
         // Dirty connections have no timer in the wheel yet.
-        let Sockets { work: Work { dirty, .. }, table, .. } = &self.core.sockets;
-        let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
-        let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);
-        expired.extend(dirty.iter().copied().filter(is_due));
+        let Sockets { work, table, .. } = &mut self.core.sockets;
+        let timer = |index| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
+        work.take_due(now, timer, &mut expired);
         for index in expired.drain(..) {
             self.core.tcp_timeout(now, index);
         }
@@ -233,10 +232,7 @@ impl Stack {
         if sockets.work.returns.is_pending() {
             note(Some(Instant::ZERO));
         }
-        // These connections have no timer in the wheel yet.
-        for &index in &sockets.work.dirty {
-            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
-        }
+        note(sockets.work.dirty_timeout());
         first
     }
 

@@ -138,7 +138,9 @@ impl Device for Tap {
     }
 
     fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
-        frames.append(&mut self.refused);
+        if !self.refused.is_empty() {
+            frames.append(&mut self.refused);
+        }
     }
 
     fn receive(

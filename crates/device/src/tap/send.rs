@@ -52,11 +52,13 @@ impl Tap {
         };
         // Both headers in one piece save the kernel one; private, so that what is checked is sent.
         let mut front = [0; FRONT];
-        let used = VNET_HEADER + packet.head().len();
-        for (to, from) in front.iter_mut().zip(header.iter().chain(packet.head())) {
-            *to = *from;
+        let (first, rest) = front.split_at_mut(VNET_HEADER);
+        first.copy_from_slice(&header);
+        let head = packet.head();
+        if let Some(place) = rest.get_mut(..head.len()) {
+            place.copy_from_slice(head);
         }
-        let front = front.get(..used).unwrap_or_default();
+        let front = front.get(..VNET_HEADER + head.len()).unwrap_or_default();
         let fd = self.queues.fd_for(packet, self.steering.queue_of_sent(packet.head()));
         loop {
             self.counters.syscalls += 1;

@@ -17,6 +17,7 @@ use crate::event::Readiness;
 use crate::limits::STARVED_CHECK;
 use crate::net::{Mem, Net};
 use crate::stack::{Core, Stack};
+use crate::timer_wheel::TimerWheel;
 
 /// A connection, and what its verbs work with.
 pub struct Tcp<'a> {
@@ -24,6 +25,7 @@ pub struct Tcp<'a> {
     pub(super) socket: &'a mut TcpSocket,
     pub(super) mem: &'a mut Mem,
     pub(super) work: &'a mut Work,
+    pub(super) wheel: &'a mut TimerWheel,
 }
 
 /// A datagram socket, and what its verbs work with.
@@ -122,9 +124,9 @@ impl Stack {
 impl Core {
     #[inline]
     pub(crate) fn tcp(&mut self, id: SocketId) -> Result<Tcp<'_>, Error> {
-        let Self { mem, sockets: Sockets { table, work, .. }, .. } = self;
+        let Self { mem, sockets: Sockets { table, work, wheel, .. }, .. } = self;
         match table.get_mut(id)? {
-            Socket::Tcp(socket) => Ok(Tcp { id, socket, mem, work }),
+            Socket::Tcp(socket) => Ok(Tcp { id, socket, mem, work, wheel }),
             Socket::Listener(_) => Err(Error::NotConnected),
             Socket::Udp(_) => Err(Error::NotSupported),
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),

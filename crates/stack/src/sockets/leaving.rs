@@ -165,8 +165,8 @@ impl Stack {
         let sockets = &mut self.core.sockets;
         sockets.down = Down::Closed;
         core::mem::forget(core::mem::take(&mut sockets.table));
-        (sockets.work.dirty, sockets.work.unchecked) = Default::default();
-        (sockets.held_up, sockets.work.starved) = Default::default();
+        sockets.work.clear();
+        sockets.held_up = Vec::new();
     }
 
     /// Whether no socket can send or receive: no device is left, or the stack was shut down.

@@ -51,7 +51,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagewire_mem::{Completed, CompletionQueue, Instant, Returns};
+use pagewire_mem::{Completed, Instant};
 use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
@@ -166,15 +166,7 @@ impl Sockets {
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
             lent: LentMemory::new(zerocopy.received_deadline),
-            work: Work {
-                dirty: VecDeque::new(),
-                unchecked: VecDeque::new(),
-                starved: Vec::new(),
-                starved_until: now,
-                zerocopy,
-                completions: CompletionQueue::new(),
-                returns: Returns::new(),
-            },
+            work: Work::new(now, zerocopy),
             drained: Vec::new(),
             down: Down::No,
         }
@@ -191,9 +183,9 @@ impl Sockets {
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
         // What `pass_on` leaves is reported after it.
         flow.due = true;
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.work.dirty.push_back(index);
-        } else if self.held_up.iter().any(|list| !list.is_empty()) {
+        let waits = socket.dirty;
+        self.work.queue_send(index, socket);
+        if waits && self.held_up.iter().any(|list| !list.is_empty()) {
             // If it waits for its device, what it received need not wait too.
             self.touch_to_report(index);
         }

@@ -93,8 +93,42 @@ impl Tcp<'_> {
         done.map_err(error_from)
     }
 
-    pub(super) fn note_used_up(&mut self) {
-        self.socket.reporting.reported &= self.socket.readiness();
+    /// As [`with`](Self::with), for verbs that only take data: mostly they leave nothing to do.
+    pub(super) fn taking<T>(
+        &mut self,
+        now: Instant,
+        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
+    ) -> Result<T, Error> {
+        let done = self.socket.work(self.mem, now, verb);
+        let grown = self.note_used_up();
+        match &done {
+            Ok(_) => self.after_taking(grown),
+            Err(TcpError::WouldBlock) => {}
+            Err(_) => self.touch(),
+        }
+        done.map_err(error_from)
+    }
+
+    /// Returns whether the socket is ready for something that was not reported.
+    pub(super) fn note_used_up(&mut self) -> bool {
+        let (readiness, reported) = (self.socket.readiness(), self.socket.reporting.reported);
+        self.socket.reporting.reported = reported & readiness;
+        !readiness.difference(reported).is_empty()
+    }
+
+    /// After a verb that took data: it can make an acknowledgement due and set a timer, nothing else.
+    fn after_taking(&mut self, grown: bool) {
+        let index = self.id.index();
+        if grown {
+            self.work.queue_report(index, &mut self.socket.reporting);
+        }
+        if self.socket.conn.owes_ack() || self.socket.is_rare() {
+            self.work.queue_send(index, self.socket);
+        } else if let Some(at) = self.socket.conn.poll_timeout()
+            && !self.wheel.covers(index, at)
+        {
+            self.wheel.schedule(index, at);
+        }
     }
 }
 
@@ -103,7 +137,7 @@ impl Taker for &mut [u8] {
     type Error = Error;
 
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
-        tcp.with(now, |conn, env| conn.read(env, self, flags))
+        tcp.taking(now, |conn, env| conn.read(env, self, flags))
     }
 }
 
@@ -123,7 +157,7 @@ impl Taker for Chunks<'_> {
     #[inline]
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
         let Self { max, into } = self;
-        tcp.with(now, |conn, env| conn.recv_chunks(env, max, into, flags))
+        tcp.taking(now, |conn, env| conn.recv_chunks(env, max, into, flags))
     }
 }
 
@@ -134,7 +168,7 @@ impl<F: FnOnce(Parts<'_>) -> usize> Taker for Lend<F> {
     #[inline]
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
         let Self { max, give } = self;
-        tcp.with(now, |conn, env| conn.lend(env, max, give, flags))
+        tcp.taking(now, |conn, env| conn.lend(env, max, give, flags))
     }
 }
 
@@ -143,6 +177,6 @@ impl Taker for Discard {
     type Error = Error;
 
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
-        tcp.with(now, |conn, env| conn.recv_chunks(env, self.0, &mut Vec::new(), flags))
+        tcp.taking(now, |conn, env| conn.recv_chunks(env, self.0, &mut Vec::new(), flags))
     }
 }

@@ -123,7 +123,7 @@ impl Tcp<'_> {
             if reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable() {
                 *reported &= !Readiness::WRITABLE;
             }
-            self.touch();
+            self.work.queue_send(self.id.index(), self.socket);
         }
     }
 

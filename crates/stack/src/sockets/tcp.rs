@@ -109,6 +109,11 @@ impl TcpSocket {
         readiness
     }
 
+    /// Whether output means more for it than segments and a timer.
+    pub(super) fn is_rare(&self) -> bool {
+        self.flow.is_some() || self.forwards.is_some() || self.extra.is_some()
+    }
+
     pub(super) fn bound(&self) -> Option<LinkId> {
         self.extra.as_ref()?.link
     }

@@ -133,7 +133,7 @@ impl Core {
     pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
         let mut budget = SEGMENTS_PER_POLL;
         while budget > 0
-            && let Some(index) = self.sockets.work.dirty.pop_front()
+            && let Some(index) = self.sockets.work.pop_dirty()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
             self.pass_on(now, index);
@@ -143,7 +143,7 @@ impl Core {
             self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
-                    self.sockets.work.dirty.push_back(index);
+                    self.sockets.work.queue_again(index, socket);
                     break;
                 }
                 let segment = match sent && socket.conn.ends_burst(now) {

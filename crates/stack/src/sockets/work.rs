@@ -13,6 +13,8 @@ use crate::event::Reporting;
 pub(crate) struct Work {
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
+    /// No timer of a dirty connection is due earlier: the wheel may not have them yet.
+    dirty_until: Instant,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
     /// Connections whose owners wait for free pages.
@@ -27,12 +29,82 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Marks the connection at `index`: it may send.
+    pub(super) fn new(now: Instant, zerocopy: ZeroCopyConfig) -> Self {
+        Self {
+            dirty: VecDeque::new(),
+            dirty_until: Instant::FAR,
+            unchecked: VecDeque::new(),
+            starved: Vec::new(),
+            starved_until: now,
+            zerocopy,
+            completions: CompletionQueue::new(),
+            returns: Returns::new(),
+        }
+    }
+
+    /// Marks the connection at `index`: it may send, and its timer may have changed.
     #[inline]
     pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
         if !core::mem::replace(&mut socket.dirty, true) {
             self.dirty.push_back(index);
         }
+        self.note_dirty(socket);
+    }
+
+    /// Puts the dirty connection at `index` back to the end of the list.
+    pub(super) fn queue_again(&mut self, index: u32, socket: &TcpSocket) {
+        self.dirty.push_back(index);
+        self.note_dirty(socket);
+    }
+
+    #[inline]
+    fn note_dirty(&mut self, socket: &TcpSocket) {
+        if let Some(at) = socket.conn.poll_timeout() {
+            self.dirty_until = self.dirty_until.min(at);
+        }
+    }
+
+    /// The next dirty connection. The timer of one that was taken is in the wheel, or it is put back.
+    #[inline]
+    pub(super) fn pop_dirty(&mut self) -> Option<u32> {
+        let next = self.dirty.pop_front();
+        if next.is_none() {
+            self.dirty_until = Instant::FAR;
+        }
+        next
+    }
+
+    /// When the first timer of a dirty connection may be due.
+    #[inline]
+    pub(crate) fn dirty_timeout(&self) -> Option<Instant> {
+        let none = self.dirty.is_empty() || self.dirty_until == Instant::FAR;
+        (!none).then_some(self.dirty_until)
+    }
+
+    /// Appends the dirty connections whose timers are due, as `timer` tells.
+    pub(crate) fn take_due(
+        &mut self,
+        now: Instant,
+        timer: impl Fn(u32) -> Option<Instant>,
+        into: &mut Vec<u32>,
+    ) {
+        if self.dirty_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        self.dirty_until = Instant::FAR;
+        for &index in &self.dirty {
+            match timer(index) {
+                Some(at) if at <= now => into.push(index),
+                Some(at) => self.dirty_until = self.dirty_until.min(at),
+                None => {}
+            }
+        }
+    }
+
+    /// Forgets what sockets have left to do.
+    pub(super) fn clear(&mut self) {
+        (self.dirty, self.unchecked, self.starved) = Default::default();
+        self.dirty_until = Instant::FAR;
     }
 
     /// Marks the socket at `index`: its readiness may have grown.
