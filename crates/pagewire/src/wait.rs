@@ -130,13 +130,21 @@ impl Shared {
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        match self.once(|inner, clock| op(&mut inner.stack, clock)) {
+        match self.try_once(&mut op) {
             Err(Error::WouldBlock) => self.wait_after_try(socket.into(), interest, patience, op),
             done => done.map_err(|e| self.error(e)),
         }
     }
 
-    /// One try of an operation.
+    /// One try of an operation. If `op` never asks for the time, it has queued nothing to send.
+    #[inline]
+    pub(crate) fn try_once<T>(
+        &self,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.once(|inner, clock| op(&mut inner.stack, clock))
+    }
+
     #[inline]
     fn once<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();

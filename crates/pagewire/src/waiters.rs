@@ -1,9 +1,9 @@
 //! The tasks and threads that wait for a socket.
 
-use std::collections::HashMap;
 use std::task::Waker;
 
 use pagewire_stack::{Readiness, SocketId};
+use rustc_hash::FxHashMap;
 
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,8 @@ pub(crate) enum Interest {
 
 #[derive(Default)]
 pub(crate) struct Waiters {
-    sockets: HashMap<SocketId, Lists>,
+    /// No peer chooses the ids.
+    sockets: FxHashMap<SocketId, Lists>,
     /// Wakers to be called when the lock is released: one wake per waiter and batch.
     pub(crate) ready: Vec<Waker>,
     /// Wakers called because a socket became ready.

@@ -412,7 +412,11 @@ impl TcpStream {
         }
         let socket = self.socket();
         let take = |stack: &mut Stack, clock: &Clock<'_>| {
-            stack.tcp(socket.id)?.recv(clock.now(), buf.initialize_unfilled(), flags)
+            let mut tcp = stack.tcp(socket.id)?;
+            if tcp.awaits_data() {
+                return Err(Error::WouldBlock);
+            }
+            tcp.recv(clock.now(), buf.initialize_unfilled(), flags)
         };
         let taken = self.reads.poll_on((&socket.host, socket.id.into()), Until::Read, cx, take);
         taken.map_ok(|n| {
@@ -436,15 +440,11 @@ impl TcpStream {
             false => Vec::new(),
         };
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
-        self.writes.poll_on(
-            (&self.stream.0.host, self.stream.0.id.into()),
-            Until::Write,
-            cx,
-            |stack, clock| {
-                let tcp = stack.tcp(self.stream.0.id)?;
-                queue_slices(tcp, || clock.now(), bufs.iter().zip(noted()))
-            },
-        )
+        let socket = self.socket();
+        let put = |stack: &mut Stack, clock: &Clock<'_>| {
+            queue_slices(stack.tcp(socket.id)?, || clock.now(), bufs.iter().zip(noted()))
+        };
+        self.writes.poll_ready_on((&socket.host, socket.id.into()), Until::Write, cx, put)
     }
 
     /// Ends the direction. As in tokio, what is not connected any more needs no end.

@@ -176,16 +176,45 @@ impl Seat {
         op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Poll<io::Result<T>> {
         let budget = ready!(coop::poll_proceed(cx));
-        // Not held while wakers of others are called.
-        let (own, left) = self.take(cx.waker());
-        if let Some(left) = left {
-            host.outside(move |host| host.shared.lock().unregister(id, &left));
-        }
-        let done = try_or_register((host, id), until, &own, op);
+        let done = self.wait_on((host, id), until, cx.waker(), op);
         if done.is_ready() {
             budget.made_progress();
         }
         done
+    }
+
+    /// As [`poll_on`](Self::poll_on), for what mostly need not wait.
+    pub(super) fn poll_ready_on<T>(
+        &self,
+        (host, id): (&Arc<Handle>, SocketId),
+        until: Until,
+        cx: &mut Context<'_>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        let budget = ready!(coop::poll_proceed(cx));
+        let done = match host.shared.try_once(&mut op) {
+            Err(Error::WouldBlock) => self.wait_on((host, id), until, cx.waker(), op),
+            done => Poll::Ready(done.map_err(|e| host.shared.error(e))),
+        };
+        if done.is_ready() {
+            budget.made_progress();
+        }
+        done
+    }
+
+    fn wait_on<T>(
+        &self,
+        (host, id): (&Arc<Handle>, SocketId),
+        until: Until,
+        task: &Waker,
+        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        // Not held while wakers of others are called.
+        let (own, left) = self.take(task);
+        if let Some(left) = left {
+            host.outside(move |host| host.shared.lock().unregister(id, &left));
+        }
+        try_or_register((host, id), until, &own, op)
     }
 
     /// The waker for this task, and that of the one before it.

@@ -79,6 +79,12 @@ impl Tcp<'_> {
         taker.take(self, now, flags)
     }
 
+    /// Whether it waits for data: a [`recv`](Self::recv) now is `WouldBlock`, and changes nothing.
+    #[inline]
+    pub fn awaits_data(&self) -> bool {
+        self.socket.conn.awaits_data()
+    }
+
     /// Runs one verb and marks the socket. Notes the readiness that the verb used up.
     pub(super) fn with<T>(
         &mut self,
