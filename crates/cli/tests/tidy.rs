@@ -514,6 +514,7 @@ const MOVES: [(&str, usize, &str); 36] = [
     ("crates/device/src/stream/fuzzing.rs", 1, "a peer's, for tests"),
     ("crates/device/src/tap/netlink.rs", 4, "messages of netlink"),
     ("crates/device/src/tap/receive.rs", 1, "headers, moved to the head"),
+    ("crates/device/src/tap/send.rs", 2, "headers, in one piece for the kernel"),
     ("crates/device/src/vhost_user/double.rs", 3, "a guest's, for tests"),
     ("crates/device/src/vhost_user/fuzzing.rs", 2, "a front end's, for tests"),
     ("crates/packetdrill/src/wire.rs", 2, "headers"),

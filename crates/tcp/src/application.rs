@@ -190,15 +190,6 @@ impl Connection {
         Ok(n)
     }
 
-    /// Whether reads wait: nothing is queued, and neither an end nor an error is known.
-    #[inline]
-    pub fn awaits_data(&self) -> bool {
-        self.inbound.queue.queued() == 0
-            && !self.inbound.has_fin()
-            && self.life.error().is_none()
-            && !self.has_end()
-    }
-
     /// Moves up to `max` bytes of received data to `out` by reference; returns how many. 0 is the
     /// end of the stream (or a `max` of 0).
     pub fn recv_chunks(

@@ -6,6 +6,7 @@ use pagewire_tcp::{Connection, Env, Parts, RecvFlags, TcpError};
 use super::errors::error_from;
 use super::handles::Tcp;
 use crate::error::Error;
+use crate::event::Readiness;
 
 /// A way to take received bytes:
 ///
@@ -82,7 +83,8 @@ impl Tcp<'_> {
     /// Whether it waits for data: a [`recv`](Self::recv) now is `WouldBlock`, and changes nothing.
     #[inline]
     pub fn awaits_data(&self) -> bool {
-        self.socket.conn.awaits_data()
+        let ends = Readiness::READ_CLOSED | Readiness::ERROR;
+        self.socket.conn.queued_receive() == 0 && !self.socket.readiness().intersects(ends)
     }
 
     /// Runs one verb and marks the socket. Notes the readiness that the verb used up.
