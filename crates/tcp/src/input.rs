@@ -65,7 +65,7 @@ impl Connection {
                 Ok(())
             }
             Err(reason) => {
-                self.inbound.ack.challenge(&self.path, now);
+                self.inbound.challenge(&self.path, now);
                 Err(reason)
             }
         }
@@ -250,7 +250,7 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
         return Ok(());
     }
     if segment.seq != conn.inbound.rcv_nxt() {
-        conn.inbound.ack.challenge(&conn.path, now);
+        conn.inbound.challenge(&conn.path, now);
         if conn.path.state() == State::Established && conn.inbound.bytes_received() == 0 {
             conn.life.suspect_black_hole();
         }
@@ -301,7 +301,7 @@ fn fourth_syn(conn: &mut Connection, now: Instant, segment: &mut Segment<'_>) ->
         segment.seq += 1;
         return Ok(());
     }
-    conn.inbound.ack.challenge(&conn.path, now);
+    conn.inbound.challenge(&conn.path, now);
     drop_for(DropReason::SynUnexpected)
 }
 

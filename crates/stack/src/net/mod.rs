@@ -492,9 +492,10 @@ impl Net {
         self.path_generation = self.path_generation.wrapping_add(1);
     }
 
-    /// Changes when the MTU of some path does.
-    pub(crate) fn path_generation(&self) -> u32 {
-        self.path_generation
+    /// Changes when the MTU of some path does. A connection that looks once in 65,536 changes may miss them:
+    /// then it learns the MTU from a report, as at first.
+    pub(crate) fn path_generation(&self) -> u16 {
+        self.path_generation as u16
     }
 
     /// Notes proof that packets from `src` reach `dst` (RFC 4861 section 7.3.1): spares a probe.

@@ -8,7 +8,7 @@ use pagewire_tcp::{Connection, FastOpenMode, RecvFlags};
 
 use super::handles::Tcp;
 use super::ids::{SocketId, TcpId};
-use super::tcp::{Extra, Owner, TcpSocket};
+use super::tcp::{Extra, Lists, Owner, TcpSocket};
 use super::time_wait::reusable;
 use super::timestamping::{Timestamps, TxTimestamping};
 use super::transmit::{iss_above, tcp_link};
@@ -252,7 +252,7 @@ impl Core {
         }
         for index in core::mem::take(&mut self.sockets.work.starved) {
             if let Some(socket) = self.sockets.table.tcp_mut(index) {
-                socket.starved = false;
+                socket.lists.remove(Lists::STARVED);
                 self.sockets.touch(index);
             } else if let Some(socket) = self.sockets.table.udp_mut(index) {
                 socket.starved = false;

@@ -18,7 +18,7 @@ use super::cookie::CookieVerdict;
 use super::listen::{Old, ToListener};
 use super::requests::request_input;
 use super::table::Table;
-use super::tcp::Owner;
+use super::tcp::{Lists, Owner};
 use super::tuple::Tuple;
 use crate::counters::DropReason;
 use crate::event::Readiness;
@@ -69,8 +69,8 @@ impl Demux {
     /// Adds the connection at `index`, whose tuple is not in yet.
     pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
         let Some(socket) = sockets.tcp_mut(index) else { return };
-        debug_assert!(!socket.in_demux);
-        socket.in_demux = true;
+        debug_assert!(!socket.lists.contains(Lists::DEMUX));
+        socket.lists.insert(Lists::DEMUX);
         let hasher = self.hasher;
         let hash_now = socket.tuple.hash(&hasher);
         let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| t.hash(&hasher));
@@ -84,7 +84,7 @@ impl Demux {
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
         let Some(&tuple) = sockets.tuple(index) else { return };
         if let Some(socket) = sockets.tcp_mut(index) {
-            socket.in_demux = false;
+            socket.lists.remove(Lists::DEMUX);
         }
         let found = self.table.find_entry(tuple.hash(&self.hasher), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
@@ -242,7 +242,7 @@ impl Core {
         }
         match disposition {
             Disposition::Accepted => {
-                let second = (now.as_millis() / 1000) as u32;
+                let second = (now.as_millis() / 1000) as u16;
                 if socket.reachable_at != second && socket.bound().is_none() {
                     socket.reachable_at = second;
                     let Tuple { local, remote, .. } = socket.tuple;

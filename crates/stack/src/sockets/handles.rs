@@ -7,7 +7,7 @@ use pagewire_mem::Instant;
 use super::Sockets;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
 use super::table::Socket;
-use super::tcp::TcpSocket;
+use super::tcp::{Lists, TcpSocket};
 use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use super::work::Work;
@@ -160,7 +160,8 @@ impl Tcp<'_> {
     /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn starve(&mut self, now: Instant) {
         self.socket.reporting.reported &= !Readiness::WRITABLE;
-        if !core::mem::replace(&mut self.socket.starved, true) {
+        if !self.socket.lists.contains(Lists::STARVED) {
+            self.socket.lists.insert(Lists::STARVED);
             self.work.starved.push(self.id.index());
             self.work.starved_until = now + STARVED_CHECK;
         }

@@ -1,11 +1,14 @@
 //! Ids of sockets: of any kind, and by kind.
 
+use core::num::NonZeroU32;
+
 /// Names a socket of one stack. Never used again: an id whose socket is gone gives
 /// [`Error::NoSuchSocket`](crate::Error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
     pub(super) index: u32,
-    pub(super) generation: u32,
+    /// From 1 on.
+    pub(super) generation: NonZeroU32,
 }
 
 impl SocketId {
@@ -21,12 +24,13 @@ impl SocketId {
 
     /// The id as a number, for queues that only return it.
     pub(crate) fn token(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        u64::from(self.generation.get()) << 32 | u64::from(self.index)
     }
 
     /// The id of a number that [`token`](Self::token) gave.
     pub(crate) fn from_token(token: u64) -> Self {
-        Self { index: token as u32, generation: (token >> 32) as u32 }
+        let generation = NonZeroU32::new((token >> 32) as u32).unwrap_or(NonZeroU32::MIN);
+        Self { index: token as u32, generation }
     }
 }
 

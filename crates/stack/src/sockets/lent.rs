@@ -13,6 +13,7 @@ use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE, Returned, Returns};
 use super::handles::Tcp;
 use super::ids::SocketId;
 use super::table::Socket;
+use super::tcp::Lists;
 use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
 use crate::stack::{Core, Stack};
@@ -62,16 +63,18 @@ impl Core {
     pub(crate) fn watch_lent(&mut self, now: Instant, index: u32) {
         let Some(limit) = self.sockets.lent.limit else { return };
         let Some(socket) = self.sockets.table.id_of(index) else { return };
-        let (has_lent, read, mark) = match self.sockets.table.at_mut(index) {
+        let (waits, read, mark) = match self.sockets.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
                 let (read, queued) = (socket.conn.bytes_read(), socket.conn.queued_receive());
-                (&mut socket.has_lent, read, read + queued as u64)
+                let waits = socket.lists.contains(Lists::LENT);
+                socket.lists.insert(Lists::LENT);
+                (waits, read, read + queued as u64)
             }
             // Datagrams have their times.
-            Some(Socket::Udp(socket)) => (&mut socket.has_lent, 0, 0),
+            Some(Socket::Udp(socket)) => (core::mem::replace(&mut socket.has_lent, true), 0, 0),
             _ => return,
         };
-        if !core::mem::replace(has_lent, true) {
+        if !waits {
             let lent = Lent { until: now + limit, socket, read, mark };
             self.sockets.lent.waiting.push_back(lent);
         }
@@ -84,7 +87,7 @@ impl Core {
             // Later data, and data without a page to copy to, gets another deadline.
             let left = match self.sockets.table.get_mut(lent.socket) {
                 Ok(Socket::Tcp(socket)) => {
-                    socket.has_lent = false;
+                    socket.lists.remove(Lists::LENT);
                     let read = socket.conn.bytes_read();
                     // Equal: there is only data beyond a gap.
                     let due = read < lent.mark || read == lent.read;

@@ -1,11 +1,13 @@
 //! The sockets of a stack, by id.
 
+use core::num::NonZeroU32;
+
 use pagewire_tcp::TimeWait;
 
 use super::error_queue::ErrorQueue;
 use super::ids::SocketId;
 use super::listener::ListenerSocket;
-use super::tcp::TcpSocket;
+use super::tcp::{Lists, TcpSocket};
 use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use crate::error::Error;
@@ -77,7 +79,7 @@ pub(crate) struct Table {
 
 struct Slot {
     /// Of the socket in the slot, or of the next one to be there.
-    generation: u32,
+    generation: NonZeroU32,
     socket: Option<Socket>,
 }
 
@@ -91,7 +93,7 @@ impl Table {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != u32::MAX)?;
-                self.slots.push(Slot { generation: 0, socket: None });
+                self.slots.push(Slot { generation: NonZeroU32::MIN, socket: None });
                 index
             }
         };
@@ -122,7 +124,7 @@ impl Table {
     /// The ends of the connection at `index`, if the demux has it.
     pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
         match self.at(index)? {
-            Socket::Tcp(socket) if socket.in_demux => Some(&socket.tuple),
+            Socket::Tcp(socket) if socket.lists.contains(Lists::DEMUX) => Some(&socket.tuple),
             Socket::TimeWait(remains) => Some(&remains.tuple),
             _ => None,
         }

@@ -6,6 +6,7 @@ use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 use super::listen::{Old, ToListener};
 use super::requests::requests_timeout;
 use super::table::{Remains, Socket};
+use super::tcp::Lists;
 use super::tuple::Tuple;
 use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
@@ -18,7 +19,8 @@ impl Core {
     pub(super) fn rest(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let tuple = socket.tuple;
-        let Some(tcp) = socket.conn.time_wait().filter(|_| socket.in_demux) else {
+        let Some(tcp) = socket.conn.time_wait().filter(|_| socket.lists.contains(Lists::DEMUX))
+        else {
             // A new connection between the same ends has replaced it.
             return self.remove_connection(index);
         };

@@ -12,7 +12,7 @@ use pagewire_tcp::{
 use super::errors::{error_of_icmp, tcp_kind};
 use super::ids::SocketId;
 use super::table::Socket;
-use super::tcp::{Owner, TcpSocket};
+use super::tcp::{Lists, Owner, TcpSocket};
 use super::tuple::Tuple;
 use crate::counters::{Counters, DropReason};
 use crate::event::ErrorOrigin;
@@ -270,7 +270,7 @@ impl Core {
     pub(super) fn finish(&mut self, index: u32) {
         self.sockets.wheel.cancel(index);
         let Some(socket) = self.sockets.table.tcp(index) else { return };
-        if socket.in_demux {
+        if socket.lists.contains(Lists::DEMUX) {
             count_end(&mut self.net.counters, socket);
             self.sockets.demux.remove(&mut self.sockets.table, index);
         }
@@ -340,7 +340,7 @@ pub(crate) fn iss_above(iss: Seq, above: Seq) -> Seq {
 }
 
 fn count_losses(counters: &mut Counters, socket: &mut TcpSocket) {
-    let counts = socket.conn.loss_counts();
+    let counts = socket.conn.loss_counts().map(|count| count as u16);
     if counts != socket.counted {
         let totals = [
             &mut counters.tcp_retransmits,

@@ -35,8 +35,8 @@ pub(crate) struct Inbound {
     edge: Seq,
     /// The acknowledgement number sent last.
     acked: Seq,
-    /// The number of the peer's FIN, if one arrived.
-    fin: Option<Seq>,
+    /// The number of the peer's FIN, if [`InFlags::FIN_KNOWN`].
+    fin: Seq,
     /// Bytes of memory that the host allowed to pin in the last call.
     allowance: u32,
     /// The size that the buffer has grown to, and the bound of the window (`tuning.rs`).
@@ -66,6 +66,8 @@ bitflags::bitflags! {
         const FIN_RECEIVED = 1 << 1;
         /// The peer has announced an urgent byte.
         const URGENT_IN = 1 << 2;
+        /// The peer's FIN arrived, perhaps beyond a gap.
+        const FIN_KNOWN = 1 << 3;
     }
 }
 
@@ -85,8 +87,6 @@ pub(crate) struct AckState {
     pushed: u8,
     /// Delayed acknowledgement (RFC 9293 section 3.8.6.3).
     delayed_ack: Timer,
-    /// No challenge ACK before this.
-    challenge_after: Instant,
 }
 
 /// When an acknowledgement is due.
@@ -110,6 +110,8 @@ pub(crate) struct Rare {
     pub(crate) urgent_in: Option<UrgentIn>,
     /// A range that arrived twice, to report (RFC 2883).
     pub(crate) twice: Option<(Seq, Seq)>,
+    /// No challenge ACK before this.
+    pub(crate) challenge_after: Instant,
 }
 
 impl Inbound {
@@ -149,9 +151,23 @@ impl Inbound {
         self.flags.contains(InFlags::FIN_RECEIVED)
     }
 
+    /// The number of the peer's FIN, if one arrived.
+    #[inline]
+    pub(crate) fn fin(&self) -> Option<Seq> {
+        self.flags.contains(InFlags::FIN_KNOWN).then_some(self.fin)
+    }
+
+    /// Remembers the number of the peer's FIN. Of two different ones, the first stays.
+    fn note_fin(&mut self, fin: Seq) {
+        if !self.flags.contains(InFlags::FIN_KNOWN) {
+            self.flags.insert(InFlags::FIN_KNOWN);
+            self.fin = fin;
+        }
+    }
+
     /// Whether the peer's FIN arrived, and data before it is missing.
     pub(crate) fn has_fin_beyond_gap(&self) -> bool {
-        self.fin.is_some() && !self.has_fin()
+        self.fin().is_some() && !self.has_fin()
     }
 
     pub(crate) fn shut(&mut self) {
@@ -214,8 +230,7 @@ impl Inbound {
     /// The connection is closed: nothing is acknowledged any more. Received data stays readable.
     pub(crate) fn end(&mut self) {
         self.tuning = None;
-        let challenge_after = self.ack.challenge_after;
-        self.ack = AckState { challenge_after, ..AckState::default() };
+        self.ack = AckState::default();
         self.forget_twice();
     }
 
@@ -270,7 +285,10 @@ impl Inbound {
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.tuning = None;
-        let needless = |r: &Rare| r.kept == 0 && r.urgent_in.is_none() && r.twice.is_none();
+        let needless = |r: &Rare| {
+            let limits_challenges = r.challenge_after != Instant::default();
+            r.kept == 0 && r.urgent_in.is_none() && r.twice.is_none() && !limits_challenges
+        };
         if self.rare.as_deref().is_some_and(needless) {
             self.rare = None;
         }

@@ -21,7 +21,7 @@ impl Inbound {
     ) -> Result<bool, Disposition> {
         // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
         // > trimming off any portions that lie outside the window
-        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
+        let limit = self.fin().map_or(self.edge, |fin| fin.min(self.edge));
         let keep = limit.saturating_since(segment.seq).min(segment.len);
         let cut = keep < segment.len;
         if cut {
@@ -29,7 +29,7 @@ impl Inbound {
         }
         if keep == 0 {
             self.ack.duplicate(path);
-            return Err(Disposition::Dropped(if self.fin.is_some() && limit.lt(self.edge) {
+            return Err(Disposition::Dropped(if self.fin().is_some() && limit.lt(self.edge) {
                 DropReason::AfterFin
             } else {
                 DropReason::OutsideWindow
@@ -84,12 +84,12 @@ impl Inbound {
                 // > in the LAST-ACK state.
                 self.ack.at_once();
             } else if open && fin.le(self.edge) && fin.ge(self.queue.next()) {
-                // A FIN beyond a gap is remembered. Of two different ones, the first stays.
-                self.fin.get_or_insert(fin);
+                // A FIN beyond a gap is remembered.
+                self.note_fin(fin);
                 self.ack.at_once();
             }
         }
-        let ends = self.fin == Some(self.queue.next()) && !self.has_fin() && open;
+        let ends = self.fin() == Some(self.queue.next()) && !self.has_fin() && open;
         if ends {
             self.flags.insert(InFlags::FIN_RECEIVED);
             self.ack.at_once();
@@ -160,7 +160,7 @@ impl Inbound {
             }
             self.ack.duplicate(path);
         } else {
-            self.ack.challenge(path, now);
+            self.challenge(path, now);
         }
     }
 }

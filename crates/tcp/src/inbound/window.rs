@@ -59,7 +59,7 @@ impl Connection {
     /// that was closed for it. Nothing else changes, as the application has read nothing.
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        if self.path.state().is_synchronized() && self.inbound.fin.is_none() {
+        if self.path.state().is_synchronized() && self.inbound.fin().is_none() {
             self.inbound.offer_window(&self.path, self.out.transfer.rtt());
         }
     }
@@ -293,7 +293,7 @@ impl Inbound {
     /// application has read all of a short segment with PSH and does not answer. A window update
     /// leaves if the window has at least doubled.
     pub(crate) fn on_data_taken(&mut self, path: &Path, rtt: &RttEstimator) {
-        if !path.state().is_synchronized() || self.fin.is_some() {
+        if !path.state().is_synchronized() || self.fin().is_some() {
             return;
         }
         if self.ack.due == AckDue::Delayed {
@@ -353,14 +353,6 @@ impl AckState {
             false if self.delayed_ack.is_set() => AckDue::Delayed,
             false => AckDue::No,
         };
-    }
-
-    pub(crate) fn challenge_after(&self) -> Instant {
-        self.challenge_after
-    }
-
-    pub(crate) fn set_challenge_after(&mut self, at: Instant) {
-        self.challenge_after = at;
     }
 
     pub(crate) fn set_interactive(&mut self, interactive: bool) {
@@ -435,12 +427,24 @@ impl AckState {
         }
         self.due = AckDue::Now;
     }
+}
 
+impl Inbound {
     /// A challenge ACK is due, unless one was just sent (RFC 5961 section 7).
     pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
-        if now >= self.challenge_after {
-            self.challenge_after = now + path.config().challenge_interval;
-            self.due = self.due.max(AckDue::Challenge);
+        if now >= self.challenge_after() {
+            self.set_challenge_after(now + path.config().challenge_interval);
+            self.ack.due = self.ack.due.max(AckDue::Challenge);
+        }
+    }
+
+    pub(crate) fn challenge_after(&self) -> Instant {
+        self.rare.as_ref().map_or(Instant::default(), |rare| rare.challenge_after)
+    }
+
+    pub(crate) fn set_challenge_after(&mut self, at: Instant) {
+        if at != self.challenge_after() {
+            self.rare().challenge_after = at;
         }
     }
 }

@@ -168,7 +168,7 @@ impl Connection {
         Some(TimeWait {
             config: self.path.share_config(),
             until: self.life.linger.get(),
-            challenge_after: self.inbound.ack.challenge_after(),
+            challenge_after: self.inbound.challenge_after(),
             snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
             timestamps: self.path.has_timestamps().then_some(*self.path.timestamps()),
@@ -184,7 +184,7 @@ pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segmen
     let Some(mut left) = conn.time_wait() else { return drop_for(DropReason::Closed) };
     let step = left.handle_segment(now, segment.header, segment.len);
     conn.life.linger.set(left.until);
-    conn.inbound.ack.set_challenge_after(left.challenge_after);
+    conn.inbound.set_challenge_after(left.challenge_after);
     if let Some(timestamps) = left.timestamps {
         *conn.path.timestamps_mut() = timestamps;
     }

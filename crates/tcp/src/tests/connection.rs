@@ -19,7 +19,7 @@ fn connection_is_at_most_720_bytes() {
         size_of::<Outbound>(),
         size_of::<Inbound>(),
     );
-    assert!(size_of::<Connection>() <= 720, "{}", size_of::<Connection>());
+    assert!(size_of::<Connection>() <= 704, "{}", size_of::<Connection>());
 }
 
 /// A connection over which data went both ways, with a loss, gives all memory back.

@@ -83,7 +83,7 @@ impl Inbound {
     pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
         seq == self.queue.next()
             && !self.queue.has_gaps()
-            && self.fin.is_none()
+            && self.fin().is_none()
             && !self.flags.contains(InFlags::URGENT_IN)
             && len <= self.edge.saturating_since(seq)
     }
