@@ -13,7 +13,7 @@ use pagewire_posix::{
     EpollEvent, EpollOp, Errno, Events, Fd, PollFd, ReceiveMessage, SendMessage, SockAddr,
 };
 
-#[path = "../../crates/posix/tests/support/mod.rs"]
+#[path = "../../crates/posix/tests/suite/support/mod.rs"]
 mod world;
 
 use world::{Files, addr, pair_with};

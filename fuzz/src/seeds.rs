@@ -1,7 +1,7 @@
 //! The seeds of the corpus: valid inputs of each target, each with every length and offset one too
 //! small, one too large and at its limits, and cut short; and whole conversations.
 //!
-//! `cargo test -p pagewire-sim --test corpus` replays them all; with `-- --ignored` it also writes
+//! `cargo test -p pagewire-sim --test suite corpus` replays them all; with `-- --ignored` it also writes
 //! them to `fuzz/target/seeds`, for a corpus made anew.
 
 mod calls;

@@ -5,7 +5,7 @@
 
 #![allow(unreachable_pub)]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/suite/support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};

@@ -26,7 +26,7 @@ use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use pagewire_testing::neighbours::{Result, Trial, beside};
 
-#[path = "../tests/support/frames.rs"]
+#[path = "../tests/suite/support/frames.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod frames;
 

@@ -1,5 +1,6 @@
 //! What connections cost the gateway: heap bytes, counted by the allocator of this test program.
 
+#[path = "suite/support/mod.rs"]
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};

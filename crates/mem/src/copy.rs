@@ -1,6 +1,6 @@
 //! The only function of the workspace that copies payload, and the ledger it counts into. It is
 //! `copy_payload`, which everything public here and in [`Frag`](crate::Frag) calls;
-//! `crates/cli/tests/tidy.rs` knows each other place that moves bytes, and why they are no payload.
+//! `crates/cli/tests/suite/tidy.rs` knows each other place that moves bytes, and why they are no payload.
 
 use core::ptr::NonNull;
 

@@ -10,7 +10,7 @@
 //!   .connect(fd, address) .write(fd, bytes) .recv(fd, buffer, flags) .epoll_wait(…) .close(fd)
 //! ```
 //!
-//! The kernel knows nothing of its numbers. An example is in `tests/realtime.rs`.
+//! The kernel knows nothing of its numbers. An example is in `tests/suite/realtime.rs`.
 //!
 //! Where the Rust API and Linux differ, this crate follows Linux, because programs depend on it. An
 //! option that the stack does not have is refused with `ENOPROTOOPT`, never ignored.

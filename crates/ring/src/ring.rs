@@ -6,7 +6,7 @@
 //! counted ([`jumps`](Consumer::jumps)) and ignored.
 //!
 //! Entries are atomic words, so a side that writes where it must not causes invalid entries, never
-//! a data race. `sync` names the atomics, for `tests/loom_ring.rs` to replace.
+//! a data race. `sync` names the atomics, for `tests/rings/loom_ring.rs` to replace.
 
 use core::marker::PhantomData;
 

@@ -1,5 +1,5 @@
 //! Names of the standard library and of `pagewire-mem` that the rings use, so that
-//! `tests/loom_ring.rs` can replace them by loom's.
+//! `tests/rings/loom_ring.rs` can replace them by loom's.
 
 pub(crate) use core::sync::atomic::{Ordering, fence};
 

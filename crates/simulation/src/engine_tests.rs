@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{Digest, Sim, time};
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/suite/common/mod.rs"]
 mod common;
 
 fn digest(seed: u64, look_ahead: bool) -> Digest {

@@ -7,8 +7,14 @@ fn the_command_names_package_target_and_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let of = |exe: &str, test| command(Some("pagewire-simulation"), Path::new(exe), root, test);
     assert_eq!(
-        of("/t/debug/deps/tokio_facts-0123456789abcdef", Some("f5")),
-        "cargo test -p pagewire-simulation --test tokio_facts -- --exact f5"
+        of("/t/debug/deps/suite-0123456789abcdef", Some("tokio_facts::f5")),
+        "cargo test -p pagewire-simulation --test suite -- --exact tokio_facts::f5"
+    );
+    // A test program that is one file.
+    let (root_of_pagewire, exe) = (root.join("../pagewire"), Path::new("/t/debug/deps/memlock-01"));
+    assert_eq!(
+        command(Some("pagewire"), exe, &root_of_pagewire, Some("t")),
+        "cargo test -p pagewire --test memlock -- --exact t"
     );
     assert_eq!(
         of("/t/debug/deps/pagewire_simulation-0123", Some("a::b")),

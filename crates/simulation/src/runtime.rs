@@ -8,7 +8,7 @@
 //! - [`HostRuntime::look`] lets the runtime park, which moves its paused clock to the next timer. It
 //!   ends there, before a task is polled: this is how the next timer is found without a way to ask.
 //!
-//! `tests/tokio_facts.rs` has what this rests on. Read [`Parking`] for how both end.
+//! `tests/suite/tokio_facts.rs` has what this rests on. Read [`Parking`] for how both end.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};

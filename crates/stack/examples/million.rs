@@ -10,7 +10,7 @@
 //! when it is told that it can, and answers what it read. Ends with an error if the process ever
 //! held more than 1 GiB, if a connection was lost, or if one beyond the limit was let in.
 
-#[path = "../tests/common/forge.rs"]
+#[path = "../tests/suite/common/forge.rs"]
 mod forge;
 
 use std::collections::VecDeque;

@@ -25,7 +25,7 @@
 //! The second form takes nothing but SYNs, and prints nanoseconds of processor time for each; the
 //! third looks at no clock, for a profiler that counts instructions.
 
-#[path = "../tests/common/forge.rs"]
+#[path = "../tests/suite/common/forge.rs"]
 mod forge;
 
 use std::collections::VecDeque;

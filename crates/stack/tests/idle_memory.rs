@@ -1,5 +1,6 @@
 //! What an idle connection costs: heap bytes, counted by the allocator of this test program.
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -25,6 +25,9 @@ use std::path::Path;
 use rustix::thread::CapabilitySet;
 
 pub mod neighbours;
+mod netns;
+
+pub use netns::{Netns, command};
 
 /// Names the file that gets one line for each skip: the test, a tab, the reason.
 pub const RECORD: &str = "PAGEWIRE_SKIPPED";

@@ -6,7 +6,7 @@
 //!
 //! What to expect: frames are sent and received twice, on the same processors. Where no byte is
 //! touched and one processor bounds the rate, it was eight tenths of a direct hop's
-//! (`crates/sim/tests/forwarding/single.rs` holds it to that); on two threads it is less. With a
+//! (`crates/sim/tests/suite/forwarding/single.rs` holds it to that); on two threads it is less. With a
 //! reader that touches every byte the second hop is the smaller part.
 
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@
 //! [`publish`](Producer::publish), the consumer gives slots back with
 //! [`release`](Consumer::release).
 //!
-//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against loom's.
+//! `sync` names the atomics, so that `tests/suite/loom_spsc.rs` can compile this very file against loom's.
 
 use core::mem::MaybeUninit;
 

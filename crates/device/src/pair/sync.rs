@@ -1,4 +1,4 @@
-//! Names of the standard library that `tests/loom_spsc.rs` replaces by loom's.
+//! Names of the standard library that `tests/suite/loom_spsc.rs` replaces by loom's.
 
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::Arc;

@@ -9,5 +9,6 @@ mod datagrams;
 mod errors;
 mod hostile;
 mod lies;
+mod loom_ring;
 mod properties;
 mod support;

@@ -12,7 +12,7 @@
 //! // Endpoint::from_static("http://server:50051").connect_with_connector_lazy(SimConnector::new())
 //! ```
 //!
-//! `crates/simulation-crates/tests/tonic.rs` has a whole program.
+//! `crates/simulation-crates/tests/suite/tonic.rs` has a whole program.
 
 use std::io;
 use std::pin::Pin;

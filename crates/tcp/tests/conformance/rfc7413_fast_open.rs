@@ -1,5 +1,5 @@
 //! RFC 7413, TCP Fast Open: what SYNs carry, and what becomes of it. Cookies are made and kept by
-//! the stack (`crates/stack/tests/fast_open.rs`).
+//! the stack (`crates/stack/tests/suite/fast_open.rs`).
 
 use pagewire_tcp::{
     DropReason, FastOpenConnect, FastOpenCookie, IcmpKind, Readiness, State, SynData, TcpError,

@@ -1,0 +1,11 @@
+//! The command from end to end, and the rules of the tree that a machine can check.
+
+mod demo_and_bench;
+mod guest;
+mod mistakes;
+mod observe;
+mod proxy;
+mod real_peers;
+mod report;
+mod run;
+mod tidy;

@@ -1,0 +1,250 @@
+//! A view of running commands: the control socket, `ss`, metrics, the access log, counters as JSON.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use pagewire_testing::{Need, Netns, can};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+
+/// A network namespace and a directory, both gone on drop.
+struct Lab {
+    netns: Netns,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    /// `None` if the test is skipped.
+    fn new() -> Option<Self> {
+        if !can(&[Need::Tap, Need::Program("ip"), Need::Program("curl")]) {
+            return None;
+        }
+        let lab = Self { netns: Netns::new(), dir: tempfile::tempdir().expect("a directory") };
+        ok(lab.inside("ip").args(["link", "set", "lo", "up"]));
+        let site = lab.path("site");
+        fs::create_dir(&site).expect("a directory");
+        fs::write(site.join("file"), vec![7; 200_000]).expect("a file");
+        // For whoever the server becomes.
+        use std::os::unix::fs::PermissionsExt;
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(lab.dir.path(), open).expect("permissions");
+        Some(lab)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn inside(&self, program: &str) -> Command {
+        let mut command = self.netns.command(program);
+        command.current_dir(self.dir.path());
+        command
+    }
+
+    /// A file server with these options, which is ready.
+    fn serve(&self, options: &[&str]) -> Server {
+        let net = ["--addr", "10.77.0.2/24", "--host-addr", "10.77.0.1/24", "--control"];
+        let mut child = self
+            .inside(PAGEWIRE)
+            .arg("serve")
+            .args(net)
+            .arg(self.path("c.sock"))
+            .args(options)
+            .arg("site")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("a pipe");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        assert!(line.starts_with("serving "), "{line:?}");
+        Server(child)
+    }
+
+    fn curl(&self, url: &str) -> String {
+        ok(self.inside("curl").args(["-sS", "--max-time", "20", "-o", "-", url]))
+    }
+}
+
+struct Server(Child);
+
+impl Server {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    /// Asks it to end; what it said on standard error.
+    fn end(mut self) -> String {
+        kill_process(self.pid(), Signal::TERM).expect("it runs");
+        let mut text = String::new();
+        let mut said = self.0.stderr.take().expect("a pipe");
+        said.read_to_string(&mut text).expect("text");
+        assert!(self.0.wait().expect("it ends").success(), "{text}");
+        text
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn ok(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&stdout).into_owned();
+    assert!(status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&stderr));
+    text
+}
+
+fn pagewire(args: &[&str], socket: &Path) -> String {
+    ok(Command::new(PAGEWIRE).args(args).arg("--control").arg(socket))
+}
+
+#[test]
+fn ss_shows_where_a_server_listens_and_a_connection_with_its_path() {
+    let Some(lab) = Lab::new() else { return };
+    let server = lab.serve(&["--min-rate", "0"]);
+    let socket = lab.path("c.sock");
+    let listening = pagewire(&["ss", "-tl"], &socket);
+    assert!(listening.contains("LISTEN") && listening.contains("10.77.0.2:80"), "{listening}");
+    assert!(listening.contains(&format!("serve/{}", server.pid().as_raw_nonzero())), "{listening}");
+
+    // A client that keeps its connection open until it is told to end.
+    let script = "import socket,sys\ns=socket.create_connection(('10.77.0.2',80))\n\
+                  s.sendall(b'GET /file HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')\n\
+                  n=0\nwhile n<200000: n+=len(s.recv(65536))\nprint('got it',flush=True)\n\
+                  sys.stdin.read()";
+    let mut client = lab
+        .inside("python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let out = client.stdout.take().expect("a pipe");
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert_eq!(line, "got it\n");
+    let shown = pagewire(&["ss"], &socket);
+    for part in ["ESTAB", "10.77.0.1:", "cubic", " rtt:", " cwnd:", " bytes_acked:", " copied:"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let json: Value = serde_json::from_str(&pagewire(&["ss", "-a", "--json"], &socket)).unwrap();
+    let sockets = json[0]["sockets"].as_array().expect("a list");
+    let talks = sockets.iter().find(|s| s["state"] == "established").expect("it is there");
+    assert!(talks["tcp"]["bytes_sent"].as_u64().expect("a number") > 200_000);
+    assert!(talks["tcp"]["copies"].is_object(), "{talks}");
+    drop(client.stdin.take());
+    let _ = client.wait();
+    server.end();
+    assert!(!socket.exists(), "the socket goes with the command");
+}
+
+#[test]
+fn metrics_an_access_log_and_counters_as_json_agree_on_what_was_served() {
+    let Some(lab) = Lab::new() else { return };
+    let log = lab.path("access.log");
+    let server = lab.serve(&[
+        "--metrics",
+        "127.0.0.1:9464",
+        "--access-log",
+        log.to_str().expect("text"),
+        "--stats=json",
+    ]);
+    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
+    assert!(lab.curl("http://10.77.0.2/none").contains("404"));
+    let metrics = lab.curl("http://127.0.0.1:9464/metrics");
+    for line in [
+        "pagewire_server_responses_2xx_total 1",
+        "pagewire_server_responses_4xx_total 1",
+        "pagewire_server_bytes_by_reference_total 200000",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
+    }
+    let said = server.end();
+    let json = said.lines().last().expect("a line");
+    let stats: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert_eq!(stats["sections"]["server"]["bytes_by_reference"], 200_000);
+    assert_eq!(stats["hosts"][0]["name"], "pw0");
+    let lines = fs::read_to_string(log).expect("a log");
+    let lines: Vec<&str> = lines.lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let first = "\"GET /file HTTP/1.1\" 200 200000 \"-\" \"curl/";
+    assert!(lines[0].starts_with("10.77.0.1 - - [") && lines[0].contains(first), "{}", lines[0]);
+    assert!(lines[1].contains("\"GET /none HTTP/1.1\" 404 "), "{}", lines[1]);
+}
+
+#[test]
+fn a_server_gives_up_root_if_asked_and_says_so_if_not() {
+    let Some(lab) = Lab::new() else { return };
+    let server = lab.serve(&["--user", "nobody"]);
+    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero()));
+    for task in tasks.expect("it runs").flatten() {
+        let status = fs::read_to_string(task.path().join("status")).expect("it is there");
+        for (name, none) in [("Uid:", "\t0"), ("Gid:", "\t0"), ("Groups:", " 0")] {
+            let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
+            assert!(!line.contains(none), "{line}");
+        }
+        let rights = status.lines().find(|line| line.starts_with("CapPrm:")).expect("a line");
+        assert_eq!(rights, "CapPrm:\t0000000000000000");
+    }
+    let shown = pagewire(&["ss", "-tl"], &lab.path("c.sock"));
+    assert!(shown.contains("LISTEN"), "{shown}");
+    assert!(!server.end().contains("root"));
+    let _ = fs::remove_file(lab.path("c.sock"));
+    let server = lab.serve(&[]);
+    assert!(server.end().contains("serve stays root"));
+}
+
+#[test]
+fn verbose_commands_tell_of_connections() {
+    let Some(lab) = Lab::new() else { return };
+    let server = lab.serve(&["-v"]);
+    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
+    let said = server.end();
+    let told = said.lines().find(|line| line.contains("connection established"));
+    let told = told.unwrap_or_else(|| panic!("{said}"));
+    assert!(told.contains("DEBUG") && told.contains("remote=10.77.0.1:"), "{told}");
+}
+
+#[test]
+fn a_program_in_a_network_of_its_own_is_seen_and_the_sandbox_removes_the_socket() {
+    if !can(&[Need::Tap, Need::Program("ip")]) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("run.sock");
+    let out = ok(Command::new(PAGEWIRE)
+        .arg("run")
+        .arg("--control")
+        .arg(&socket)
+        .args(["--", PAGEWIRE, "ss", "-a", "--control"])
+        .arg(&socket));
+    assert!(out.contains("run/"), "{out}");
+    assert!(!socket.exists(), "the socket goes with the command");
+}
+
+#[test]
+fn mistakes_get_a_line_that_says_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let nowhere = dir.path().join("no/such.sock");
+    for (args, says) in [
+        (&["ss", "--control", nowhere.to_str().expect("text")][..], "no such socket"),
+        (&["ss", "--control", "4000000000"], "no such process"),
+        (&["top"], "needs a terminal"),
+        (&["--log-level", "loud,=", "ss"], "give a level"),
+        (&["ss", "-t", "-u"], "cannot be used with"),
+    ] {
+        let out = Command::new(PAGEWIRE).args(args).stdin(Stdio::null()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains(says), "{args:?}: {said}");
+    }
+}

@@ -1,0 +1,637 @@
+//! The rules of CONTRIBUTING.md that a machine can check.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest source file, in lines, that still counts as one sitting.
+const MAX_LINES: usize = 800;
+
+/// Longest function, in lines.
+const MAX_FUNCTION: usize = 80;
+
+/// Most methods of one type.
+const MAX_METHODS: usize = 80;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("workspace root")
+}
+
+fn sources(dir: &Path, out: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(dir).expect("readable directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|n| n != "target" && n != "corpus" && n != "found") {
+                sources(&path, out);
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let name = path.strip_prefix(root()).expect("below root").display().to_string();
+            out.push((name, fs::read_to_string(&path).expect("UTF-8 source")));
+        }
+    }
+}
+
+fn all_sources() -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for dir in ["crates", "fuzz"] {
+        let dir = root().join(dir);
+        if dir.is_dir() {
+            sources(&dir, &mut out);
+        }
+    }
+    out
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains("/tests/") || name.ends_with("tests.rs") || name.contains("/benches/")
+}
+
+#[test]
+fn unsafe_code_lives_in_the_files_of_unsafe_md_only() {
+    let listed = fs::read_to_string(root().join("UNSAFE.md")).expect("UNSAFE.md");
+    let code = |line: &str| !line.trim_start().starts_with("//");
+    for (name, text) in all_sources() {
+        let found = text.lines().filter(|l| code(l)).any(|line| {
+            ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+                .iter()
+                .any(|what| line.contains(what) && !line.contains(&format!("\"{what}")))
+        });
+        assert!(!found || listed.contains(&name), "{name} has unsafe code but is not in UNSAFE.md");
+    }
+}
+
+#[test]
+fn unsafe_md_lists_no_file_that_is_gone() {
+    let listed = fs::read_to_string(root().join("UNSAFE.md")).expect("UNSAFE.md");
+    for word in listed.split(['`', ' ', '|']).filter(|w| w.ends_with(".rs")) {
+        assert!(root().join(word).is_file(), "UNSAFE.md lists {word}, which is not there");
+    }
+}
+
+/// Every document: its name and its text.
+fn documents() -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for dir in ["", "docs", "docs/decisions"] {
+        for entry in fs::read_dir(root().join(dir)).expect("readable directory").flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|e| e == "md") {
+                let name = path.strip_prefix(root()).expect("below root").display().to_string();
+                out.push((name, fs::read_to_string(&path).expect("UTF-8 text")));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn the_readme_is_short_and_has_the_two_commands() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
+    assert!(text.lines().count() <= 130, "README.md has more than 130 lines");
+    for command in ["`make demo`", "`make test`"] {
+        assert!(text.contains(command), "README.md does not name {command}");
+    }
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    for (name, text) in documents() {
+        let dir = root().join(&name).parent().expect("a directory").to_path_buf();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            if file.starts_with("http") {
+                continue;
+            }
+            // A section of the document itself.
+            let path = if file.is_empty() { root().join(&name) } else { dir.join(file) };
+            assert!(path.exists(), "{name} links to {link}, which is not there");
+            let heading = |line: &str| {
+                // As forges and mdBook make anchors: without punctuation.
+                let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+                let words = line.trim_start_matches('#').trim().to_lowercase();
+                let words: String = words.chars().filter(kept).collect();
+                line.starts_with('#') && words.replace(' ', "-") == section
+            };
+            let found = section.is_empty()
+                || fs::read_to_string(&path).expect("UTF-8 text").lines().any(heading);
+            assert!(found, "{name} links to {link}, and {file} has no such section");
+        }
+    }
+}
+
+#[test]
+fn documents_name_no_source_that_is_gone() {
+    for (name, text) in documents() {
+        let words = text.split(['`', ' ', '|', '\n']);
+        for word in words.filter(|w| w.starts_with("crates/") || w.starts_with("scripts/")) {
+            let word = word.trim_end_matches(['/', '.', ',', ';', ')']);
+            assert!(root().join(word).exists(), "{name} names {word}, which is not there");
+        }
+    }
+}
+
+#[test]
+fn the_index_of_decisions_has_each_of_them() {
+    let index = fs::read_to_string(root().join("docs/decisions/README.md")).expect("the index");
+    for (name, text) in documents() {
+        let file = name.strip_prefix("docs/decisions/").filter(|f| *f != "README.md");
+        let Some(file) = file else { continue };
+        assert!(index.contains(&format!("({file})")), "the index lacks {file}");
+        for part in ["Date: ", "**Context.**", "**Decision.**", "**Consequences.**"] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
+    }
+}
+
+#[test]
+fn files_stay_short_enough_for_one_sitting() {
+    for (name, text) in all_sources() {
+        let lines = text.lines().count();
+        assert!(
+            is_test(&name) || lines <= MAX_LINES,
+            "{name} has {lines} lines, at most {MAX_LINES}"
+        );
+    }
+}
+
+/// The source files of the crates, tests aside: crate, path within its `src`, text.
+fn library_sources() -> Vec<(String, String, String)> {
+    let parts = |(name, text): (String, String)| {
+        let (of, path) = name.strip_prefix("crates/")?.split_once("/src/")?;
+        (!is_test(&name)).then(|| (of.to_owned(), path.to_owned(), without_tests(&text)))
+    };
+    all_sources().into_iter().filter_map(parts).collect()
+}
+
+/// A file up to its module of tests.
+fn without_tests(text: &str) -> String {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned()
+}
+
+/// Fails with the rule and everything that was found to break it.
+fn none(found: Vec<String>, rule: &str) {
+    assert!(found.is_empty(), "{rule}\n  {}\n", found.join("\n  "));
+}
+
+#[test]
+fn a_plain_build_has_no_doubles_and_no_doors_for_tests() {
+    let mut found = Vec::new();
+    for (of, path, text) in library_sources() {
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("#[doc")).collect();
+        for pair in lines.windows(2).filter(|pair| !pair[0].starts_with("#[cfg(")) {
+            let words = pair[1].trim_end_matches([';', '{', ' ']).rsplit_once("mod ");
+            let name = words.map_or("", |(_, name)| name);
+            if ["bench", "double", "fuzzing", "testing"].contains(&name) {
+                found.push(format!("`{name}` in crates/{of}/src/{path}"));
+            }
+        }
+    }
+    none(
+        found,
+        "what only tests use has `#[cfg(…)]` in front: of tests, or of the feature `testing`",
+    );
+}
+
+/// The name of the function that begins on this line, if one does.
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    for word in
+        ["pub(crate) ", "pub(super) ", "pub ", "const ", "async ", "unsafe ", "extern \"C\" "]
+    {
+        rest = rest.strip_prefix(word).unwrap_or(rest);
+    }
+    let name = rest.strip_prefix("fn ")?;
+    name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// The functions of a file that is formatted, with their lines.
+fn functions(text: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let ends = |l: &&str| **l == format!("{indent}}}") || **l == format!("{indent}) {{}}");
+        let body = lines[at..].iter().position(ends).map_or(1, |end| end + 1);
+        let declared = lines[at..].iter().position(|l| l.ends_with(';') && is_at(l, indent));
+        found.push((name, declared.map_or(body, |end| body.min(end + 1))));
+    }
+    found
+}
+
+/// Whether a line is indented so far.
+fn is_at(line: &str, indent: &str) -> bool {
+    line.strip_prefix(indent).is_some_and(|rest| !rest.starts_with(' '))
+}
+
+#[test]
+fn functions_stay_short_enough_to_be_seen_at_once() {
+    let mut found = Vec::new();
+    for (of, path, text) in library_sources() {
+        for (name, lines) in functions(&text).into_iter().filter(|(_, n)| *n > MAX_FUNCTION) {
+            found.push(format!("`{name}` in crates/{of}/src/{path} has {lines} lines"));
+        }
+    }
+    none(found, "a function has at most 80 lines; give its parts names of their own");
+}
+
+/// The type that a line begins an implementation for, if it is one of its own methods.
+fn implemented(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        None => rest.strip_prefix(' ')?,
+        Some(generics) => {
+            let mut depth = 1;
+            let end = generics.find(|c| {
+                depth += i32::from(c == '<') - i32::from(c == '>');
+                depth == 0
+            })?;
+            generics[end + 1..].trim_start()
+        }
+    };
+    let of_a_trait = rest.contains(" for ");
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    (!of_a_trait).then(|| &rest[..end])
+}
+
+#[test]
+fn types_have_few_enough_methods_to_be_known() {
+    // Two modules may have types of one name: `pagewire::TcpStream` and `pagewire::tokio::TcpStream`.
+    let sources = library_sources();
+    let defined: BTreeSet<(&str, String, &str)> = sources
+        .iter()
+        .flat_map(|(of, path, text)| {
+            let names = text.lines().filter_map(defined_type);
+            names.map(move |name| (of.as_str(), folder_of(path), name))
+        })
+        .collect();
+    let mut methods: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for (of, path, text) in &sources {
+        let folder = folder_of(path);
+        let home = |name: &str| {
+            let homes = defined.iter().filter(|(at, within, defined)| {
+                *at == of && *defined == name && folder.starts_with(within.as_str())
+            });
+            let within = homes.map(|(_, within, _)| within.as_str()).max_by_key(|w| w.len());
+            format!("{of}/{}", within.unwrap_or_default())
+        };
+        let mut of_type = None;
+        for line in text.lines() {
+            match of_type {
+                None => of_type = implemented(line).filter(|_| !line.ends_with('}')),
+                Some(_) if line == "}" => of_type = None,
+                Some(name) if is_at(line, "    ") && function_name(line).is_some() => {
+                    *methods.entry((home(name), name.to_owned())).or_default() += 1;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    let large = methods.iter().filter(|(_, count)| **count > MAX_METHODS);
+    let found: Vec<_> =
+        large.map(|((of, name), count)| format!("`{name}` of {of} has {count} methods")).collect();
+    none(found, "a type has at most 80 methods; give a part of it a type of its own");
+}
+
+/// The folder of a file, with a slash at its end, from its path within `src`; of a file in `src`, nothing.
+fn folder_of(path: &str) -> String {
+    path.rfind('/').map(|at| path[..=at].to_owned()).unwrap_or_default()
+}
+
+/// The type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let words = ["pub struct ", "pub enum ", "pub(crate) struct ", "pub(crate) enum "];
+    let rest = words.iter().find_map(|word| line.strip_prefix(word))?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// The module that a file is, from its path within `src`.
+fn module_of(path: &str) -> Vec<String> {
+    let path = path.trim_end_matches(".rs");
+    let mut parts: Vec<String> = path.split('/').map(str::to_owned).collect();
+    if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+        parts.pop();
+    }
+    parts
+}
+
+/// The paths that the `use` declarations of a file name, each by its parts.
+fn imports(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut declaration: Option<String> = None;
+    for line in text.lines().map(str::trim) {
+        let started = ["use ", "pub use ", "pub(crate) use ", "pub(super) use "]
+            .iter()
+            .find_map(|word| line.strip_prefix(word));
+        match (&mut declaration, started) {
+            (Some(so_far), _) => so_far.push_str(line),
+            (None, Some(rest)) => declaration = Some(rest.to_owned()),
+            (None, None) => continue,
+        }
+        if line.ends_with(';') {
+            let whole = declaration.take().unwrap_or_default();
+            spread(&[], whole.trim_end_matches(';'), &mut found);
+        }
+    }
+    found
+}
+
+/// Takes the braces of an import apart.
+fn spread(front: &[String], tree: &str, found: &mut Vec<Vec<String>>) {
+    let mut path = front.to_vec();
+    let (plain, braces) = match tree.split_once('{') {
+        Some((plain, rest)) => (plain, Some(rest.strip_suffix('}').unwrap_or(rest))),
+        None => (tree, None),
+    };
+    let names = plain.split("::").map(str::trim).filter(|name| !name.is_empty());
+    path.extend(names.map(|name| name.split(' ').next().unwrap_or_default().to_owned()));
+    let Some(inside) = braces else { return found.push(path) };
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in inside.char_indices().chain([(inside.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                let part = inside[from..at].trim();
+                if !part.is_empty() {
+                    spread(&path, part, found);
+                }
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The file that an import leads to: the longest beginning of its path that is a module.
+fn target(
+    from: &[String],
+    path: &[String],
+    modules: &BTreeSet<Vec<String>>,
+) -> Option<Vec<String>> {
+    let mut at = match path.first()?.as_str() {
+        "crate" => Vec::new(),
+        "super" | "self" => from.to_vec(),
+        _ => return None,
+    };
+    for part in path {
+        match part.as_str() {
+            "crate" | "self" => {}
+            "super" => drop(at.pop()),
+            part => at.push(part.to_owned()),
+        }
+    }
+    while !at.is_empty() && !modules.contains(&at) {
+        at.pop();
+    }
+    Some(at)
+}
+
+/// What can be reached from a module by way of imports.
+fn reached(
+    from: &Vec<String>,
+    edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
+) -> BTreeSet<Vec<String>> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        for to in edges.get(module).into_iter().flatten() {
+            if seen.insert(to.clone()) {
+                next.push(to);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn files_import_each_other_in_no_circles() {
+    let mut crates: BTreeMap<String, Vec<(Vec<String>, String)>> = BTreeMap::new();
+    for (of, path, text) in library_sources() {
+        crates.entry(of).or_default().push((module_of(&path), text));
+    }
+    let mut found = Vec::new();
+    for (of, files) in crates {
+        let modules: BTreeSet<Vec<String>> =
+            files.iter().map(|(module, _)| module.clone()).collect();
+        let mut edges: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
+        for (module, text) in &files {
+            let to = imports(text).into_iter().filter_map(|path| target(module, &path, &modules));
+            // A parent and what lies below it know each other.
+            let apart = |to: &Vec<String>| !to.starts_with(module) && !module.starts_with(to);
+            edges.entry(module.clone()).or_default().extend(to.filter(apart));
+        }
+        let in_circle: Vec<String> = modules
+            .iter()
+            .filter(|module| reached(module, &edges).contains(*module))
+            .map(|module| module.join("::"))
+            .collect();
+        if !in_circle.is_empty() {
+            found.push(format!("{of}: {}", in_circle.join(", ")));
+        }
+    }
+    none(found, "files import each other in no circles, but parents and children");
+}
+
+/// The steps of a byte's path (ARCHITECTURE.md).
+const STEPS: [&str; 14] =
+    ["R1", "R2", "R3", "R4", "R5", "R6", "R7", "S1", "S2", "S3", "S4", "S5", "S6", "S7"];
+
+#[test]
+fn each_step_of_the_path_has_one_file() {
+    let mut owners: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (of, path, text) in library_sources() {
+        let first = text.lines().next().unwrap_or_default();
+        let Some(said) = first.strip_prefix("//! Byte path, step") else { continue };
+        // What follows the colon is what it does there.
+        let said = said.split_once(':').map_or(said, |(steps, _)| steps);
+        let words: Vec<_> = said.split(|c: char| !c.is_alphanumeric()).collect();
+        for step in STEPS.into_iter().filter(|step| words.contains(step)) {
+            owners.entry(step).or_default().push(format!("crates/{of}/src/{path}"));
+        }
+    }
+    let mut found = Vec::new();
+    for step in STEPS {
+        let owners = owners.remove(step).unwrap_or_default();
+        if owners.len() != 1 {
+            found.push(format!("{step}: {} files: {}", owners.len(), owners.join(", ")));
+        }
+    }
+    none(
+        found,
+        "each step has one file whose first line says \"Byte path, step\" and its name; others say \
+         \"variant of\" it, or nothing",
+    );
+}
+
+#[test]
+fn files_begin_with_what_to_read_first() {
+    for (name, text) in all_sources() {
+        let first = text.lines().find(|l| !l.starts_with("#!")).unwrap_or_default();
+        assert!(
+            is_test(&name) || first.starts_with("//!"),
+            "{name} does not begin with a `//!` line"
+        );
+    }
+}
+
+#[test]
+fn the_core_reads_no_clock_and_no_random_source() {
+    let banned = ["SystemTime", "std::time::Instant", "thread_rng", "rand::rng()", "rand::random"];
+    for (name, text) in all_sources() {
+        let core = ["crates/mem/src", "crates/tcp/src", "crates/stack/src"];
+        if core.iter().any(|c| name.starts_with(c)) && !is_test(&name) {
+            for word in banned {
+                assert!(!text.contains(word), "{name} uses {word}: time and luck are arguments");
+            }
+        }
+    }
+}
+
+/// What moves bytes beside the one function that copies payload, by file: how often at most, and what
+/// that is. A line that stores a number or an address of fixed length (`to_be_bytes`, `octets`, `emit`)
+/// is none of them.
+const MOVES: [(&str, usize, &str); 37] = [
+    ("crates/mem/src/copy.rs", 1, "the one function"),
+    ("crates/mem/src/packet.rs", 1, "headers, moved within the head"),
+    ("crates/tcp/src/life/fast_open/cookie.rs", 1, "a cookie"),
+    ("crates/stack/src/net/discovery.rs", 1, "a message of neighbour discovery"),
+    ("crates/stack/src/net/extensions.rs", 1, "headers, kept for an error"),
+    ("crates/stack/src/net/forwarding.rs", 4, "a fragment's headers"),
+    ("crates/stack/src/net/head.rs", 2, "headers, moved to another head"),
+    ("crates/stack/src/net/icmp_error.rs", 1, "headers that an error quotes"),
+    ("crates/stack/src/net/input.rs", 1, "headers, kept for an error"),
+    ("crates/stack/src/net/mod.rs", 2, "keys"),
+    ("crates/stack/src/net/multicast/messages.rs", 2, "an address, a checksum"),
+    ("crates/stack/src/net/multicast/mod.rs", 4, "headers of reports"),
+    ("crates/stack/src/net/output.rs", 1, "a header"),
+    ("crates/stack/src/net/wire/ipv4.rs", 2, "a header and its option"),
+    ("crates/stack/src/net/wire/ipv6.rs", 2, "addresses"),
+    ("crates/stack/src/net/wire/ndp.rs", 2, "addresses"),
+    ("crates/stack/src/sockets/cookie_cache.rs", 2, "cookies, in its tests"),
+    ("crates/stack/src/sockets/mod.rs", 1, "a key"),
+    ("crates/device/src/dhcp/frame.rs", 2, "headers"),
+    ("crates/device/src/offload.rs", 2, "headers, repeated in each segment"),
+    ("crates/device/src/port/write.rs", 2, "headers, moved to the head and within it"),
+    ("crates/device/src/stream/fuzzing.rs", 1, "a peer's, for tests"),
+    ("crates/device/src/tap/netlink.rs", 4, "messages of netlink"),
+    ("crates/device/src/tap/receive.rs", 1, "headers, moved to the head"),
+    ("crates/device/src/tap/send.rs", 2, "headers, in one piece for the kernel"),
+    ("crates/device/src/vhost_user/double.rs", 3, "a guest's, for tests"),
+    ("crates/device/src/vhost_user/fuzzing.rs", 2, "a front end's, for tests"),
+    ("crates/packetdrill/src/wire.rs", 2, "headers"),
+    ("crates/posix/src/life.rs", 1, "the address of a socket"),
+    ("crates/posix/src/message.rs", 1, "a control message"),
+    ("crates/posix/src/options/call.rs", 1, "the value of an option"),
+    ("crates/posix/src/options/get.rs", 2, "the value of an option"),
+    ("crates/posix/src/options/info.rs", 4, "the value of an option"),
+    ("crates/posix/src/options/timestamping.rs", 1, "the value of an option"),
+    ("crates/posix/src/raw.rs", 1, "the address of a socket"),
+    ("crates/posix/src/raw/mapping.rs", 2, "the structure of an option"),
+    ("crates/posix/src/receive.rs", 1, "an entry of the error queue"),
+];
+
+#[test]
+fn payload_is_copied_by_one_function() {
+    let crates = ["mem", "tcp", "stack", "device", "ring", "pagewire", "posix", "packetdrill"];
+    let moves = [
+        "copy_from_slice(",
+        "clone_from_slice(",
+        "copy_nonoverlapping(",
+        "ptr::copy(",
+        "copy_within(",
+        "copy_from(",
+        "copy_to_nonoverlapping(",
+        "extend_from_slice(",
+        "SmallVec::from_slice(",
+        "Bytes::copy",
+        ".to_vec()",
+        ".concat()",
+        "asm!(",
+        "io::copy(",
+    ];
+    let fixed = ["_bytes()", ".octets()", ".emit()"];
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    for (name, text) in all_sources() {
+        let ours = crates.iter().any(|c| name.starts_with(&format!("crates/{c}/src/")));
+        if !ours || is_test(&name) {
+            continue;
+        }
+        let lines = text.lines().filter(is_code).filter(|l| !fixed.iter().any(|f| l.contains(f)));
+        let asm = usize::from(name == "crates/mem/src/copy.rs") * ASSEMBLY;
+        let found: usize = lines.map(|l| moves.iter().filter(|m| l.contains(**m)).count()).sum();
+        let listed = MOVES.iter().find(|(file, ..)| *file == name).map_or(0, |(_, n, _)| *n);
+        assert!(
+            found <= listed + asm,
+            "{name} moves bytes {found} times, {listed} are known: payload goes by `Frag::copy_to`, \
+             `PageWriter::write` or `copy_bytes`, which count it; what is no payload is listed here"
+        );
+    }
+}
+
+#[test]
+fn the_list_of_what_moves_bytes_names_no_file_that_is_gone() {
+    for (name, _, _) in MOVES {
+        assert!(root().join(name).is_file(), "{name} is not there");
+    }
+}
+
+/// The loops in assembly that the one function is made of.
+const ASSEMBLY: usize = 5;
+
+#[test]
+fn tests_do_not_sleep() {
+    let banned = concat!("thread::", "sleep");
+    for (name, text) in all_sources() {
+        let tests = is_test(&name) && !name.ends_with("tidy.rs");
+        assert!(
+            !tests || !text.contains(banned),
+            "{name} sleeps; use virtual time or wait for an event"
+        );
+    }
+}
+
+#[test]
+fn tests_skip_only_where_it_is_seen_and_counted() {
+    for (name, text) in all_sources() {
+        let own = name.starts_with("crates/testing/") || name.ends_with("tidy.rs");
+        for word in ["SKIPPED", "skips loudly", "geteuid().is_root() ||"] {
+            let found = is_test(&name) && !own && text.contains(word);
+            assert!(!found, "{name} contains {word}: pagewire_testing has `can` and `skip`");
+        }
+    }
+}
+
+#[test]
+fn what_a_library_says_names_no_option_of_the_command() {
+    // Options of other programs: a container's, cargo's.
+    let others = ["(--device /dev/net/tun)", "--test {target}", "--lib", "--exact {test}"];
+    let of_command = |name: &str| {
+        ["crates/cli/", "crates/bench/", "crates/packetdrill/", "crates/testing/"]
+            .iter()
+            .any(|c| name.starts_with(c))
+    };
+    for (name, text) in all_sources() {
+        let code = |line: &&str| {
+            !line.trim_start().starts_with("//") && !others.iter().any(|o| line.contains(o))
+        };
+        for line in text.lines().filter(code) {
+            let option = line
+                .split("--")
+                .skip(1)
+                .any(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
+            let library = name.starts_with("crates/") && !of_command(&name) && !is_test(&name);
+            assert!(!library || !option, "{name}: {line}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    for (name, text) in all_sources() {
+        if name.ends_with("tidy.rs") {
+            continue;
+        }
+        for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!("] {
+            assert!(!text.contains(word), "{name} contains {word}");
+        }
+    }
+}

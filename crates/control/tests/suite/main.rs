@@ -1,0 +1,4 @@
+//! The control socket and the metrics, with real clients.
+
+mod control;
+mod metrics;

@@ -1,0 +1,141 @@
+//! Model check of the queue and of the wake-up word of `pair`: every interleaving that the memory
+//! model allows, of the very source files that the crate compiles.
+
+#![allow(dead_code, unreachable_pub)]
+
+mod sync {
+    pub(crate) use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+}
+
+#[path = "../../src/pair/spsc.rs"]
+mod spsc;
+
+#[path = "../../src/pair/bell.rs"]
+mod bell;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+use bell::{Bell, FRAMES, ROOM};
+
+/// Counts drops, so that a lost or doubled item shows. Holds an allocation as a frame does.
+struct Item(usize, Arc<AtomicUsize>);
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn items_arrive_once_in_order_over_a_ring_that_wraps() {
+    loom::model(|| {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (mut tx, mut rx) = spsc::ring(2);
+        let counter = Arc::clone(&dropped);
+        let producer = thread::spawn(move || {
+            let mut sent = 0;
+            for i in 0..3 {
+                if tx.push(Item(i, Arc::clone(&counter))).is_err() {
+                    break;
+                }
+                sent += 1;
+                if i == 0 {
+                    tx.publish();
+                }
+            }
+            tx.publish();
+            sent
+        });
+        let mut got = 0;
+        for _ in 0..3 {
+            if let Some(item) = rx.pop() {
+                assert_eq!(item.0, got, "out of order");
+                got += 1;
+                rx.release();
+            }
+        }
+        let sent = producer.join().expect("producer");
+        while let Some(item) = rx.pop() {
+            assert_eq!(item.0, got, "out of order");
+            got += 1;
+        }
+        assert_eq!(got, sent);
+    });
+}
+
+#[test]
+fn what_a_vanished_consumer_leaves_is_dropped_once() {
+    loom::model(|| {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (mut tx, mut rx) = spsc::ring(2);
+        let consumer = thread::spawn(move || {
+            let _ = rx.pop();
+            drop(rx);
+        });
+        assert!(tx.push(Item(0, Arc::clone(&dropped))).is_ok());
+        tx.publish();
+        assert!(tx.push(Item(1, Arc::clone(&dropped))).is_ok());
+        tx.publish();
+        tx.reclaim();
+        consumer.join().expect("consumer");
+        tx.reclaim();
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn a_waiter_that_sleeps_is_always_rung() {
+    loom::model(|| {
+        let bell = Arc::new(Bell::default());
+        let (mut tx, mut rx) = spsc::ring(2);
+        let theirs = Arc::clone(&bell);
+        let producer = thread::spawn(move || {
+            assert!(tx.push(7).is_ok());
+            tx.publish();
+            theirs.claim(FRAMES)
+        });
+        bell.set(FRAMES);
+        let sleeps = rx.available() == 0;
+        let rung = producer.join().expect("producer");
+        assert!(!sleeps || rung, "asleep with a frame in the ring");
+        assert_eq!(bell.clear(), rung, "the duty to ring is handed over once");
+    });
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_always_rung() {
+    loom::model(|| {
+        let bell = Arc::new(Bell::default());
+        let (mut tx, mut rx) = spsc::ring(1);
+        assert!(tx.push(7).is_ok());
+        tx.publish();
+        let theirs = Arc::clone(&bell);
+        let consumer = thread::spawn(move || {
+            assert_eq!(rx.pop(), Some(7));
+            rx.release();
+            let rung = theirs.claim(ROOM);
+            drop(rx);
+            rung
+        });
+        bell.set(ROOM);
+        let sleeps = tx.free() == 0;
+        let rung = consumer.join().expect("consumer");
+        assert!(!sleeps || rung, "asleep with room in the ring");
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_and_a_waker_agree_who_rings() {
+    loom::model(|| {
+        let bell = Arc::new(Bell::default());
+        let theirs = Arc::clone(&bell);
+        let waker = thread::spawn(move || theirs.claim(FRAMES));
+        bell.set(FRAMES);
+        let was_claimed = bell.clear();
+        assert_eq!(waker.join().expect("waker"), was_claimed);
+    });
+}

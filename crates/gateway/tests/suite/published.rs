@@ -1,0 +1,171 @@
+//! Published ports: clients of this machine reach the guest, from their own addresses where a guest
+//! can answer those.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use pagewire_gateway::{Ask, Direction, How, Publish, Verdict};
+
+use crate::support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, worlds};
+use crate::support::{PATIENCE, World, eventually, pattern, world_with};
+
+/// A guest whose address is known, and that listens on port 80.
+fn world_that_listens() -> (World, pagewire::TcpListener) {
+    let guest = "10.0.2.15".parse().unwrap();
+    let allow = |_: &Ask| Some(Verdict::Allow);
+    let world = world_with(|b| b.judge(allow), |config| config.guest(guest));
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    (world, listener)
+}
+
+fn publish(world: &World, what: &str) -> SocketAddr {
+    let what: Publish = what.parse().unwrap();
+    world.guest.publish(&what).unwrap()[0]
+}
+
+#[test]
+fn a_client_of_a_published_port_reaches_the_guest_and_gets_its_answer() {
+    let (world, listener) = world_that_listens();
+    let at = publish(&world, "127.0.0.1:0:80");
+    let mut client = TcpStream::connect(at).unwrap();
+    let (mut served, from) = listener.accept().unwrap();
+    // No guest could answer 127.0.0.1: the gateway's address stands for it.
+    assert_eq!(from.ip().to_string(), "10.0.2.2");
+    client.write_all(&pattern(1 << 20)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut got = Vec::new();
+    served.read_to_end(&mut got).unwrap();
+    assert!(got == pattern(1 << 20));
+    served.write_all(b"thanks").unwrap();
+    drop(served);
+    got.clear();
+    client.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"thanks");
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+    assert_eq!(world.guest.counters().clients, 1);
+}
+
+#[test]
+fn a_client_that_the_guest_refuses_is_reset() {
+    let (world, listener) = world_that_listens();
+    let at = publish(&world, "127.0.0.1:0:81");
+    let mut client = TcpStream::connect(at).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let error = client.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Refused]);
+    drop(listener);
+}
+
+#[test]
+fn a_client_that_rules_refuse_is_reset_and_the_guest_hears_nothing() {
+    let guest = "10.0.2.15".parse().unwrap();
+    let rules = |ask: &Ask| match ask.direction {
+        Direction::In => Some(Verdict::Refuse),
+        Direction::Out => Some(Verdict::Allow),
+    };
+    let world = world_with(|b| b.judge(rules), |config| config.guest(guest));
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let at = publish(&world, "127.0.0.1:0:80");
+    let mut client = TcpStream::connect(at).unwrap();
+    let error = client.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(listener.accept().map(drop).expect_err("nobody").kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_unix_socket_can_be_published() {
+    let (world, listener) = world_that_listens();
+    let path = std::env::temp_dir().join(format!("pagewire-published-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let what: Publish = format!("{}:80", path.display()).parse().unwrap();
+    assert_eq!(world.guest.publish(&what).unwrap(), []);
+    let mut client = UnixStream::connect(&path).unwrap();
+    let (mut served, _) = listener.accept().unwrap();
+    client.write_all(b"by a path").unwrap();
+    let mut got = [0; 9];
+    served.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"by a path");
+    drop(world);
+    assert!(!path.exists(), "the path goes with the guest");
+    // That of a process which was killed is in nobody's way.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let opened = what.open().unwrap();
+    assert_eq!(what.open().expect_err("in use").kind(), ErrorKind::AddrInUse);
+    drop(opened);
+}
+
+#[test]
+fn a_port_of_all_addresses_serves_a_guest_that_has_one_version_of_ip() {
+    let guest = "10.0.2.15".parse().unwrap();
+    let allow = |_: &Ask| Some(Verdict::Allow);
+    let world = world_with(|b| b.judge(allow), |config| config.guest(guest));
+    let inner = world.inside.udp("10.0.2.15:53").unwrap();
+    // Opened first, as a process does that gives up its rights.
+    let opened = "0:53/udp".parse::<Publish>().unwrap().open().unwrap();
+    let port = opened[0].address().unwrap().port();
+    world.guest.serve(opened).unwrap();
+    let client = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.send_to(b"question", ("127.0.0.1", port)).unwrap();
+    inner.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (n, _) = inner.recv_from(&mut [0; 16]).unwrap();
+    assert_eq!(n, 8);
+    let error = world.guest.publish(&"127.0.0.1:0:53/udp".parse().unwrap()).expect_err("twice");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+}
+
+#[test]
+fn a_port_that_is_taken_is_not_published_and_neither_is_one_without_a_guests_address() {
+    let (world, _listener) = world_that_listens();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let what = format!("{}:80", taken.local_addr().unwrap());
+    let error = world.guest.publish(&what.parse().unwrap()).expect_err("taken");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    let nameless = crate::support::world();
+    let error = nameless.guest.publish(&"127.0.0.1:0:80".parse().unwrap()).expect_err("where?");
+    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn clients_beyond_the_limit_wait_in_the_backlog() {
+    let guest = "10.0.2.15".parse().unwrap();
+    let allow = |_: &Ask| Some(Verdict::Allow);
+    let world = world_with(|b| b.judge(allow), |config| config.guest(guest).connections(1));
+    let listener = world.inside.listen("10.0.2.15:80").unwrap();
+    let at = publish(&world, "127.0.0.1:0:80");
+    let first = TcpStream::connect(at).unwrap();
+    let (served, _) = listener.accept().unwrap();
+    let mut second = TcpStream::connect(at).unwrap();
+    assert_eq!(world.guest.counters().clients, 1);
+    drop((first, served));
+    let (mut served, _) = listener.accept().unwrap();
+    served.write_all(b"!").unwrap();
+    second.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn over_a_tap_the_guest_sees_the_clients_own_address() {
+    let outside = |outside: Outside, line: Line| {
+        line.wait();
+        for address in [SocketAddr::from((NEAR_V4, 8080)), SocketAddr::from((NEAR_V6, 8080))] {
+            let what: Publish = format!("{address}:80").parse().unwrap();
+            outside.guest.publish(&what).unwrap();
+            let mut client = TcpStream::connect(address).unwrap();
+            let mut seen = String::new();
+            client.read_to_string(&mut seen).unwrap();
+            assert_eq!(seen, client.local_addr().unwrap().to_string());
+        }
+        eventually(|| outside.guest.connections() == 0);
+    };
+    worlds(outside, |line| {
+        let listener = TcpListener::bind("[::]:80").unwrap();
+        line.go_on();
+        for _ in 0..2 {
+            let (mut served, from) = listener.accept().unwrap();
+            let plain = SocketAddr::new(from.ip().to_canonical(), from.port());
+            served.write_all(plain.to_string().as_bytes()).unwrap();
+        }
+    });
+}

@@ -1,0 +1,522 @@
+//! Connections of a guest through the gateway to sockets of this machine: data, ends, resets,
+//! back-pressure, urgent bytes, limits and rules.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant as Wall};
+
+use pagewire_gateway::{Ask, Dial, Dialled, How, Record, Verdict};
+use pagewire_stack::{Readiness, RecvFlags, SendFlags, TcpId};
+use rustix::net::{SendFlags as KernelSend, sockopt};
+
+use crate::support::{
+    FAR, PATIENCE, World, eventually, far, pattern, server, to_loopback, world, world_with,
+};
+
+/// A connection of the guest and its far end.
+fn joined(world: &World) -> (pagewire::TcpStream, TcpStream) {
+    let (server, at) = server();
+    let inner = world.inside.connect(at).unwrap();
+    let (outer, _) = server.accept().unwrap();
+    outer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (inner, outer)
+}
+
+#[test]
+fn data_passes_both_ways_whole_and_in_order() {
+    const BYTES: usize = 8 << 20;
+    let world = world();
+    let (inner, outer) = joined(&world);
+    let data = pattern(BYTES);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (&outer).write_all(&data).unwrap();
+            outer.shutdown(Shutdown::Write).unwrap();
+        });
+        scope.spawn(|| {
+            (&inner).write_all(&data).unwrap();
+            inner.shutdown(Shutdown::Write).unwrap();
+        });
+        let reads = scope.spawn(|| {
+            let mut got = Vec::new();
+            (&inner).read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut got = Vec::new();
+        (&outer).read_to_end(&mut got).unwrap();
+        assert!(got == data, "out");
+        assert!(reads.join().unwrap() == data, "in");
+    });
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+    let counters = world.guest.counters();
+    assert_eq!((counters.bytes_out, counters.bytes_in), (BYTES as u64, BYTES as u64));
+    assert_eq!(world.guest.connections(), 0);
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard() {
+    let world = world();
+    let (server, at) = server();
+    let speaks = thread::spawn(move || {
+        let (mut outer, _) = server.accept().unwrap();
+        outer.write_all(b"220 ready").unwrap();
+        outer
+    });
+    let mut inner = world.inside.connect(at).unwrap();
+    let mut got = [0; 9];
+    inner.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"220 ready");
+    drop(speaks.join().unwrap());
+    assert_eq!(inner.read(&mut got).unwrap(), 0);
+}
+
+#[test]
+fn a_closed_port_is_refused() {
+    let world = world();
+    let (server, at) = server();
+    drop(server);
+    let error = world.inside.connect(at).expect_err("nobody listens");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(world.journal.wait_for_ends(1), [How::Refused]);
+}
+
+#[test]
+fn the_guests_end_is_passed_on_and_the_answer_still_comes() {
+    let world = world();
+    let (mut inner, mut outer) = joined(&world);
+    inner.write_all(b"question").unwrap();
+    inner.shutdown(Shutdown::Write).unwrap();
+    let mut question = Vec::new();
+    outer.read_to_end(&mut question).unwrap();
+    assert_eq!(question, b"question");
+    outer.write_all(b"answer").unwrap();
+    drop(outer);
+    let mut answer = Vec::new();
+    inner.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, b"answer");
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+}
+
+#[test]
+fn the_far_sides_end_is_passed_on_and_the_guest_may_still_send() {
+    let world = world();
+    let (mut inner, mut outer) = joined(&world);
+    outer.write_all(b"greeting").unwrap();
+    outer.shutdown(Shutdown::Write).unwrap();
+    let mut greeting = Vec::new();
+    inner.read_to_end(&mut greeting).unwrap();
+    assert_eq!(greeting, b"greeting");
+    inner.write_all(b"afterwards").unwrap();
+    drop(inner);
+    let mut after = Vec::new();
+    outer.read_to_end(&mut after).unwrap();
+    assert_eq!(after, b"afterwards");
+    assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
+}
+
+#[test]
+fn a_reset_of_the_far_side_is_a_reset_for_the_guest() {
+    let world = world();
+    let (mut inner, outer) = joined(&world);
+    sockopt::set_socket_linger(&outer, Some(Duration::ZERO)).unwrap();
+    drop(outer);
+    let error = inner.read(&mut [0; 8]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(world.journal.wait_for_ends(1), [How::PeerReset]);
+}
+
+#[test]
+fn a_reset_of_the_far_side_after_its_end_is_a_reset_for_the_guest() {
+    let world = world();
+    let (mut inner, outer) = joined(&world);
+    outer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(inner.read(&mut [0; 8]).unwrap(), 0);
+    sockopt::set_socket_linger(&outer, Some(Duration::ZERO)).unwrap();
+    drop(outer);
+    assert_eq!(world.journal.wait_for_ends(1), [How::PeerReset]);
+    eventually(|| inner.write_all(b"x").is_err());
+}
+
+#[test]
+fn what_the_far_side_sent_before_its_reset_arrives_first() {
+    let world = world();
+    let (mut inner, mut outer) = joined(&world);
+    outer.write_all(&pattern(100_000)).unwrap();
+    // The kernel's reset drops what it has not sent: first it is all here.
+    eventually(|| world.guest.counters().bytes_in == 100_000);
+    sockopt::set_socket_linger(&outer, Some(Duration::ZERO)).unwrap();
+    drop(outer);
+    let mut got = vec![0; 100_000];
+    inner.read_exact(&mut got).unwrap();
+    assert!(got == pattern(100_000));
+    assert_eq!(inner.read(&mut got).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_reset_of_the_guest_is_a_reset_for_the_far_side() {
+    let world = world();
+    let (inner, mut outer) = joined(&world);
+    inner.abort();
+    let error = outer.read(&mut [0; 8]).expect_err("reset");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(world.journal.wait_for_ends(1), [How::GuestReset]);
+}
+
+#[test]
+fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
+    let world = world();
+    let (inner, mut outer) = joined(&world);
+    inner.set_nonblocking(true).unwrap();
+    let data = pattern(64 << 20);
+    let mut sent = 0;
+    // The guest's socket is full when everything on the way is.
+    let mut quiet = 0;
+    while quiet < 50 {
+        match inner.send(data[sent..sent + (64 << 10)].to_vec()) {
+            Ok(n) => (sent, quiet) = (sent + n, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                quiet += 1;
+                thread::park_timeout(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < data.len() - (64 << 10), "nothing stopped the guest");
+    }
+    // A closed window is probed now and then, by a byte that is not taken; segments are not lost.
+    let retransmits = world.inside.stats().counters.tcp_retransmits;
+    assert!(retransmits <= 3, "{retransmits} segments were sent again");
+    let mut got = vec![0; sent];
+    outer.read_exact(&mut got).unwrap();
+    assert!(got == data[..sent]);
+}
+
+#[test]
+fn a_guest_that_does_not_read_stops_the_far_side() {
+    let world = world();
+    let (inner, outer) = joined(&world);
+    outer.set_nonblocking(true).unwrap();
+    let data = pattern(64 << 20);
+    let (mut sent, mut quiet) = (0, 0);
+    while quiet < 50 {
+        match (&outer).write(&data[sent..]) {
+            Ok(n) => (sent, quiet) = (sent + n, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                quiet += 1;
+                thread::park_timeout(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < data.len(), "nothing stopped the far side");
+    }
+    let mut got = vec![0; sent];
+    (&inner).read_exact(&mut got).unwrap();
+    assert!(got == data[..sent]);
+}
+
+/// A connection of the guest's stack itself, and its far end.
+fn raw(world: &World) -> (TcpId, TcpStream) {
+    let (server, at) = server();
+    let connected = world.inside.with_stack(|stack, now| stack.connect(now, at, None)).unwrap();
+    let (outer, _) = server.accept().unwrap();
+    outer.set_read_timeout(Some(PATIENCE)).unwrap();
+    eventually(|| {
+        let ready = world.inside.with_stack(|stack, _| stack.readiness(connected));
+        ready.unwrap().contains(Readiness::CONNECTED)
+    });
+    (connected, outer)
+}
+
+#[test]
+fn an_urgent_byte_of_the_guest_stays_urgent() {
+    let world = world();
+    let (inner, mut outer) = raw(&world);
+    let send = |data: &[u8], flags| {
+        let sent = world.inside.with_stack(|stack, now| stack.tcp(inner)?.send(now, data, flags));
+        assert_eq!(sent, Ok(data.len()));
+    };
+    send(b"before", SendFlags::empty());
+    send(b"!", SendFlags::URGENT);
+    send(b"after", SendFlags::empty());
+    let mut got = [0; 6];
+    outer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"before");
+    eventually(|| {
+        let mut byte = [0];
+        let flags = rustix::net::RecvFlags::OOB | rustix::net::RecvFlags::DONTWAIT;
+        rustix::net::recv(&outer, &mut byte, flags).is_ok() && byte == *b"!"
+    });
+    outer.read_exact(&mut got[..5]).unwrap();
+    assert_eq!(&got[..5], b"after");
+}
+
+#[test]
+fn an_urgent_byte_of_the_far_side_stays_urgent() {
+    let world = world();
+    let (inner, mut outer) = raw(&world);
+    outer.write_all(b"before").unwrap();
+    rustix::net::send(&outer, b"!", KernelSend::OOB).unwrap();
+    outer.write_all(b"after").unwrap();
+    eventually(|| {
+        let byte = world
+            .inside
+            .with_stack(|stack, now| stack.tcp(inner)?.read_urgent(now, RecvFlags::empty()));
+        byte == Ok(b'!')
+    });
+    let mut got = Vec::new();
+    eventually(|| {
+        let mut more = [0; 16];
+        let read = world
+            .inside
+            .with_stack(|stack, now| stack.tcp(inner)?.recv(now, &mut more, RecvFlags::empty()));
+        got.extend_from_slice(&more[..read.unwrap_or(0)]);
+        got.len() >= 11
+    });
+    assert_eq!(got, b"beforeafter");
+}
+
+#[test]
+fn what_rules_refuse_prohibit_or_drop_is_never_dialled() {
+    let verdict = Arc::new(Mutex::new(Verdict::Refuse));
+    let says = Arc::clone(&verdict);
+    let rules = move |_: &Ask| Some(*says.lock().unwrap());
+    let world = world_with(|builder| builder.judge(rules), |config| config);
+    let (server, at) = server();
+    server.set_nonblocking(true).unwrap();
+    let error = world.inside.connect(at).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    *verdict.lock().unwrap() = Verdict::Drop;
+    let error = world.inside.connect_timeout(at, Duration::from_millis(100)).expect_err("silence");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(server.accept().expect_err("nobody").kind(), ErrorKind::WouldBlock);
+    let counters = world.guest.counters();
+    assert_eq!((counters.asked, counters.denied, counters.dialled), (2, 2, 0));
+}
+
+#[test]
+fn rules_that_lead_in_a_circle_are_refused() {
+    let rules = |ask: &Ask| {
+        let other = if ask.to.port() == 1 { 2 } else { 1 };
+        Some(Verdict::To((FAR, other).into()))
+    };
+    let world = world_with(|builder| builder.judge(rules), |config| config);
+    let error = world.inside.connect(far(1)).expect_err("a circle");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(world.guest.counters().dialled, 0);
+}
+
+#[test]
+fn the_gateways_own_addresses_are_not_dialled() {
+    let world = world_with(|b| b.judge(|_: &Ask| Some(Verdict::Allow)), |config| config);
+    let error = world.inside.connect("10.0.2.2:22").expect_err("nobody listens there");
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(world.guest.counters().dialled, 0);
+}
+
+#[test]
+fn a_records_flow_tells_verdict_opening_and_end() {
+    let world = world();
+    let (mut inner, outer) = joined(&world);
+    let at = inner.peer_addr().unwrap();
+    inner.write_all(b"12345").unwrap();
+    drop(inner);
+    let mut outer = outer;
+    outer.read_to_end(&mut Vec::new()).unwrap();
+    drop(outer);
+    world.journal.wait_for_ends(1);
+    let all = world.journal.all();
+    let [Record::Verdict { flow, ask, verdict, .. }, Record::Opened { .. }, Record::Closed { .. }] =
+        &all[..]
+    else {
+        panic!("{all:?}");
+    };
+    let there = SocketAddr::from(([127, 0, 0, 1], at.port()));
+    assert_eq!((ask.to, *verdict), (at, Verdict::To(there)));
+    let Record::Opened { flow: opened, peer, .. } = &all[1] else { unreachable!() };
+    assert_eq!((opened, *peer), (flow, there));
+    let Record::Closed { flow: closed, bytes_out, bytes_in, how, .. } = &all[2] else {
+        unreachable!()
+    };
+    assert_eq!((closed, *bytes_out, *bytes_in, *how), (flow, 5, 0, How::Finished));
+}
+
+#[test]
+fn a_guest_that_is_removed_resets_both_sides() {
+    let World { inside, guest, gateway, journal } = world();
+    let (server, at) = server();
+    let mut inner = inside.connect(at).unwrap();
+    let (mut outer, _) = server.accept().unwrap();
+    assert_eq!(gateway.guests(), 1);
+    drop(guest);
+    assert_eq!(outer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    let error = inner.read(&mut [0]).expect_err("reset");
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::NetworkDown), "{error}");
+    assert_eq!(journal.ends(), [How::Removed]);
+    assert_eq!(gateway.guests(), 0);
+}
+
+#[test]
+fn a_guest_whose_device_is_lost_resets_the_far_sides() {
+    let World { inside, guest, journal, .. } = world();
+    let (server, at) = server();
+    let inner = inside.connect(at).unwrap();
+    let (mut outer, _) = server.accept().unwrap();
+    let device = inside.remove_link(pagewire::LinkId::FIRST);
+    drop((inner, device));
+    assert_eq!(outer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    assert_eq!(journal.wait_for_ends(1), [How::Removed]);
+    assert!(guest.host().check().is_err());
+}
+
+/// A way out that the test holds in its hand.
+#[derive(Clone, Default)]
+struct Hand(Arc<Mutex<Held>>);
+
+#[derive(Default)]
+struct Held {
+    /// Errors of the next dials.
+    errors: Vec<io::Error>,
+    /// The far ends of dials, whose sockets are full until something is read there.
+    dials: Vec<(SocketAddr, OwnedFd)>,
+}
+
+impl Dial for Hand {
+    fn dial(&self, to: SocketAddr, _: &Ask) -> io::Result<Dialled> {
+        let mut held = self.0.lock().unwrap();
+        if let Some(error) = held.errors.pop() {
+            return Err(error);
+        }
+        let (near, far) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )?;
+        while rustix::io::write(&near, &[0; 4096]).is_ok() {}
+        held.dials.push((to, far));
+        Ok(Dialled { socket: near, connected: false })
+    }
+}
+
+impl Hand {
+    fn dials(&self) -> usize {
+        self.0.lock().unwrap().dials.len()
+    }
+
+    /// Answers the oldest dial: its socket has room now. Returns the far end.
+    fn answer(&self) -> OwnedFd {
+        let (_, far) = self.0.lock().unwrap().dials.remove(0);
+        while rustix::io::read(&far, &mut [0; 4096]).is_ok() {}
+        far
+    }
+}
+
+fn allow_all(_: &Ask) -> Option<Verdict> {
+    Some(Verdict::Allow)
+}
+
+#[test]
+fn the_guest_is_answered_only_when_the_far_side_has_answered() {
+    let hand = Hand::default();
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let inner = world.inside.start_connect(far(80)).unwrap();
+    eventually(|| hand.dials() == 1);
+    // A wait that would see an answer sees none.
+    let early = inner.set_read_timeout(Some(Duration::from_millis(50)));
+    early.unwrap();
+    assert_eq!(world.guest.counters().opened, 0);
+    let _far = hand.answer();
+    eventually(|| world.guest.counters().opened == 1);
+    assert_eq!(world.inside.stats().counters.tcp_retransmits, 0);
+}
+
+#[test]
+fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
+    let hand = Hand::default();
+    hand.0.lock().unwrap().errors.push(rustix::io::Errno::MFILE.into());
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let _inner = world.inside.start_connect(far(80)).unwrap();
+    eventually(|| hand.dials() == 1);
+    let _far = hand.answer();
+    eventually(|| world.guest.counters().opened == 1);
+    let counters = world.guest.counters();
+    assert_eq!((counters.exhausted, counters.asked), (1, 1));
+}
+
+#[test]
+fn a_destination_that_this_machine_has_no_address_for_holds_up_nobody() {
+    let hand = Hand::default();
+    let lacks = || io::Error::from(rustix::io::Errno::ADDRNOTAVAIL);
+    hand.0.lock().unwrap().errors.extend([lacks(), lacks()]);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let _v6 = world.inside.start_connect("[2001:db8::1]:80".parse().unwrap()).unwrap();
+    eventually(|| world.guest.counters().unreachable == 1);
+    let _v4 = world.inside.start_connect(far(80)).unwrap();
+    eventually(|| world.guest.counters().exhausted == 1);
+    let _other = world.inside.start_connect("203.0.113.2:80".parse().unwrap()).unwrap();
+    eventually(|| hand.dials() == 1);
+    // The second was forgotten, so its next SYN asks again.
+    eventually(|| hand.dials() == 2);
+    assert_eq!(world.guest.counters().waited, 0);
+}
+
+#[test]
+fn what_a_guest_sent_before_its_end_is_delivered_after_the_gateway_has_let_go() {
+    let World { inside, guest, .. } = world();
+    let (server, at) = server();
+    let inner = inside.connect(at).unwrap();
+    let (mut outer, _) = server.accept().unwrap();
+    (&inner).write_all(&pattern(200_000)).unwrap();
+    assert!(!guest.finish(Duration::ZERO, Duration::from_millis(10)), "its stream goes on");
+    inner.shutdown(Shutdown::Write).unwrap();
+    assert!(guest.finish(Duration::ZERO, PATIENCE));
+    drop(guest);
+    let mut got = Vec::new();
+    outer.read_to_end(&mut got).unwrap();
+    assert!(got == pattern(200_000));
+}
+
+#[test]
+fn dials_to_one_silent_destination_leave_room_for_others() {
+    let hand = Hand::default();
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let dial = |to: SocketAddr| world.inside.start_connect(to).unwrap();
+    let _silent: Vec<_> = (0..100).map(|_| dial(far(80))).collect();
+    let limit = pagewire_gateway::limits::DIALS_PER_DESTINATION;
+    eventually(|| world.guest.counters().asked == 100);
+    assert_eq!(hand.dials(), limit);
+    let _other = dial("203.0.113.2:80".parse().unwrap());
+    eventually(|| hand.dials() == limit + 1);
+}
+
+#[test]
+fn an_old_dial_yields_its_place_to_one_that_waits() {
+    let hand = Hand::default();
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let begun = Wall::now();
+    let all = pagewire_gateway::limits::DIALS_PER_DESTINATION + 1;
+    let dial = |_| world.inside.start_connect(far(80)).unwrap();
+    let _connections: Vec<_> = (0..all).map(dial).collect();
+    eventually(|| hand.dials() == all);
+    assert!(begun.elapsed() >= pagewire_gateway::limits::DIAL_FAIR);
+    assert_eq!(world.guest.counters().yielded, 1);
+}
+
+#[test]
+fn connections_beyond_the_limit_wait_until_one_ends() {
+    let world = world_with(|builder| builder.judge(to_loopback), |config| config.connections(2));
+    let (server, at) = server();
+    let first = world.inside.connect(at).unwrap();
+    let _second = world.inside.connect(at).unwrap();
+    let third = world.inside.start_connect(at).unwrap();
+    eventually(|| world.guest.counters().waited == 1);
+    let (outer, _) = server.accept().unwrap();
+    drop((first, outer));
+    let _second = server.accept().unwrap();
+    let (mut served, _) = server.accept().unwrap();
+    served.write_all(b"!").unwrap();
+    (&third).read_exact(&mut [0]).unwrap();
+    assert_eq!(world.guest.counters().most_at_once, 2);
+}

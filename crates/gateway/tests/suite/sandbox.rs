@@ -1,0 +1,365 @@
+//! After `close_doors`, what a gateway does not need is refused; before, the same calls succeed.
+//!
+//! There is no way back from a sandbox, so each case is a process of its own: this test program again,
+//! with one test that only acts if it is asked to.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagewire::Device;
+use pagewire_device::vhost_user::double;
+use pagewire_device::{DatagramLink, StreamLink, VhostUser, VhostUserBuilder};
+use pagewire_gateway::sandbox::{SandboxPlan, close_doors, resolver_files};
+use pagewire_gateway::{Gateway, Guest, GuestConfig};
+use pagewire_testing::{Need, can};
+use rustix::mount::{MountFlags, mount};
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Signal, getrlimit, kill_process, pidfd_open, test_kill_process,
+};
+use rustix::thread::{LinkNameSpaceType, capabilities, move_into_link_name_space};
+use signal_hook::consts::SIGUSR1;
+use signal_hook::iterator::Signals;
+
+use crate::support::{PATIENCE, far, to_loopback, world_with};
+
+/// Says to the test `probe` what to do: which plan, the identifier of another process, and a directory.
+const ASKED: &str = "PAGEWIRE_TEST_SANDBOX";
+
+/// Something that a process may try, given another process of the same user.
+type Attempt = (&'static str, fn(Pid) -> io::Result<()>);
+
+/// What is refused when all is closed.
+const FORBIDDEN: [Attempt; 16] = [
+    ("read_a_secret", |_| File::open("/etc/shadow").map(drop)),
+    ("read_another_file", |_| File::open("/proc/version").map(drop)),
+    ("list_a_directory", |_| fs::read_dir("/usr").map(drop)),
+    ("make_a_file", |_| tempfile()),
+    ("start_a_program", |_| Command::new("true").status().map(drop)),
+    ("open_a_raw_socket", |_| open_raw()),
+    ("open_a_packet_socket", |_| open(AddressFamily::PACKET)),
+    ("open_a_netlink_socket", |_| open(AddressFamily::NETLINK)),
+    (
+        "open_a_unix_socket",
+        |_| Ok(socket(AddressFamily::UNIX, SocketType::STREAM, None).map(drop)?),
+    ),
+    ("mount_something", |_| mount_nowhere()),
+    ("enter_a_namespace", |_| enter_own_network()),
+    ("become_a_user", |_| Ok(rustix::thread::set_thread_uid(rustix::process::getuid())?)),
+    ("signal_another_process", |other| Ok(test_kill_process(other)?)),
+    ("watch_another_process", |other| Ok(pidfd_open(other, PidfdFlags::empty()).map(drop)?)),
+    ("leave_a_core", |_| if_not(getrlimit(Resource::Core).maximum == Some(0))),
+    ("have_a_capability", |_| if_not(capabilities(None)?.permitted.is_empty())),
+];
+
+/// What a plan may keep; refused by default.
+const LISTEN: Attempt = ("listen", |_| TcpListener::bind("127.0.0.1:0").map(drop));
+
+/// What a gateway goes on doing.
+const NEEDED: [Attempt; 10] = [
+    ("connect", |_| connect()),
+    ("start_a_thread_and_use_memory", |_| {
+        let thread = thread::Builder::new().spawn(|| vec![1_u8; 8 << 20].len())?;
+        thread.join().map(drop).map_err(|_| io::ErrorKind::Other.into())
+    }),
+    ("read_the_resolvers", |_| fs::read("/etc/resolv.conf").map(drop)),
+    ("make_and_name_memory", |_| {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC)?;
+        Ok(rustix::fs::ftruncate(file, 4096)?)
+    }),
+    // For resolvers of one link, such as fe80::1%eth0.
+    ("find_an_interface", |_| {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        Ok(rustix::net::netdevice::name_to_index(&socket, "lo").map(drop)?)
+    }),
+    ("hear_signals", |_| hear_signals()),
+    ("relay_a_connection", |_| relay_a_connection()),
+    ("serve_a_stream_link", |_| serve_a_stream_link()),
+    ("serve_a_datagram_link", |_| serve_a_datagram_link()),
+    ("serve_a_vhost_user_link", |_| serve_a_vhost_user_link()),
+];
+
+/// What a gateway has before the doors close, and the guests at the other ends.
+struct Prepared {
+    own_network: File,
+    server: TcpListener,
+    stream: Option<(StreamLink, UnixStream)>,
+    datagram: Option<(DatagramLink, UnixDatagram)>,
+    vhost_user: Option<(UnixListener, PathBuf, UnixStream)>,
+}
+
+static PREPARED: Mutex<Option<Prepared>> = Mutex::new(None);
+
+impl Prepared {
+    /// Opens all of it; sockets are in this directory.
+    fn open(dir: &Path) -> Self {
+        let [stream, datagram, guest, vhost_user] =
+            ["stream", "datagram", "guest", "vhost-user"].map(|name| dir.join(name));
+        let device = StreamLink::builder().listen(&stream).expect("a link");
+        let stream = Some((device, UnixStream::connect(&stream).expect("a guest")));
+        let device = DatagramLink::builder().bind(&datagram).expect("a link");
+        let peer = UnixDatagram::bind(guest).expect("a guest");
+        peer.connect(&datagram).expect("a guest");
+        let listener = VhostUserBuilder::bind(&vhost_user).expect("a link");
+        let front_end = UnixStream::connect(&vhost_user).expect("a guest");
+        Self {
+            own_network: File::open("/proc/thread-self/ns/net").expect("our namespace"),
+            server: TcpListener::bind("127.0.0.1:0").expect("a server"),
+            stream,
+            datagram: Some((device, peer)),
+            vhost_user: Some((listener, vhost_user, front_end)),
+        }
+    }
+
+    /// Something of what is prepared.
+    fn take<T>(what: impl FnOnce(&mut Self) -> Option<T>) -> io::Result<T> {
+        let mut prepared = PREPARED.lock().expect("no panic before");
+        prepared.as_mut().and_then(what).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn hear_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGUSR1])?;
+    signal_hook::low_level::raise(SIGUSR1)?;
+    if_heard(signals.forever().next() == Some(SIGUSR1))
+}
+
+fn if_heard(heard: bool) -> io::Result<()> {
+    if heard { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
+fn relay_a_connection() -> io::Result<()> {
+    let server = Prepared::take(|prepared| prepared.server.try_clone().ok())?;
+    let world = world_with(|builder| builder.judge(to_loopback), |config| config);
+    let to: SocketAddr = far(server.local_addr()?.port());
+    let mut connection = world.inside.connect(to).map_err(io::Error::other)?;
+    let (mut served, _) = server.accept()?;
+    served.write_all(b"x")?;
+    connection.read_exact(&mut [0; 1])
+}
+
+/// A gateway at 10.0.2.2 behind this device.
+fn gateway(device: impl Device + 'static) -> io::Result<(Gateway, Guest)> {
+    let gateway = Gateway::builder().start();
+    let config = GuestConfig::new().network("10.0.2.2/24").map_err(io::Error::other)?;
+    let guest = gateway.add(device, config).map_err(io::Error::other)?;
+    Ok((gateway, guest))
+}
+
+/// An ARP request (RFC 826): who has 10.0.2.2, for 10.0.2.15.
+const WHO_HAS: [u8; 60] = {
+    let mut frame = [0; 60];
+    let words: [&[u8]; 5] = [
+        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 15, 8, 6],
+        &[0, 1, 8, 0, 6, 4, 0, 1],
+        &[2, 0, 0, 0, 0, 15, 10, 0, 2, 15],
+        &[0; 6],
+        &[10, 0, 2, 2],
+    ];
+    let (mut word, mut at) = (0, 0);
+    while word < words.len() {
+        let mut byte = 0;
+        while byte < words[word].len() {
+            frame[at] = words[word][byte];
+            (byte, at) = (byte + 1, at + 1);
+        }
+        word += 1;
+    }
+    frame
+};
+
+/// Whether this is the answer to it.
+fn is_answer(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
+}
+
+fn serve_a_stream_link() -> io::Result<()> {
+    let (device, mut peer) = Prepared::take(|prepared| prepared.stream.take())?;
+    let _gateway = gateway(device)?;
+    peer.set_read_timeout(Some(PATIENCE))?;
+    peer.write_all(&[&60_u32.to_be_bytes()[..], &WHO_HAS].concat())?;
+    loop {
+        let mut length = [0; 4];
+        peer.read_exact(&mut length)?;
+        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+        peer.read_exact(&mut frame)?;
+        if is_answer(&frame) {
+            return Ok(());
+        }
+    }
+}
+
+fn serve_a_datagram_link() -> io::Result<()> {
+    let (device, peer) = Prepared::take(|prepared| prepared.datagram.take())?;
+    let _gateway = gateway(device)?;
+    peer.set_read_timeout(Some(PATIENCE))?;
+    peer.send(b"VFKT")?;
+    peer.send(&WHO_HAS)?;
+    let mut frame = [0; 2048];
+    loop {
+        let length = peer.recv(&mut frame)?;
+        if is_answer(&frame[..length]) {
+            return Ok(());
+        }
+    }
+}
+
+fn serve_a_vhost_user_link() -> io::Result<()> {
+    let (listener, path, front_end) = Prepared::take(|prepared| prepared.vhost_user.take())?;
+    let device = VhostUser::builder().accept(listener, path).map_err(io::Error::other)?;
+    let _gateway = gateway(device)?;
+    let mut guest = double::Guest::over(front_end, Default::default()).map_err(io::Error::other)?;
+    let end = Instant::now() + PATIENCE;
+    guest.send(&WHO_HAS);
+    while Instant::now() < end {
+        match guest.receive() {
+            Some(frame) if is_answer(&frame.bytes) => return Ok(()),
+            Some(_) => {}
+            None => thread::park_timeout(Duration::from_millis(1)),
+        }
+    }
+    if_heard(false)
+}
+
+fn tempfile() -> io::Result<()> {
+    let path = std::env::temp_dir().join(format!("pagewire-sandbox-{}", std::process::id()));
+    File::create(&path)?;
+    fs::remove_file(path)
+}
+
+fn open_raw() -> io::Result<()> {
+    let protocol = Some(rustix::net::ipproto::ICMP);
+    Ok(socket(AddressFamily::INET, SocketType::RAW, protocol).map(drop)?)
+}
+
+fn open(family: AddressFamily) -> io::Result<()> {
+    Ok(socket(family, SocketType::RAW, None).map(drop)?)
+}
+
+/// Where it is allowed, there is no such directory, and nothing is mounted.
+fn mount_nowhere() -> io::Result<()> {
+    let tried = mount("none", "/there is no such directory", "tmpfs", MountFlags::empty(), None);
+    match tried.map_err(io::Error::from) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn enter_own_network() -> io::Result<()> {
+    // Opened before the sandbox: the way in, not the file, is what is refused.
+    let file = Prepared::take(|prepared| prepared.own_network.try_clone().ok())?;
+    Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
+}
+
+fn if_not(closed: bool) -> io::Result<()> {
+    if closed { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+}
+
+fn connect() -> io::Result<()> {
+    let listener = UdpSocket::bind("127.0.0.1:0")?;
+    let sender = UdpSocket::bind("127.0.0.1:0")?;
+    sender.send_to(b"a", listener.local_addr()?)?;
+    listener.recv(&mut [0; 1])?;
+    // Refused by the other side, not by the sandbox.
+    match TcpStream::connect("127.0.0.1:1") {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn attempts() -> impl Iterator<Item = Attempt> {
+    FORBIDDEN.into_iter().chain([LISTEN]).chain(NEEDED)
+}
+
+#[test]
+fn probe() {
+    let Some(asked) = std::env::var_os(ASKED) else { return };
+    let asked = asked.into_string().unwrap();
+    let (how, asked) = asked.split_once(' ').unwrap();
+    let (other, dir) = asked.split_once(' ').unwrap();
+    let other = Pid::from_raw(other.parse().unwrap()).unwrap();
+    *PREPARED.lock().unwrap() = Some(Prepared::open(dir.as_ref()));
+    if how != "open" {
+        let mut plan = SandboxPlan::default();
+        plan.read = resolver_files();
+        (plan.listens, plan.child) = (how == "listening", how == "with_a_child");
+        plan.sockets.extend((how == "unix").then(|| "/there is no such directory".into()));
+        for line in close_doors(&plan).missing {
+            println!("= missing {line}");
+        }
+    }
+    for (name, attempt) in attempts() {
+        let word = attempt(other).map_or_else(|e| format!("{:?}", e.kind()), |()| "done".into());
+        println!("= {name} {word}");
+    }
+}
+
+/// What a process found, by name. `None` if the test is skipped.
+fn found(how: &str) -> Option<BTreeMap<String, String>> {
+    if !can(&[Need::Root]) {
+        return None;
+    }
+    let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().expect("another process");
+    let mut probe = Command::new(std::env::current_exe().expect("this program"));
+    probe.args(["--exact", "sandbox::probe", "--nocapture", "--test-threads", "1"]);
+    let dir = std::env::temp_dir().join(format!("pagewire-doors-{how}-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("a directory");
+    let asked = format!("{how} {} {}", other.id(), dir.display());
+    let output = probe.env(ASKED, asked).output().expect("it runs");
+    let _ = fs::remove_dir_all(dir);
+    let _ = kill_process(Pid::from_child(&other), Signal::KILL);
+    other.wait().expect("its end");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let lines = text.lines().filter_map(|line| line.split_once("= ")?.1.split_once(' '));
+    let found: BTreeMap<_, _> =
+        lines.map(|(name, word)| (name.to_owned(), word.to_owned())).collect();
+    assert_eq!(found.get("missing"), None, "{text}");
+    Some(found)
+}
+
+#[test]
+fn everything_is_possible_before() {
+    let Some(found) = found("open") else { return };
+    for (name, _) in attempts() {
+        assert_eq!(found.get(name).map(String::as_str), Some("done"), "{name}");
+    }
+}
+
+#[test]
+fn afterwards_each_of_them_is_refused_and_the_gateways_work_goes_on() {
+    let Some(found) = found("closed") else { return };
+    for (name, _) in FORBIDDEN.into_iter().chain([LISTEN]) {
+        let word = found.get(name).map(String::as_str);
+        assert_eq!(word, Some("PermissionDenied"), "{name}");
+    }
+    for (name, _) in NEEDED {
+        assert_eq!(found.get(name).map(String::as_str), Some("done"), "{name}");
+    }
+}
+
+#[test]
+fn a_plan_may_keep_ports_unix_sockets_or_a_child_and_nothing_else_with_it() {
+    let kept = [
+        ("listening", Some("listen")),
+        ("unix", Some("open_a_unix_socket")),
+        // Its own child has a descriptor already; others stay out of reach.
+        ("with_a_child", None),
+    ];
+    for (how, keeps) in kept {
+        let Some(found) = found(how) else { return };
+        for (name, _) in FORBIDDEN.into_iter().chain([LISTEN]) {
+            let expected = if Some(name) == keeps { "done" } else { "PermissionDenied" };
+            assert_eq!(found.get(name).map(String::as_str), Some(expected), "{how}: {name}");
+        }
+    }
+}

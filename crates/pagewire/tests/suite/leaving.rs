@@ -1,0 +1,454 @@
+//! The end of a host: what a kernel does with what a process leaves behind, and when.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream as KernelStream;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagewire::services::{Event, Stack};
+use pagewire::{Builder, Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Two {
+    server: Host,
+    client: Host,
+}
+
+fn two(with: impl Fn(Builder) -> Builder) -> Two {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let start = |device, address| with(Host::builder().device(device).address(address)).start();
+    let server = start(left, "10.0.0.1/24").expect("server");
+    let client = start(right, "10.0.0.2/24").expect("client");
+    Two { server, client }
+}
+
+impl Two {
+    /// Both ends of a connection: the server's, the client's.
+    fn joined(&self) -> (TcpStream, TcpStream) {
+        let listener = self.server.listen("10.0.0.1:0").expect("listen");
+        let near = self.client.connect(listener.local_addr().expect("bound")).expect("connect");
+        (listener.accept().expect("accept").0, near)
+    }
+}
+
+fn read_all(stream: &TcpStream) -> std::io::Result<usize> {
+    let mut total = 0;
+    loop {
+        match stream.recv_chunks(1 << 20)? {
+            chunks if chunks.is_empty() => return Ok(total),
+            chunks => total += chunks.len(),
+        }
+    }
+}
+
+#[test]
+fn shutting_down_delivers_what_is_queued_and_ends_the_stream() {
+    const LEN: usize = 3 << 20;
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let reader = thread::spawn(move || read_all(&near));
+    far.send(vec![7; LEN]).expect("send");
+    let report = two.server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    assert_eq!((report.connections, report.reset, report.broken), (1, 0, 0));
+    assert!(report.sent && report.is_clean());
+    assert_eq!(report.delivered(), 1);
+}
+
+#[test]
+fn a_stream_that_was_dropped_before_is_delivered_too() {
+    const LEN: usize = 1 << 20;
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.send(vec![7; LEN]).expect("send");
+    drop(far);
+    let reader = thread::spawn(move || read_all(&near));
+    let report = two.server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    assert_eq!(report.reset, 0, "{report:?}");
+}
+
+#[test]
+fn what_is_left_at_the_limit_is_reset() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    near.set_nonblocking(false).expect("blocking");
+    far.set_nonblocking(true).expect("nonblocking");
+    // Nobody reads: some of it stays here.
+    while far.send(vec![7; 1 << 20]).is_ok() {}
+    let report = two.server.shutdown(Duration::from_millis(50));
+    assert_eq!((report.connections, report.reset, report.sent), (1, 1, true), "{report:?}");
+    let end = loop {
+        match near.recv_chunks(1 << 20) {
+            Ok(chunks) => assert!(!chunks.is_empty(), "a part passed for the whole"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn unread_data_and_connections_nobody_accepted_are_reset_at_once() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    near.send(&b"never read"[..]).expect("send");
+    far.wait_readable().expect("it is there");
+    let listener = two.server.listen("10.0.0.1:81").expect("listen");
+    let waiting = two.client.connect("10.0.0.1:81").expect("connect");
+    listener.set_nonblocking(true).expect("nonblocking");
+    let report = two.server.shutdown(PATIENCE);
+    assert!(report.sent && report.reset >= 1, "{report:?}");
+    for stream in [near, waiting] {
+        let error = stream.recv_chunks(1).expect_err("reset");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    let refused = two.client.connect("10.0.0.1:81").map(drop).expect_err("nobody is there");
+    assert_eq!(refused.kind(), std::io::ErrorKind::NetworkDown, "{refused}");
+}
+
+#[test]
+fn a_limit_of_zero_only_resets() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.set_nonblocking(true).expect("nonblocking");
+    while far.send(vec![7; 1 << 20]).is_ok() {}
+    let report = two.server.shutdown(Duration::ZERO);
+    assert_eq!((report.connections, report.reset, report.sent), (1, 1, true), "{report:?}");
+    while near.recv_chunks(1 << 20).is_ok_and(|chunks| !chunks.is_empty()) {}
+}
+
+#[test]
+fn a_device_that_takes_nothing_bounds_the_end() {
+    let (left, right) =
+        Pair::new(pagewire::device::PairConfig { queue_frames: 1, ..Default::default() })
+            .expect("pair");
+    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("server");
+    // Nobody drives it, so its queue stays full once it is.
+    let client = Host::builder().device(right).address("10.0.0.2/24").manual();
+    let client = client.start().expect("client");
+    let socket = server.udp("10.0.0.1:0").expect("socket");
+    for _ in 0..100 {
+        let _ = socket.send_to(&[0; 100], "10.0.0.2:9");
+    }
+    let begun = Instant::now();
+    let report = server.shutdown(Duration::from_millis(50));
+    assert!(!report.sent, "{report:?}");
+    assert!(begun.elapsed() < PATIENCE / 2);
+    drop(client);
+}
+
+#[test]
+fn sockets_of_a_host_that_was_shut_down_fail_with_the_cause_and_wake_who_waits() {
+    let two = two(|b| b);
+    let (far, _near) = two.joined();
+    let listener = two.server.listen("10.0.0.1:81").expect("listen");
+    let socket = two.server.udp("10.0.0.1:0").expect("socket");
+    type Call = Box<dyn FnOnce() -> std::io::Error + Send>;
+    let waits: [(&str, Call); 3] = [
+        ("recv", Box::new(move || far.recv_chunks(1).expect_err("down"))),
+        ("accept", Box::new(move || listener.accept().map(drop).expect_err("down"))),
+        ("recv_from", Box::new(move || socket.recv_from(&mut [0]).expect_err("down"))),
+    ];
+    let waits = waits.map(|(what, wait)| (what, thread::spawn(wait)));
+    assert!(two.server.shutdown(PATIENCE).sent);
+    let mut errors: Vec<_> =
+        waits.into_iter().map(|(what, wait)| (what, wait.join().expect("it ends"))).collect();
+    errors.push(("connect", two.server.connect("10.0.0.2:1").map(drop).expect_err("down")));
+    errors.push(("listen", two.server.listen("10.0.0.1:82").map(drop).expect_err("down")));
+    errors.push(("udp", two.server.udp("10.0.0.1:0").map(drop).expect_err("down")));
+    errors.push(("check", two.server.check().expect_err("down")));
+    for (what, error) in errors {
+        assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown, "{what}: {error}");
+        assert!(error.to_string().contains("shut down"), "{what}: {error}");
+        let inner = error.get_ref().expect("a cause");
+        assert!(inner.is::<NetworkDown>(), "{what}");
+    }
+}
+
+#[test]
+fn a_host_without_a_driver_delivers_while_it_is_shut_down() {
+    const LEN: usize = 300_000;
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let server = Host::builder().device(left).address("10.0.0.1/24").manual().start();
+    let server = server.expect("server");
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let listener = server.listen("10.0.0.1:80").expect("listen");
+    let reader = thread::spawn(move || {
+        let near = client.connect("10.0.0.1:80").expect("connect");
+        read_all(&near)
+    });
+    let (far, _) = listener.accept().expect("accept");
+    far.send(vec![7; LEN]).expect("send");
+    let report = server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    assert_eq!((report.reset, report.sent), (0, true), "{report:?}");
+}
+
+#[test]
+fn the_drop_of_the_last_handle_returns_when_all_is_delivered() {
+    const LEN: usize = 3 << 20;
+    let two = two(|b| b.shutdown_limit(PATIENCE));
+    let (far, near) = two.joined();
+    let reader = thread::spawn(move || read_all(&near));
+    far.send(vec![7; LEN]).expect("send");
+    far.shutdown(std::net::Shutdown::Write).expect("shutdown");
+    drop((far, two.server));
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+}
+
+#[test]
+fn connections_that_lose_their_device_meanwhile_are_reported_as_lost() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.set_nonblocking(true).expect("nonblocking");
+    // Nobody reads: some of it stays here.
+    while far.send(vec![7; 1 << 20]).is_ok() {}
+    let Two { server, client } = two;
+    let leaves = server.clone();
+    let leaver = thread::spawn(move || leaves.shutdown(PATIENCE));
+    while server.check().is_ok() {
+        thread::yield_now();
+    }
+    // The way there goes without a word.
+    drop(client.remove_link(client.stats().links[0].link).expect("a device"));
+    let report = leaver.join().expect("it ends");
+    assert_eq!((report.connections, report.lost), (1, 1), "{report:?}");
+    assert_eq!((report.reset, report.broken, report.delivered()), (0, 0, 0), "{report:?}");
+    assert!(!report.is_clean());
+    drop((near, client));
+}
+
+#[test]
+fn an_attempt_to_connect_that_nobody_answered_is_no_connection_to_report() {
+    let two = two(|b| b);
+    let attempt = two.server.start_connect("10.0.0.99:1".parse().expect("address"));
+    let report = two.server.shutdown(Duration::from_secs(1));
+    assert_eq!((report.connections, report.delivered()), (0, 0), "{report:?}");
+    drop(attempt);
+}
+
+#[test]
+fn a_peer_that_sends_after_the_close_is_reset_and_reported() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let sender = thread::spawn(move || while near.send(&b"more"[..]).is_ok() {});
+    let report = two.server.shutdown(PATIENCE);
+    sender.join().expect("it ends with an error");
+    assert_eq!((report.connections, report.reset), (1, 1), "{report:?}");
+    drop(far);
+}
+
+#[test]
+fn a_peer_that_has_acknowledged_everything_is_not_reset() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.send(vec![7; 10_000]).expect("send");
+    // The peer is slow: it has read nothing when this side is gone.
+    let report = two.server.shutdown(PATIENCE);
+    assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
+    assert_eq!(two.server.stats().counters.tcp_resets_sent, 0);
+    assert_eq!(two.client.stats().counters.tcp_established_resets, 0);
+    assert_eq!(read_all(&near).expect("the end of the stream"), 10_000);
+    drop(far);
+}
+
+#[test]
+fn the_device_is_free_once_the_host_is_shut_down_or_dropped() {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
+        return;
+    }
+    pagewire_testing::Netns::new().inside(|| {
+        let start = || {
+            let tap = Tap::builder("pwfree0").host_address("10.78.0.1/24").open();
+            Host::builder()
+                .device(tap.expect("free"))
+                .address("10.78.0.2/24")
+                .start()
+                .expect("host")
+        };
+        for _ in 0..10 {
+            drop(start());
+            let host = start();
+            host.shutdown(PATIENCE);
+            let again = start();
+            drop((host, again));
+        }
+    });
+}
+
+#[test]
+fn an_end_within_the_host_is_none_of_another_link() {
+    // Several links leave together.
+    let ((here, left), (there, right)) = (
+        Pair::new(Default::default()).expect("pair"),
+        Pair::new(Default::default()).expect("pair"),
+    );
+    let host = Host::builder().device(here).address("10.0.0.1/24");
+    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let listener = host.listen("0.0.0.0:80").expect("listen");
+    let mut readers = Vec::new();
+    for (device, ours, to) in
+        [(left, "10.0.0.2/24", "10.0.0.1:80"), (right, "10.0.1.2/24", "10.0.1.1:80")]
+    {
+        let peer = Host::builder().device(device).address(ours).start().expect("peer");
+        let near = peer.connect(to).expect("connect");
+        listener.accept().expect("accept").0.send(vec![1; 100_000]).expect("send");
+        readers.push(thread::spawn(move || read_all(&near)));
+    }
+    assert!(host.shutdown(PATIENCE).is_clean());
+    for reader in readers {
+        assert_eq!(reader.join().expect("reader").expect("the end"), 100_000);
+    }
+}
+
+// The end of the process, with a client in the kernel.
+
+/// What a child process is to do with its connection, and how it ends.
+const ENDS: [&str; 6] = ["return", "exit", "panic", "static", "thread", "driver"];
+
+/// The host of a child that forgets it.
+static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
+
+/// Not a test by itself: what a program does that ends without a thought.
+#[test]
+fn child_that_sends_and_ends() {
+    let Ok(how) = std::env::var("PAGEWIRE_TEST_END") else { return };
+    let tap = Tap::builder("pwleave0").host_address("10.79.0.1/24").open().expect("tap");
+    let host = Host::builder().device(tap).address("10.79.0.2/24").start().expect("host");
+    let listener = host.listen("10.79.0.2:9000").expect("listen");
+    eprintln!("ready");
+    let (stream, _) = listener.accept().expect("accept");
+    stream.send(vec![7; 300_000]).expect("send");
+    match how.as_str() {
+        "return" => {}
+        "exit" => std::process::exit(0),
+        "panic" => panic!("as asked"),
+        "static" => *KEPT.lock().expect("no panic") = Some((host, stream)),
+        "thread" => drop(thread::spawn(move || {
+            let _ = (host, stream.recv_chunks(1), listener);
+            thread::park();
+        })),
+        "driver" => {
+            host.attach(OnDriver(Some(Box::new(|| std::process::exit(0)))));
+            loop {
+                thread::park();
+            }
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// A service whose drop runs on the host's own thread.
+struct OnDriver(Option<Box<dyn FnOnce() + Send>>);
+
+impl Service for OnDriver {
+    fn turn(&mut self, _: pagewire::Instant, _: &mut Stack, _: &[Event]) {
+        assert_ne!(thread::current().name(), Some("pagewire"), "a panic as asked, to be dropped");
+    }
+
+    fn poll_timeout(&self) -> Option<pagewire::Instant> {
+        Some(pagewire::Instant::ZERO)
+    }
+}
+
+impl Drop for OnDriver {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+/// What `act` returns on the host's own thread.
+fn on_driver<T: Send + 'static>(host: &Host, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, hear) = std::sync::mpsc::channel();
+    host.attach(OnDriver(Some(Box::new(move || tell.send(act()).expect("it is waited for")))));
+    hear.recv_timeout(PATIENCE).expect("no deadlock")
+}
+
+#[test]
+fn a_wait_on_the_hosts_own_thread_is_refused_and_other_calls_work_there() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let host = two.server.clone();
+    let (error, far) = on_driver(&two.server, move || {
+        far.send(&b"works"[..]).expect("room");
+        assert!(host.is_driver_thread() && host.drain(PATIENCE));
+        (far.recv_chunks(1).expect_err("nothing is there"), far)
+    });
+    assert_eq!(error.kind(), std::io::ErrorKind::Deadlock);
+    assert_eq!(near.recv_chunks(100).expect("recv").len(), 5);
+    near.send(&b"back"[..]).expect("send");
+    assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
+}
+
+#[test]
+fn a_shutdown_on_the_hosts_own_thread_delivers_there() {
+    const LEN: usize = 1 << 20;
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let reader = thread::spawn(move || read_all(&near));
+    far.send(vec![7; LEN]).expect("send");
+    let host = two.server.clone();
+    let report = on_driver(&two.server, move || host.shutdown(PATIENCE));
+    assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+}
+
+#[test]
+fn a_call_from_under_the_hosts_lock_panics_and_a_socket_dropped_there_is_closed() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let (host, mut far) = (two.server.clone(), Some(far));
+    two.server.on_event(move |_| {
+        drop(far.take());
+        host.stats();
+    });
+    near.send(&b"an event"[..]).expect("send");
+    // Unread data: a reset.
+    near.recv_chunks(1).expect_err("it was closed");
+    assert!(two.server.stats().contained.observers >= 1);
+    // The host is not held by itself for ever.
+    two.server.on_event(|_| {});
+}
+
+#[test]
+fn a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for() {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
+        return;
+    }
+    pagewire_testing::Netns::new().inside(|| {
+        for how in ENDS {
+            let mut child =
+                pagewire_testing::command(std::env::current_exe().expect("this program"))
+                    .args([
+                        "--exact",
+                        "leaving::child_that_sends_and_ends",
+                        "--nocapture",
+                        "--test-threads=1",
+                    ])
+                    .env("PAGEWIRE_TEST_END", how)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("a child");
+            let mut said = BufReader::new(child.stderr.take().expect("piped"));
+            let mut line = String::new();
+            while !line.contains("ready") {
+                line.clear();
+                assert!(said.read_line(&mut line).expect("text") > 0, "{how}: it ended");
+            }
+            let mut stream = KernelStream::connect("10.79.0.2:9000").expect("connect");
+            stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap_or_else(|e| panic!("{how}: {e}"));
+            assert_eq!(got.len(), 300_000, "{how}");
+            drop(stream);
+            child.wait().expect("it ends");
+        }
+    });
+}

@@ -1,0 +1,234 @@
+//! A device that is gone for good: everybody who would wait for it is told at once, and why.
+
+use std::future::Future;
+use std::io::{ErrorKind, Read};
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use pagewire::rings::{EngineConfig, QueueConfig};
+use pagewire::{Host, Link, LinkId, NetworkDown, Pair, Proxy, Region, Tap, TcpStream};
+
+/// Far longer than anything here takes, and shorter than any time-out of TCP.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pair() -> (pagewire::device::PairEnd, pagewire::device::PairEnd) {
+    Pair::new(Default::default()).expect("pair")
+}
+
+/// A host, and one at the other end of its only link.
+fn two() -> (Host, Host) {
+    let (here, there) = pair();
+    let host = Host::builder().device(here).address("10.0.0.1/24").start().expect("host");
+    let peer = Host::builder().device(there).address("10.0.0.2/24").shutdown_limit(Duration::ZERO);
+    (host, peer.start().expect("peer"))
+}
+
+fn assert_down(what: &str, error: &std::io::Error) {
+    assert_eq!(error.kind(), ErrorKind::NetworkDown, "{what}: {error}");
+    let cause = error.get_ref().and_then(|e| e.downcast_ref::<NetworkDown>()).expect("a cause");
+    assert!(cause.cause.contains("closed by its other side"), "{what}: {cause}");
+}
+
+#[test]
+fn every_blocked_call_ends_at_once_with_the_cause() {
+    let (host, peer) = two();
+    let silent = peer.udp("10.0.0.2:9").expect("socket");
+    let listener = peer.listen("10.0.0.2:80").expect("listen");
+    let reads = host.connect("10.0.0.2:80").expect("connect");
+    let writes = host.connect("10.0.0.2:80").expect("connect");
+    let accepts = host.listen("10.0.0.1:80").expect("listen");
+    let hears = host.udp("10.0.0.1:0").expect("socket");
+    let connects = host.clone();
+    type Call = Box<dyn FnOnce() -> std::io::Error + Send>;
+    let calls: [(&str, Call); 5] = [
+        ("recv", Box::new(move || reads.recv_chunks(1).expect_err("down"))),
+        (
+            "send",
+            Box::new(move || {
+                loop {
+                    if let Err(error) = writes.send(vec![0; 1 << 20]) {
+                        return error;
+                    }
+                }
+            }),
+        ),
+        ("accept", Box::new(move || accepts.accept().map(drop).expect_err("down"))),
+        ("recv_from", Box::new(move || hears.recv_from(&mut [0]).map(drop).expect_err("down"))),
+        // Nobody has this address: it would wait for an answer.
+        (
+            "connect_timeout",
+            Box::new(move || {
+                let done = connects.connect_timeout("10.0.0.2:81", PATIENCE * 2);
+                done.map(drop).expect_err("down or refused")
+            }),
+        ),
+    ];
+    let (says, hears) = mpsc::channel();
+    for (what, call) in calls {
+        let says = says.clone();
+        thread::spawn(move || says.send((what, call())));
+    }
+    // Some of them may not wait yet: then they are told when they come.
+    drop((silent, listener, peer.remove_link(LinkId::FIRST)));
+    for _ in 0..5 {
+        let (what, error) = hears.recv_timeout(PATIENCE).expect("every call ends");
+        if what != "connect_timeout" || error.kind() != ErrorKind::ConnectionRefused {
+            // A stream whose peer had closed before the device was gone was reset.
+            if error.kind() != ErrorKind::ConnectionReset {
+                assert_down(what, &error);
+            }
+        }
+    }
+    for (what, error) in [
+        ("connect", host.connect("10.0.0.2:80").map(drop).expect_err("down")),
+        ("listen", host.listen("10.0.0.1:81").map(drop).expect_err("down")),
+        ("udp", host.udp("10.0.0.1:0").map(drop).expect_err("down")),
+        ("check", host.check().expect_err("down")),
+    ] {
+        assert_down(what, &error);
+    }
+    assert!(host.stats().device_error.is_some());
+}
+
+#[test]
+fn what_was_received_before_is_still_read_and_its_end_too() {
+    let (host, peer) = two();
+    let listener = peer.listen("10.0.0.2:80").expect("listen");
+    let mut whole = host.connect("10.0.0.2:80").expect("connect");
+    let (far, _) = listener.accept().expect("accept");
+    far.send(vec![7; 100_000]).expect("send");
+    far.shutdown(std::net::Shutdown::Write).expect("shutdown");
+    assert!(peer.drain(PATIENCE));
+    drop(peer.remove_link(LinkId::FIRST));
+    while host.check().is_ok() {
+        thread::yield_now();
+    }
+    let mut got = Vec::new();
+    whole.read_to_end(&mut got).expect("the end of the stream");
+    assert_eq!(got.len(), 100_000);
+    assert!(whole.send(&b"nobody hears this"[..]).is_err());
+}
+
+#[test]
+fn of_several_links_only_connections_over_the_lost_one_end() {
+    let ((here, left), (there, right)) = (pair(), pair());
+    let host = Host::builder().device(here).address("10.0.0.1/24");
+    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let left = Host::builder().device(left).address("10.0.0.2/24").start().expect("left");
+    let right = Host::builder().device(right).address("10.0.1.2/24").start().expect("right");
+    let listener = host.listen("0.0.0.0:80").expect("listen");
+    let join = |peer: &Host, to: &str| -> (TcpStream, TcpStream) {
+        let near = peer.connect(to).expect("connect");
+        (near, listener.accept().expect("accept").0)
+    };
+    let (_near, lost) = join(&left, "10.0.0.1:80");
+    let (near, kept) = join(&right, "10.0.1.1:80");
+    let socket = host.udp("0.0.0.0:0").expect("socket");
+
+    drop(left.remove_link(LinkId::FIRST));
+    assert_down("recv", &lost.recv_chunks(1).expect_err("down"));
+    assert_down("connect", &host.connect("10.0.0.2:80").map(drop).expect_err("down"));
+    assert_down("send_to", &socket.send_to(b"?", "10.0.0.2:9").expect_err("down"));
+    kept.send(&b"still here"[..]).expect("send");
+    assert_eq!(near.recv_chunks(100).expect("recv").len(), 10);
+    join(&right, "10.0.1.1:80");
+    assert!(host.check().is_ok(), "a device is left");
+
+    drop(right.remove_link(LinkId::FIRST));
+    assert_down("recv", &kept.recv_chunks(1).expect_err("down"));
+    assert_down("accept", &listener.accept().map(drop).expect_err("down"));
+}
+
+#[test]
+fn another_device_brings_listeners_back() {
+    let (host, peer) = two();
+    let listener = host.listen("10.0.0.1:80").expect("listen");
+    drop(peer.remove_link(LinkId::FIRST));
+    assert_down("accept", &listener.accept().map(drop).expect_err("down"));
+    host.remove_link(LinkId::FIRST).expect("the lost device");
+    let (here, there) = pair();
+    host.add_link(Link::new(here).address("10.0.0.1/24")).expect("link");
+    assert!(host.check().is_ok());
+    let peer = Host::builder().device(there).address("10.0.0.2/24").start().expect("peer");
+    let _near = peer.connect("10.0.0.1:80").expect("connect");
+    listener.accept().expect("accept");
+}
+
+#[test]
+fn a_proxy_and_rings_are_told() {
+    let (host, peer) = two();
+    let copy = QueueConfig::new(Region::memfd("copy", 1 << 20).expect("region"));
+    let rings = host.rings(EngineConfig::new(copy)).expect("rings").into_async();
+    let listener = rings.listen("10.0.0.1:90").expect("listen");
+    let proxy = Proxy::new(&host, Default::default());
+    proxy.listen("10.0.0.1:80", 16, "10.0.0.2:8000".parse().expect("address")).expect("listen");
+    let upstream = peer.listen("10.0.0.2:8000").expect("listen");
+    let _client = peer.connect("10.0.0.1:80").expect("connect");
+    let _served = upstream.accept().expect("accept");
+    assert_eq!(proxy.len(), 1);
+    let accepting = thread::spawn(move || block_on(listener.accept()).map(drop));
+    drop(peer.remove_link(LinkId::FIRST));
+    let error = accepting.join().expect("it ends").expect_err("down");
+    assert_eq!(error.raw_os_error(), Some(100), "{error}");
+    let begun = Instant::now();
+    while !proxy.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "the proxy keeps what is over");
+        thread::yield_now();
+    }
+}
+
+/// Polls until it is ready.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_tap_that_is_deleted_ends_its_host() {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
+        return;
+    }
+    pagewire_testing::Netns::new().inside(|| {
+        let tap = Tap::builder("pwgone0").host_address("10.79.1.1/24").open().unwrap();
+        let host = Host::builder().device(tap).address("10.79.1.2/24").start().unwrap();
+        let listener = std::net::TcpListener::bind("10.79.1.1:9000").unwrap();
+        let near = host.connect("10.79.1.1:9000").unwrap();
+        let _far = listener.accept().unwrap();
+        let reading = thread::spawn(move || near.recv_chunks(1).map(drop));
+        let done = std::process::Command::new("ip").args(["link", "del", "pwgone0"]).status();
+        assert!(done.unwrap().success());
+        assert_down("recv", &reading.join().unwrap().expect_err("down"));
+        let error = host.connect_timeout("10.79.1.1:9000", PATIENCE * 2).map(drop);
+        assert_down("connect_timeout", &error.expect_err("down"));
+    });
+}
+
+#[test]
+fn a_datagram_socket_says_so_whatever_it_is_asked_for() {
+    let (host, peer) = two();
+    let socket = host.udp("10.0.0.1:9").expect("socket");
+    drop(peer.remove_link(LinkId::FIRST));
+    while host.check().is_ok() {
+        thread::yield_now();
+    }
+    for _ in 0..2 {
+        assert_down("recv_message", &socket.recv_message().map(drop).expect_err("down"));
+        assert_down("recv_from", &socket.recv_from(&mut [0]).map(drop).expect_err("down"));
+    }
+}

@@ -1,0 +1,15 @@
+//! Calls with descriptors, as on Linux, mostly in virtual time.
+
+mod datagrams;
+mod errno;
+mod groups;
+mod links;
+mod mapping;
+mod raw;
+mod readiness;
+mod realtime;
+mod sharing;
+mod streams;
+mod support;
+mod zerocopy;
+mod zerocopy_messages;

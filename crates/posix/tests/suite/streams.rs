@@ -1,0 +1,171 @@
+//! Streams end to end, in virtual time.
+
+use pagewire_posix::Errno;
+
+use crate::support::{LEFT, addr, connected, pair, pair_with, set_nonblocking, stream};
+
+#[test]
+fn a_stream_carries_bytes_both_ways_and_ends() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    assert_eq!(left.write(client, b"hello"), Ok(5));
+    let mut buf = [0; 16];
+    assert_eq!(right.read(server, &mut buf), Ok(5));
+    assert_eq!(&buf[..5], b"hello");
+    assert_eq!(right.send(server, b"good day", 0), Ok(8));
+    assert_eq!(left.recv(client, &mut buf[..8], libc::MSG_WAITALL), Ok(8));
+    assert_eq!(left.shutdown(client, libc::SHUT_WR), Ok(()));
+    assert_eq!(right.read(server, &mut buf), Ok(0));
+    assert_eq!(left.write(client, b"x"), Err(Errno::PIPE));
+    assert_eq!(left.close(client), Ok(()));
+    assert_eq!(left.close(client), Err(Errno::BADF));
+}
+
+#[test]
+fn names_are_those_of_both_ends() {
+    let (left, right) = pair();
+    let (client, server, listener) = connected(&left, &right);
+    let peer = right.getpeername(server).unwrap();
+    assert_eq!(left.getsockname(client), Ok(peer));
+    assert!(peer.to_std().unwrap().ip().to_string() == LEFT);
+    assert_eq!(left.getpeername(client), Ok(addr("10.0.0.2:80")));
+    assert_eq!(right.getpeername(listener), Err(Errno::NOTCONN));
+}
+
+#[test]
+fn without_blocking_nothing_waits() {
+    let (left, right) = pair();
+    let (client, _server, listener) = connected(&left, &right);
+    set_nonblocking(&left, client);
+    set_nonblocking(&right, listener);
+    assert_eq!(left.read(client, &mut [0; 1]), Err(Errno::AGAIN));
+    assert_eq!(right.accept(listener).unwrap_err(), Errno::AGAIN);
+}
+
+#[test]
+fn a_wait_for_all_ends_with_the_stream_when_the_end_comes_with_the_last_bytes() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    right.write(server, &[1; 100]).unwrap();
+    right.shutdown(server, libc::SHUT_WR).unwrap();
+    assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(100));
+    assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(0));
+}
+
+#[test]
+fn a_write_to_a_pipe_that_finds_no_page_says_so_instead_of_waiting_for_ever() {
+    let (left, _) = pair_with(|config| config.pool_bytes = 256 << 10);
+    // 64 KiB for each, until there is no page left.
+    let full = (0..64).find_map(|_| {
+        let (_, write) = left.pipe2(0).unwrap();
+        left.write(write, &[7; 65_536]).err()
+    });
+    assert_eq!(full, Some(Errno::NOMEM));
+    let (read, write) = left.pipe2(0).unwrap();
+    assert_eq!(left.write(write, b"whole"), Err(Errno::NOMEM));
+    assert_eq!(left.close(write), Ok(()));
+    assert_eq!(left.read(read, &mut [0; 8]), Ok(0), "nothing of it arrived");
+}
+
+#[test]
+fn writing_nothing_to_a_pipe_writes_nothing_whatever_the_pipe_is_like() {
+    let (left, _right) = pair();
+    let (read, write) = left.pipe2(0).unwrap();
+    assert_eq!(left.write(write, b""), Ok(0));
+    assert_eq!(left.write(write, &vec![0; 65_536]), Ok(65_536));
+    assert_eq!(left.writev(write, &[]), Ok(0));
+    left.close(read).unwrap();
+    assert_eq!(left.write(write, b""), Ok(0));
+    assert_eq!(left.write(write, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn splice_to_a_pipe_without_a_reader_leaves_the_data_in_the_socket() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    let (read, write) = right.pipe2(0).unwrap();
+    right.close(read).unwrap();
+    left.write(client, b"data").unwrap();
+    right.recv(server, &mut [0; 1], libc::MSG_PEEK).unwrap();
+    assert_eq!(right.splice(server, write, 100, 0), Err(Errno::PIPE));
+    let mut buf = [0; 8];
+    assert_eq!(right.read(server, &mut buf), Ok(4));
+}
+
+/// `connect` with `AF_UNSPEC`.
+fn dissolve(files: &crate::support::Files, fd: pagewire_posix::Fd) {
+    files.connect(fd, &[0; 16]).unwrap();
+}
+
+#[test]
+fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address() {
+    for (bound, address) in [("10.0.0.2", "10.0.0.2:0"), ("0.0.0.0", "0.0.0.0:0")] {
+        let (left, right) = pair();
+        let server = stream(&right);
+        right.bind(server, addr(&format!("{bound}:80")).as_bytes()).unwrap();
+        right.listen(server, 1).unwrap();
+        let client = stream(&left);
+        left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let (accepted, _) = right.accept(server).unwrap();
+        dissolve(&right, accepted);
+        assert_eq!(right.getsockname(accepted), Ok(addr(address)));
+        let other = stream(&left);
+        left.bind(other, addr("10.0.0.1:81").as_bytes()).unwrap();
+        left.listen(other, 1).unwrap();
+        right.connect(accepted, addr("10.0.0.1:81").as_bytes()).unwrap();
+        let local = right.getsockname(accepted).unwrap().to_std().unwrap();
+        assert_ne!(local.port(), 80, "the listener's");
+        // As in Linux: nothing binds it, so it may be bound.
+        dissolve(&right, accepted);
+        right.bind(accepted, addr("10.0.0.2:82").as_bytes()).unwrap();
+        assert_eq!(right.getsockname(accepted), Ok(addr("10.0.0.2:82")));
+    }
+}
+
+fn defer_accept(files: &crate::support::Files, fd: pagewire_posix::Fd, seconds: i32) -> i32 {
+    let level = libc::IPPROTO_TCP;
+    files.setsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &seconds.to_ne_bytes()).unwrap();
+    let mut value = [0; 4];
+    assert_eq!(files.getsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &mut value), Ok(4));
+    i32::from_ne_bytes(value)
+}
+
+#[test]
+fn the_time_of_a_deferred_accept_is_read_back_as_it_is_rounded() {
+    let (left, _) = pair();
+    let fd = stream(&left);
+    let read = [-1, 0, 1, 2, 4, 8, 100, 200].map(|seconds| defer_accept(&left, fd, seconds));
+    assert_eq!(read, [0, 0, 1, 3, 7, 15, 127, 247]);
+}
+
+#[test]
+fn a_deferred_accept_waits_for_data_or_for_its_time() {
+    for before_listen in [true, false] {
+        let (left, right) = pair();
+        let server = stream(&right);
+        right.bind(server, addr("10.0.0.2:80").as_bytes()).unwrap();
+        if before_listen {
+            defer_accept(&right, server, 3);
+        }
+        right.listen(server, 4).unwrap();
+        if !before_listen {
+            defer_accept(&right, server, 3);
+        }
+        let talks = stream(&left);
+        left.connect(talks, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let silent = stream(&left);
+        left.connect(silent, addr("10.0.0.2:80").as_bytes()).unwrap();
+        right.backend().run(std::time::Duration::from_millis(100));
+        set_nonblocking(&right, server);
+        assert_eq!(right.accept(server).unwrap_err(), Errno::AGAIN);
+        left.write(talks, b"hello").unwrap();
+        right.backend().run(std::time::Duration::from_millis(100));
+        let (accepted, peer) = right.accept(server).unwrap();
+        assert_eq!(left.getsockname(talks), Ok(peer));
+        assert_eq!(right.read(accepted, &mut [0; 8]), Ok(5));
+        assert_eq!(right.accept(server).unwrap_err(), Errno::AGAIN);
+        right.backend().run(std::time::Duration::from_secs(3));
+        let (_, peer) = right.accept(server).unwrap();
+        assert_eq!(left.getsockname(silent), Ok(peer));
+    }
+}

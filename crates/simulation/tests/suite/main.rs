@@ -1,0 +1,14 @@
+//! Programs on simulated hosts, and the simulation beside tokio itself.
+
+mod common;
+mod determinism;
+mod failures;
+mod files;
+mod life;
+mod panics;
+mod parity;
+mod scale;
+mod time;
+mod tokio_facts;
+mod trouble;
+mod turmoil;

@@ -1,0 +1,273 @@
+//! Datagram sockets and groups: who gets what is sent to one, and what comes back. What is said of them on
+//! the link is in `src/net/tests/groups.rs` and `src/net/multicast/tests.rs`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_mem::{Frag, FragVec};
+use pagewire_stack::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
+use pagewire_stack::{
+    BindOptions, DropReason, Error, GroupLink, LinkId, MulticastSettings, RecvFlags, Stack, UdpId,
+};
+
+use crate::common::{Pair, pattern};
+
+const MDNS: &str = "224.0.0.251";
+const GROUPS: [(&str, &str); 2] = [("239.1.2.3", "0.0.0.0:7000"), ("ff05::1:3", "[::]:7000")];
+
+fn addr(s: &str) -> SocketAddr {
+    s.parse().unwrap()
+}
+
+fn ip(s: &str) -> std::net::IpAddr {
+    s.parse().unwrap()
+}
+
+fn at(group: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip(group), port)
+}
+
+fn shared(stack: &mut Stack, local: &str) -> UdpId {
+    let options = BindOptions { reuse: true, ..BindOptions::default() };
+    stack.bind_udp(addr(local), options).unwrap()
+}
+
+/// What the socket received, all of it.
+fn all(p: &mut Pair, b: bool, id: UdpId) -> Vec<Vec<u8>> {
+    let stack = if b { &mut p.b } else { &mut p.a };
+    let (mut all, mut buf) = (Vec::new(), vec![0; 70_000]);
+    while let Ok((n, _)) =
+        stack.udp(id).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty()))
+    {
+        all.push(buf[..n].to_vec());
+    }
+    all
+}
+
+#[test]
+fn two_hosts_talk_by_a_group_of_either_version() {
+    for (group, local) in GROUPS {
+        let mut p = Pair::new();
+        let (one, other) = (
+            p.a.bind_udp(addr(local), BindOptions::default()).unwrap(),
+            p.b.bind_udp(addr(local), BindOptions::default()).unwrap(),
+        );
+        p.a.udp(one).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
+        p.b.udp(other).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
+        p.a.udp(one).unwrap().send(p.now, b"hello", Some(at(group, 7000))).unwrap();
+        p.b.udp(other).unwrap().send(p.now, b"world", Some(at(group, 7000))).unwrap();
+        p.run(Duration::from_millis(1));
+        // Each hears itself too.
+        for b in [false, true] {
+            let mut got = all(&mut p, b, if b { other } else { one });
+            got.sort();
+            assert_eq!(got, [b"hello".to_vec(), b"world".to_vec()], "{group}");
+        }
+        p.b.udp(other).unwrap().leave_group(p.now, ip(group), GroupLink::Route).unwrap();
+        p.run(Duration::from_secs(5));
+        let before = p.b.counters().drops(DropReason::EthernetNotForUs);
+        p.a.udp(one).unwrap().send(p.now, b"gone", Some(at(group, 7000))).unwrap();
+        p.run(Duration::from_millis(1));
+        assert_eq!(all(&mut p, true, other), Vec::<Vec<u8>>::new());
+        assert_eq!(p.b.counters().drops(DropReason::EthernetNotForUs), before + 1);
+    }
+}
+
+#[test]
+fn a_datagram_to_a_group_reaches_every_socket_that_is_to_have_it_by_reference() {
+    let mut p = Pair::new();
+    let options = BindOptions { reuse: true, ..BindOptions::default() };
+    let any: Vec<_> = (0..3).map(|_| shared(&mut p.b, "0.0.0.0:7000")).collect();
+    let to_group = p.b.bind_udp(at("239.1.2.3", 7000), options).unwrap();
+    let to_both = shared(&mut p.b, "[::]:7000");
+    // These get none: another group, another port, an address of ours, another peer.
+    let others = [
+        p.b.bind_udp(at("239.9.9.9", 7000), options).unwrap(),
+        p.b.bind_udp(addr("0.0.0.0:7001"), BindOptions::default()).unwrap(),
+        shared(&mut p.b, "10.0.0.2:7000"),
+        shared(&mut p.b, "0.0.0.0:7000"),
+    ];
+    p.b.udp(others[3]).unwrap().connect(addr("10.0.0.9:7000")).unwrap();
+    // As on Linux, it is enough that one has joined.
+    p.b.udp(any[0]).unwrap().join_group(p.now, ip("239.1.2.3"), GroupLink::Route).unwrap();
+    let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let data = Bytes::from(pattern(1400));
+    let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
+    p.a.udp(from).unwrap().send(p.now, frags, Some(at("239.1.2.3", 7000))).unwrap();
+    p.run(Duration::from_millis(1));
+    for id in any.iter().copied().chain([to_group, to_both]) {
+        let message =
+            p.b.udp(id)
+                .unwrap()
+                .recv(pagewire_stack::Message(usize::MAX), RecvFlags::empty())
+                .unwrap();
+        assert_eq!(message.payload[0].addr(), data.as_ptr().addr());
+        assert_eq!((message.to.ip(), message.link), (ip("239.1.2.3"), LinkId::FIRST));
+    }
+    for id in others {
+        assert_eq!(
+            p.b.udp(id)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .unwrap_err(),
+            Error::WouldBlock
+        );
+    }
+    assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
+    assert_eq!(p.b.receive_memory_used(), 0);
+}
+
+#[test]
+fn who_asks_for_its_own_groups_only_gets_no_others() {
+    for (group, local) in GROUPS {
+        let mut p = Pair::new();
+        let (member, other) = (shared(&mut p.b, local), shared(&mut p.b, local));
+        let v6 = ip(group).is_ipv6();
+        for id in [member, other] {
+            let own = MulticastSettings { all: false, ..MulticastSettings::default() };
+            p.b.udp(id).unwrap().set_multicast(v6, own);
+        }
+        p.b.udp(member).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
+        let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
+        p.a.udp(from).unwrap().send(p.now, b"hello", Some(at(group, 7000))).unwrap();
+        p.run(Duration::from_millis(1));
+        assert_eq!(all(&mut p, true, member).len(), 1);
+        assert_eq!(all(&mut p, true, other).len(), 0);
+    }
+}
+
+#[test]
+fn nobody_is_told_that_a_group_has_no_socket_at_a_port() {
+    let mut p = Pair::new();
+    let member = p.b.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
+    p.b.udp(member).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
+    let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.a.udp(from).unwrap().send(p.now, b"hello", Some(at(MDNS, 7001))).unwrap();
+    p.run(Duration::from_millis(1));
+    assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
+    assert_eq!(p.b.counters().icmp_errors_sent, 0);
+}
+
+#[test]
+fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
+    let mut p = Pair::new();
+    let id = p.a.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
+    p.a.udp(id).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
+    p.run(Duration::from_secs(5));
+    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let ttls = seen.clone();
+    p.carry = Some(Box::new(move |_, frame| {
+        ttls.borrow_mut().push(frame.head()[22]);
+        true
+    }));
+    let default = MulticastSettings::default();
+    for (settings, comes_back) in [
+        (default, true),
+        (MulticastSettings { loops: false, hops: 7, ..default }, false),
+        (MulticastSettings { hops: 0, ..default }, true),
+    ] {
+        p.a.udp(id).unwrap().set_multicast(false, settings);
+        p.a.udp(id).unwrap().send(p.now, b"hello", Some(at(MDNS, 7000))).unwrap();
+        p.run(Duration::from_millis(1));
+        assert_eq!(all(&mut p, false, id).len(), usize::from(comes_back), "{settings:?}");
+    }
+    assert_eq!(*seen.borrow(), [1, 7], "what goes no hop stays here");
+}
+
+#[test]
+fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
+    for (group, local) in GROUPS {
+        let mut p = Pair::new();
+        let to = p.b.bind_udp(addr(local), BindOptions::default()).unwrap();
+        p.b.udp(to).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
+        let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
+        let data = pattern(9000);
+        p.a.udp(from).unwrap().send(p.now, &data, Some(at(group, 7000))).unwrap();
+        p.run(Duration::from_millis(1));
+        assert!(all(&mut p, true, to) == [data]);
+        // Nobody is told that the rest did not come: RFC 1122 section 3.2.2.
+        let mut count = 0;
+        p.carry = Some(Box::new(move |_, _| {
+            count += 1;
+            count > 1
+        }));
+        p.a.udp(from).unwrap().send(p.now, &pattern(9000), Some(at(group, 7000))).unwrap();
+        p.run(Duration::from_secs(90));
+        assert_eq!(p.b.counters().icmp_errors_sent, 0);
+    }
+}
+
+#[test]
+fn a_socket_that_is_closed_leaves_its_groups() {
+    let mut p = Pair::new();
+    let (one, other) = (shared(&mut p.b, "0.0.0.0:7000"), shared(&mut p.b, "0.0.0.0:7000"));
+    for id in [one, other] {
+        p.b.udp(id).unwrap().join_group(p.now, ip("239.1.2.3"), GroupLink::Route).unwrap();
+    }
+    p.run(Duration::from_secs(5));
+    let said = p.b.counters().tx_group_reports;
+    p.b.close(p.now, one);
+    p.run(Duration::from_secs(5));
+    assert_eq!(p.b.counters().tx_group_reports, said, "one is left");
+    p.b.close(p.now, other);
+    p.run(Duration::from_secs(5));
+    assert_eq!(p.b.counters().tx_group_reports, said + 2);
+}
+
+#[test]
+fn memberships_follow_linuxs_rules() {
+    let mut p = Pair::new();
+    let (now, b) = (p.now, &mut p.b);
+    let id = b.bind_udp(addr("[::]:7000"), BindOptions::default()).unwrap();
+    let first = GroupLink::Number(1);
+    for (group, first_again) in [("239.1.2.3", first), ("ff05::1:3", GroupLink::Route)] {
+        let group = ip(group);
+        let none = Err(Error::AddressNotAvailable);
+        assert_eq!(b.udp(id).and_then(|mut udp| udp.leave_group(now, group, first)), none);
+        assert_eq!(b.udp(id).and_then(|mut udp| udp.join_group(now, group, first)), Ok(()));
+        assert_eq!(
+            b.udp(id).and_then(|mut udp| udp.join_group(now, group, first_again)),
+            Err(Error::AddressInUse)
+        );
+        assert_eq!(
+            b.udp(id).and_then(|mut udp| udp.join_group(now, group, GroupLink::Number(7))),
+            Err(Error::NoSuchLink)
+        );
+        assert_eq!(
+            b.udp(id).and_then(|mut udp| udp.leave_group(now, group, GroupLink::Route)),
+            Ok(())
+        );
+        assert_eq!(b.udp(id).and_then(|mut udp| udp.leave_group(now, group, first)), none);
+    }
+    assert_eq!(
+        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("10.0.0.2"), first)),
+        Err(Error::InvalidInput)
+    );
+    let by = GroupLink::Address(ip("10.0.0.2"));
+    assert_eq!(b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.1.2.3"), by)), Ok(()));
+    let by = GroupLink::Address(ip("10.0.0.77"));
+    assert_eq!(
+        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.1.2.4"), by)),
+        Err(Error::NoSuchLink)
+    );
+    for n in 1..SOCKET_GROUPS_V4 {
+        assert_eq!(
+            b.udp(id).and_then(|mut udp| udp.join_group(now, ip(&format!("239.7.7.{n}")), first)),
+            Ok(())
+        );
+    }
+    assert_eq!(
+        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.8.8.8"), first)),
+        Err(Error::NoBuffers)
+    );
+    for n in 0..SOCKET_GROUPS_V6 {
+        assert_eq!(
+            b.udp(id).and_then(|mut udp| udp.join_group(now, ip(&format!("ff05::{n:x}")), first)),
+            Ok(())
+        );
+    }
+    assert_eq!(
+        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("ff05::abc"), first)),
+        Err(Error::NoMemory)
+    );
+}

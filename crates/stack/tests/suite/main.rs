@@ -1,0 +1,31 @@
+//! Stacks as an owner drives them: frames, sockets and virtual time.
+
+mod common;
+mod every;
+mod fast_open;
+mod groups;
+mod held_memory;
+mod lend_fill;
+mod links;
+mod listener;
+mod mapping_properties;
+mod marks;
+mod network;
+mod operations;
+mod path_mtu;
+mod receive_memory;
+mod refused;
+mod requests;
+mod syn_flood;
+mod tcp;
+mod time_wait;
+mod transparent;
+mod udp;
+mod unguessable;
+mod view;
+mod zerocopy;
+mod zerocopy_datagrams;
+mod zerocopy_datagrams_properties;
+mod zerocopy_joined;
+mod zerocopy_properties;
+mod zerocopy_release;

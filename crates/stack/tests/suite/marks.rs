@@ -1,0 +1,64 @@
+//! What an owner has its packets marked with.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagewire_stack::{BindOptions, PacketMarks, SendFlags, SocketOption};
+
+use crate::common::{A, Pair};
+
+fn addr(s: &str) -> SocketAddr {
+    s.parse().unwrap()
+}
+
+/// Has `(traffic class, hop limit)` of every IPv4 and IPv6 packet from A noted.
+fn watch(p: &mut Pair) -> Arc<Mutex<Vec<(u8, u8)>>> {
+    let seen = Arc::<Mutex<Vec<(u8, u8)>>>::default();
+    let notes = Arc::clone(&seen);
+    p.carry = Some(Box::new(move |side, frame| {
+        let ip = &frame.head()[14..];
+        match (side, ip[0] >> 4, ip[6]) {
+            (A, 4, _) => notes.lock().unwrap().push((ip[1], ip[8])),
+            // Not neighbour discovery.
+            (A, 6, 6 | 17) => notes.lock().unwrap().push((ip[0] << 4 | ip[1] >> 4, ip[7])),
+            _ => {}
+        }
+        true
+    }));
+    seen
+}
+
+#[test]
+fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_bits() {
+    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let mut p = Pair::new();
+        p.b.listen(addr(to), 4).unwrap();
+        let id = p.a.connect(p.now, addr(to), None).unwrap();
+        p.run(Duration::from_millis(5));
+        let seen = watch(&mut p);
+        p.a.tcp(id).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
+        p.run(Duration::from_millis(5));
+        let marks = PacketMarks { traffic_class: 0xb8 | 0b11, hop_limit: Some(7) };
+        p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
+        p.a.tcp(id).unwrap().send(p.now, b"marked", SendFlags::empty()).unwrap();
+        p.run(Duration::from_millis(5));
+        assert_eq!(*seen.lock().unwrap(), [(0, 64), (0xb8, 7)]);
+    }
+}
+
+#[test]
+fn datagrams_carry_the_whole_class() {
+    let mut p = Pair::new();
+    let server = addr("10.0.0.2:53");
+    p.b.bind_udp(server, BindOptions::default()).unwrap();
+    let id = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.a.udp(id).unwrap().send(p.now, b"plain", Some(server)).unwrap();
+    p.run(Duration::from_millis(5));
+    let seen = watch(&mut p);
+    let marks = PacketMarks { traffic_class: 0x2a, hop_limit: Some(1) };
+    p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
+    p.a.udp(id).unwrap().send(p.now, b"marked", Some(server)).unwrap();
+    p.run(Duration::from_millis(5));
+    assert_eq!(*seen.lock().unwrap(), [(0x2a, 1)]);
+}

@@ -1,0 +1,274 @@
+//! What all connections together may hold of what nobody reads.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_device::Capabilities;
+use pagewire_mem::{Frag, FragVec};
+use pagewire_stack::{BindOptions, DropReason, RecvFlags, SendFlags, TcpId, UdpId};
+use pagewire_tcp::DropReason as TcpDropReason;
+
+use crate::common::{A, B, Pair, capabilities, config, pattern, ready};
+
+const BUDGET: usize = 8 << 20;
+
+/// `n` connections from A to B, which has little memory: (A's ends, B's ends).
+fn many(n: usize) -> (Pair, Vec<TcpId>, Vec<TcpId>) {
+    let mut b = config(capabilities(2), 2);
+    b.receive_memory = BUDGET;
+    if n == 1 {
+        // As after a while of reading fast.
+        b.tcp.recv_buffer_initial = b.tcp.recv_buffer;
+    }
+    let mut p = Pair::with(config(capabilities(1), 1), b);
+    p.meet();
+    let to = "10.0.0.2:80".parse().unwrap();
+    let listener = p.b.listen(to, 4096).unwrap();
+    let clients: Vec<_> = (0..n).map(|_| p.a.connect(p.now, to, None).unwrap()).collect();
+    let mut servers = Vec::new();
+    p.until("the handshakes", |p| {
+        while let Ok((server, _)) =
+            p.b.listener(listener).and_then(|mut listener| listener.accept())
+        {
+            servers.push(server);
+        }
+        servers.len() == n
+    });
+    // In the order of the clients.
+    let by_port = |p: &Pair, c: &TcpId| p.a.local_addr(*c).unwrap();
+    let servers = clients
+        .iter()
+        .map(|c| {
+            let at = by_port(&p, c);
+            *servers.iter().find(|s| p.b.remote_addr(**s) == Ok(at)).unwrap()
+        })
+        .collect();
+    (p, clients, servers)
+}
+
+/// Everybody sends what may be sent, by reference: the sender's own pool is not what is tested.
+fn push(p: &mut Pair, clients: &[TcpId], data: &Bytes) {
+    for client in clients {
+        let now = p.now;
+        let mut frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
+        let _ = ready(
+            p.stack(A)
+                .tcp(*client)
+                .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
+        );
+    }
+}
+
+#[test]
+fn peers_of_programs_that_never_read_stay_within_the_budget() {
+    let (mut p, clients, servers) = many(200);
+    let data = Bytes::from(pattern(64 << 10));
+    let mut most = 0;
+    for _ in 0..300 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(10));
+        most = most.max(p.b.receive_memory_used());
+    }
+    println!("{most} bytes pinned of {BUDGET}");
+    assert!(most <= BUDGET, "{most} bytes pinned of {BUDGET}");
+    assert!(most > BUDGET / 2, "{most}: the test fills it");
+    // What was invited before there were so many, and refused, comes again; ever more seldom.
+    let dropped = p.b.counters().tcp_drops(TcpDropReason::HostMemory);
+    p.run(Duration::from_secs(60));
+    let again = p.b.counters().tcp_drops(TcpDropReason::HostMemory) - dropped;
+    assert!(again <= 10 * 200, "{again} segments refused in a minute");
+    for server in servers {
+        p.b.close(p.now, server);
+    }
+    p.run(Duration::from_secs(1));
+    assert_eq!(p.b.receive_memory_used(), 0, "what was held is given back");
+}
+
+#[test]
+fn reader_gets_on_beside_hundreds_that_do_not_read() {
+    let (mut p, clients, servers) = many(300);
+    let (reader, others) = clients.split_last().unwrap();
+    let end = *servers.last().unwrap();
+    let data = Bytes::from(pattern(64 << 10));
+    for _ in 0..200 {
+        push(&mut p, others, &data);
+        p.run(Duration::from_millis(10));
+    }
+    let before = p.now;
+    let much = Bytes::from(pattern(4 << 20));
+    p.transfer_by_reference((A, *reader), (B, end), much, 64 << 10);
+    let took = p.now.saturating_since(before);
+    println!("4 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= BUDGET);
+}
+
+#[test]
+fn connection_alone_has_its_whole_window() {
+    let (mut p, clients, _) = many(1);
+    let data = Bytes::from(pattern(256 << 10));
+    for _ in 0..200 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(1));
+    }
+    let held = p.b.receive_memory_used();
+    assert!(held >= BUDGET / 6, "{held} bytes of {BUDGET}, a fifth is allowed");
+    assert_eq!(p.b.counters().tcp_drops(TcpDropReason::HostMemory), 0);
+}
+
+#[test]
+fn reader_gets_on_beside_thousands_that_hold_a_segment_each() {
+    // More of them than the budget has room for: each segment is within any share.
+    let (mut p, clients, servers) = many(7000);
+    let (reader, others) = clients.split_last().unwrap();
+    let end = *servers.last().unwrap();
+    // It has read before the flood came.
+    p.transfer_by_reference((A, *reader), (B, end), Bytes::from(pattern(10_000)), 10_000);
+    let data = Bytes::from(pattern(1448));
+    for _ in 0..3 {
+        push(&mut p, others, &data);
+        p.run(Duration::from_millis(10));
+    }
+    let used = p.b.receive_memory_used();
+    assert!(used > BUDGET / 16 * 14, "{used}: they fill it");
+    let before = p.now;
+    p.transfer_by_reference((A, *reader), (B, end), Bytes::from(pattern(1 << 20)), 64 << 10);
+    let took = p.now.saturating_since(before);
+    println!("1 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= BUDGET);
+}
+
+/// What a pair can: frames by reference, thirty times as long as on a wire.
+fn in_memory(mac: u8) -> Capabilities {
+    Capabilities { mtu: 61_512, max_super_frame: 2_097_120, ..capabilities(mac) }
+}
+
+#[test]
+fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory() {
+    let mut b = config(in_memory(2), 2);
+    b.receive_memory = 48 << 20;
+    let mut p = Pair::with(config(in_memory(1), 1), b);
+    p.meet();
+    let to = "10.0.0.2:80".parse().unwrap();
+    let listener = p.b.listen(to, 64).unwrap();
+    let mut ends = Vec::new();
+    // All have read fast, and were invited to send much.
+    let much = Bytes::from(pattern(24 << 20));
+    for _ in 0..30 {
+        let client = p.a.connect(p.now, to, None).unwrap();
+        let mut server = None;
+        p.until("the handshake", |p| {
+            server =
+                p.b.listener(listener)
+                    .and_then(|mut listener| listener.accept())
+                    .ok()
+                    .map(|(id, _)| id);
+            server.is_some()
+        });
+        let server = server.unwrap();
+        p.transfer_by_reference((A, client), (B, server), much.clone(), 256 << 10);
+        ends.push((client, server));
+    }
+    let (client, server) = ends.pop().unwrap();
+    let others: Vec<_> = ends.iter().map(|&(client, _)| client).collect();
+    let data = much.slice(..6 << 20);
+    for _ in 0..20 {
+        push(&mut p, &others, &data);
+        p.run(Duration::from_millis(100));
+    }
+    let before = p.now;
+    p.transfer_by_reference((A, client), (B, server), much.slice(..16 << 20), 256 << 10);
+    let took = p.now.saturating_since(before);
+    println!("16 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= 48 << 20);
+}
+
+#[test]
+fn datagrams_that_nobody_reads_take_nothing_from_streams() {
+    let (mut p, clients, servers) = many(2);
+    let sinks: Vec<UdpId> = (0..64)
+        .map(|i| {
+            p.b.bind_udp(format!("10.0.0.2:{}", 5000 + i).parse().unwrap(), BindOptions::default())
+                .unwrap()
+        })
+        .collect();
+    let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
+    let data = Bytes::from(pattern(1400));
+    // A megabyte for each, which is eight times the budget.
+    for _ in 0..750 {
+        for i in 0..64 {
+            let to = format!("10.0.0.2:{}", 5000 + i).parse().unwrap();
+            let frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
+            p.a.udp(source).unwrap().send(p.now, frags, Some(to)).unwrap();
+        }
+        p.run(Duration::from_micros(100));
+    }
+    let held = p.b.receive_memory_used();
+    println!("{held} bytes of {BUDGET} for datagrams");
+    assert!((BUDGET / 3..=BUDGET / 2).contains(&held), "{held} bytes of {BUDGET}");
+    let told: u64 = sinks.iter().map(|&sink| u64::from(p.b.udp(sink).unwrap().dropped())).sum();
+    let dropped = |reason| p.b.counters().drops(reason);
+    assert!(dropped(DropReason::UdpHostMemory) > 0);
+    // Each socket can say how many of those were its own.
+    assert_eq!(told, dropped(DropReason::UdpHostMemory) + dropped(DropReason::UdpQueueFull));
+    // Streams have their windows, and nothing that they invited is refused.
+    for (client, server) in clients.iter().zip(&servers) {
+        p.transfer_by_reference(
+            (A, *client),
+            (B, *server),
+            Bytes::from(pattern(4 << 20)),
+            64 << 10,
+        );
+    }
+    assert_eq!(p.b.counters().tcp_drops(TcpDropReason::HostMemory), 0);
+    // Each of the sinks has about as much as the others.
+    for sink in &sinks {
+        let mut n = 0;
+        while p
+            .b
+            .udp(*sink)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
+        {
+            n += 1;
+        }
+        let fair = held / 64 / 1400;
+        assert!((fair / 2..fair * 2).contains(&n), "{n} datagrams, {fair} are fair");
+    }
+    assert_eq!(p.b.receive_memory_used(), 0, "what is read is given back");
+    for sink in sinks {
+        let to = p.b.local_addr(sink).unwrap();
+        p.a.udp(source).unwrap().send(p.now, &[1; 1400], Some(to)).unwrap();
+        p.run(Duration::from_micros(100));
+        p.b.close(p.now, sink);
+    }
+    assert_eq!(p.b.receive_memory_used(), 0, "and what is closed");
+}
+
+#[test]
+fn datagram_comes_in_beside_streams_that_nobody_reads() {
+    let (mut p, clients, _servers) = many(200);
+    let data = Bytes::from(pattern(64 << 10));
+    for _ in 0..300 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(10));
+    }
+    assert!(p.b.receive_memory_used() > BUDGET / 16 * 14);
+    let sink = p.b.bind_udp("10.0.0.2:53".parse().unwrap(), BindOptions::default()).unwrap();
+    let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
+    for _ in 0..100 {
+        p.a.udp(source)
+            .unwrap()
+            .send(p.now, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()))
+            .unwrap();
+        p.run(Duration::from_millis(1));
+        assert!(
+            p.b.udp(sink)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .is_ok()
+        );
+    }
+    assert!(p.b.receive_memory_used() <= BUDGET);
+}

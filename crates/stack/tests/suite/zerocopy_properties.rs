@@ -1,0 +1,359 @@
+//! Zero-copy sends under any mix of calls, losses, resets and reads: every id is told exactly once
+//! or its owner is gone, and no memory is let go while a segment of it can still be sent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_mem::{Frag, FragVec, PageBudget};
+use pagewire_stack::{
+    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, TcpId, TcpOption, ZeroCopyCall,
+};
+use proptest::prelude::*;
+
+use crate::common::{A, Pair, capabilities, config};
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A call of pieces of these lengths, with a notification.
+    SendZc(Vec<usize>),
+    /// Calls, so many of this length, that continue each other in memory.
+    Walk(usize, usize),
+    Write(usize),
+    Read(usize),
+    Notifications(usize),
+    Pass(u64),
+    /// Segments with payload are lost, so many.
+    Lose(usize),
+    /// So many segments are lost after the device has taken them: it keeps what they point at.
+    Keep(usize),
+    /// The device is done with what it kept.
+    LetGo,
+    Linger(Option<u64>),
+    OptIn(bool),
+    Shutdown,
+    AbortPeer,
+    Abort,
+    Close,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => prop::collection::vec(1_usize..5000, 1..25).prop_map(Op::SendZc),
+        2 => (100_000_usize..900_000).prop_map(|n| Op::SendZc(vec![n])),
+        6 => (1_usize..20, 1_usize..5000).prop_map(|(n, len)| Op::Walk(n, len)),
+        2 => (1_usize..20_000).prop_map(Op::Write),
+        6 => (1_usize..200_000).prop_map(Op::Read),
+        4 => (1_usize..5).prop_map(Op::Notifications),
+        8 => (1_u64..300).prop_map(Op::Pass),
+        2 => (1_usize..4).prop_map(Op::Lose),
+        2 => (1_usize..4).prop_map(Op::Keep),
+        2 => Just(Op::LetGo),
+        1 => prop_oneof![Just(None), Just(Some(0)), Just(Some(2))].prop_map(Op::Linger),
+        1 => any::<bool>().prop_map(Op::OptIn),
+        1 => Just(Op::Shutdown),
+        1 => Just(Op::AbortPeer),
+        1 => Just(Op::Abort),
+        1 => Just(Op::Close),
+    ]
+}
+
+/// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
+struct Noted {
+    bytes: Vec<u8>,
+    call: u64,
+    live: Arc<Mutex<BTreeMap<u64, usize>>>,
+}
+
+impl AsRef<[u8]> for Noted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.bytes.fill(0xee);
+        let mut live = self.live.lock().unwrap();
+        let count = live.get_mut(&self.call).expect("it was live");
+        *count -= 1;
+        if *count == 0 {
+            live.remove(&self.call);
+        }
+    }
+}
+
+/// What the test knows beside the stacks.
+struct World {
+    p: Pair,
+    client: TcpId,
+    server: TcpId,
+    /// Buffers of calls that somebody refers to, by call.
+    live: Arc<Mutex<BTreeMap<u64, usize>>>,
+    calls: u64,
+    /// What calls walk through, from where, and the call that it was begun with.
+    walk: (Frag, usize, u64),
+    /// Calls by id that were not told yet.
+    outstanding: BTreeMap<u32, u64>,
+    /// What is sent, in order, and how far it was read.
+    stream: VecDeque<u8>,
+    next_id: u32,
+    closed: bool,
+    opted_in: bool,
+    /// What the device keeps of segments that were lost.
+    kept: Arc<Mutex<Vec<Frag>>>,
+}
+
+impl World {
+    fn new(coalescing: Coalescing, looped: bool, budget: Arc<PageBudget>) -> Self {
+        let mut a = config(capabilities(1), 1);
+        a.zerocopy.coalescing = coalescing;
+        a.zerocopy.looped_copy = looped;
+        a.zerocopy.pages = budget;
+        a.zerocopy.notification_bytes = 40 * 704;
+        let mut p = Pair::with(a, config(capabilities(2), 2));
+        p.meet();
+        let (client, server, _) = p.connect("10.0.0.2:80");
+        p.a.set_zerocopy(client, true).unwrap();
+        Self {
+            p,
+            client,
+            server,
+            live: Arc::default(),
+            calls: 0,
+            walk: (Frag::empty(), 0, 0),
+            outstanding: BTreeMap::new(),
+            stream: VecDeque::new(),
+            next_id: 0,
+            closed: false,
+            opted_in: true,
+            kept: Arc::default(),
+        }
+    }
+
+    fn send(&mut self, lens: &[usize]) {
+        let call_number = self.calls;
+        self.calls += 1;
+        let mut all = Vec::new();
+        let mut frags = FragVec::new();
+        self.live.lock().unwrap().insert(call_number, lens.len());
+        for &len in lens {
+            let bytes: Vec<u8> = (0..len).map(|i| (call_number as usize * 31 + i) as u8).collect();
+            all.extend_from_slice(&bytes);
+            let noted = Noted { bytes, call: call_number, live: Arc::clone(&self.live) };
+            frags.push(Frag::from_bytes(Bytes::from_owner(noted)));
+        }
+        self.call(call_number, frags, &all);
+    }
+
+    /// Each call continues the last in memory, which is let go when it was walked through.
+    fn walk(&mut self, len: usize) {
+        const LEN: usize = 100_000;
+        if self.walk.1 + len > self.walk.0.len() {
+            let call = self.calls;
+            self.calls += 1;
+            self.live.lock().unwrap().insert(call, 1);
+            let bytes = (0..LEN).map(|i| (call as usize * 31 + i) as u8).collect();
+            let noted = Noted { bytes, call, live: Arc::clone(&self.live) };
+            self.walk = (Frag::from_bytes(Bytes::from_owner(noted)), 0, call);
+        }
+        let (memory, at, _) = &mut self.walk;
+        let part = memory.slice(*at..*at + len);
+        let bytes = part.as_slice().unwrap().to_vec();
+        *at += len;
+        // A number of its own: that the memory was let go, others tell of.
+        self.calls += 1;
+        self.call(self.calls - 1, FragVec::from_iter([part]), &bytes);
+    }
+
+    /// One call, as an application's threads make it: what needs no clock has none.
+    fn call(&mut self, call_number: u64, mut frags: FragVec, all: &[u8]) {
+        let mut call = ZeroCopyCall::new();
+        let (now, client) = (self.p.now, self.client);
+        let mut asked = false;
+        let clock = || {
+            asked = true;
+            now
+        };
+        let data = (&mut frags, &mut call);
+        let tcp = self.p.a.tcp(client);
+        let sent = tcp.and_then(|mut tcp| tcp.send(clock, data, SendFlags::empty()));
+        assert!(asked || sent.is_err() || frags.is_empty() && call.id().is_some());
+        match (sent, call.id()) {
+            (Ok(n), Some(id)) => {
+                assert!(n > 0 && self.opted_in);
+                assert_eq!(id, self.next_id, "ids are consecutive");
+                self.next_id += 1;
+                self.outstanding.insert(id, call_number);
+                self.stream.extend(&all[..n]);
+            }
+            (Ok(n), None) => {
+                assert!(!self.opted_in || n == 0);
+                self.stream.extend(&all[..n]);
+            }
+            (Err(error), id) => {
+                assert_eq!(id, None, "a call that fails takes no id");
+                assert!(
+                    self.closed
+                        || matches!(
+                            error,
+                            Error::WouldBlock
+                                | Error::BrokenPipe
+                                | Error::ConnectionReset
+                                | Error::ConnectionAborted
+                                | Error::TooManyNotifications
+                                | Error::TooManyPagesHeld
+                        ),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    fn take_notifications(&mut self, limit: usize) {
+        for _ in 0..limit {
+            match self.p.a.poll_error_queue(self.client) {
+                Some(ErrorEntry::ZeroCopy(done)) => {
+                    assert!(!self.closed, "nobody is told after a close");
+                    assert!(done.lo <= done.hi);
+                    for id in done.lo..=done.hi {
+                        let call = self.outstanding.remove(&id);
+                        let call = call.unwrap_or_else(|| panic!("{id} is told twice"));
+                        let live = self.live.lock().unwrap();
+                        assert!(!live.contains_key(&call), "{id} is told, and referred to");
+                    }
+                }
+                Some(other) => panic!("{other:?}"),
+                None => return,
+            }
+        }
+    }
+
+    fn read(&mut self, limit: usize) {
+        let mut buf = vec![0; limit];
+        if let Ok(n) = self
+            .p
+            .b
+            .tcp(self.server)
+            .and_then(|mut tcp| tcp.recv(self.p.now, &mut buf[..], RecvFlags::empty()))
+        {
+            for byte in &buf[..n] {
+                assert_eq!(Some(*byte), self.stream.pop_front(), "what was sent arrives");
+            }
+        }
+    }
+
+    /// The device is done; what it kept was as it had been handed over all the while.
+    fn let_go(&mut self) {
+        for frag in self.kept.lock().unwrap().drain(..) {
+            if frag.completion().is_some() {
+                // `Noted` overwrites what is released.
+                assert!(
+                    !frag.as_slice().unwrap().iter().all(|&byte| byte == 0xee) || frag.len() < 8
+                );
+            }
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        let now = self.p.now;
+        match op {
+            Op::SendZc(lens) => self.send(lens),
+            Op::Walk(n, len) => (0..*n).for_each(|_| self.walk(*len)),
+            Op::Write(len) => {
+                let data: Vec<u8> = (0..*len).map(|i| i as u8).collect();
+                let tcp = self.p.a.tcp(self.client);
+                let written = tcp.and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty()));
+                if let Ok(n) = written {
+                    self.stream.extend(&data[..n]);
+                }
+            }
+            Op::Read(len) => self.read(*len),
+            Op::Notifications(n) => self.take_notifications(*n),
+            Op::Pass(ms) => self.p.run(Duration::from_millis(*ms)),
+            Op::Lose(n) => {
+                let mut left = *n;
+                self.p.carry = Some(Box::new(move |side, frame| {
+                    let lost = side == A && frame.frag_len() > 0 && left > 0;
+                    left -= usize::from(lost);
+                    !lost
+                }));
+            }
+            Op::Keep(n) => {
+                let (mut left, kept) = (*n, Arc::clone(&self.kept));
+                self.p.carry = Some(Box::new(move |side, frame| {
+                    let lost = side == A && frame.frag_len() > 0 && left > 0;
+                    left -= usize::from(lost);
+                    if lost {
+                        kept.lock().unwrap().extend(frame.frags().iter().cloned());
+                    }
+                    !lost
+                }));
+            }
+            Op::LetGo => self.let_go(),
+            Op::Linger(seconds) => {
+                let linger = TcpOption::Linger(seconds.map(Duration::from_secs));
+                let _ = self.p.a.tcp(self.client).and_then(|mut tcp| tcp.set_option(now, linger));
+            }
+            Op::OptIn(on) => {
+                if self.p.a.set_zerocopy(self.client, *on).is_ok() {
+                    self.opted_in = *on;
+                }
+            }
+            Op::Shutdown => {
+                let _ = self
+                    .p
+                    .a
+                    .tcp(self.client)
+                    .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write));
+            }
+            Op::AbortPeer => self.p.b.abort(now, self.server),
+            Op::Abort => self.p.a.abort(now, self.client),
+            Op::Close => {
+                self.p.a.close(now, self.client);
+                self.closed = true;
+            }
+        }
+        self.p.flush();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 96 } else { 512 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_accepted_id_is_told_once_or_its_owner_is_gone_and_all_memory_comes_home(
+        ops in prop::collection::vec(op(), 1..60),
+        linux in any::<bool>(),
+        looped in any::<bool>(),
+    ) {
+        let coalescing = if linux { Coalescing::Linux } else { Coalescing::SameKind };
+        let budget = Arc::new(PageBudget::new(4096));
+        let mut w = World::new(coalescing, looped, Arc::clone(&budget));
+        for op in &ops {
+            w.apply(op);
+        }
+        w.walk.0 = Frag::empty();
+        // Whatever happened: the peer reads on, and then everything ends.
+        w.p.carry = None;
+        w.let_go();
+        for _ in 0..400 {
+            w.p.run(Duration::from_millis(500));
+            w.read(1 << 20);
+            w.take_notifications(1000);
+        }
+        prop_assert!(w.outstanding.is_empty() || w.closed, "never told: {:?}", w.outstanding);
+        w.p.b.close(w.p.now, w.server);
+        w.p.a.close(w.p.now, w.client);
+        w.p.run(Duration::from_secs(600));
+        prop_assert!(w.live.lock().unwrap().is_empty(), "memory is still held");
+        prop_assert_eq!(budget.used(), 0);
+        for stack in [&w.p.a, &w.p.b] {
+            let audit = stack.pool_audit();
+            // But for the run that the writer has begun.
+            let writers = pagewire_mem::limits::WRITE_RUN_PAGES;
+            prop_assert!(audit.out <= writers, "pages leak: {:?}", audit);
+        }
+    }
+}
