@@ -1,7 +1,7 @@
 //! The rate at which the tap driver moves a stream to and from a kernel socket, with a minimal TCP
 //! in front of it: the upper bound for the stack. Needs root; works in a namespace of its own.
 //!
-//! `cargo run --profile quick -p pagewire-device --example tap_rate -- [send|receive] [MTU] [GIB]`
+//! `cargo run --release -p pagewire-device --example tap_rate -- [send|receive] [MTU] [GIB]`
 
 #![allow(unreachable_pub)]
 

@@ -24,6 +24,7 @@ impl PageBudget {
     }
 
     /// The limit, in pages.
+    #[inline]
     pub fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
@@ -35,11 +36,13 @@ impl PageBudget {
 
     /// Charges a call that sends `bytes`; `None` if too little is left. As on Linux: the pages that
     /// the bytes fill, and one at either end.
+    #[inline]
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
         let pages = pages_of(bytes);
         self.take(pages).then(|| Charge { budget: Arc::clone(self), pages })
     }
 
+    #[inline]
     fn take(&self, pages: usize) -> bool {
         let limit = self.limit();
         // Relaxed: only a count.

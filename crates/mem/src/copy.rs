@@ -121,6 +121,7 @@ impl CopyLedger {
     }
 
     /// Notes a copy that somebody else made: the kernel, at the boundary of a device or a socket.
+    #[inline]
     pub fn note(&mut self, reason: CopyReason, bytes: usize) {
         if let Some(n) = self.bytes.get_mut(reason as usize) {
             *n += bytes as u64;
@@ -155,6 +156,7 @@ pub fn copy_bytes(
 /// `dst` is valid for writes of `len` bytes and `src` for reads. With [`Access::Private`] nobody
 /// else writes `src` or reaches `dst` meanwhile, and the two do not overlap; pass
 /// [`Access::Shared`] if that cannot be said of both.
+#[inline]
 pub(crate) unsafe fn copy_payload(
     dst: NonNull<u8>,
     src: *const u8,
@@ -181,6 +183,7 @@ pub(crate) unsafe fn copy_payload(
 ///
 /// # Safety
 /// `dst` is valid for writes of `len` bytes and `src` for reads.
+#[inline]
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     match len {

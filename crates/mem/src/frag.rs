@@ -63,6 +63,7 @@ impl Frag {
     }
 
     /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut off: split first.
+    #[inline]
     pub fn from_bytes(bytes: Bytes) -> Self {
         let bytes = if bytes.len() > MAX_FRAG_LEN { bytes.slice(..MAX_FRAG_LEN) } else { bytes };
         if bytes.is_empty() {
@@ -200,6 +201,7 @@ impl Frag {
 
     /// The part `range`, sharing the memory. A range beyond the end is truncated.
     #[must_use]
+    #[inline]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let end = range.end.min(self.len());
         let start = range.start.min(end);
@@ -219,6 +221,7 @@ impl Frag {
 
     /// Removes the first `n` bytes (all, if there are fewer) and returns them.
     #[must_use]
+    #[inline]
     pub fn split_to(&mut self, n: usize) -> Self {
         let n = n.min(self.len());
         if n == 0 {
@@ -243,6 +246,7 @@ impl Frag {
     }
 
     /// Drops the first `n` bytes; pages that are no longer touched are released.
+    #[inline]
     pub fn advance(&mut self, n: usize) {
         drop(self.split_to(n));
     }
@@ -311,6 +315,7 @@ impl Frag {
     }
 
     /// Copies up to `dst.len()` bytes from `offset` on into `dst`; returns how many.
+    #[inline]
     pub fn copy_to(
         &self,
         offset: usize,
@@ -494,6 +499,7 @@ impl Region {
 }
 
 impl Clone for Frag {
+    #[inline]
     fn clone(&self) -> Self {
         if let Hold::Pages(pool) = &self.hold {
             pool.acquire(self.pool_offset(pool), self.len());
@@ -504,6 +510,7 @@ impl Clone for Frag {
 }
 
 impl Drop for Frag {
+    #[inline]
     fn drop(&mut self) {
         if self.len > 0
             && let Hold::Pages(pool) = &self.hold

@@ -78,15 +78,18 @@ pub struct PacketBuf {
 
 impl PacketBuf {
     /// An empty packet with all room of the head in front: to be built from the inside out.
+    #[inline]
     pub fn for_tx() -> Self {
         Self::with_window(HEAD_CAPACITY)
     }
 
     /// An empty packet with all room of the head behind: for a device to fill.
+    #[inline]
     pub fn for_rx() -> Self {
         Self::with_window(0)
     }
 
+    #[inline]
     fn with_window(at: usize) -> Self {
         Self {
             head: [0; HEAD_CAPACITY],
@@ -179,6 +182,7 @@ impl PacketBuf {
     }
 
     /// The payload's fragments.
+    #[inline]
     pub fn frags(&self) -> &[Frag] {
         &self.frags
     }
@@ -218,6 +222,7 @@ impl PacketBuf {
     }
 
     /// Removes and returns all fragments.
+    #[inline]
     pub fn take_frags(&mut self) -> FragVec {
         self.frag_len = 0;
         core::mem::take(&mut self.frags)

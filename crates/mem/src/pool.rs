@@ -415,6 +415,7 @@ impl PoolShared {
     }
 
     /// Adds a reference to every page that `offset..offset+len` touches; the caller has one.
+    #[inline]
     pub(crate) fn acquire(&self, offset: usize, len: usize) {
         if len == 0 {
             return;
@@ -430,6 +431,7 @@ impl PoolShared {
     }
 
     /// Drops one reference to every page that the range touches; returns free pages in one push.
+    #[inline]
     pub(crate) fn release(&self, offset: usize, len: usize) {
         if len == 0 {
             return;

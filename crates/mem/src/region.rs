@@ -352,6 +352,7 @@ impl Region {
     /// Copies bytes from `offset` on into `into`, up to the region's end, although others may write
     /// them meanwhile; returns how many. None if the bytes are private: only fragments know which
     /// of those may be read. The application's own copy, so it is not counted.
+    #[inline]
     pub fn copy_shared_out(&self, offset: usize, into: &mut [u8]) -> usize {
         let n = into.len().min(self.0.len.saturating_sub(offset));
         if n == 0 || self.0.access == Access::Private {

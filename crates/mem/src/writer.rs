@@ -131,6 +131,7 @@ impl PageWriter {
     }
 
     /// Continues in the next reserved run when the current one is full.
+    #[inline]
     fn promote(&mut self) {
         if self.spare() == 0
             && let Some(next) = self.later.pop_front()

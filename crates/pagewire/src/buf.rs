@@ -24,6 +24,7 @@ impl Chunk {
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.frag.is_empty()
     }
@@ -61,6 +62,7 @@ impl Chunk {
 }
 
 impl From<Frag> for Chunk {
+    #[inline]
     fn from(frag: Frag) -> Self {
         Self { frag, held: Held::default() }
     }
@@ -131,6 +133,7 @@ impl Chunks {
     }
 
     /// Whether there are none: the end of the stream.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -284,11 +287,13 @@ impl SendBuf {
     }
 
     /// Whether nothing is left to send.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.frags.iter().all(Frag::is_empty)
     }
 
     /// Adds a piece at the end.
+    #[inline]
     pub fn push(&mut self, frag: Frag) {
         if !frag.is_empty() {
             self.frags.push(frag);
@@ -297,6 +302,7 @@ impl SendBuf {
 }
 
 impl From<Frag> for SendBuf {
+    #[inline]
     fn from(frag: Frag) -> Self {
         let mut buf = Self::default();
         buf.push(frag);

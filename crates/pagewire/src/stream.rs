@@ -76,6 +76,7 @@ impl TcpStream {
 
     /// Queues as much from the front of `buf` as there is room for, waiting for some room unless
     /// the stream is non-blocking; removes it from `buf` and returns the number of bytes.
+    #[inline]
     pub fn send_some(&self, buf: &mut SendBuf) -> io::Result<usize> {
         self.send_part(buf, false)
     }

@@ -2,7 +2,7 @@
 //! super-frame costs in total, from `send` to the acknowledgement that releases it.
 //!
 //! ```text
-//! cargo run --profile quick -p pagewire-stack --example pair_loop [GiB] [bytes per segment]
+//! cargo run --release -p pagewire-stack --example pair_loop [GiB] [bytes per segment]
 //! ```
 //!
 //! Then requests and responses of 64 bytes, by copy: what a round trip costs without a device and

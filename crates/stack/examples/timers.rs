@@ -2,7 +2,7 @@
 //! clearing and expiring one.
 //!
 //! ```text
-//! cargo run --profile quick -p pagewire-stack --example timers
+//! cargo run --release -p pagewire-stack --example timers
 //! ```
 //!
 //! Deadlines are spread at random over two minutes, as those of connections are; each is set, moved

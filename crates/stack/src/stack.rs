@@ -157,6 +157,7 @@ impl Stack {
 
     /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
     /// are the work of another turn. Debug builds check that no page is lost.
+    #[inline]
     pub fn end_turn(&mut self) {
         self.core.mem.pool.drain();
         #[cfg(debug_assertions)]
@@ -198,11 +199,13 @@ impl Core {
 
 impl Stack {
     /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
+    #[inline]
     pub fn has_frames(&self, link: LinkId) -> bool {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
     /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
+    #[inline]
     pub fn is_at_rest(&self) -> bool {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
@@ -238,6 +241,7 @@ impl Stack {
 
     /// The next socket of the application that has become ready for something since it was last
     /// reported or last used up: each at most once, however much arrived.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if !self.core.sockets.work.starved.is_empty() {
             self.core.feed_starved();

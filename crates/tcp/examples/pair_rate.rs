@@ -1,6 +1,6 @@
 //! What the TCP machine itself costs: two connections hand each other super-frames in one thread.
 //!
-//! `cargo run --profile quick -p pagewire-tcp --example pair_rate`
+//! `cargo run --release -p pagewire-tcp --example pair_rate`
 
 use std::sync::Arc;
 use std::time::Instant as Clock;

@@ -35,6 +35,7 @@ impl Connection {
     }
 
     /// What the application can do now.
+    #[inline]
     pub fn readiness(&self) -> Readiness {
         let closed = self.path.state() == State::Closed;
         let fin = self.inbound.has_fin();
@@ -84,6 +85,7 @@ impl Connection {
     /// Bytes to charge to the host's budget
     /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread
     /// or kept: its memory, without pages shared with other connections.
+    #[inline]
     pub fn receive_charge(&self) -> usize {
         self.inbound.queue.charge() + self.inbound.kept() as usize
     }

@@ -211,12 +211,14 @@ impl<'a> HeaderView<'a> {
 
 impl TcpHeader {
     /// Reads the header at the front of `segment`; returns it with its length in bytes.
+    #[inline]
     pub fn parse(segment: &[u8]) -> Result<(Self, usize), HeaderError> {
         let view = HeaderView::check(segment)?;
         Ok((view.to_header(), view.header_len()))
     }
 
     /// Bytes that [`emit`](Self::emit) writes: 20 to 60, a multiple of 4.
+    #[inline]
     pub fn len(&self) -> usize {
         MIN_HEADER_LEN + self.options.len()
     }

@@ -135,6 +135,7 @@ impl Connection {
 }
 
 /// Whether this is the next segment of an undisturbed transfer, in either direction.
+#[inline]
 fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
     const RELEVANT: Flags =
         Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
@@ -152,6 +153,7 @@ fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
 }
 
 /// The steps that a predicted segment needs: acknowledgement and payload.
+#[inline]
 fn take_predicted(
     conn: &mut Connection,
     env: &mut Env<'_>,

@@ -36,6 +36,7 @@ impl Connection {
 
     /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return
     /// `None`, as nothing is left or the rest waits to become a full segment. Then do not call it.
+    #[inline]
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {

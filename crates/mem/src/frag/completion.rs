@@ -62,6 +62,7 @@ impl Sent {
 
 impl Completion {
     /// A completion for id `first` of `owner`, nothing attached.
+    #[inline]
     pub fn new(queue: &Arc<CompletionQueue>, owner: u64, first: u32) -> Arc<Self> {
         Arc::new(Self {
             queue: Arc::clone(queue),
@@ -146,6 +147,7 @@ impl Completion {
     }
 
     /// Adds a charge, which the last release drops.
+    #[inline]
     pub fn charge(&self, charge: Charge) {
         let mut sent = self.sent();
         let rest = match sent.charges.last_mut() {
@@ -162,6 +164,7 @@ impl Completion {
     }
 
     /// Whether some of the memory is lent: its owner frees it after the report ([`Frag::lent`]).
+    #[inline]
     pub fn lends(&self) -> bool {
         self.lends.load(Ordering::Relaxed)
     }
@@ -178,11 +181,13 @@ impl Completion {
     }
 
     /// The number of calls that complete together.
+    #[inline]
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// The id of the next call that joins.
+    #[inline]
     pub fn next_id(&self) -> u32 {
         self.first.wrapping_add(self.count())
     }
@@ -194,6 +199,7 @@ impl Completion {
         sent.memory.iter().find(inside)?.region()
     }
 
+    #[inline]
     fn sent(&self) -> MutexGuard<'_, Sent> {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }

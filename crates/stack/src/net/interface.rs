@@ -171,6 +171,7 @@ impl Links {
         }
     }
 
+    #[inline]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Interface> {
         core::iter::once(&self.first).chain(&self.others)
     }

@@ -292,6 +292,7 @@ impl Net {
         self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
     }
 
+    #[inline]
     pub(crate) fn find_link(&self, id: LinkId) -> Option<LinkIndex> {
         self.links.find(id)
     }
@@ -559,11 +560,13 @@ impl Net {
     }
 
     /// Whether no packet is on its way in or out.
+    #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.links.iter().all(|interface| interface.out.is_empty()) && !self.has_inbound()
     }
 
     /// Moves all frames for the device of a link to the back of `out`.
+    #[inline]
     pub(crate) fn poll_transmit(&mut self, link: LinkIndex, out: &mut VecDeque<PacketBuf>) {
         let Interface { out: queue, lost, .. } = self.links.at_mut(link);
         if *lost {

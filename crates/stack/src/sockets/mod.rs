@@ -249,6 +249,7 @@ impl Sockets {
     }
 
     /// The next socket whose readiness has grown since it was last reported.
+    #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };

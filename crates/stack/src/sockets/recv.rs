@@ -118,6 +118,7 @@ impl Tcp<'_> {
     }
 
     /// Returns whether the socket is ready for something that was not reported.
+    #[inline]
     pub(super) fn note_used_up(&mut self) -> bool {
         let (readiness, reported) = (self.socket.readiness(), self.socket.reporting.reported);
         self.socket.reporting.reported = reported & readiness;

@@ -139,6 +139,7 @@ impl Tcp<'_> {
 }
 
 impl Payload for &mut FragVec {
+    #[inline]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
         tcp.with_sender(now, |conn, env| conn.send(env, self, flags))
     }
@@ -150,6 +151,7 @@ impl Payload for (&mut FragVec, &mut ZeroCopyCall) {
         tcp.coalesce_lent(self.0, self.1)
     }
 
+    #[inline]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
         tcp.send_lent(now, self.0, self.1, flags)
     }

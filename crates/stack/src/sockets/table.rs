@@ -28,6 +28,7 @@ pub(crate) struct Remains {
 }
 
 impl Socket {
+    #[inline]
     pub(crate) fn readiness(&self) -> Readiness {
         match self {
             Self::Tcp(socket) => socket.readiness(),
@@ -150,11 +151,13 @@ impl Table {
         Some(SocketId { index, generation: slot.generation })
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: SocketId) -> Result<&Socket, Error> {
         let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_ref()).ok_or(Error::NoSuchSocket)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket, Error> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
         slot.and_then(|s| s.socket.as_mut()).ok_or(Error::NoSuchSocket)

@@ -111,6 +111,7 @@ impl TcpSocket {
         }
     }
 
+    #[inline]
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
         if self.errors().is_some_and(|e| !e.is_empty()) {
@@ -192,6 +193,7 @@ impl TcpSocket {
     }
 
     /// Charges the memory it pins.
+    #[inline]
     pub(super) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
@@ -208,6 +210,7 @@ impl TcpSocket {
 
 impl Extra {
     /// Reports the timestamps that are known.
+    #[inline]
     pub(super) fn poll_timestamps(&mut self, now: Instant, conn: &Connection) {
         let Some(timestamps) = &mut self.timestamps else { return };
         let errors = self.errors.get_or_insert_default();

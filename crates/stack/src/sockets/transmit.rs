@@ -24,9 +24,7 @@ impl Stack {
     /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
     /// again once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
-        let more = self.core.make_output(now);
-        self.core.net.poll_transmit(0, out);
-        self.core.sockets.resume(0) || more
+        self.core.poll_transmit(now, Some(0), out)
     }
 
     /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
@@ -37,19 +35,25 @@ impl Stack {
         link: LinkId,
         out: &mut VecDeque<PacketBuf>,
     ) -> bool {
-        let more = self.core.make_output(now);
-        let Some(index) = self.core.net.find_link(link) else { return more };
-        self.core.net.poll_transmit(index, out);
-        self.core.sockets.resume(index) || more
+        let index = self.core.net.find_link(link);
+        self.core.poll_transmit(now, index, out)
     }
 }
 
 impl Core {
-    /// Makes a bounded number of frames; whether there are more to make.
-    fn make_output(&mut self, now: Instant) -> bool {
+    /// Makes a bounded number of frames for all links, and appends those of one. `true`: there are more.
+    fn poll_transmit(
+        &mut self,
+        now: Instant,
+        link: Option<LinkIndex>,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
         let more_inbound = self.take_inbound(now);
         self.drain_returns(now);
-        self.transmit_dirty(now) || more_inbound
+        let more = self.transmit_dirty(now) || more_inbound;
+        let Some(index) = link else { return more };
+        self.net.poll_transmit(index, out);
+        self.sockets.resume(index) || more
     }
 
     /// An ICMP error about a segment that we sent.

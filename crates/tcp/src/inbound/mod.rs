@@ -299,6 +299,7 @@ impl Inbound {
     }
 
     /// Whether as much is queued as the application waits for, or as can arrive, in line.
+    #[inline]
     pub(crate) fn is_readable(&self, path: &Path) -> bool {
         let urgent = usize::from(self.is_at_mark() && !path.config().oob_inline);
         let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {

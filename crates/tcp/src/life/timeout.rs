@@ -15,6 +15,7 @@ use crate::shared::Env;
 
 impl Connection {
     /// When to call [`handle_timeout`](Self::handle_timeout).
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is called after every segment.
         let (sent, life) = (self.out.next_timeout(), &self.life);

@@ -159,6 +159,7 @@ impl<'a> Iterator for OptionIter<'a> {
 
 impl TcpOptions {
     /// Reads options; those that belong into a SYN only count if `syn`.
+    #[inline]
     pub fn parse(bytes: &[u8], syn: bool) -> Self {
         let mut options = Self::default();
         // The common case first: nothing but aligned timestamps.

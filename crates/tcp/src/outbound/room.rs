@@ -21,6 +21,7 @@ const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
     /// How many of `wanted` bytes may be queued now.
+    #[inline]
     pub fn room_for(&self, wanted: usize) -> usize {
         if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
             return 0;
@@ -127,6 +128,7 @@ impl Outbound {
     }
 
     /// A send has queued `taken` of the `wanted` bytes.
+    #[inline]
     pub(crate) fn after_queueing(
         &mut self,
         now: Instant,
@@ -185,6 +187,7 @@ impl Outbound {
     }
 
     /// Nothing more can leave: grows the buffer unless the window is full; ends the wait for room.
+    #[inline]
     pub(crate) fn check_room(&mut self, path: &Path) {
         if !self.flags.contains(OutFlags::ACKED | OutFlags::WAITS_FOR_ROOM) {
             return;

@@ -119,16 +119,19 @@ impl ReceiveQueue {
     }
 
     /// Bytes held, those beyond gaps included.
+    #[inline]
     pub(crate) fn buffered(&self) -> usize {
         self.in_order.len() + self.out_of_order.as_ref().map_or(0, |o| o.len())
     }
 
     /// Bytes of memory pinned by what is held, bookkeeping included.
+    #[inline]
     pub(crate) fn pinned(&self) -> usize {
         self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
     }
 
     /// The charge to the host's budget: pinned memory, without the shared pages of small segments.
+    #[inline]
     pub(crate) fn charge(&self) -> usize {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
     }
