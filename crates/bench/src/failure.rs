@@ -52,7 +52,7 @@ impl<T, E: Display> Because<T> for Result<T, E> {
 }
 
 /// Prints results. A closed standard output is no failure: the work was done.
-pub fn say(text: impl Display) {
+pub(crate) fn say(text: impl Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

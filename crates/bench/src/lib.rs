@@ -37,9 +37,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use failure::Because;
-pub use failure::{Failure, say};
+pub use failure::Failure;
 use options::Bench;
-pub use options::{BenchOptions, EXAMPLES, size};
+pub use options::{BenchOptions, EXAMPLES};
 use page::{Facts, Outcome, Section};
 use plot::Row;
 use plot::measures::charts;

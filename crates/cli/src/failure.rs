@@ -1,14 +1,13 @@
 //! How a command fails: one line with the reason and what to do, and an exit status.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use pagewire::StartError;
 use pagewire::services::StackError;
-pub(crate) use pagewire_bench::say;
 use pagewire_device::DeviceError;
 
 /// Why a command did not succeed.
@@ -47,6 +46,7 @@ impl Failure {
     }
 }
 
+#[cfg(feature = "full")]
 impl From<pagewire_bench::Failure> for Failure {
     fn from(failure: pagewire_bench::Failure) -> Self {
         match failure {
@@ -118,6 +118,11 @@ fn socket_reason(path: &Path, error: &io::Error) -> String {
     } else {
         format!("{}; {hint}", reason(error))
     }
+}
+
+/// Prints results. A closed standard output is no failure: the work was done.
+pub(crate) fn say(text: impl Display) {
+    let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
 /// The system's error as text.

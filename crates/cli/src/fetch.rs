@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use pagewire_mem::Frag;
 
 use crate::args::FetchOptions;
@@ -23,6 +23,7 @@ use crate::http::inbox::{Inbox, Transfer};
 use crate::http::response::Status;
 use crate::http::url::Url;
 use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
+use crate::progress::bar_style;
 use crate::signals::{self, Stop};
 use crate::view::{self, Asked};
 use crate::{net, sys};
@@ -415,11 +416,6 @@ impl Running {
         }
         self.bar.set_position(self.offset + self.bytes);
     }
-}
-
-pub(crate) fn bar_style() -> ProgressStyle {
-    let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]

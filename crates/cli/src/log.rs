@@ -2,7 +2,8 @@
 
 use pagewire::Host;
 use tracing::Level;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 use crate::failure::Failure;
 
@@ -11,24 +12,41 @@ const VARIABLE: &str = "PAGEWIRE_LOG";
 
 /// Has events written to standard error: those of `filter`, or as many as `-v` was given.
 pub(crate) fn begin(verbose: u8, filter: Option<&str>) -> Result<(), Failure> {
+    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let text = match (filter, verbose) {
         (Some(filter), _) => filter.to_owned(),
-        (None, 0) if std::env::var_os(VARIABLE).is_some() => {
-            std::env::var(VARIABLE).unwrap_or_default()
-        }
-        (None, 0) => "warn,pagewire_control=error".to_owned(),
+        (None, 0) => variable.map_or("warn,pagewire_control=error".to_owned(), |value| {
+            value.to_string_lossy().into_owned()
+        }),
         (None, 1) => "info,pagewire_control=debug".to_owned(),
         (None, _) => "trace".to_owned(),
     };
-    let filter = EnvFilter::builder().parse(&text).map_err(|error| {
+    let filter = parse(&text).ok_or_else(|| {
         let hint = "give a level (error, warn, info, debug, trace), or several as in \
                     warn,pagewire_control=debug";
-        Failure::misused(format!("--log-level {text}"), format!("{error}; {hint}"))
+        Failure::misused(format!("--log-level {text}"), hint)
     })?;
-    let plain = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
     // Fails only if there is a subscriber already: in tests.
-    let _ = plain.with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
     Ok(())
+}
+
+/// A filter: a level, and levels for targets, `TARGET=LEVEL`, with commas between them.
+fn parse(text: &str) -> Option<Targets> {
+    let mut filter = Targets::new();
+    for part in text.split(',').map(str::trim) {
+        filter = match part.split_once('=') {
+            Some(("", _)) => return None,
+            Some((target, level)) => filter.with_target(target, self::level(level)?),
+            None => filter.with_default(self::level(part)?),
+        };
+    }
+    Some(filter)
+}
+
+fn level(text: &str) -> Option<LevelFilter> {
+    text.parse().ok().filter(|_| !text.is_empty())
 }
 
 /// Reports a host's connections and anomalies, if somebody wants to read that.

@@ -3,59 +3,84 @@
 //!
 //! Read [`args`] first. Each command is a module of its own name, and the measurements are a crate
 //! ([`pagewire_bench`]); they share [`net`] (a host from the options), [`http`] and [`signals`].
-//! [`failure`] has the rule for errors.
+//! [`failure`] has the rule for errors. Without the feature `full`, `demo` is the only command: it is
+//! built in half a minute.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(feature = "full"), allow(dead_code, reason = "the demonstration uses a part"))]
 
 mod args;
 mod demo;
 mod failure;
+#[cfg(feature = "full")]
 mod fetch;
+#[cfg(feature = "full")]
 mod gateway;
+#[cfg(feature = "full")]
 mod guest;
 mod http;
 mod limits;
+#[cfg(feature = "full")]
 mod log;
+#[cfg(feature = "full")]
 mod lost;
+#[cfg(feature = "full")]
 mod net;
 mod places;
+#[cfg(feature = "full")]
 mod processes;
+mod progress;
+#[cfg(feature = "full")]
 mod proxy;
+#[cfg(feature = "full")]
 mod run;
+#[cfg(feature = "full")]
 mod serve;
 mod signals;
+#[cfg(feature = "full")]
 mod ss;
 mod stream;
 mod sys;
+#[cfg(feature = "full")]
 mod top;
+#[cfg(feature = "full")]
 mod user;
+#[cfg(feature = "full")]
 mod view;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use pagewire_bench::BenchOptions;
 
 use args::{Cli, Command};
-use failure::Failure;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "full")]
     if let Some(code) = pagewire_gateway::netns::inside() {
         return code;
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| run::end_usage(&error));
+    let cli = Cli::try_parse().unwrap_or_else(|error| end_usage(&error));
+    #[cfg(feature = "full")]
     if let Err(failure) = log::begin(cli.verbose, cli.log_level.as_deref()) {
         return failure.report();
     }
     let done = match cli.command {
         Command::Demo(options) => demo::run(&options),
+        #[cfg(feature = "full")]
         Command::Serve(options) => serve::run(&options),
+        #[cfg(feature = "full")]
         Command::Fetch(options) => fetch::run(&options),
+        #[cfg(feature = "full")]
         Command::Proxy(options) => proxy::run(&options),
+        #[cfg(feature = "full")]
         Command::Gateway(options) => gateway::run(&options),
+        #[cfg(feature = "full")]
         Command::Run(options) => return run::run(&options),
+        #[cfg(feature = "full")]
         Command::Ss(options) => ss::run(&options),
+        #[cfg(feature = "full")]
         Command::Top(options) => top::run(&options),
+        #[cfg(feature = "full")]
         Command::Bench(options) => bench(&options),
     };
     match done {
@@ -64,7 +89,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn bench(options: &BenchOptions) -> Result<(), Failure> {
+/// Wrong usage. The statuses of `run` are others.
+fn end_usage(error: &clap::Error) -> ! {
+    #[cfg(feature = "full")]
+    run::end_usage(error);
+    #[cfg(not(feature = "full"))]
+    error.exit();
+}
+
+#[cfg(feature = "full")]
+fn bench(options: &pagewire_bench::BenchOptions) -> Result<(), failure::Failure> {
     signals::end_at_interrupt()?;
     Ok(pagewire_bench::run(options)?)
 }

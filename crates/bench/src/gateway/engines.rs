@@ -1,5 +1,6 @@
 //! What is measured: gateways, each a process, and two ways of the kernel for comparison.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -112,8 +113,8 @@ impl Guest {
         let gateway = format!("{GATEWAY}/24");
         let args = ["gateway", "--link", "tap", "--netns", &path, "--tap", LINK, "--mtu", mtu];
         let more = ["--addr", &gateway, "--guest", &guest];
-        // This program, wherever it is.
-        self.processes.push(spawn(&world.host, "/proc/self/exe", &[&args[..], &more].concat())?);
+        let program = std::env::current_exe().because("our program's file")?;
+        self.processes.push(spawn(&world.host, program, &[&args[..], &more].concat())?);
         self.route_by(GATEWAY)
     }
 
@@ -240,14 +241,15 @@ impl Drop for Guest {
     }
 }
 
-/// Starts a program of an engine in a namespace.
-fn spawn(ns: &NetNs, program: &str, args: &[&str]) -> Result<Child, Failure> {
-    ns.inside(|| {
-        let mut command = Command::new(program);
-        // What it says is of no interest unless it fails, and then its guest has no network.
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().because(program)
-    })
+/// Starts a program of an engine in a namespace. The kernel ends the program with this thread, also
+/// when this process is killed.
+fn spawn(ns: &NetNs, program: impl AsRef<OsStr>, args: &[&str]) -> Result<Child, Failure> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "nsenter"]).arg(format!("--net={}", ns.path()));
+    command.arg("--").arg(&program).args(args);
+    // What it says is of no interest unless it fails, and then its guest has no network.
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().because(program.as_ref().display())
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {

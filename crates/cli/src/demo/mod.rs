@@ -16,7 +16,8 @@ use crate::args::DemoOptions;
 use crate::failure::{Failure, reason, say};
 use crate::http::inbox::Transfer;
 use crate::http::server::Server;
-use crate::serve::Service;
+use crate::http::service::Service;
+use crate::progress::bar_style;
 use crate::signals::{self, Stop};
 
 use client::{Outcome, fetch_all};
@@ -120,7 +121,7 @@ fn interrupted_or(stop: &Stop, path: &Path, error: &std::io::Error) -> Failure {
 
 fn progress(bytes: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(5));
-    bar.with_style(crate::fetch::bar_style())
+    bar.with_style(bar_style())
 }
 
 fn mib(bytes: u64) -> String {

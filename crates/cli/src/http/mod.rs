@@ -19,8 +19,10 @@ pub(crate) mod range;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod server;
+pub(crate) mod service;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "full")]
 pub(crate) mod url;

@@ -241,6 +241,8 @@ fn mistakes_get_a_line_that_says_what_to_do() {
         (&["ss", "--control", "4000000000"], "no such process"),
         (&["top"], "needs a terminal"),
         (&["--log-level", "loud,=", "ss"], "give a level"),
+        (&["--log-level", "loud", "ss"], "give a level"),
+        (&["--log-level", "warn,pagewire_control=", "ss"], "give a level"),
         (&["ss", "-t", "-u"], "cannot be used with"),
     ] {
         let out = Command::new(PAGEWIRE).args(args).stdin(Stdio::null()).output().expect("it runs");

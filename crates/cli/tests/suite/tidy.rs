@@ -590,6 +590,31 @@ fn tests_do_not_sleep() {
 }
 
 #[test]
+fn files_of_a_test_program_belong_to_it() {
+    // A file that no `mod` names compiles, and its tests never run.
+    let all = all_sources();
+    let place = |name: &str| {
+        let (of, path) = name.split_once("/tests/")?;
+        let (program, file) = path.split_once('/')?;
+        Some((format!("{of}/tests/"), format!("{program}/{file}")))
+    };
+    let mut found = Vec::new();
+    for (name, _) in &all {
+        let Some((tests, file)) = place(name).filter(|(_, file)| !file.ends_with("main.rs")) else {
+            continue;
+        };
+        let module = file.trim_end_matches(".rs").trim_end_matches("/mod").rsplit('/').next();
+        let module = module.unwrap_or_default();
+        let (declared, path) = (format!("mod {module};"), format!("{module}.rs\""));
+        let mut texts = all.iter().filter(|(other, _)| other.starts_with(&tests));
+        if !texts.any(|(_, text)| text.contains(&declared) || text.contains(&path)) {
+            found.push(name.clone());
+        }
+    }
+    none(found, "a module of the program names each file below its folder");
+}
+
+#[test]
 fn tests_skip_only_where_it_is_seen_and_counted() {
     for (name, text) in all_sources() {
         let own = name.starts_with("crates/testing/") || name.ends_with("tidy.rs");
