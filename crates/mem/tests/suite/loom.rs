@@ -1,6 +1,6 @@
 //! Reference counts, the return list and completions under every schedule that loom can find.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p pagewire-mem --test loom --release`
+//! `RUSTFLAGS="--cfg loom" cargo test -p pagewire-mem --test suite --release`
 //!
 //! A group has four pages here. The bytes of a page are outside of what loom sees, so each page
 //! has a cell beside it: whoever reads the page reads the cell, whoever fills the page writes it,

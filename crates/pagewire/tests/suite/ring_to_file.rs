@@ -8,7 +8,7 @@ use pagewire::{CopyReason, Host, Pair};
 
 #[allow(dead_code)]
 #[path = "../../examples/ring_to_file.rs"]
-mod ring_to_file;
+pub(crate) mod example;
 
 /// Vanishes with what is in it.
 struct Folder(PathBuf);
@@ -43,7 +43,7 @@ fn what_is_sent_is_in_the_file_and_came_there_by_reference() {
     let sending = std::thread::spawn(move || {
         for len in lengths {
             let stream = loop {
-                match client.connect(("10.77.0.2", ring_to_file::PORT)) {
+                match client.connect(("10.77.0.2", example::PORT)) {
                     Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
                     stream => break stream.unwrap(),
                 }
@@ -53,7 +53,7 @@ fn what_is_sent_is_in_the_file_and_came_there_by_reference() {
         }
         assert!(client.drain(Duration::from_secs(30)));
     });
-    ring_to_file::serve(&server, 1, &folder.0, lengths.len()).unwrap();
+    example::serve(&server, 1, &folder.0, lengths.len()).unwrap();
     sending.join().unwrap();
     for (n, len) in lengths.into_iter().enumerate() {
         let file = std::fs::read(folder.0.join(format!("received-{n}"))).unwrap();
@@ -68,5 +68,5 @@ fn what_is_sent_is_in_the_file_and_came_there_by_reference() {
 
 #[test]
 fn its_demonstration_runs() {
-    ring_to_file::demonstrate().unwrap();
+    example::demonstrate().unwrap();
 }

@@ -16,9 +16,7 @@ use pagewire::rings::{AsyncRings, RingStream};
 use pagewire::rings::{Completion, EngineConfig, QueueConfig, RegisterError};
 use pagewire::{CopyReason, Host, Region, Tap};
 
-#[allow(dead_code)]
-#[path = "../../examples/ring_to_file.rs"]
-mod ring_to_file;
+use crate::ring_to_file::example as ring_to_file;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LEN: usize = 16 << 20;
