@@ -2,30 +2,35 @@
 
 .PHONY: demo test test-long bench lint fuzz mutants
 
+# Ends a command with its caller, also when the caller is killed.
+tied = setpriv --pdeathsig KILL --
+
 demo:
-	cargo run --release --package pagewire-cli -- demo $(DIR)
+	cargo run --release --package pagewire-cli --no-default-features --target-dir target/demo -- demo $(DIR)
 
 test:
 	scripts/install-test-packages
-	scripts/test
+	scripts/install-tool cargo-nextest
+	$(tied) scripts/test
 
-# What is slow and rarely breaks: the build with link-time optimization, other people's crates on the
+# What is slow and rarely breaks: the whole command as it is released, other people's crates on the
 # simulation, and a raft over many seeds.
 test-long:
 	scripts/install-test-packages
 	cargo build --release --package pagewire-cli
-	cargo test --profile quick --package pagewire-simulation-crates --no-fail-fast
+	cargo test --release --package pagewire-simulation-crates --no-run
+	$(tied) scripts/isolate cargo test --offline --release --package pagewire-simulation-crates --no-fail-fast
 
 bench:
 	cargo build --release --package pagewire-cli
-	scripts/bench
+	$(tied) scripts/isolate scripts/bench
 
 lint:
 	scripts/lint
 
 fuzz:
 	scripts/install-test-packages
-	scripts/fuzz $(SECONDS_EACH)
+	$(tied) scripts/fuzz $(SECONDS_EACH)
 
 mutants:
 	scripts/mutants

@@ -126,7 +126,9 @@ fn test_name(caller: &Location<'_>) -> String {
     let binary = std::env::current_exe().ok();
     let binary = binary.as_deref().and_then(Path::file_stem).unwrap_or_default().to_string_lossy();
     // Without the hash of the build.
-    let binary = binary.rsplit_once('-').map_or(&*binary, |(name, _)| name).to_owned();
+    let binary = binary.rsplit_once('-').map_or(&*binary, |(name, _)| name);
+    // Many crates call their test program `suite`.
+    let binary = format!("{}::{binary}", std::env::var("CARGO_PKG_NAME").unwrap_or_default());
     match std::thread::current().name() {
         Some(test) if test != "main" => format!("{binary}::{test}"),
         _ => format!("{binary}::{}:{}", caller.file(), caller.line()),

@@ -27,8 +27,8 @@ fn a_skip_is_one_line_on_standard_error_although_output_is_captured() {
     let output = run(None, "", &[]);
     assert!(output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let line =
-        "SKIPPED suite::skip::a_test_that_cannot_run: needs no-such-program-anywhere in PATH\n";
+    let line = "SKIPPED pagewire-testing::suite::skip::a_test_that_cannot_run: \
+                needs no-such-program-anywhere in PATH\n";
     assert_eq!(said, line);
 }
 
@@ -44,9 +44,13 @@ fn a_skip_is_recorded_for_the_summary() {
     let (first, second) = lines.split_once('\n').expect("two lines");
     assert_eq!(
         first,
-        "suite::skip::a_test_that_cannot_run\tneeds no-such-program-anywhere in PATH"
+        "pagewire-testing::suite::skip::a_test_that_cannot_run\t\
+         needs no-such-program-anywhere in PATH"
     );
-    assert!(second.starts_with("suite::") && second.ends_with("anywhere in PATH\n"), "{second}");
+    assert!(
+        second.starts_with("pagewire-testing::suite::") && second.ends_with("anywhere in PATH\n"),
+        "{second}"
+    );
 }
 
 #[test]
