@@ -31,11 +31,13 @@ macro_rules! examples {
 
 examples! {
     "../../examples/bad_network.rs" bad_network main;
+    "../../examples/datagrams.rs" datagrams main;
     "../../examples/echo.rs" echo main;
     "../../examples/echo_tokio.rs" echo_tokio main;
     "../../examples/file_server.rs" file_server main;
     "../../examples/frames.rs" frames main;
     "../../examples/futures_io.rs" futures_io main;
+    "../../examples/https.rs" https main;
     "../../examples/hyper_server.rs" hyper_server main;
     "../../examples/mapped_receive.rs" mapped_receive main;
     "../../examples/proxy.rs" proxy main;
