@@ -102,8 +102,8 @@
 //!
 //! A host is one stack behind one mutex, with one driver thread that waits on the device and the
 //! next deadline. A thread that calls a socket does its work inline under the lock. A thread that has
-//! to wait polls the device for a short while ([`Builder::spin`]), then sleeps. Several hosts, one per
-//! device queue, use several cores.
+//! to wait polls the device for a short while ([`Builder::spin`]), then sleeps. Several hosts, each with
+//! a device of its own, use several cores.
 //!
 //! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`] is
 //! a program without a thread, which the host calls when something happens, also on descriptors of its

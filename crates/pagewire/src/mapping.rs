@@ -138,7 +138,8 @@ impl TcpStream {
     /// them: [`map_available`](Self::map_available) never does that.
     ///
     /// Data that the other end of a pair link sent by reference keeps its place in memory: a file's
-    /// pages can be mapped, a `Vec` begins in the middle of a page and can only be read.
+    /// pages can be mapped at once. A `Vec` rarely begins at a page: read as far as the next page, and
+    /// the whole pages behind it can be mapped.
     ///
     /// ```
     /// # use pagewire::{Host, MapError, Pair};

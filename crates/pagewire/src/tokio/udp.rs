@@ -74,7 +74,7 @@ impl UdpSocket {
     /// Sends a datagram to the address that the socket is connected to. Returns its length.
     ///
     /// # Errors
-    /// `NotConnected`, and those of [`send_to`](Self::send_to).
+    /// Linux's `EDESTADDRREQ` if it is not connected, and those of [`send_to`](Self::send_to).
     pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
         self.socket().later(Until::Write, send(data, None)).await
     }
@@ -95,7 +95,7 @@ impl UdpSocket {
     /// Sends a datagram. Returns its length.
     ///
     /// # Errors
-    /// `InvalidInput` (`EMSGSIZE`) if it is too long, `PermissionDenied` to all hosts of a network without
+    /// Linux's `EMSGSIZE` if it is too long, `PermissionDenied` to all hosts of a network without
     /// [`set_broadcast`](crate::UdpSocket::set_broadcast), `NetworkUnreachable` without a route, and once,
     /// what an earlier datagram met.
     pub async fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
