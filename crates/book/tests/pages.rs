@@ -324,6 +324,28 @@ fn every_error_text_is_in_troubleshooting() {
 }
 
 #[test]
+fn each_figure_of_the_readme_names_its_measurement_and_the_script_measures_it() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).expect("UTF-8 text");
+    let (readme, script) = (read("README.md"), read("scripts/figures"));
+    let (_, rest) = readme.split_once("## Figures").expect("the section");
+    let (section, _) = rest.split_once("\n## ").expect("its end");
+    let rows: Vec<Vec<&str>> = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| what"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let [what, _, _, command] = row[..] else { panic!("{row:?}") };
+        let measured = command.starts_with("`pagewire bench ") || command.starts_with("`cargo ");
+        assert!(measured || command == "the same", "README.md: {what}: no measurement");
+        for words in [what, command] {
+            assert!(script.contains(&format!("\"{words}\"")), "scripts/figures lacks {words}");
+        }
+    }
+}
+
+#[test]
 fn what_is_looked_for_is_found() {
     assert_eq!(anchor("In a program: `run`, 2"), "in-a-program-run-2");
     assert_eq!(resolve("commands/run.md", "../LIMITS.md").as_deref(), Some("LIMITS.md"));

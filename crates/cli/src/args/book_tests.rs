@@ -129,3 +129,18 @@ fn what_the_book_says_to_type_is_understood() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 30, "only {count} command lines were found");
 }
+
+#[test]
+fn what_the_script_of_figures_runs_is_understood() {
+    let script = fs::read_to_string(docs().join("../scripts/figures")).expect("UTF-8 text");
+    let (_, runs) = script.split_once("RUNS = {\n").expect("the measurements");
+    let (runs, _) = runs.split_once("\n}").expect("their end");
+    for line in runs.lines() {
+        let arguments = line.split('"').nth(3).expect("a name and arguments");
+        let typed = ["pagewire", "bench"].into_iter().chain(arguments.split(' ')).chain(["--json"]);
+        if let Err(error) = Cli::try_parse_from(typed) {
+            panic!("scripts/figures: {arguments}\n{error}");
+        }
+    }
+    assert!(runs.lines().count() > 10, "only these were found:\n{runs}");
+}
