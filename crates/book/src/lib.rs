@@ -30,5 +30,6 @@ pages! {
     several_hosts "../../../docs/SEVERAL-HOSTS.md"
     simulation "../../../docs/SIMULATION.md"
     sockets "../../../docs/SOCKETS.md"
+    testing "../../../docs/TESTING.md"
     zero_copy_send "../../../docs/ZERO-COPY-SEND.md"
 }

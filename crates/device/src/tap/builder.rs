@@ -122,7 +122,9 @@ impl TapBuilder {
     }
 
     /// Opens or makes the device with `queues` queues, one [`Tap`] each. The kernel steers each
-    /// flow to the queue that last sent for it.
+    /// flow to the queue that last sent for it, and one that it does not know to any, by a hash: so
+    /// stacks on them need the same addresses and listeners, and the answer to a connection that one
+    /// of them opens may come to another.
     ///
     /// # Errors
     /// As [`open`](Self::open).
