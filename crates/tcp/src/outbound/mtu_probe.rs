@@ -185,14 +185,15 @@ pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, re
     }
     if let Some(search) = mtu_mut(transfer).filter(|_| retries >= probing.retries) {
         let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
-        search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
+        search.low = half.max(probing.floor).max(MIN_SEND_MSS).saturating_add(options);
         search.cap = search.low;
     }
 }
 
 fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
     let high = transfer.snd.peer_mss.min(path.config().max_mss.unwrap_or(u16::MAX));
-    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link().mss));
+    let low = probing.base_mss.saturating_add(path.option_bytes());
+    let low = low.min(high.min(path.link().mss));
     let search = MtuSearch { low, high, cap: low, probe: None, since: now };
     transfer.rare().mtu = Some(search);
 }

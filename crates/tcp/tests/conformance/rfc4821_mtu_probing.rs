@@ -126,3 +126,23 @@ fn s7_3_the_search_ends_and_begins_again_after_a_while() {
     t.wait(600_000);
     assert!(longest(transfer(&mut t, 100_000, &mut at)) <= Some(1460));
 }
+
+#[test]
+fn settings_beyond_the_longest_segment_are_bounded_by_it() {
+    // Timestamps are added to what the settings say.
+    let most = MtuProbing {
+        from_start: true,
+        base_mss: u16::MAX,
+        floor: u16::MAX,
+        retries: 0,
+        ..MtuProbing::default()
+    };
+    let config = Config { mtu_probing: Some(most), timestamps: true, ..plain() };
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1460,sackOK,TS val 1 ecr 0>";
+    let mut t = Test::connecting_over(config, link(1460));
+    t.peer(syn_ack);
+    assert_eq!(t.conn.info().send_mss, 1448);
+    t.send(5000).wait(2000);
+    assert!(t.conn.info().timeouts > 0);
+    assert_eq!(t.conn.info().send_mss, 1448);
+}
