@@ -1,7 +1,7 @@
 //! Duplicates reported and understood (RFC 2883), and what was done for nothing taken back: by
 //! D-SACK (RFC 3708), by timestamps (RFC 3522, 4015), by F-RTO (RFC 5682).
 
-use pagewire_tcp::{CaState, Config};
+use pagewire_tcp::{CaState, Config, EcnMode};
 
 use crate::support::*;
 
@@ -62,6 +62,48 @@ fn recovery_whose_retransmissions_were_all_duplicates_is_undone() {
     assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
     assert!(info.cwnd_segments >= 10, "{info:?}");
     assert_eq!(info.dsack_dups, 1);
+}
+
+/// Ten full segments are under way over a path of 100 ms that may mark; answers arrive now.
+fn ten_capable() -> Test {
+    let mut t = Test::connecting(Config { ecn: EcnMode::Request, ..plain() });
+    t.expect("SEW 0:0(0)").wait(100).peer("SE. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>");
+    t.expect(". 1:1(0) ack 1").send(10_000).expect_bytes(1, 10_001).wait(100);
+    t
+}
+
+/// > RFC 3168 section 6.1.2: the TCP source should [...] react as if a packet was dropped
+#[test]
+fn mark_within_a_recovery_keeps_the_reduction_when_nothing_was_lost() {
+    let mut t = ten_capable();
+    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)").nothing();
+    assert_eq!(t.conn.info().ssthresh_segments, 7);
+    t.wait(1).peer("E. 1:1(0) ack 4001");
+    t.wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
+    let info = t.conn.info();
+    assert_eq!((info.dsack_dups, info.ssthresh_segments), (1, 7));
+    assert!(info.cwnd_segments <= 7, "{info:?}");
+}
+
+#[test]
+fn mark_that_comes_with_the_loss_keeps_the_reduction_too() {
+    let mut t = ten_capable();
+    t.peer("E. 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
+    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+    t.wait(1).peer(". 1:1(0) ack 4001").wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
+    assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, 7));
+}
+
+#[test]
+fn recovery_within_a_reduction_for_a_mark_is_not_undone_beyond_that() {
+    let mut t = ten_capable();
+    t.peer("E. 1:1(0) ack 1001");
+    let reduced = t.conn.info().ssthresh_segments;
+    assert_eq!((t.conn.info().ca_state, reduced), (CaState::Cwr, 7));
+    t.peer(". 1:1(0) ack 1001 <sack 2001:5001>").sent();
+    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+    t.wait(1).peer(". 1:1(0) ack 5001").wait(99).peer(". 1:1(0) ack 5001 <sack 1001:2001>");
+    assert_eq!((t.conn.info().dsack_dups, t.conn.info().ssthresh_segments), (1, reduced));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_tcp::{Config, Disposition, DropReason, KeepAlive, LinkLimits, State, TcpError};
+use pagewire_tcp::{Config, Disposition, DropReason, KeepAlive, LinkLimits, ReceiveBudget, State, TcpError};
 
 use crate::support::*;
 
@@ -144,6 +144,30 @@ fn window_update_is_sent_once_it_has_doubled() {
     t.read(9_000).nothing();
     t.read(1_000).expect(". 1:1(0) ack 30001 win 20000").nothing();
     t.read(20_000).expect(". 1:1(0) ack 30001 win 40000").nothing();
+}
+
+/// The host's memory counts as the buffer does: less than a segment of it opens nothing.
+#[test]
+fn memory_for_less_than_a_segment_opens_no_window() {
+    let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
+    t.peer("P. 1:4001(4000) ack 1").expect(". 1:1(0) ack 4001 win 0").nothing();
+    // A quarter of what is free is for one connection, which pins all 4000 bytes also after the read.
+    let (all, left) = (1 << 20, 4 * (4000 + 999));
+    t.shared.receive = ReceiveBudget::new(all);
+    t.shared.receive.charge(0, all - left);
+    t.read(1500).nothing();
+    t.shared.receive.charge(4, 0);
+    t.after_return().expect(". 1:1(0) ack 4001 win 1000").nothing();
+}
+
+#[test]
+fn connection_that_holds_nothing_is_offered_four_segments_without_memory() {
+    let mut t = Test::established(Config { recv_buffer: 40_000, ..plain() });
+    t.peer("P. 1:40001(40000) ack 1").expect(". 1:1(0) ack 40001 win 0").nothing();
+    t.shared.receive = ReceiveBudget::new(1 << 20);
+    t.shared.receive.charge(0, 1 << 20);
+    t.read(39_999).nothing();
+    t.read(1).expect(". 1:1(0) ack 40001 win 4000").nothing();
 }
 
 #[test]

@@ -411,6 +411,31 @@ fn overtaken_acknowledgement_tells_nothing() {
     assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
 }
 
+/// > section 3.2.2.2: it first checks whether it has already been superseded
+#[test]
+fn acknowledgement_of_nothing_new_tells_nothing() {
+    let mut t = client();
+    t.send(4000).sent();
+    t.wait(100).peer("AWE. 1:1(0) ack 3001");
+    assert_eq!(t.conn.info().delivered_ce, 2);
+    // The network delivers an older one with the same number late: seven more marks, if it counted.
+    t.peer("AW. 1:1(0) ack 3001");
+    assert_eq!(t.conn.info().delivered_ce, 2);
+    // What the next one says counts from what was known.
+    t.peer("AWE. 1:1(0) ack 4001");
+    assert_eq!(t.conn.info().delivered_ce, 2);
+}
+
+/// A selective acknowledgement is new, although its number is not.
+#[test]
+fn selective_acknowledgement_of_something_new_tells_its_count() {
+    let mut t = client();
+    t.send(4000);
+    let second = t.sent_segments()[1].header.seq.since(ISS);
+    t.wait(100).peer(&format!("AW. 1:1(0) ack 1 <sack {second}:{}>", second + 1000));
+    assert_eq!(t.conn.info().delivered_ce, 1);
+}
+
 /// Section 3.2.2.5.2: ten were acknowledged at once, and the field says 1, or 9.
 #[test]
 fn count_that_may_have_cycled_is_taken_for_the_most_without_the_option() {

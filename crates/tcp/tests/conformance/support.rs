@@ -403,6 +403,13 @@ impl Test {
         Ok(data)
     }
 
+    /// Memory was returned: the window may open.
+    pub(crate) fn after_return(&mut self) -> &mut Self {
+        self.env(|c, env| c.after_return(env));
+        self.drain();
+        self
+    }
+
     pub(crate) fn shutdown(&mut self) -> &mut Self {
         self.env(|c, env| c.shutdown_write(env)).unwrap();
         self.drain();
