@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use pagewire_stack::{
     FastOpenKeys, FastOpenMode, StackConfig, SynCookies, TcpConfig, TimeWaitReuse,
 };
-use pagewire_tcp::{CongestionKind, EcnMode, MtuProbing};
+use pagewire_tcp::{CongestionKind, EcnMode, EcnOption, MtuProbing};
 
 use crate::limits::SETTINGS_BYTES;
 
@@ -128,6 +128,10 @@ fn apply_tcp(tcp: &mut TcpConfig, name: &str, value: &str) {
             use EcnMode::{Accept, AcceptAccurate, Accurate, Off, Request, RequestAcceptAccurate};
             let modes = [Off, Request, Accept, Accurate, RequestAcceptAccurate, AcceptAccurate];
             set(&mut tcp.ecn, choice(value, modes));
+        }
+        "tcp_ecn_option" => {
+            use EcnOption::{Always, Off, Persistent, Sparing};
+            set(&mut tcp.ecn_option, choice(value, [Off, Sparing, Always, Persistent]));
         }
         "tcp_reordering" => set(&mut tcp.reordering, number(value)),
         // 3 and 4 are tail loss probes, the others what they replaced.

@@ -49,6 +49,24 @@ impl EcnMode {
     }
 }
 
+/// When segments have the option with the counts of marked bytes, if both sides count (RFC 9768
+/// section 3.2.3); the numbers are those of Linux's `tcp_ecn_option`.
+///
+/// The peer must have sent the option too. Beside two SACK blocks, it may be left out for want of room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EcnOption {
+    /// Never (0).
+    Off,
+    /// In the handshake and the first data, after a change of the mark, after a mark, and three times
+    /// in a round trip (1).
+    Sparing,
+    /// Always, until segments with it seem to be dropped (2).
+    #[default]
+    Always,
+    /// Always, whatever happens (3).
+    Persistent,
+}
+
 /// Path MTU discovery by probing (RFC 4821). Sizes are payload with the usual options, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MtuProbing {
@@ -114,6 +132,8 @@ pub struct Config {
     pub dsack: bool,
     /// Explicit congestion notification (RFC 3168, RFC 9768).
     pub ecn: EcnMode,
+    /// When segments have the option with accurate feedback.
+    pub ecn_option: EcnOption,
     /// Duplicate acknowledgements or selectively acknowledged segments that indicate a loss (RFC
     /// 5681's DupThresh), until the path is seen to reorder more.
     pub reordering: u8,
@@ -200,6 +220,7 @@ impl Default for Config {
             sack: true,
             dsack: true,
             ecn: EcnMode::Accept,
+            ecn_option: EcnOption::Always,
             reordering: 3,
             tail_loss_probe: true,
             frto: true,

@@ -241,6 +241,46 @@ fn sack_blocks_beyond_the_room_are_left_out() {
     assert_eq!(back.options.sack, sack(&[(1, 2), (3, 4), (5, 6)]));
 }
 
+/// What Linux sends beside SACK blocks, by how many counts it must tell.
+#[test]
+fn counts_of_marked_bytes_take_the_place_of_fill_and_of_sack_blocks_beyond_two() {
+    let counts = AccurateEcnOption::new([0x010203, 0x040506, 0x070809], 3, true);
+    // With timestamps or without, blocks, counts needed; the bytes without the timestamps and blocks,
+    // and the blocks that stay.
+    for (stamps, blocks, least, option, stay) in [
+        (true, 0, 0, "ae0b0102 03040506 07080901", 0),
+        (true, 1, 0, "ae0b0102 03040506 07080901 0101050a", 1),
+        (true, 1, 3, "ae0b0102 03040506 07080901 0101050a", 1),
+        (true, 2, 2, "ae080102 03040506 01010512", 2),
+        (true, 2, 3, "01010512", 2),
+        (true, 3, 0, "ae02051a", 3),
+        (true, 3, 1, "ae080102 03040506 01010512", 2),
+        (true, 3, 2, "ae080102 03040506 01010512", 2),
+        (true, 3, 3, "0101051a", 3),
+        (false, 3, 3, "ae0b0102 03040506 07080901 0101051a", 3),
+        (false, 4, 0, "ae050102 03010522", 4),
+        (false, 4, 1, "ae050102 03010522", 4),
+        (false, 4, 2, "ae0b0102 03040506 07080901 0101051a", 3),
+        (false, 4, 3, "ae0b0102 03040506 07080901 0101051a", 3),
+    ] {
+        let ranges: Vec<(u32, u32)> = (0..blocks).map(|i| (16 * i + 16, 16 * i + 32)).collect();
+        let mut options = TcpOptions { sack: sack(&ranges), ..TcpOptions::default() };
+        options.timestamps = stamps.then_some((1, 2));
+        options.add_accurate_ecn(counts, least);
+        let header = TcpHeader { flags: Flags::ACK, options, ..TcpHeader::default() };
+        let mut out = [0; MAX_HEADER_LEN];
+        let len = header.emit(&mut out);
+        assert_eq!(len, header.len());
+        let from = MIN_HEADER_LEN + if stamps { 12 } else { 0 };
+        let expected = bytes(option);
+        let name = format!("{stamps} {blocks} {least}");
+        assert_eq!(out[from..from + expected.len()], expected, "{name}");
+        assert_eq!(len, from + expected.len() + 8 * stay, "{name}");
+        let (back, _) = TcpHeader::parse(&out[..len]).unwrap();
+        assert_eq!(back.options.sack.len(), stay, "{name}");
+    }
+}
+
 #[test]
 fn counts_of_marked_bytes_give_way_to_a_fast_open_cookie() {
     let counts = AccurateEcnOption::new([1, 2, 3], 3, false);
@@ -253,8 +293,9 @@ fn counts_of_marked_bytes_give_way_to_a_fast_open_cookie() {
         accurate_ecn: Some(counts),
         ..TcpOptions::default()
     };
-    // Behind 20 bytes and the cookie with its fill: room for all fields, for two, for none at all.
-    for (cookie, told) in [(4, Some(3)), (8, Some(2)), (14, Some(0)), (16, None)] {
+    // Beside 20 bytes and the cookie with its fill: room for all fields, for two, for one, whose last
+    // byte takes the place of fill, for none at all.
+    for (cookie, told) in [(4, Some(3)), (8, Some(2)), (14, Some(1)), (16, None)] {
         let header = TcpHeader { flags: Flags::SYN, options: syn(cookie), ..TcpHeader::default() };
         let mut out = [0; MAX_HEADER_LEN];
         let len = header.emit(&mut out);
@@ -369,7 +410,7 @@ fn trimmed(given: &TcpHeader, back: &TcpHeader, len: usize) -> Result<TcpOptions
     let accurate_ecn = given
         .options
         .accurate_ecn
-        .and_then(|option| option.within(AccurateEcnOption::len_of(told.checked_sub(1)?)));
+        .and_then(|option| Some(option.cut(told.checked_sub(1)?)));
     Ok(TcpOptions { sack, accurate_ecn, ..given.options })
 }
 

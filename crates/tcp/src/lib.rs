@@ -59,7 +59,7 @@ mod syn_cookie;
 mod timer;
 
 pub use application::Merge;
-pub use config::{Config, EcnMode, KeepAlive, LinkLimits, MtuProbing};
+pub use config::{Config, EcnMode, EcnOption, KeepAlive, LinkLimits, MtuProbing};
 pub use connection::Connection;
 pub use error::{DropReason, TcpError};
 pub use header::{

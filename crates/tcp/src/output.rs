@@ -205,7 +205,7 @@ fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     if conn.out.autocorks(&conn.path, unsent, most, super_len) {
         return None;
     }
-    let mss = if has_more_options(conn) { mss_now(conn, now) } else { most };
+    let mss = if has_more_options(conn, now) { mss_now(conn, now) } else { most };
     let Some(len) = conn.out.plan(&conn.path, now, unsent, fin, mss, super_len) else {
         if conn.out.transfer.is_held_by_cwnd(unsent, mss) {
             conn.out.transfer.validate_cwnd(true);
@@ -227,8 +227,8 @@ fn send_new(conn: &mut Connection, now: Instant, len: u32, mss: u32) -> Option<S
 
 /// Payload of a full wire segment, if it leaves now.
 fn mss_now(conn: &Connection, now: Instant) -> u32 {
-    if has_more_options(conn) {
-        return conn.out.transfer.mss_beside(&conn.path, &options_of(conn, now, Flags::ACK, true));
+    if has_more_options(conn, now) {
+        return conn.out.transfer.mss_beside(&conn.path, &options_of(conn, now, Flags::ACK));
     }
     conn.out.transfer.send_mss(&conn.path)
 }
@@ -249,16 +249,14 @@ fn build_segment(
     flags: Flags,
     payload: FragVec,
 ) -> SegmentOut {
-    let options = options_of(conn, now, flags, !payload.is_empty());
+    let options = options_of(conn, now, flags);
     let urgent = conn.out.urgent_pointer(seq);
     let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
     let mut ecn = 0;
-    if flags.contains(Flags::SYN) {
-        conn.out.transfer.note_told(&options);
-    } else {
+    if !flags.contains(Flags::SYN) {
         let fresh = !payload.is_empty() && seq.ge(conn.out.transfer.snd().nxt);
         let pure = payload.is_empty() && !flags.contains(Flags::FIN);
-        let (more, bits) = conn.out.transfer.ecn_of_segment(fresh, pure, &options);
+        let (more, bits) = conn.out.transfer.ecn_of_segment(now, fresh, pure, &options);
         flags |= more;
         ecn = bits;
     }
@@ -288,8 +286,7 @@ fn build_segment(
     SegmentOut { header, payload, gso_size: None, ecn }
 }
 
-/// The options of a segment; `data`: it carries data.
-fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpOptions {
+fn options_of(conn: &Connection, now: Instant, flags: Flags) -> TcpOptions {
     let mut options = TcpOptions::default();
     if conn.path.has_timestamps() {
         // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
@@ -301,7 +298,12 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
         options.mss = Some(conn.path.announced_mss());
         options.sack_permitted = conn.path.has_sack();
         options.window_scale = conn.path.offers_scale().then_some(conn.inbound.scale());
-    } else if conn.inbound.tells_blocks(&conn.path) {
+        if flags.contains(Flags::ACK) {
+            conn.out.transfer.add_option_to_syn_ack(&conn.path, &mut options);
+        }
+        return options;
+    }
+    if conn.inbound.tells_blocks(&conn.path) {
         let mut blocks = SackBlocks::default();
         // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
         if let Some((left, right)) = conn.inbound.twice() {
@@ -312,15 +314,15 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
         let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };
         options.sack = blocks.iter().take(room).collect();
     }
-    if conn.out.transfer.tells_bytes(data) {
+    if conn.out.transfer.tells_bytes(&conn.path, now) {
         conn.out.transfer.add_accurate_option(&mut options);
     }
     options
 }
 
 /// Whether the next data segment has more options than timestamps.
-fn has_more_options(conn: &Connection) -> bool {
-    conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
+fn has_more_options(conn: &Connection, now: Instant) -> bool {
+    conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(&conn.path, now)
 }
 
 fn build_ack(conn: &mut Connection, now: Instant) -> SegmentOut {
@@ -337,7 +339,7 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
     let flags = if reset.ack { Flags::RST | Flags::ACK } else { Flags::RST };
     let mut options = TcpOptions::default();
     if reset.ack {
-        options = options_of(conn, now, Flags::ACK, false);
+        options = options_of(conn, now, Flags::ACK);
         options.sack = SackBlocks::default();
         options.accurate_ecn = None;
     }

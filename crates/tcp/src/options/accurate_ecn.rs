@@ -5,7 +5,7 @@
 //!   kind 174, order 1:  kind | length | EE1B (3 bytes) | ECEB (3) | EE0B (3)
 //! ```
 //!
-//! Fields may be left out from the end. Each is the low 24 bits of a counter of payload bytes.
+//! Fields may be left out from the end. We send order 1, as Linux. Each is the low 24 bits of a counter of payload bytes.
 
 /// Kind of the option that begins with the bytes marked ECT(0).
 pub(super) const KIND_ACCURATE_ECN_0: u8 = 172;
@@ -67,39 +67,38 @@ impl AccurateEcnOption {
         fields
     }
 
-    /// Bytes that the option takes in a header, filled to whole words.
-    pub(crate) const fn padded_len(&self) -> usize {
-        Self::len_of(self.len as usize)
+    /// Fields present.
+    pub(crate) const fn fields(&self) -> usize {
+        self.len as usize
     }
 
-    /// The same of an option with so many fields.
-    pub(crate) const fn len_of(fields: usize) -> usize {
-        (HEADER_LEN + FIELD_LEN * fields).next_multiple_of(4)
-    }
-
-    /// With as many fields as fit into `room` bytes; `None` if not even an empty option does.
-    pub(crate) fn within(mut self, room: usize) -> Option<Self> {
-        while self.padded_len() > room {
-            self.len = self.len.checked_sub(1)?;
-            if let Some(field) =
-                self.bytes.as_chunks_mut::<FIELD_LEN>().0.get_mut(self.len as usize)
-            {
-                *field = [0; FIELD_LEN];
-            }
+    /// With the first `fields` fields only.
+    pub(crate) fn cut(mut self, fields: usize) -> Self {
+        self.len = self.len.min(fields as u8);
+        for place in self.bytes.as_chunks_mut::<FIELD_LEN>().0.iter_mut().skip(self.len.into()) {
+            *place = [0; FIELD_LEN];
         }
-        Some(self)
+        self
     }
 
-    /// The option in whole words, with `fill` behind it.
-    pub(crate) fn words(&self, fill: u8) -> [[u8; 4]; 3] {
-        let (told, kind) = (FIELD_LEN * usize::from(self.len), self.kind());
+    /// Bytes that an option with so many fields adds to a header in whole words. As in Linux, what is
+    /// no whole word takes the place of up to `fill` bytes of another option's fill.
+    pub(crate) const fn added_len(fields: usize, fill: usize) -> usize {
+        let len = HEADER_LEN + FIELD_LEN * fields;
+        if len % 4 > fill { len.next_multiple_of(4) } else { len - len % 4 }
+    }
+
+    /// The option in words with `fill` behind it: as many as it has fields are whole. Of an option
+    /// with one field or none, so many bytes are left, in the word behind those.
+    pub(crate) fn words(&self, fill: u8) -> ([[u8; 4]; 3], usize) {
+        let told = FIELD_LEN * self.fields();
         let mut words = [[fill; 4]; 3];
-        let option = [kind, (HEADER_LEN + told) as u8];
+        let option = [self.kind(), (HEADER_LEN + told) as u8];
         let bytes = option.iter().chain(self.bytes.iter().take(told));
         for (place, byte) in words.as_flattened_mut().iter_mut().zip(bytes) {
             *place = *byte;
         }
-        words
+        (words, HEADER_LEN.saturating_sub(self.fields()))
     }
 
     const fn kind(&self) -> u8 {

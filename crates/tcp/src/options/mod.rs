@@ -221,8 +221,8 @@ impl TcpOptions {
 
     /// Bytes that `emit` writes, a multiple of 4.
     pub fn len(&self) -> usize {
-        let sack = self.sack_room();
-        self.len_without_sack() + if sack > 0 { 4 + 8 * sack } else { 0 }
+        let fit = self.fit();
+        self.fixed_len() + fit.ecn_len + sack_len(fit.blocks)
     }
 
     /// Whether there is nothing to emit.
@@ -230,9 +230,71 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    pub(crate) fn len_without_sack(&self) -> usize {
-        let ecn = self.emitted_ecn().map_or(0, |option| option.padded_len());
-        self.fixed_len() + ecn
+    /// Adds counts of marked bytes, at least the first `least` of them. As Linux: as many as fit, if
+    /// need be in place of SACK blocks, of which two stay; otherwise none at all.
+    pub(crate) fn add_accurate_ecn(&mut self, counts: AccurateEcnOption, least: usize) {
+        let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
+        if self.is_of_syn() && room < 4 {
+            return;
+        }
+        let mut blocks = self.sack.len().min(room.saturating_sub(4) / 8);
+        loop {
+            let (left, fill) = (room - sack_len(blocks), self.fill(blocks));
+            let fits = |&fields: &usize| AccurateEcnOption::added_len(fields, fill) <= left;
+            if let Some(fields) = (least..=counts.fields()).rev().find(fits) {
+                self.accurate_ecn = Some(counts.cut(fields));
+                self.sack.truncate(blocks);
+                return;
+            }
+            if blocks <= 2 || least == 0 {
+                return;
+            }
+            blocks -= 1;
+        }
+    }
+
+    /// Counts and SACK blocks that fit beside the other options. Counts go first, and are left out
+    /// from the end (RFC 9768 section 3.2.3).
+    #[inline]
+    fn fit(&self) -> Fit {
+        let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
+        let blocks = |left: usize| self.sack.len().min(left.saturating_sub(4) / 8);
+        match &self.accurate_ecn {
+            None => Fit { fields: None, ecn_len: 0, blocks: blocks(room) },
+            Some(option) => self.fit_ecn(option, room),
+        }
+    }
+
+    #[cold]
+    fn fit_ecn(&self, option: &AccurateEcnOption, room: usize) -> Fit {
+        for fields in (0..=option.fields()).rev() {
+            // Beside blocks, whose fill holds a part of it, or else alone.
+            for with in [true, false] {
+                let most = if with { self.sack.len() } else { 0 };
+                let ecn_len = AccurateEcnOption::added_len(fields, self.fill(most));
+                let left = room.saturating_sub(ecn_len);
+                let blocks = most.min(left.saturating_sub(4) / 8);
+                if ecn_len <= room && (blocks > 0 || !with) {
+                    return Fit { fields: Some(fields), ecn_len, blocks };
+                }
+            }
+        }
+        let blocks = self.sack.len().min(room.saturating_sub(4) / 8);
+        Fit { fields: None, ecn_len: 0, blocks }
+    }
+
+    /// Bytes of fill in one other option that counts may take, beside so many SACK blocks.
+    const fn fill(&self, blocks: usize) -> usize {
+        match (self.sack_permitted && self.timestamps.is_none(), self.window_scale) {
+            (true, _) => 2,
+            (false, Some(_)) => 1,
+            (false, None) if blocks > 0 => 2,
+            (false, None) => 0,
+        }
+    }
+
+    const fn is_of_syn(&self) -> bool {
+        self.mss.is_some()
     }
 
     /// Bytes of the options that are never left out: 40 at most, with the longest cookie.
@@ -248,12 +310,6 @@ impl TcpOptions {
         mss + stamps + scale + self.fast_open_len()
     }
 
-    /// The counts that fit beside the other options (RFC 9768 section 3.2.3: omitted from the end).
-    fn emitted_ecn(&self) -> Option<AccurateEcnOption> {
-        let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
-        self.accurate_ecn.and_then(|option| option.within(room))
-    }
-
     /// Bytes that the Fast Open option takes with its fill.
     fn fast_open_len(&self) -> usize {
         let Some(cookie) = &self.fast_open else { return 0 };
@@ -261,28 +317,21 @@ impl TcpOptions {
         (header + cookie.as_slice().len()).next_multiple_of(4)
     }
 
-    /// Blocks for which there is room: all four, three beside timestamps.
-    fn sack_room(&self) -> usize {
-        if self.sack.is_empty() {
-            return 0;
-        }
-        let room = MAX_OPTIONS_LEN.saturating_sub(self.len_without_sack() + 4) / 8;
-        self.sack.len().min(room)
-    }
-
     /// Writes the options in Linux's order and with its fill, so that traces look alike:
     ///
     /// ```text
-    /// SYN with timestamps     mss, sackOK, TS, nop, wscale
-    /// SYN without             mss, nop, nop, sackOK, nop, wscale
+    /// SYN with timestamps     mss, sackOK, TS, AccECN, nop, nop, wscale
+    /// SYN without             mss, AccECN, nop, nop, nop, sackOK, nop, wscale
     /// Fast Open behind these  FO, nop, nop
     /// otherwise               nop, nop, TS, AccECN, nop, nop, nop, SACK
     /// ```
     ///
-    /// If 40 bytes are too few, counts of marked bytes and then SACK blocks are left out. `out` has
-    /// at least [`len`](Self::len) bytes.
+    /// AccECN with one count or none stands in part, or in whole, in place of the fill of sackOK, wscale
+    /// or SACK. If 40 bytes are too few, counts of marked bytes and then SACK blocks are left out.
+    /// `out` has at least [`len`](Self::len) bytes.
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let mut out = Cursor(out);
+        let fit = self.fit();
         if let Some(mss) = self.mss {
             let [hi, lo] = mss.to_be_bytes();
             out.put([KIND_MSS, 4, hi, lo]);
@@ -295,42 +344,74 @@ impl TcpOptions {
             }
             out.put(value.to_be_bytes());
             out.put(echo.to_be_bytes());
-        } else if self.sack_permitted {
-            out.put([KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
+        }
+        let mut fill = [KIND_NOP; 2];
+        let mut rest = 0;
+        if let (Some(fields), Some(option)) = (fit.fields, &self.accurate_ecn) {
+            (fill, rest) = out.put_accurate_ecn(option.cut(fields));
+        }
+        let mut take_fill = |most: usize| {
+            if rest > most {
+                return [KIND_NOP; 2];
+            }
+            rest = 0;
+            core::mem::replace(&mut fill, [KIND_NOP; 2])
+        };
+        if self.sack_permitted && self.timestamps.is_none() {
+            let [a, b] = take_fill(2);
+            out.put([a, b, KIND_SACK_PERMITTED, 2]);
         }
         if let Some(shift) = self.window_scale {
-            out.put([KIND_NOP, KIND_WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
+            let [a, _] = take_fill(1);
+            out.put([a, KIND_WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
         }
-        if let Some(cookie) = &self.fast_open {
-            let data = cookie.as_slice();
-            // The longest is 20 bytes with its fill.
-            let mut words = [KIND_NOP; 4 + MAX_FAST_OPEN_COOKIE];
-            let header: &[u8] = if cookie.is_experimental() {
-                &[KIND_EXPERIMENTAL, 4 + data.len() as u8, FAST_OPEN_EXID[0], FAST_OPEN_EXID[1]]
-            } else {
-                &[KIND_FAST_OPEN, 2 + data.len() as u8]
-            };
-            for (place, byte) in words.iter_mut().zip(header.iter().chain(data)) {
-                *place = *byte;
-            }
-            for word in words.as_chunks().0.iter().take(self.fast_open_len() / 4) {
-                out.put(*word);
-            }
-        }
-        if let Some(option) = self.emitted_ecn() {
-            for word in option.words(KIND_NOP).iter().take(option.padded_len() / 4) {
-                out.put(*word);
-            }
-        }
-        let room = self.sack_room();
-        if room > 0 {
-            out.put([KIND_NOP, KIND_NOP, KIND_SACK, 2 + 8 * room as u8]);
-            for (left, right) in self.sack.iter().take(room) {
+        if fit.blocks > 0 {
+            let [a, b] = take_fill(2);
+            out.put([a, b, KIND_SACK, 2 + 8 * fit.blocks as u8]);
+            for (left, right) in self.sack.iter().take(fit.blocks) {
                 out.put(left.get().to_be_bytes());
                 out.put(right.get().to_be_bytes());
             }
+        } else if rest > 0 {
+            let [a, b] = fill;
+            out.put([a, b, KIND_NOP, KIND_NOP]);
+        }
+        self.emit_fast_open(&mut out);
+    }
+
+    fn emit_fast_open(&self, out: &mut Cursor<'_>) {
+        let Some(cookie) = &self.fast_open else { return };
+        let data = cookie.as_slice();
+        // The longest is 20 bytes with its fill.
+        let mut words = [KIND_NOP; 4 + MAX_FAST_OPEN_COOKIE];
+        let header: &[u8] = if cookie.is_experimental() {
+            &[KIND_EXPERIMENTAL, 4 + data.len() as u8, FAST_OPEN_EXID[0], FAST_OPEN_EXID[1]]
+        } else {
+            &[KIND_FAST_OPEN, 2 + data.len() as u8]
+        };
+        for (place, byte) in words.iter_mut().zip(header.iter().chain(data)) {
+            *place = *byte;
+        }
+        for word in words.as_chunks().0.iter().take(self.fast_open_len() / 4) {
+            out.put(*word);
         }
     }
+}
+
+/// Bytes of an option with so many SACK blocks.
+const fn sack_len(blocks: usize) -> usize {
+    if blocks > 0 { 4 + 8 * blocks } else { 0 }
+}
+
+/// The options that may be left out, as far as they fit.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    /// Counts of marked bytes; `None`: no such option.
+    fields: Option<usize>,
+    /// Bytes that they add.
+    ecn_len: usize,
+    /// SACK blocks.
+    blocks: usize,
 }
 
 /// Two 32-bit words in network order, if there are exactly 8 bytes.
@@ -349,6 +430,16 @@ impl Cursor<'_> {
             self.0 = rest;
         }
     }
+
+    /// Writes the whole words of the option. Returns what is left, up to two bytes, and its length.
+    fn put_accurate_ecn(&mut self, option: AccurateEcnOption) -> ([u8; 2], usize) {
+        let (words, rest) = option.words(KIND_NOP);
+        for word in words.iter().take(option.fields()) {
+            self.put(*word);
+        }
+        let left = words.get(option.fields()).filter(|_| rest > 0);
+        (left.map_or([KIND_NOP; 2], |&[a, b, ..]| [a, b]), rest)
+    }
 }
 
 impl SackBlocks {
@@ -365,6 +456,11 @@ impl SackBlocks {
             }
             None => false,
         }
+    }
+
+    /// Keeps the first `len` blocks.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len as u8);
     }
 
     /// How many there are.

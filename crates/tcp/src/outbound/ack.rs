@@ -90,6 +90,7 @@ impl Outbound {
             self.settle_urgent();
         }
         if self.transfer.flight.is_empty() {
+            self.transfer.note_accurate_option(header);
             // Nothing is in flight; a duplicate may still be reported.
             take_late_dsack(
                 &mut self.transfer,

@@ -154,7 +154,7 @@ impl Outbound {
     ) -> bool {
         // SACK blocks make a segment shorter, and there may be more of them later.
         let spare = || {
-            if blocks() || self.transfer.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
+            if blocks() || self.transfer.may_tell_bytes() { MAX_OPTIONS_LEN as u32 } else { 0 }
         };
         waiting < mss
             && waiting.saturating_add(spare()) < mss

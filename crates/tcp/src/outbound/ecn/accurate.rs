@@ -3,19 +3,23 @@
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
-//!     option          bytes marked ECT(0), CE, ECT(1)         when one has changed (`options/accurate_ecn.rs`)
+//!     option          bytes marked ECT(1), CE, ECT(0)         as the setting says (`options/accurate_ecn.rs`)
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
 //! The receiver uses `take_accurate` and `of_segment`, the sender `take_accurate_feedback`.
 
+use pagewire_mem::Instant;
+
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
+use crate::config::EcnOption;
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
-use crate::options::{AccurateEcnOption, MAX_OPTIONS_LEN, TcpOptions};
+use crate::options::{AccurateEcnOption, TcpOptions};
 use crate::outbound::Transfer;
 use crate::outbound::recovery::{Heard, News};
+use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::segment::Arrival;
 use crate::seq::Seq;
@@ -31,10 +35,8 @@ const BYTES_MASK: u32 = (1 << 24) - 1;
 /// A field that has moved by more than this has moved back.
 const BYTES_BACK: u32 = 1 << 23;
 
-/// Positions of the byte counters.
-const E0: usize = 0;
+/// The position of the bytes marked CE among the byte counters.
 const CEB: usize = 1;
-const E1: usize = 2;
 
 /// > RFC 9768 section 3.2.2.5.1: an AccECN receiver of a packet MUST emit an ACK if 'n' CE marks have
 /// > arrived since the previous ACK. If there is unacknowledged data at the receiver, 'n' SHOULD be 2.
@@ -42,8 +44,13 @@ const E1: usize = 2;
 const MARKS_WITH_DATA: u32 = 2;
 const MARKS_WITHOUT_DATA: u32 = 3;
 
-/// Blocks of selective acknowledgements that go before the option.
-const SACKS_FIRST: usize = 2;
+/// Options that follow a change of the mark, as in Linux: of two acknowledgements, the second tells
+/// the new mark from the old.
+const OPTIONS_AFTER_CHANGE: u8 = 2;
+/// Without a change, options in a round trip (Linux's `tcp_ecn_option_beacon`).
+const OPTIONS_IN_ROUND_TRIP: u32 = 3;
+/// A counter that passes a multiple of this is told: its field has 24 bits.
+const BYTES_TOLD: u32 = 1 << 22;
 
 bitflags::bitflags! {
     /// What is known of the path and the peer.
@@ -63,6 +70,8 @@ bitflags::bitflags! {
         const OPTION_SENT = 32;
         /// The peer's SYN,ACK was marked; it counts once.
         const SYN_ACK_MARKED = 64;
+        /// The peer has sent the option: as in Linux, it gets none before.
+        const OPTION_SEEN = 128;
     }
 }
 
@@ -80,6 +89,11 @@ pub(crate) struct Accurate {
     last: u8,
     syn: u8,
     known: Known,
+    /// Options that are due, and the fields that they need.
+    demanded: u8,
+    needed: u8,
+    /// When the last option left.
+    told_at: Instant,
 }
 
 /// What both sides have counted with accurate feedback (RFC 9768 section 3.2), from 0 on.
@@ -104,6 +118,9 @@ impl Accurate {
             last: NOT_ECT,
             syn,
             known: Known::empty(),
+            demanded: 0,
+            needed: 0,
+            told_at: Instant::default(),
         }
     }
 
@@ -122,33 +139,48 @@ impl Accurate {
         }
     }
 
+    /// Counts payload bytes, and notes what an option must tell of them. The fields are in the order
+    /// ECT(1), CE, ECT(0).
     fn count_bytes(&mut self, bits: u8, len: u32) {
         let [e0, ce, e1] = &mut self.bytes;
-        match bits {
-            ECT0 => *e0 = e0.wrapping_add(len),
-            CE => *ce = ce.wrapping_add(len),
-            ECT1 => *e1 = e1.wrapping_add(len),
-            _ => {}
+        let (counter, fields) = match bits {
+            ECT1 => (e1, 1),
+            CE => (ce, 2),
+            ECT0 => (e0, 3),
+            _ => return,
+        };
+        if len == 0 {
+            return;
         }
+        let before = core::mem::replace(counter, counter.wrapping_add(len));
+        if (before ^ *counter) >= BYTES_TOLD {
+            self.demanded = self.demanded.max(1);
+        }
+        self.needed = self.needed.max(fields);
     }
 
-    /// The option with as many fields as have changed at some time, if it fits `room`.
-    ///
-    /// > RFC 9768 section 3.2.3.3: it SHOULD include a field for every byte counter that has changed at
-    /// > some time during the connection
-    fn option(&self, room: usize) -> Option<AccurateEcnOption> {
+    /// All fields, as far as they fit, in Linux's order.
+    fn option(&self) -> AccurateEcnOption {
         let [e0, ce, e1] = self.bytes;
-        let [first0, first_ce, first1] = FIRST_BYTES;
-        let changed = [e0 != first0, ce != first_ce, e1 != first1];
-        let ect1_first = changed[E1] && !changed[E0];
-        let told = if ect1_first {
-            if changed[CEB] { 2 } else { 1 }
-        } else {
-            changed.iter().rposition(|&changed| changed).map_or(1, |last| last + 1)
-        };
-        let fields = if ect1_first { [e1, ce, e0] } else { [e0, ce, e1] };
-        (AccurateEcnOption::len_of(told) <= room)
-            .then(|| AccurateEcnOption::new(fields, told, ect1_first))
+        AccurateEcnOption::new([e1, ce, e0], 3, true)
+    }
+
+    /// Whether a segment that is no SYN has the option.
+    fn tells(&self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
+        let setting = path.config().ecn_option;
+        if !self.known.contains(Known::OPTION_SEEN) {
+            return false;
+        }
+        let works = !self.known.contains(Known::NO_OPTION);
+        match setting {
+            EcnOption::Off => false,
+            EcnOption::Persistent => true,
+            EcnOption::Always => works,
+            EcnOption::Sparing => {
+                let since = now.saturating_since(self.told_at) * OPTIONS_IN_ROUND_TRIP;
+                works && (self.demanded > 0 || since >= rtt.srtt().unwrap_or_default())
+            }
+        }
     }
 
     /// Processes an option. Returns the increase of bytes marked CE.
@@ -209,7 +241,7 @@ impl Connection {
     /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
-            accurate.syn = bits;
+            (accurate.syn, accurate.last) = (bits, bits);
         }
     }
 }
@@ -289,6 +321,9 @@ impl Transfer {
         let bits = arrival.ecn;
         let Some(accurate) = self.accurate_mut() else { return false };
         let before = core::mem::replace(&mut accurate.last, bits);
+        if bits != before || bits == CE {
+            accurate.demanded = OPTIONS_AFTER_CHANGE;
+        }
         if bits == NOT_ECT {
             return false;
         }
@@ -302,16 +337,9 @@ impl Transfer {
             due = (payload > 0 && before != CE) || accurate.untold >= most;
         }
         if payload > 0 {
-            self.loss.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
+            self.loss.ecn.insert(EcnFlags::SEEN);
         }
         due
-    }
-
-    /// A SYN,ACK leaves with these options.
-    pub(crate) fn note_told(&mut self, options: &TcpOptions) {
-        if options.accurate_ecn.is_some() {
-            self.loss.ecn.remove(EcnFlags::TELL_BYTES);
-        }
     }
 
     /// The count in the header of a segment.
@@ -329,27 +357,41 @@ impl Transfer {
         self.loss.ecn.contains(EcnFlags::TELL_SYN)
     }
 
-    /// Whether the next segment has the option; `data`: it carries some.
+    /// Whether the next segment, which is no SYN, has the option, if that fits.
     #[inline]
-    pub(crate) fn tells_bytes(&self, data: bool) -> bool {
-        let ecn = self.loss.ecn;
-        ecn.contains(EcnFlags::TELL_BYTES) || (data && ecn.contains(EcnFlags::TELL_WITH_DATA))
+    pub(crate) fn tells_bytes(&self, path: &Path, now: Instant) -> bool {
+        self.loss.ecn.contains(EcnFlags::ACCURATE)
+            && self.accurate().is_some_and(|accurate| accurate.tells(path, &self.rtt, now))
     }
 
-    /// Adds the option, if it fits beside two SACK blocks.
+    /// Whether some segment may have the option.
+    #[inline]
+    pub(crate) fn may_tell_bytes(&self) -> bool {
+        self.loss.ecn.contains(EcnFlags::ACCURATE)
+    }
+
+    /// Adds the option. SACK blocks give way to it but for two.
     ///
     /// > RFC 9768 section 3.2.3.3: If SACK has been negotiated [RFC2018], and the smallest recommended
     /// > AccECN Option would leave insufficient space for two SACK blocks on a particular ACK, the Data
     /// > Receiver MUST give precedence to the SACK option
+    #[cold]
     pub(crate) fn add_accurate_option(&self, options: &mut TcpOptions) {
         let Some(accurate) = self.accurate() else { return };
-        if accurate.known.contains(Known::NO_OPTION) {
-            return;
+        options.add_accurate_ecn(accurate.option(), accurate.needed.into());
+    }
+
+    /// Adds the option to a SYN,ACK that leaves for the first time.
+    ///
+    /// > RFC 9768 section 3.2.3.2.1: a TCP Server that confirms its support for AccECN [...] SHOULD
+    /// > include an AccECN TCP Option on the SYN/ACK
+    #[cold]
+    pub(crate) fn add_option_to_syn_ack(&self, path: &Path, options: &mut TcpOptions) {
+        let Some(accurate) = self.accurate() else { return };
+        let off = path.config().ecn_option == EcnOption::Off;
+        if !off && !accurate.known.contains(Known::NO_OPTION) {
+            options.add_accurate_ecn(accurate.option(), 0);
         }
-        let blocks = options.sack.len().min(SACKS_FIRST);
-        let sack = if blocks > 0 { 4 + 8 * blocks } else { 0 };
-        let taken = options.len_without_sack() + sack;
-        options.accurate_ecn = accurate.option(MAX_OPTIONS_LEN.saturating_sub(taken));
     }
 
     /// The first data is retransmitted: it may have been dropped for its option.
@@ -377,6 +419,24 @@ impl Transfer {
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
+    /// Notes that the peer sends the option, and checks the first.
+    ///
+    /// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
+    /// > switch into a mode that ignores AccECN Options for this half connection.
+    #[inline]
+    pub(crate) fn note_accurate_option(&mut self, header: &TcpHeader) {
+        let Some(option) = header.options.accurate_ecn else { return };
+        let Some(accurate) = self.accurate_mut() else { return };
+        if accurate.known.contains(Known::OPTION_SEEN) {
+            return;
+        }
+        accurate.known.insert(Known::OPTION_SEEN);
+        let [e0, _, e1] = option.counters();
+        if e0 == Some(0) || e1 == Some(0) {
+            accurate.known.insert(Known::OPTIONS_BROKEN);
+        }
+    }
+
     /// Reads the marks from an acknowledgement, after its delivered segments are counted.
     pub(crate) fn take_accurate_feedback(
         &mut self,
@@ -386,15 +446,14 @@ impl Transfer {
     ) {
         // > RFC 9768 section 3.2.2: A host MUST NOT interpret the 3 flags as a 3-bit ACE field on any
         // > segment with SYN=1
+        self.note_accurate_option(header);
         if header.flags.contains(Flags::SYN) {
-            note_first_option(self, header);
             return;
         }
         let mss = self.send_mss(path);
         let handshake = path.state() == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
-            note_first_option(self, header);
             let pure = !heard.news.contains(News::DATA) && header.options.sack.is_empty();
             if pure {
                 return take_handshake_code(self, code);
@@ -436,8 +495,10 @@ impl Transfer {
 
 /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
 pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
-    transfer.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
-    transfer.rare().accurate = Some(Accurate::new(syn_bits));
+    transfer.loss.ecn = EcnFlags::ACCURATE;
+    // As Linux: the first segment of the passive side tells, that of the active one if it was told.
+    let accurate = Accurate { demanded: 1, last: syn_bits, ..Accurate::new(syn_bits) };
+    transfer.rare().accurate = Some(accurate);
 }
 
 /// The flags of a SYN,ACK that was sent `sent` times before.
@@ -472,10 +533,18 @@ pub(super) fn of_syn_ack(transfer: &mut Transfer, sent: u32) -> Flags {
 /// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
 /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
 /// > arrived unchanged.
-pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags) {
+///
+/// `told`: it has the option.
+pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags, told: bool) {
     let code = code_of(said);
     let Some(accurate) = transfer.accurate_mut() else { return };
     let bits = accurate.syn;
+    // > RFC 9768 section 3.2.3.2.1: A TCP Client that has successfully negotiated AccECN SHOULD
+    // > include an AccECN Option in the first ACK at the end of the three-way handshake. However, this
+    // > first ACK is not delivered reliably, so the TCP Client SHOULD also include an AccECN Option on
+    // > the first data segment it sends
+    accurate.demanded = if told { 2 } else { 0 };
+    accurate.last = NOT_ECT;
     accurate.note_syn_ack(bits);
     if code != 0b010 && code != 0b101 {
         accurate.known.insert(Known::NOT_CAPABLE);
@@ -488,6 +557,7 @@ pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags) {
 /// The flags and the ECN bits of a segment with these options, which is no SYN.
 pub(super) fn of_segment(
     transfer: &mut Transfer,
+    now: Instant,
     fresh: bool,
     pure: bool,
     options: &TcpOptions,
@@ -498,16 +568,16 @@ pub(super) fn of_segment(
     accurate.untold = 0;
     let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
     let told = options.accurate_ecn.is_some();
-    let silent = accurate.known.contains(Known::NO_OPTION);
+    if told {
+        (accurate.needed, accurate.told_at) = (0, now);
+        accurate.demanded = accurate.demanded.saturating_sub(1);
+    }
     let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
     // After any other segment, the peer reads the flags as the count.
     let mut done = EcnFlags::TELL_SYN;
-    if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
+    if fresh && ecn.contains(EcnFlags::FIRST_DATA) {
         accurate.known.set(Known::OPTION_SENT, told);
-        done |= EcnFlags::TELL_WITH_DATA;
-    }
-    if told || silent {
-        done |= EcnFlags::TELL_BYTES;
+        done |= EcnFlags::FIRST_DATA;
     }
     transfer.loss.ecn.remove(done);
     (flags_of(code), bits)
@@ -528,20 +598,5 @@ fn take_handshake_code(transfer: &mut Transfer, code: u32) {
             transfer.congestion.on_syn_lost();
         }
         _ => {}
-    }
-}
-
-/// Checks the first segment that may have the peer's option.
-///
-/// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
-/// > switch into a mode that ignores AccECN Options for this half connection.
-fn note_first_option(transfer: &mut Transfer, header: &TcpHeader) {
-    let (Some(option), Some(accurate)) = (header.options.accurate_ecn, transfer.accurate_mut())
-    else {
-        return;
-    };
-    let [e0, _, e1] = option.counters();
-    if e0 == Some(0) || e1 == Some(0) {
-        accurate.known.insert(Known::OPTIONS_BROKEN);
     }
 }

@@ -15,6 +15,8 @@ mod classic;
 pub(crate) use accurate::Accurate;
 pub use accurate::EcnCounts;
 
+use pagewire_mem::Instant;
+
 use crate::config::EcnMode;
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
@@ -37,10 +39,8 @@ bitflags::bitflags! {
         const ACCURATE = 16;
         /// Accurate: the next pure acknowledgement tells the mark of the peer's SYN,ACK.
         const TELL_SYN = 32;
-        /// Accurate: the next segment has the option, because a byte counter has changed.
-        const TELL_BYTES = 64;
-        /// Accurate: the first data has the option, as the first acknowledgement may be lost.
-        const TELL_WITH_DATA = 128;
+        /// Accurate, of the active side: no data was sent yet.
+        const FIRST_DATA = 64;
     }
 }
 
@@ -92,8 +92,8 @@ impl Transfer {
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 accurate::begin(self, bits);
-                self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
-                accurate::take_syn_feedback(self, said);
+                self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::FIRST_DATA);
+                accurate::take_syn_feedback(self, said, syn.options.accurate_ecn.is_some());
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
@@ -116,6 +116,7 @@ impl Transfer {
     /// The flags and the ECN bits of a segment. `fresh`: has new data, `pure`: only acknowledges.
     pub(crate) fn ecn_of_segment(
         &mut self,
+        now: Instant,
         fresh: bool,
         pure: bool,
         options: &TcpOptions,
@@ -123,7 +124,7 @@ impl Transfer {
         if self.loss.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
         } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            accurate::of_segment(self, fresh, pure && options.sack.is_empty(), options)
+            accurate::of_segment(self, now, fresh, pure && options.sack.is_empty(), options)
         } else {
             classic::of_segment(self, fresh)
         }
