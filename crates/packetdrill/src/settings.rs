@@ -121,6 +121,7 @@ fn apply_tcp(tcp: &mut TcpConfig, name: &str, value: &str) {
                 (tcp.send_buffer_initial, tcp.send_buffer) = (initial, most);
             }
         }
+        "tcp_shrink_window" => set(&mut tcp.shrink_window, flag(value)),
         "tcp_timestamps" => set(&mut tcp.timestamps, flag(value)),
         "tcp_sack" => set(&mut tcp.sack, flag(value)),
         "tcp_dsack" => set(&mut tcp.dsack, flag(value)),

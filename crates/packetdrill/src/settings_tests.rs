@@ -35,6 +35,22 @@ fn what_makes_no_sense_changes_nothing() {
 }
 
 #[test]
+fn numbers_of_accurate_ecn_are_linuxs() {
+    use EcnOption::{Always, Off, Persistent, Sparing};
+    for (number, setting) in [Off, Sparing, Always, Persistent].into_iter().enumerate() {
+        let tcp = config(&format!("net.ipv4.tcp_ecn=3\nnet.ipv4.tcp_ecn_option={number}\n")).tcp;
+        assert_eq!((tcp.ecn, tcp.ecn_option), (EcnMode::Accurate, setting));
+    }
+    assert_eq!(config("net.ipv4.tcp_ecn_option=4\n").tcp.ecn_option, Always);
+}
+
+#[test]
+fn windows_shrink_by_setting() {
+    assert!(config("net.ipv4.tcp_shrink_window=1\n").tcp.shrink_window);
+    assert!(!config("").tcp.shrink_window);
+}
+
+#[test]
 fn a_file_is_read_again_when_it_has_changed_and_only_then() {
     let path = std::env::temp_dir().join(format!("pagewire-settings-{}", std::process::id()));
     let mut file = SettingsFile::new(path.clone());

@@ -113,6 +113,9 @@ pub struct Config {
     /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`). 0 closes
     /// it: nothing is added to what was announced.
     pub window_clamp: Option<u32>,
+    /// A window with a scale shrinks with the free buffer (Linux's `tcp_shrink_window`). What it was
+    /// before is still accepted.
+    pub shrink_window: bool,
     /// Queued bytes from which on the connection is readable (`SO_RCVLOWAT`); at least 1.
     pub recv_lowat: u32,
     /// Limit of unsent bytes in the send buffer; below half of it the connection is writable again
@@ -211,6 +214,7 @@ impl Default for Config {
             send_buffer: 4 << 20,
             send_buffer_initial: 256 << 10,
             window_clamp: None,
+            shrink_window: false,
             recv_lowat: 1,
             notsent_lowat: u32::MAX,
             oob_inline: false,

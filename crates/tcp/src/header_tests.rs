@@ -407,10 +407,8 @@ fn trimmed(given: &TcpHeader, back: &TcpHeader, len: usize) -> Result<TcpOptions
     };
     let told = fields(&back.options);
     prop_assert!(told == fields(&given.options) || full);
-    let accurate_ecn = given
-        .options
-        .accurate_ecn
-        .and_then(|option| Some(option.cut(told.checked_sub(1)?)));
+    let accurate_ecn =
+        given.options.accurate_ecn.and_then(|option| Some(option.cut(told.checked_sub(1)?)));
     Ok(TcpOptions { sack, accurate_ecn, ..given.options })
 }
 

@@ -93,6 +93,8 @@ impl Connection {
         if !self.path.state().can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
+            let end = (segment.seq + segment.len).min(self.inbound.rcv_nxt());
+            self.inbound.note_twice(&self.path, segment.seq, end);
             self.inbound.ack.duplicate(&self.path);
             return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
@@ -124,7 +126,7 @@ impl Connection {
     /// > delivered to the user.
     pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         let fin = segment.has(Flags::FIN).then_some(segment.seq + segment.len);
-        if self.inbound.take_fin(fin, self.path.state().can_receive()) {
+        if self.inbound.take_fin(&self.path, fin, self.path.state().can_receive()) {
             self.path.transition(Event::Fin);
             if self.path.state() == State::TimeWait {
                 time_wait::enter_time_wait(self, now);

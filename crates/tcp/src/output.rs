@@ -8,7 +8,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
-use crate::inbound::{AckDue, window};
+use crate::inbound::AckDue;
 use crate::life::Reset;
 use crate::life::fast_open::client;
 use crate::life::state::State;
@@ -271,7 +271,7 @@ fn build_segment(
     } else if flags.contains(Flags::SYN) {
         (Seq(0), conn.inbound.announce_first_window(&conn.path, Seq(0)))
     } else {
-        (Seq(0), window::initial(conn.path.config()) as u16)
+        (Seq(0), conn.inbound.first_window(&conn.path) as u16)
     };
     let header = TcpHeader {
         src_port: conn.path.ports().local,
@@ -337,8 +337,10 @@ fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
 
 fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut {
     let flags = if reset.ack { Flags::RST | Flags::ACK } else { Flags::RST };
-    let mut options = TcpOptions::default();
+    let (mut options, mut window) = (TcpOptions::default(), 0);
     if reset.ack {
+        // As Linux: the window that any other segment would have.
+        window = conn.inbound.announce_window(&conn.path, conn.out.transfer.rtt());
         options = options_of(conn, now, Flags::ACK);
         options.sack = SackBlocks::default();
         options.accurate_ecn = None;
@@ -349,7 +351,7 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
         seq: reset.seq,
         ack: if reset.ack { conn.inbound.rcv_nxt() } else { Seq(0) },
         flags,
-        window: 0,
+        window,
         urgent: 0,
         options,
     };

@@ -25,7 +25,7 @@ use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::window;
 use crate::isn::hash_ends;
-use crate::limits::DEFAULT_MSS;
+use crate::limits::{DEFAULT_MSS, TIMESTAMPS_LEN};
 use crate::options::TcpOptions;
 use crate::path::Ports;
 use crate::seq::Seq;
@@ -101,13 +101,15 @@ impl CookieJar {
             }
             options.timestamps = Some((stamp(now, bits).wrapping_add(ts_offset), value));
         }
+        let stamps = if options.timestamps.is_some() { TIMESTAMPS_LEN } else { 0 };
+        let payload = options.mss.unwrap_or_default().saturating_sub(stamps);
         TcpHeader {
             src_port: local.port(),
             dst_port: remote.port(),
             seq: self.make(now, local, remote, syn),
             ack: syn.seq + 1,
             flags: Flags::SYN | Flags::ACK,
-            window: window::initial(config) as u16,
+            window: window::initial(config, payload) as u16,
             urgent: 0,
             options,
         }

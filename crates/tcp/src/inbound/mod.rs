@@ -110,6 +110,8 @@ pub(crate) struct Rare {
     pub(crate) urgent_in: Option<UrgentIn>,
     /// A range that arrived twice, to report (RFC 2883).
     pub(crate) twice: Option<(Seq, Seq)>,
+    /// The right edge in the last segment, if it lies before [`Inbound::edge`].
+    pub(crate) shrunk: Option<Seq>,
     /// No challenge ACK before this.
     pub(crate) challenge_after: Instant,
 }
@@ -209,17 +211,18 @@ impl Inbound {
         payload: FragVec,
     ) -> bool {
         let inserted = self.insert(env, self.irs + 1, payload);
-        self.edge = self.rcv_nxt() + window::initial(path.config());
+        self.edge = self.rcv_nxt() + self.first_window(path);
         self.ack.quicken(path.config().quick_acks);
         inserted.advanced > 0
     }
 
     /// Before the peer's SYN.
     pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
+        let mss = link.recv_mss.min(config.max_mss.unwrap_or(u16::MAX));
         Self {
             queue: ReceiveQueue::new(Seq(0)),
             allowance: u32::MAX,
-            ssthresh: window::initial(config),
+            ssthresh: window::initial(config, mss),
             data_at: now,
             mss: DEFAULT_MSS.min(link.recv_mss),
             scale: if config.window_scaling { window::scale_for(config) } else { 0 },
@@ -241,7 +244,11 @@ impl Inbound {
         self.queue = ReceiveQueue::new(first);
         self.acked = first;
         // Before the peer's numbers are known, the edge counts from 0: the window of our SYN.
-        self.edge = first + window::initial(path.config()).max(self.edge.0);
+        if self.edge == Seq(0) {
+            self.ssthresh = self.first_window(path);
+            self.edge = Seq(self.ssthresh);
+        }
+        self.edge = first + self.edge.0;
         if !path.has_scaling() {
             self.scale = 0;
         }
@@ -287,7 +294,8 @@ impl Inbound {
         self.tuning = None;
         let needless = |r: &Rare| {
             let limits_challenges = r.challenge_after != Instant::default();
-            r.kept == 0 && r.urgent_in.is_none() && r.twice.is_none() && !limits_challenges
+            let waits = r.urgent_in.is_some() || r.twice.is_some() || r.shrunk.is_some();
+            r.kept == 0 && !waits && !limits_challenges
         };
         if self.rare.as_deref().is_some_and(needless) {
             self.rare = None;

@@ -77,9 +77,13 @@ impl Inbound {
     }
 
     /// Processes a segment's FIN; `open`: the peer may still send. Returns whether the stream ends.
-    pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
+    pub(crate) fn take_fin(&mut self, path: &Path, fin: Option<Seq>, open: bool) -> bool {
         if let Some(fin) = fin {
             if self.has_fin() {
+                // As Linux: its number is reported like those of data (RFC 2883).
+                if fin.lt(self.rcv_nxt()) {
+                    self.note_twice(path, fin, fin + 1);
+                }
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.
                 self.ack.at_once();

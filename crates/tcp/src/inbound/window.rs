@@ -7,7 +7,9 @@ use pagewire_mem::Instant;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::inbound::{AckDue, AckState, Inbound};
-use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
+use crate::limits::{
+    MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER, TIMESTAMPS_LEN,
+};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::seq::Seq;
@@ -27,9 +29,12 @@ pub(crate) fn scale_for(config: &Config) -> u8 {
     (largest(config).ilog2().saturating_sub(15) as u8).min(MAX_WINDOW_SCALE)
 }
 
-/// The window of a SYN, which is not scaled.
-pub(crate) fn initial(config: &Config) -> u32 {
-    largest(config).min(config.recv_buffer_initial.max(MIN_RECV_BUFFER)).min(u32::from(u16::MAX))
+/// The window of a SYN, which is not scaled. As Linux: whole segments with so many bytes of payload.
+pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
+    let space = largest(config).min(config.recv_buffer_initial.max(MIN_RECV_BUFFER));
+    let mss = u32::from(mss.max(1));
+    let whole = if space > mss { space - space % mss } else { space };
+    whole.min(u32::from(u16::MAX))
 }
 
 impl Connection {
@@ -76,6 +81,20 @@ impl Inbound {
     #[inline]
     pub(crate) fn recv_window(&self) -> u32 {
         self.edge.saturating_since(self.rcv_nxt())
+    }
+
+    /// The same of the window in the last segment, which may be smaller: see [`Rare::shrunk`].
+    #[inline]
+    fn offered(&self) -> u32 {
+        let edge = self.rare.as_ref().and_then(|rare| rare.shrunk).unwrap_or(self.edge);
+        edge.saturating_since(self.rcv_nxt())
+    }
+
+    /// The window of our SYN. As in Linux, that of an answer leaves room for timestamps.
+    pub(crate) fn first_window(&self, path: &Path) -> u32 {
+        let stamps = !path.is_active() && path.has_timestamps();
+        let options = if stamps { TIMESTAMPS_LEN } else { 0 };
+        initial(path.config(), path.announced_mss().saturating_sub(options))
     }
 
     /// The largest window with the present buffer, as far as the header can express it.
@@ -141,6 +160,9 @@ impl Inbound {
         let capacity = self.window_limit(path, rtt);
         let free = capacity.saturating_sub(self.buffer_used());
         let mss = u32::from(self.mss).min(capacity).max(1);
+        if path.config().shrink_window && self.scale > 0 {
+            return self.shrinking_window(path, capacity, free, mss);
+        }
         let small = free < mss || free < capacity >> 4;
         let free = free.min(self.ssthresh);
         // If less than a segment may be announced, all of it is one step: the window must open.
@@ -160,9 +182,23 @@ impl Inbound {
         worth.max(open)
     }
 
+    /// The window to announce where it may shrink: as in Linux a multiple of the scale's step, and 0 if
+    /// less than a segment, than that step, or than a sixteenth of the buffer is free.
+    #[cold]
+    fn shrinking_window(&self, path: &Path, capacity: u32, free: u32, mss: u32) -> u32 {
+        let step = 1u32 << self.scale;
+        let free = free & !(step - 1);
+        if free < capacity / 2 && (free < capacity >> 4 || free < mss || free < step) {
+            return 0;
+        }
+        let allowed = self.allowed(path, mss);
+        let free = free.min(self.ssthresh.next_multiple_of(step));
+        if allowed < mss { 0 } else { free.min(allowed & !(step - 1)) }
+    }
+
     /// The window field of a SYN, also sent again. `first`: the peer's first number, or 0.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
-        let window = initial(path.config());
+        let window = self.first_window(path);
         self.edge = self.edge.max(first + window);
         window as u16
     }
@@ -180,8 +216,20 @@ impl Inbound {
         let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
         let edge = self.rcv_nxt() + (u32::from(units) << scale);
+        if path.config().shrink_window {
+            self.note_shrunk(edge);
+        }
         self.edge = self.edge.max(edge);
         units
+    }
+
+    /// `edge` is announced: remembers it if it lies before what was announced once.
+    #[cold]
+    fn note_shrunk(&mut self, edge: Seq) {
+        let shrunk = edge.lt(self.edge).then_some(edge);
+        if shrunk.is_some() || self.rare.is_some() {
+            self.rare().shrunk = shrunk;
+        }
     }
 
     /// New data has arrived in order: `payload` bytes, `pushed` if with PSH.
@@ -310,7 +358,7 @@ impl Inbound {
 
     /// Has a window update sent if the window has at least doubled.
     pub(crate) fn offer_window(&mut self, path: &Path, rtt: &RttEstimator) {
-        let known = self.recv_window();
+        let known = self.offered();
         if known <= self.window_limit(path, rtt) / 2 {
             let offer = self.window_to_offer(path, rtt);
             if offer > 0 && offer >= known.saturating_mul(2) {

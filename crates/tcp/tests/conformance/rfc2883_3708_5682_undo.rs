@@ -40,6 +40,32 @@ fn duplicate_beyond_a_gap_is_reported_before_the_block_that_it_lies_in() {
     t.expect(". 1:1(0) ack 1 <sack 101:201 101:301>").nothing();
 }
 
+/// As Linux: the FIN has a number, and is reported as data is.
+#[test]
+fn fin_that_came_before_is_reported() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:11(10) ack 1").sent();
+    t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <>");
+    for _ in 0..2 {
+        t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <sack 11:12>").nothing();
+    }
+    // With the data before it, and that data alone.
+    let _ = t.peer_any("FP. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 12 <sack 1:12>").nothing();
+    let _ = t.peer_any("P. 1:11(10) ack 1");
+    t.expect(". 1:1(0) ack 12 <sack 1:11>").nothing();
+    // After our own FIN too.
+    t.shutdown().expect("F. 1:1(0) ack 12");
+    t.peer("F. 11:11(0) ack 1").expect(". 2:2(0) ack 12 <sack 11:12>").nothing();
+}
+
+#[test]
+fn fin_that_came_before_is_acknowledged_without_a_report_to_a_peer_without_sack() {
+    let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2 <>");
+    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2 <>").nothing();
+}
+
 #[test]
 fn nothing_is_reported_where_the_setting_says_so() {
     let mut t = Test::established(Config { dsack: false, ..plain() });

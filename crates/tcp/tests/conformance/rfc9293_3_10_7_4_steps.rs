@@ -75,13 +75,13 @@ fn answers_to_senseless_segments_without_data_are_limited_in_rate() {
 
 #[test]
 fn ack_is_taken_while_our_window_is_closed() {
-    let config = pagewire_tcp::Config { recv_buffer: 2048, ..plain() };
+    let config = pagewire_tcp::Config { recv_buffer: 3000, ..plain() };
     let mut t = Test::established(config);
     t.send(10).expect("P. 1:11(10) ack 1");
-    t.peer("P. 1:2049(2048) ack 1").expect(". 11:11(0) ack 2049 win 0");
+    t.peer("P. 1:3001(3000) ack 1").expect(". 11:11(0) ack 3001 win 0");
     // Its data has no room, its acknowledgement counts.
-    t.peer_dropped(DropReason::OutsideWindow, "P. 2049:2059(10) ack 11");
-    t.expect(". 11:11(0) ack 2049 win 0").nothing();
+    t.peer_dropped(DropReason::OutsideWindow, "P. 3001:3011(10) ack 11");
+    t.expect(". 11:11(0) ack 3001 win 0").nothing();
     assert_eq!(t.conn.info().unacked, 0);
 }
 
@@ -352,10 +352,10 @@ fn of_two_fins_beyond_a_gap_the_first_to_come_counts() {
 
 #[test]
 fn bare_fin_is_taken_while_our_window_is_closed() {
-    let config = pagewire_tcp::Config { recv_buffer: 2048, ..plain() };
+    let config = pagewire_tcp::Config { recv_buffer: 3000, ..plain() };
     let mut t = Test::established(config);
-    t.peer("P. 1:2049(2048) ack 1").expect(". 1:1(0) ack 2049 win 0");
-    t.peer("F. 2049:2049(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2050 win 0");
+    t.peer("P. 1:3001(3000) ack 1").expect(". 1:1(0) ack 3001 win 0");
+    t.peer("F. 3001:3001(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 3002 win 0");
 }
 
 #[test]

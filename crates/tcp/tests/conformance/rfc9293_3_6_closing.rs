@@ -302,3 +302,26 @@ fn time_wait_keeps_what_was_received() {
     t.shutdown().peer("F. 1:11(10) ack 2").state(State::TimeWait).read(10);
     assert_eq!(t.try_read(1), Ok(vec![]));
 }
+
+// ---- the window of a reset ----
+
+/// As Linux: a reset that acknowledges has the window of any segment, one that answers has none.
+#[test]
+fn reset_that_acknowledges_carries_the_window() {
+    let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
+    t.peer("P. 1:1001(1000) ack 1").expect(". 1:1(0) ack 1001 win 3000");
+    // What was not read is dropped before.
+    t.abort().expect("R. 1:1(0) ack 1001 win 4000");
+    let mut t = Test::established(Config { recv_buffer: 4000, ..plain() });
+    t.close().expect("F. 1:1(0) ack 1");
+    let _ = t.peer_any("P. 1:1001(1000) ack 1");
+    t.expect("R 1:1(0) win 0");
+}
+
+#[test]
+fn reset_of_a_fast_open_server_carries_the_window() {
+    let config = Config { recv_buffer: 4000, ..plain() };
+    let mut t = Test::accepting_fast(config, "S 0:10(10) win 1000 <mss 1000,sackOK>");
+    t.expect("S. 0:0(0) ack 11 win 4000");
+    t.abort().expect("R. 1:1(0) ack 11 win 4000");
+}

@@ -412,7 +412,8 @@ fn sparing_option_follows_the_handshake_and_each_change() {
             .into_iter()
             .enumerate()
     {
-        let _ = t.peer_marked(mark, &format!("AE. {}:{}(1000) ack 1", 1 + i * 1000, 1001 + i * 1000));
+        let _ =
+            t.peer_marked(mark, &format!("AE. {}:{}(1000) ack 1", 1 + i * 1000, 1001 + i * 1000));
         assert_eq!(told(&mut t), [told_now], "{i}");
     }
     // Otherwise it is told three times in a round trip of 100 ms.
@@ -485,17 +486,13 @@ fn mark_on_the_third_segment_of_the_handshake_counts() {
 /// The SYN and the SYN,ACK: flags, counts and bytes.
 #[test]
 fn marks_on_both_segments_of_the_handshake_are_told() {
-    let mut t =
-        Test::accepting_marked(accurate(), CE, "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+    let mut t = Test::accepting_marked(accurate(), CE, "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
     let sent = t.sent_segments();
     assert_eq!(sent[0].header.flags, Flags::SYN | Flags::ACK | Flags::AE | Flags::CWR);
     assert_eq!(wire(&sent[0]), format!("020403e8 {FULL} 01010402"));
     let mut t = Test::connecting(accurate());
     t.expect("SEWA 0:0(0)").wait(100);
-    let _ = t.peer_marked(
-        CE,
-        "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>",
-    );
+    let _ = t.peer_marked(CE, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>");
     t.expect("AW. 1:1(0) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
     t.send(10).expect("PAW. 1:11(10) ack 1 <ECN e1b 1 ceb 0 e0b 1>");
     assert_eq!(counts(&t).received_ce, 1);
@@ -566,7 +563,8 @@ fn two_sack_blocks_go_before_the_option_and_it_before_the_third() {
         (vec![ECT0, ECT0, ECT0], 3, 0),
     ] {
         let mut t = Test::connecting(Config { timestamps: true, ..accurate() });
-        let syn_ack = "SW. 0:0(0) ack 1 win 65535 <mss 65000,sackOK,TS val 1 ecr 0,ECN e1b 1 ceb 0 e0b 1>";
+        let syn_ack =
+            "SW. 0:0(0) ack 1 win 65535 <mss 65000,sackOK,TS val 1 ecr 0,ECN e1b 1 ceb 0 e0b 1>";
         t.peer(syn_ack).sent();
         for (i, mark) in marks.iter().enumerate() {
             let at = 2001 + 2000 * i;
