@@ -16,6 +16,7 @@ mod network_down;
 mod options;
 mod page_payload;
 mod panics;
+mod ping_tap;
 mod ring_to_file;
 mod rings;
 mod rings_datagrams;

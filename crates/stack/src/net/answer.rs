@@ -55,7 +55,7 @@ fn try_send_back(
     checksum_offset: u16,
     packet: &mut PacketBuf,
 ) -> Result<(), Refused> {
-    prepare_checksum(packet, to, checksum_offset)?;
+    prepare_checksum(net, mem, packet, to, checksum_offset)?;
     let (out, hop) = net.way(now, to)?;
     let header = match hop {
         Hop::Direct => None,

@@ -24,10 +24,10 @@ use super::head::{spill_head, take, with_headroom};
 use super::icmp_error::{self, IcmpError};
 use super::link::LinkIndex;
 use super::neighbor::{Lookup, Waiting};
-use super::output::{FORWARDED, complete, slice};
+use super::output::{FORWARDED, complete, leave_checksum, slice};
 use super::received::{Origin, Outcome, Received};
 use super::route::{CachedHop, Hop, HopCache, is_link_local};
-use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, pseudo_header_sum, tcp, udp};
+use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, tcp, udp};
 use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
@@ -198,7 +198,7 @@ fn prepare(
     let mut packet = with_headroom(mem, packet, ethernet::LEN, CopyReason::LinearHead)?;
     packet.tx_checksum = TxChecksum::Done;
     if valid && !part.fragment {
-        leave_checksum_open(&mut packet, received);
+        leave_checksum_open(net, mem, &mut packet, received)?;
     }
     let longest = usize::from(u16::MAX);
     packet.gso = gso.filter(|gso| packet.frag_len() > usize::from(gso.size)).map(|gso| {
@@ -426,33 +426,34 @@ fn decrement(packet: &mut PacketBuf) {
     }
 }
 
-/// Leaves a checksum that a device vouched for, and perhaps never computed, to the next device.
-fn leave_checksum_open(packet: &mut PacketBuf, received: &Received) {
+/// Leaves a checksum that a device vouched for, and perhaps never computed, to the next device, as far as
+/// devices complete such a checksum.
+fn leave_checksum_open(
+    net: &mut Net,
+    mem: &mut Mem,
+    packet: &mut PacketBuf,
+    received: &Received,
+) -> Result<(), DropReason> {
     let (protocol, at) = (received.protocol, usize::from(received.header_len));
     let (len, offset) = match protocol {
         protocol::TCP => (tcp::LEN, tcp::CHECKSUM_OFFSET),
         protocol::UDP => (udp::LEN, udp::CHECKSUM_OFFSET),
         protocol::ICMP | protocol::ICMPV6 => (icmp::LEN, icmp::CHECKSUM_OFFSET),
-        _ => return,
+        _ => return Ok(()),
     };
-    let Some(payload) = packet.len().checked_sub(at) else { return };
-    if !packet.linearize(at + len) {
-        return;
+    if packet.len() < at || !packet.linearize(at + len) {
+        return Ok(());
     }
-    let sum = match protocol {
-        // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
-        protocol::ICMP => 0,
-        _ => pseudo_header_sum(received.src, received.dst, protocol, payload),
-    };
     let field = at + usize::from(offset);
-    let Some(field) = packet.head_mut().get_mut(field..field + 2) else { return };
+    let Some(field) = packet.head().get(field..field + 2) else { return Ok(()) };
     // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no
     // checksum".
     if protocol == protocol::UDP && field == [0, 0] && received.dst.is_ipv4() {
-        return;
+        return Ok(());
     }
-    field.copy_from_slice(&sum.to_be_bytes());
-    packet.tx_checksum = TxChecksum::Partial { start: at as u16, offset };
+    let (ends, at) = ((received.src, received.dst), (at as u16, offset));
+    let left = leave_checksum(packet, ends, protocol, at, mem, &mut net.counters);
+    left.map_err(|(_, reason)| reason)
 }
 
 /// The header of all fragments but the first: RFC 791 section 3.1 says which options are copied.

@@ -1,5 +1,7 @@
 //! RFC 792, RFC 1122 section 3.2.2, RFC 4443: echo and errors, both ways.
 
+use pagewire_mem::TxChecksum;
+
 use super::*;
 use crate::limits::{
     ICMP_DESTINATION_BURST, ICMP_DESTINATION_INTERVAL, ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6,
@@ -58,6 +60,51 @@ fn the_payload_of_an_echo_goes_back_in_the_memory_it_came_in() {
     host.receive_packet(packet);
     let sent = host.sent_packets();
     assert_eq!(sent[0].frags()[0].addr(), at);
+}
+
+/// Frames as the host hands them to its device, each with a message that is complete.
+fn complete_messages(host: &mut Host) -> Vec<Vec<u8>> {
+    let messages = host.sent_packets();
+    for packet in &messages {
+        assert_eq!(packet.tx_checksum, TxChecksum::Done, "devices complete TCP and UDP only");
+    }
+    let messages: Vec<_> = messages.iter().map(flat).collect();
+    assert!(messages.iter().all(|frame| checksum_is_right(frame)), "{messages:02x?}");
+    messages
+}
+
+#[test]
+fn no_device_is_left_the_checksum_of_an_icmp_message() {
+    // This one completes checksums, of TCP and UDP.
+    let mut host = Host::acquainted();
+    for payload in [0, 1, 64, 1000] {
+        let data = pattern(payload);
+        // The neighbour is asked for, answered and advertised.
+        host.receive(&solicitation(PEER, "fd00::2", "fd00::1", 255));
+        assert_eq!(complete_messages(&mut host).len(), 1);
+        host.send_udp(ip(&format!("fd00::{}", 100 + payload)), &data).unwrap();
+        assert_eq!(complete_messages(&mut host).len(), 1);
+        host.pass(Duration::from_secs(10));
+        host.sent();
+        host.meet();
+        // Replies, and replies for others, such as a gateway's.
+        host.receive(&echo_v4(&data));
+        host.receive(&echo_v6(&data));
+        for (protocol, kind, src, dst) in [
+            (protocol::ICMP, 0, "10.0.0.1", "10.0.0.2"),
+            (protocol::ICMPV6, 129, "fd00::1", "fd00::2"),
+        ] {
+            let mut reply = udp_packet(&data);
+            reply.head_mut().copy_from_slice(&[kind, 0, 0, 0, 0, 1, 0, 2]);
+            host.send(ip(src), ip(dst), protocol, Some(2), reply).unwrap();
+        }
+        assert_eq!(complete_messages(&mut host).len(), 4);
+        // Errors.
+        unwanted(&mut host, &udp_v4(&data));
+        unwanted(&mut host, &udp_v6(&data));
+        assert_eq!(complete_messages(&mut host).len(), 2);
+        host.now += ICMP_DESTINATION_INTERVAL * 2;
+    }
 }
 
 #[test]

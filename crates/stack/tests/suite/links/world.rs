@@ -397,6 +397,10 @@ fn check(frame: &PacketBuf, caps: &Capabilities) {
     };
     assert!(frame.len() <= limit + 14, "{} bytes where {limit} go", frame.len());
     assert!(caps.tx_checksum || frame.tx_checksum == TxChecksum::Done);
+    if let TxChecksum::Partial { start, .. } = frame.tx_checksum {
+        let next = if start == 34 { 23 } else { 20 };
+        assert!([6, 17].contains(&frame.head()[next]), "only sums of TCP and UDP are left open");
+    }
     match caps.max_frags {
         // In one piece.
         0 => assert!(frame.frags().is_empty() || frame.head().is_empty()),
