@@ -1,18 +1,54 @@
-//! Received memory that an application keeps: counted for each connection, so that its window
-//! closes before a pool is empty, with a report when some of it is released.
+//! Received memory that applications keep: counted for each connection, so that its window closes
+//! before a pool is empty, and for the stack, so that its budget knows of all of it.
 //!
 //! ```text
 //!   recv_chunks, map ---> Held (goes with the memory, to any thread)
-//!                           | dropped: the count falls
+//!                           | dropped: both counts fall
 //!                           v
-//!                        Holdings (one for each connection) --- if the owner waits --> Returns
-//!                                                                              (one for each stack)
+//!                        Holdings (one for each connection) --- if the owner waits, a report ---> Returns
+//!                                                                                    (one for each stack)
 //! ```
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use crate::reports::{Returned, Returns};
+use crate::reports::Reports;
+
+/// What the applications of one stack keep of received memory, and reports of releases.
+#[derive(Debug, Default)]
+pub struct Returns {
+    kept: AtomicUsize,
+    reports: Reports<u64>,
+}
+
+impl Returns {
+    /// Nothing kept.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Bytes kept now, of connections that have ended too.
+    #[inline]
+    pub fn kept(&self) -> usize {
+        // Relaxed: a release that this look misses is seen by the next.
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are reports to drain.
+    pub fn is_pending(&self) -> bool {
+        self.reports.is_pending()
+    }
+
+    /// As [`Reports::set_waker`].
+    pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
+        self.reports.set_waker(waker);
+    }
+
+    /// Takes the owners of released memory that asked for a report.
+    pub fn drain(&self) -> Vec<u64> {
+        core::mem::take(&mut *self.reports.drained())
+    }
+}
 
 /// Bytes of memory that one connection's application keeps.
 #[derive(Debug)]
@@ -20,8 +56,6 @@ pub struct Holdings {
     bytes: AtomicUsize,
     /// The owner wants a report when it becomes less.
     awaited: AtomicBool,
-    /// Bytes that stay charged after the connection's end, until all is released.
-    abandoned: AtomicUsize,
     owner: u64,
     returns: Arc<Returns>,
 }
@@ -39,7 +73,6 @@ impl Holdings {
         Arc::new(Self {
             bytes: AtomicUsize::new(0),
             awaited: AtomicBool::new(false),
-            abandoned: AtomicUsize::new(0),
             owner,
             returns: Arc::clone(returns),
         })
@@ -53,6 +86,7 @@ impl Holdings {
     /// Counts `bytes` more.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> Held {
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.returns.kept.fetch_add(bytes, Ordering::Relaxed);
         Held { holdings: Some(Arc::clone(self)), bytes }
     }
 
@@ -61,20 +95,6 @@ impl Holdings {
         // SeqCst, as the count is: a release after this look sees the mark.
         self.awaited.store(true, Ordering::SeqCst);
         self.bytes()
-    }
-
-    /// Ends the connection, for which `charged` bytes stay charged until all is released.
-    pub fn abandon(self: Arc<Self>, charged: usize) {
-        self.abandoned.store(charged, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Holdings {
-    fn drop(&mut self) {
-        let charged = *self.abandoned.get_mut();
-        if charged > 0 {
-            self.returns.push(Returned::Rest(charged));
-        }
     }
 }
 
@@ -109,10 +129,11 @@ impl Drop for Held {
         if self.bytes == 0 {
             return;
         }
+        holdings.returns.kept.fetch_sub(self.bytes, Ordering::Relaxed);
         holdings.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
         if holdings.awaited.load(Ordering::SeqCst) && holdings.awaited.swap(false, Ordering::SeqCst)
         {
-            holdings.returns.push(Returned::Some(holdings.owner));
+            holdings.returns.reports.push(holdings.owner);
         }
     }
 }

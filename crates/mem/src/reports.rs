@@ -17,20 +17,8 @@ pub struct Completed {
     pub copied: bool,
 }
 
-/// A release of received memory that an application held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// A part of this owner's memory.
-    Some(u64),
-    /// The rest of an ended connection's memory, for which so many bytes were charged.
-    Rest(usize),
-}
-
 /// Completed sends of one stack.
 pub type CompletionQueue = Reports<Completed>;
-
-/// Releases of received memory to one stack.
-pub type Returns = Reports<Returned>;
 
 /// Called when the queue is not empty any more; see [`Reports::set_waker`].
 type Waker = Box<dyn Fn() + Send + Sync>;
@@ -80,7 +68,7 @@ impl<T> Reports<T> {
     }
 
     /// The queue, which its holder empties.
-    fn drained(&self) -> MutexGuard<'_, Vec<T>> {
+    pub(crate) fn drained(&self) -> MutexGuard<'_, Vec<T>> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::SeqCst);
         queue
@@ -91,13 +79,6 @@ impl CompletionQueue {
     /// Appends all queued completions to `out`.
     pub fn drain(&self, out: &mut Vec<Completed>) {
         out.append(&mut self.drained());
-    }
-}
-
-impl Returns {
-    /// Takes all reports.
-    pub fn drain(&self) -> Vec<Returned> {
-        core::mem::take(&mut *self.drained())
     }
 }
 

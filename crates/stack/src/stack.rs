@@ -68,7 +68,7 @@ impl Stack {
         let mut sockets = Sockets::new(now, &secret, config.tcp, defence, zerocopy);
         sockets.fast_open.configure(config.fast_open);
         let shared = Shared {
-            receive: ReceiveBudget::new(config.receive_memory),
+            receive: ReceiveBudget::new(config.receive_memory).with_kept(&sockets.work.returns),
             challenges: ChallengeLimit::new(
                 derive(&secret, b"challenge acks"),
                 config.challenge_acks_per_second,

@@ -83,11 +83,11 @@ impl Connection {
     }
 
     /// Bytes to charge to the host's budget
-    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread
-    /// or kept: its memory, without pages shared with other connections.
+    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread:
+    /// its memory, without pages shared with other connections. The budget counts kept memory itself.
     #[inline]
     pub fn receive_charge(&self) -> usize {
-        self.inbound.queue.charge() + self.inbound.kept() as usize
+        self.inbound.queue.charge()
     }
 
     /// Bytes of memory that the send queue holds; a forwarder charges them to their receiver.

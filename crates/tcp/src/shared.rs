@@ -1,8 +1,9 @@
 //! Limits that all connections of a host share, and [`Env`], which lends them to a connection.
 
 use core::hash::Hasher;
+use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
+use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter, Returns};
 use siphasher::sip::SipHasher13;
 
 use crate::limits::{DATAGRAM_PART, DATAGRAM_RESERVE, RECEIVE_RESERVE, RECEIVE_SHARE};
@@ -53,9 +54,12 @@ pub struct ReceiveBudget {
     /// At most `most`, and at most what is used and what the device has left.
     limit: usize,
     most: usize,
-    used: usize,
-    /// Of `used`, what datagrams pin.
+    /// Bytes that wait in queues.
+    queued: usize,
+    /// Of `queued`, what datagrams pin.
     datagrams: usize,
+    /// What applications took by reference and keep.
+    kept: Option<Arc<Returns>>,
 }
 
 impl Default for ReceiveBudget {
@@ -68,12 +72,18 @@ impl Default for ReceiveBudget {
 impl ReceiveBudget {
     /// A budget of so many bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { limit, most: limit, used: 0, datagrams: 0 }
+        Self { limit, most: limit, queued: 0, datagrams: 0, kept: None }
+    }
+
+    /// Counts what applications keep, too.
+    #[must_use]
+    pub fn with_kept(self, kept: &Arc<Returns>) -> Self {
+        Self { kept: Some(Arc::clone(kept)), ..self }
     }
 
     /// The device that receives has so many bytes of memory left for data that stays unread.
-    pub const fn set_room(&mut self, room: usize) {
-        let there = self.used.saturating_add(room);
+    pub fn set_room(&mut self, room: usize) {
+        let there = self.used().saturating_add(room);
         self.limit = if there < self.most { there } else { self.most };
     }
 
@@ -83,13 +93,14 @@ impl ReceiveBudget {
     }
 
     /// Bytes of it that are pinned.
-    pub const fn used(&self) -> usize {
-        self.used
+    #[inline]
+    pub fn used(&self) -> usize {
+        self.queued.saturating_add(self.kept.as_ref().map_or(0, |kept| kept.kept()))
     }
 
-    /// A connection that pinned `before` bytes pins `after` now.
+    /// A connection whose queues pinned `before` bytes pins `after` now.
     pub const fn charge(&mut self, before: usize, after: usize) {
-        self.used = self.used.saturating_sub(before).saturating_add(after);
+        self.queued = self.queued.saturating_sub(before).saturating_add(after);
     }
 
     /// Bytes of it that datagrams pin.
@@ -104,12 +115,12 @@ impl ReceiveBudget {
     }
 
     /// Whether a socket whose datagrams pin `held` bytes may take one that pins `len` more.
-    pub const fn takes_datagram(&self, held: usize, len: usize) -> bool {
+    pub fn takes_datagram(&self, held: usize, len: usize) -> bool {
         let part = (self.limit / DATAGRAM_PART).saturating_sub(self.datagrams);
         if held == 0 {
             // A query, while connections are not read: also if the device has little left.
             let own = self.datagrams.saturating_add(len) <= self.most / DATAGRAM_RESERVE
-                && self.used.saturating_add(len) <= self.most;
+                && self.used().saturating_add(len) <= self.most;
             return own || (len <= part && self.has_room(len, false, false));
         }
         let (ample, len) = (self.ample(), held.saturating_add(len));
@@ -117,28 +128,28 @@ impl ReceiveBudget {
     }
 
     /// Bytes that one connection may pin now, what it pins already included.
-    pub const fn allowance(&self) -> usize {
-        self.limit.saturating_sub(self.used) / RECEIVE_SHARE
+    pub fn allowance(&self) -> usize {
+        self.limit.saturating_sub(self.used()) / RECEIVE_SHARE
     }
 
     /// Whether `len` bytes more leave the last eighth untouched.
-    pub(crate) const fn is_ample(&self, len: usize) -> bool {
+    pub(crate) fn is_ample(&self, len: usize) -> bool {
         len <= self.ample()
     }
 
     /// Bytes that may be pinned before the last eighth is begun.
-    pub(crate) const fn ample(&self) -> usize {
-        (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used)
+    pub(crate) fn ample(&self) -> usize {
+        (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used())
     }
 
     /// Whether there is room for `len` bytes; `reads`: has read before, `holds`: has unread data.
-    pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
+    pub(crate) fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
             (true, _) => 0,
             (false, false) => self.limit / (4 * RECEIVE_RESERVE),
             (false, true) => self.limit / (2 * RECEIVE_RESERVE),
         };
-        self.used.saturating_add(len) <= self.limit - kept
+        self.used().saturating_add(len) <= self.limit - kept
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use core::time::Duration;
-use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE, Returned, Returns};
+use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE, Returns};
 
 use super::handles::Tcp;
 use super::ids::SocketId;
@@ -145,16 +145,12 @@ impl Core {
         if !self.sockets.work.returns.is_pending() {
             return;
         }
-        for returned in self.sockets.work.returns.drain() {
-            match returned {
-                Returned::Rest(charged) => self.mem.shared.receive.charge(charged, 0),
-                Returned::Some(owner) => {
-                    let id = SocketId::from_token(owner);
-                    let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { continue };
-                    socket.work(&mut self.mem, now, |conn, env| conn.after_return(env));
-                    self.sockets.touch(id.index());
-                }
-            }
+        for owner in self.sockets.work.returns.drain() {
+            let id = SocketId::from_token(owner);
+            // One that is closed has no window to open.
+            let Ok(Socket::Tcp(socket)) = self.sockets.table.get_mut(id) else { continue };
+            socket.work(&mut self.mem, now, |conn, env| conn.after_return(env));
+            self.sockets.touch(id.index());
         }
     }
 }

@@ -140,15 +140,10 @@ impl TcpSocket {
         self.charged as usize
     }
 
-    /// Releases the charges of its queues, but not of memory that the application keeps.
+    /// Releases the charges of its queues. What the application keeps counts by itself.
     pub(super) fn leave(&mut self, mem: &mut Mem) {
-        let holdings = self.holdings.take();
-        let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
-        mem.shared.receive.charge(self.charged as usize, held);
-        self.charged = 0;
-        if let Some(holdings) = holdings {
-            holdings.abandon(held);
-        }
+        mem.shared.receive.charge(self.charged as usize, 0);
+        (self.charged, self.holdings) = (0, None);
     }
 
     pub(super) fn errors(&self) -> Option<&ErrorQueue> {

@@ -144,3 +144,27 @@ fn what_is_held_of_a_connection_that_is_gone_stays_charged_until_it_comes_back()
     p.run(Duration::from_millis(1));
     assert_eq!(p.b.receive_memory_used(), 0);
 }
+
+#[test]
+fn what_idle_connections_give_back_is_free_at_once() {
+    const CONNECTIONS: u16 = 100;
+    let data = vec![7; 64 << 10];
+    let mut p = pair(48 * MIB);
+    let mut flows: Vec<_> = (0..CONNECTIONS).map(|n| flow(&mut p, 1000 + n)).collect();
+    for flow in &mut flows {
+        while flow.got < data.len() {
+            flow.send(&mut p, &data[flow.got..], data.len() - flow.got, 1);
+            p.run(Duration::from_millis(1));
+            flow.take(&mut p, true);
+        }
+    }
+    p.run(Duration::from_secs(2));
+    let kept = data.len() * usize::from(CONNECTIONS);
+    assert!(p.b.receive_memory_used() >= kept, "{}", p.b.receive_memory_used());
+    flows.iter_mut().for_each(|flow| flow.kept.clear());
+    assert_eq!(p.b.receive_memory_used(), 0, "also before the stack's next turn");
+    for _ in 0..5 {
+        p.run(Duration::from_millis(1));
+    }
+    assert_eq!(p.b.receive_memory_used(), 0);
+}
