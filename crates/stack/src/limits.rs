@@ -264,6 +264,18 @@ pub const LOOPBACKS_PER_POLL: usize = 64;
 /// How often a stack with an empty pool looks for pages: other threads' releases are not noticed.
 pub const STARVED_CHECK: Duration = Duration::from_millis(10);
 
+/// The part of the stack's free pages that one connection may have for data that waits to leave:
+/// 1/4, as of receive memory. A few connections are not limited by it, and each of
+/// many leaves some to the next (dynamic thresholds, Choudhury and Hahne 1998).
+pub const SEND_SHARE: usize = 4;
+
+/// The part of the stack's pages that only data which can leave at once may take: 1/8, as of receive
+/// memory. Without it, data for peers that do not read would hold all pages for ever.
+pub const SEND_RESERVE: usize = 8;
+
+/// Pages that a woken writer is expected to take: a super-frame of 64 KiB.
+pub const TURN_PAGES: usize = 16;
+
 /// Bytes that a datagram socket queues, each datagram charged with the memory that it pins: five
 /// times Linux's `rmem_default`, because pages are charged whole.
 pub const UDP_RECEIVE_BYTES: usize = 1 << 20;

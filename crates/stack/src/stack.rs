@@ -11,7 +11,7 @@ use pagewire_mem::{
 use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 
 use crate::config::{PoolMemory, StackConfig};
-use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL, STARVED_CHECK};
+use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL};
 use crate::net::{
     Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
 };
@@ -152,7 +152,7 @@ impl Stack {
         self.core.sockets.expired = expired;
         self.core.copy_lent(now);
         self.core.drain_returns(now);
-        self.core.sockets.work.starved_until = now + STARVED_CHECK;
+        self.core.sockets.work.starving.handle_timeout(now);
     }
 
     /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
@@ -210,7 +210,7 @@ impl Stack {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
             && sockets.work.unchecked.is_empty()
-            && sockets.work.starved.is_empty()
+            && sockets.work.starving.is_empty()
             && !sockets.work.completions.is_pending()
             && self.core.net.is_at_rest()
     }
@@ -229,9 +229,7 @@ impl Stack {
         note(self.core.net.poll_timeout());
         note(sockets.wheel.poll_timeout());
         note(sockets.lent.poll_timeout());
-        if !sockets.work.starved.is_empty() {
-            note(Some(sockets.work.starved_until));
-        }
+        note(sockets.work.starving.poll_timeout());
         if sockets.work.returns.is_pending() {
             note(Some(Instant::ZERO));
         }
@@ -243,7 +241,7 @@ impl Stack {
     /// reported or last used up: each at most once, however much arrived.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        if !self.core.sockets.work.starved.is_empty() {
+        if !self.core.sockets.work.starving.is_empty() {
             self.core.feed_starved();
         }
         self.core.drain_completions();

@@ -236,31 +236,6 @@ impl Tcp<'_> {
 }
 
 impl Core {
-    /// Wakes connections that wait for pages, if some are free.
-    pub(crate) fn feed_starved(&mut self) {
-        self.mem.pool.drain();
-        if self.sockets.work.starved.is_empty() {
-            return;
-        }
-        if self.mem.pool.stats().free == 0 {
-            // What waits to be filled serves all.
-            self.mem.filler.abandon();
-            self.mem.pool.drain();
-        }
-        if self.mem.pool.stats().free == 0 {
-            return;
-        }
-        for index in core::mem::take(&mut self.sockets.work.starved) {
-            if let Some(socket) = self.sockets.table.tcp_mut(index) {
-                socket.lists.remove(Lists::STARVED);
-                self.sockets.touch(index);
-            } else if let Some(socket) = self.sockets.table.udp_mut(index) {
-                socket.starved = false;
-                self.sockets.check_later(index);
-            }
-        }
-    }
-
     pub(crate) fn tcp_abort(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         socket.conn.abort();
@@ -272,6 +247,10 @@ impl Core {
         self.sockets.table.disown(id);
         let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
         socket.owner = Owner::Closed;
+        if socket.lists.contains(Lists::TURN) {
+            socket.lists.remove(Lists::TURN);
+            self.sockets.work.starving.end_turn();
+        }
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
         // It still counts for its listener's limit until the handshake is complete.

@@ -28,11 +28,15 @@ impl Tcp<'_> {
         max: usize,
         read: impl FnOnce(&mut Spare<'_>) -> usize,
     ) -> Result<usize, Error> {
+        let share = self.share(now, max);
         // Its own: a copy in between would end the run of whole pages.
         let mut filler = core::mem::take(&mut self.mem.filler);
+        let most = share.unwrap_or(0);
         let done =
-            self.socket.work(self.mem, now, |conn, env| conn.fill(env, &mut filler, max, read));
+            self.socket.work(self.mem, now, |conn, env| conn.fill(env, &mut filler, most, read));
         self.mem.filler = filler;
+        // A connection that cannot send at all has an error of its own.
+        let done = if share.is_some() { done } else { done.and(Err(TcpError::NoBuffers)) };
         match done {
             Ok(filled) => {
                 if filled > 0 {
@@ -69,10 +73,11 @@ impl Udp<'_> {
         read: impl FnOnce(&mut Spare<'_>) -> Option<(usize, UdpTarget)>,
     ) -> Result<usize, Error> {
         let max = max.min(MAX_IP_PACKET);
+        self.pass_turn_on();
         let Mem { pool, filler, .. } = &mut *self.mem;
         if !filler.reserve(pool, max) {
             filler.abandon();
-            self.starve(now);
+            self.starve(now, max);
             return Err(Error::NoBuffers);
         }
         let Some((len, to)) = read(&mut filler.spare_of(max)) else {

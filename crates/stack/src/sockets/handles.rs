@@ -2,19 +2,15 @@
 
 use core::net::SocketAddr;
 
-use pagewire_mem::Instant;
-
 use super::Sockets;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
 use super::table::Socket;
-use super::tcp::{Lists, TcpSocket};
+use super::tcp::TcpSocket;
 use super::tuple::Tuple;
 use super::udp::UdpSocket;
 use super::work::Work;
 use crate::TcpInfo;
 use crate::error::Error;
-use crate::event::Readiness;
-use crate::limits::STARVED_CHECK;
 use crate::net::{Mem, Net};
 use crate::stack::{Core, Stack};
 use crate::timer_wheel::TimerWheel;
@@ -156,31 +152,12 @@ impl Tcp<'_> {
         self.work.queue_send(index, self.socket);
         self.work.queue_report(index, &mut self.socket.reporting);
     }
-
-    /// There was room, but no free page for a copy: the connection waits for pages.
-    pub(super) fn starve(&mut self, now: Instant) {
-        self.socket.reporting.reported &= !Readiness::WRITABLE;
-        if !self.socket.lists.contains(Lists::STARVED) {
-            self.socket.lists.insert(Lists::STARVED);
-            self.work.starved.push(self.id.index());
-            self.work.starved_until = now + STARVED_CHECK;
-        }
-    }
 }
 
 impl Udp<'_> {
     /// The socket's id.
     pub fn id(&self) -> UdpId {
         UdpId(self.id)
-    }
-
-    /// There was no free page: it waits for some.
-    pub(super) fn starve(&mut self, now: Instant) {
-        self.socket.reporting.reported &= !Readiness::WRITABLE;
-        if !core::mem::replace(&mut self.socket.starved, true) {
-            self.work.starved.push(self.id.index());
-            self.work.starved_until = now + STARVED_CHECK;
-        }
     }
 
     /// Marks it: its readiness may have grown.

@@ -6,6 +6,7 @@ use pagewire_tcp::{Connection, Env, SendFlags, TcpError};
 use super::errors::error_from;
 use super::handles::Tcp;
 use super::sends::ZeroCopyCall;
+use super::starving::is_ample;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::net::Mem;
@@ -82,6 +83,7 @@ impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
         let plain = socket.extra.as_ref().is_none_or(|extra| extra.ledger.is_none());
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
         let coalesced = plain
+            && is_ample(pool)
             && socket.forwards.is_none()
             && socket.conn.coalesce_copy(pool, writer, ledger, data);
         coalesced.then_some(data.len())
@@ -128,7 +130,16 @@ impl Tcp<'_> {
     }
 
     fn send_copy(&mut self, now: Instant, data: &[u8], flags: SendFlags) -> Result<usize, Error> {
-        match self.with_sender(now, |conn, env| conn.write(env, data, flags)) {
+        let Some(len) = self.share(now, data.len()) else {
+            // A connection that cannot send at all has an error of its own.
+            let nothing = self.with_sender(now, |conn, env| conn.write(env, &[], flags));
+            return nothing.and(Err(Error::WouldBlock));
+        };
+        let (part, flags) = match data.get(..len) {
+            Some(part) if len < data.len() => (part, SendFlags::empty()),
+            _ => (data, flags),
+        };
+        match self.with_sender(now, |conn, env| conn.write(env, part, flags)) {
             Err(Error::NoBuffers) => {
                 self.starve(now);
                 Err(Error::WouldBlock)

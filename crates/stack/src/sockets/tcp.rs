@@ -56,6 +56,8 @@ bitflags::bitflags! {
         const STARVED = 1 << 1;
         /// On the list of sockets with lent memory in their receive queues.
         const LENT = 1 << 2;
+        /// It was woken because pages are free, and has not tried to take them.
+        const TURN = 1 << 3;
     }
 }
 

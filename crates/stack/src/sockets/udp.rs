@@ -13,6 +13,7 @@ use super::error_queue::ErrorQueue;
 use super::errors::error_of_icmp;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::memberships::UdpGroups;
+use super::starving::Pages;
 use super::tuple::Tuple;
 use super::udp_target::Cork;
 use crate::counters::DropReason;
@@ -59,8 +60,7 @@ pub(crate) struct UdpSocket {
     pub(super) link: Option<LinkId>,
     /// What it has to do with groups, once anything has been said about them.
     pub(super) groups: Option<Box<UdpGroups>>,
-    /// On the list of sockets that wait for free pages.
-    pub(super) starved: bool,
+    pub(super) pages: Pages,
     /// It is for every address and port of its link.
     pub(crate) every: Option<DatagramKind>,
     pub(crate) reporting: Reporting,
@@ -155,7 +155,7 @@ impl UdpSocket {
             joins: false,
             link,
             groups: None,
-            starved: false,
+            pages: Pages::Ample,
             every: None,
             reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
         }

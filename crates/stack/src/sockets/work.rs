@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pagewire_mem::{CompletionQueue, Instant, Returns};
 
+use super::starving::Starving;
 use super::tcp::TcpSocket;
 use crate::config::ZeroCopyConfig;
 use crate::event::Reporting;
@@ -17,10 +18,8 @@ pub(crate) struct Work {
     dirty_until: Instant,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
-    /// Connections whose owners wait for free pages.
-    pub(crate) starved: Vec<u32>,
-    /// When to look for free pages.
-    pub(crate) starved_until: Instant,
+    /// Sockets whose owners wait for free pages.
+    pub(crate) starving: Starving,
     pub(crate) zerocopy: ZeroCopyConfig,
     /// Zero-copy sends whose memory was released.
     pub(crate) completions: Arc<CompletionQueue>,
@@ -34,8 +33,7 @@ impl Work {
             dirty: VecDeque::new(),
             dirty_until: Instant::FAR,
             unchecked: VecDeque::new(),
-            starved: Vec::new(),
-            starved_until: now,
+            starving: Starving::new(now),
             zerocopy,
             completions: CompletionQueue::new(),
             returns: Returns::new(),
@@ -103,7 +101,8 @@ impl Work {
 
     /// Forgets what sockets have left to do.
     pub(super) fn clear(&mut self) {
-        (self.dirty, self.unchecked, self.starved) = Default::default();
+        (self.dirty, self.unchecked) = Default::default();
+        self.starving = Starving::new(Instant::FAR);
         self.dirty_until = Instant::FAR;
     }
 

@@ -16,6 +16,7 @@ mod path_mtu;
 mod receive_memory;
 mod refused;
 mod requests;
+mod starving;
 mod syn_flood;
 mod tcp;
 mod time_wait;

@@ -41,6 +41,8 @@ pub(crate) struct Pair {
     pub(crate) events: Vec<(Side, Event)>,
     frames: VecDeque<PacketBuf>,
     pub(crate) carried: usize,
+    /// The wire copies, as one between machines: a receiver holds no memory of the sender's.
+    pub(crate) copies: bool,
 }
 
 pub(crate) fn capabilities(mac: u8) -> Capabilities {
@@ -105,6 +107,7 @@ impl Pair {
             events: Vec::new(),
             frames: VecDeque::new(),
             carried: 0,
+            copies: false,
         }
     }
 
@@ -130,6 +133,9 @@ impl Pair {
                     if frame.tx_checksum != TxChecksum::Done {
                         frame.tx_checksum = TxChecksum::Done;
                         frame.rx_checksum = RxChecksum::Valid;
+                    }
+                    if self.copies {
+                        copy(&mut frame);
                     }
                     self.carried += 1;
                     self.wire[side as usize].push_back((now + delay, frame));
@@ -295,6 +301,16 @@ impl Pair {
             }
             got == data.len()
         });
+    }
+}
+
+/// Replaces the payload by memory of nobody's.
+fn copy(frame: &mut PacketBuf) {
+    for frag in frame.take_frags() {
+        let mut bytes = vec![0; frag.len()];
+        let (ledger, reason) = (&mut Default::default(), pagewire_mem::CopyReason::AppRead);
+        frag.copy_to(0, &mut bytes, ledger, reason);
+        frame.push_frag(Frag::from_bytes(bytes.into())).unwrap();
     }
 }
 
