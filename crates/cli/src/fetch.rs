@@ -427,7 +427,7 @@ mod tests {
     fn what_others_may_change_is_written_as_it_lies_in_pieces_of_any_number() {
         let region = Region::memfd_shared("fetch", 1 << 16).expect("a region");
         let bytes: Vec<u8> = (0..1u32 << 16).map(|n| (n / 7) as u8).collect();
-        assert_eq!(region.copy_shared_in(0, &bytes), bytes.len());
+        assert_eq!(region.copy_shared_in(0, &bytes).unwrap(), bytes.len());
         // More pieces than one call takes, of lengths from 0 on.
         let (mut frags, mut at) = (Vec::new(), 0);
         for len in (0..100).cycle().take(3 * MAX_IO_SLICES) {

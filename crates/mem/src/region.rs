@@ -2,7 +2,8 @@
 //!
 //! A region has one of two uses, never both: a [`PagePool`](crate::PagePool) writes its pages, or
 //! [`Region::frag`] lends ranges that are not written. With both, safe code could see a `&[u8]`
-//! change. The first use claims the region; the other then fails.
+//! change. The first use claims the region; the other then fails. Between sends the application fills
+//! private memory again, while it is the only holder ([`Region::bytes_mut`]).
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -54,6 +55,18 @@ pub enum MemError {
     /// The region cannot hold pages that the stack writes.
     #[error("the region is read-only or not page-aligned")]
     NotPages,
+    /// Something still refers to the memory.
+    #[error("the region is in use: wait for the completion of each send, and drop all clones")]
+    InUse,
+    /// Others may write the bytes.
+    #[error("the region is shared: fill it with Region::copy_shared_in")]
+    Shared,
+    /// Only the holder of the region may write the bytes.
+    #[error("the region is private: fill it through Region::bytes_mut")]
+    Private,
+    /// Nobody may write the bytes.
+    #[error("the region is read-only")]
+    ReadOnly,
     /// The file behind the memory could shrink.
     #[error("the memfd is not sealed: set F_SEAL_SHRINK, so that its pages cannot vanish")]
     NotSealed,
@@ -368,12 +381,44 @@ impl Region {
         n
     }
 
+    /// The bytes of private memory, to be filled: before the first send, and again once every send
+    /// from it is complete. It takes one holder for each part that is filled by itself: several small
+    /// regions rather than a large one.
+    ///
+    /// # Errors
+    /// [`MemError::InUse`] while a fragment, a clone of the region or a pool refers to it,
+    /// [`MemError::Shared`] for shared memory, [`MemError::ReadOnly`].
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], MemError> {
+        if !self.0.writable {
+            return Err(MemError::ReadOnly);
+        }
+        if self.0.access == Access::Shared {
+            return Err(MemError::Shared);
+        }
+        // Acquires what the last holder of a fragment has released: its reads happened before.
+        let inner = Arc::get_mut(&mut self.0).ok_or(MemError::InUse)?;
+        // SAFETY: `len` writable bytes that stay mapped while `self` is borrowed. Nobody else reaches
+        // them: every fragment, view and pool holds a clone of this `Arc`, none is left, and making
+        // one takes a reference to `self`. No other process may write them, as they are private.
+        Ok(unsafe { core::slice::from_raw_parts_mut(inner.base.as_ptr(), inner.len) })
+    }
+
     /// Copies `from` to `offset` on, up to the region's end; returns how many bytes. Only to
     /// shared, writable bytes: for an application that fills memory registered to send from.
-    pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> usize {
+    ///
+    /// # Errors
+    /// [`MemError::Private`] for memory that only [`bytes_mut`](Self::bytes_mut) fills,
+    /// [`MemError::ReadOnly`].
+    pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> Result<usize, MemError> {
+        if !self.0.writable {
+            return Err(MemError::ReadOnly);
+        }
+        if self.0.access == Access::Private {
+            return Err(MemError::Private);
+        }
         let n = from.len().min(self.0.len.saturating_sub(offset));
-        if n == 0 || self.0.access == Access::Private || !self.0.writable {
-            return 0;
+        if n == 0 {
+            return Ok(0);
         }
         // SAFETY: `offset < len of the region`, because `n > 0`.
         let to = unsafe { self.0.base.add(offset) };
@@ -381,7 +426,7 @@ impl Region {
         // SAFETY: `offset + n` lies in the region, which may be written; no code forms references
         // to shared memory, and all others copy from it in a way that bears this.
         unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
-        n
+        Ok(n)
     }
 
     /// The address at which the bytes can never be written: the region's file, mapped a second time

@@ -428,7 +428,7 @@ impl Guest {
             self.transmit.free.push(head);
             return Err(error.into());
         }
-        beside.memory.copy_shared_in(GUEST_HEADER, frame);
+        beside.memory.copy_shared_in(GUEST_HEADER, frame).unwrap();
         let len = (GUEST_HEADER + frame.len()) as u32;
         self.transmit.ring.set_desc(head, Desc { addr: BESIDE_BASE, len, flags: 0, next: 0 });
         self.transmit.post(head);

@@ -104,7 +104,7 @@ impl Window {
 
     /// Writes bytes from `offset` on; returns how many fit.
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> usize {
-        self.region.copy_shared_in(offset, from)
+        self.region.copy_shared_in(offset, from).unwrap_or(0)
     }
 
     /// Bytes `offset..offset + len` as a fragment that `keep` keeps, if they lie in its window.

@@ -174,7 +174,7 @@ fn adopted_memory_is_kept_until_its_last_fragment_goes() {
 fn shared_bytes_of_every_length_are_copied_and_no_others() {
     let region = Region::memfd_shared("lengths", 2 * PAGE_SIZE).unwrap();
     let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| (i * 7 + i / 256) as u8).collect();
-    assert_eq!(region.copy_shared_in(0, &bytes), bytes.len());
+    assert_eq!(region.copy_shared_in(0, &bytes).unwrap(), bytes.len());
     for len in (0..600).chain([1500, 2047, 2048, 2049, 4095, 4096, 4097]) {
         for at in [0, 1, 7, 8, 15, 63, 100] {
             let mut into = vec![0xee; at + len + 40];
@@ -201,4 +201,43 @@ fn anonymous_memory_is_private_and_has_no_file() {
     let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
     let (frags, written) = writer.write(&mut pool, b"bytes", &mut ledger, CopyReason::AppWrite);
     assert_eq!((written, frags[0].as_slice()), (5, Some(&b"bytes"[..])));
+}
+
+#[test]
+fn private_memory_is_filled_again_once_nobody_refers_to_it() {
+    let memories: [fn() -> Region; 2] =
+        [|| Region::memfd("again", GROUP).unwrap(), || Region::anonymous(GROUP).unwrap()];
+    for make in memories {
+        let mut region = make();
+        for round in 1..4 {
+            region.bytes_mut().unwrap().fill(round);
+            let mut frag = region.frag(1, GROUP - 1).unwrap();
+            let part = frag.split_to(10);
+            assert!(matches!(region.bytes_mut(), Err(MemError::InUse)));
+            drop(frag);
+            assert!(matches!(region.bytes_mut(), Err(MemError::InUse)), "a part is there");
+            assert_eq!(part.as_slice(), Some(&[round; 10][..]));
+            // On another thread, as by a receiver.
+            std::thread::spawn(move || drop(part)).join().unwrap();
+        }
+        let clone = region.clone();
+        assert!(matches!(region.bytes_mut(), Err(MemError::InUse)));
+        drop(clone);
+        let pool = PagePool::over(region.clone());
+        assert!(pool.is_err() || matches!(region.bytes_mut(), Err(MemError::InUse)));
+        drop(pool);
+        assert!(region.bytes_mut().is_ok());
+    }
+}
+
+#[test]
+fn memory_that_others_write_or_nobody_is_not_borrowed() {
+    let mut shared = Region::memfd_shared("shared", GROUP).unwrap();
+    assert!(matches!(shared.bytes_mut(), Err(MemError::Shared)));
+    let file = TempFile::new(&[1; PAGE_SIZE]);
+    let mut file = Region::file(&file.1, 0, PAGE_SIZE).unwrap();
+    assert!(matches!(file.bytes_mut(), Err(MemError::ReadOnly)));
+    assert!(matches!(file.copy_shared_in(0, &[1]), Err(MemError::ReadOnly)));
+    let private = Region::anonymous(GROUP).unwrap();
+    assert!(matches!(private.copy_shared_in(0, &[1]), Err(MemError::Private)));
 }

@@ -127,7 +127,7 @@ fn a_server_task_answers_from_registered_memory() {
     let (server, client) = hosts();
     let rings = rings(&server).into_async();
     let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"by reference");
+    memory.copy_shared_in(0, b"by reference").unwrap();
     let out = rings.register_send(memory).unwrap();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     let asking = std::thread::spawn(move || {
@@ -164,7 +164,7 @@ fn a_client_task_asks_and_receives() {
     });
     let rings = rings(&client).into_async();
     let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"how much?");
+    memory.copy_shared_in(0, b"how much?").unwrap();
     let out = rings.register_send(memory).unwrap();
     block_on(async {
         let refused = rings.connect("10.0.0.1:9").await.unwrap_err();

@@ -109,7 +109,7 @@ fn a_task_answers_from_registered_memory() {
     let (server, client) = hosts();
     let rings = rings(&server);
     let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"by reference");
+    memory.copy_shared_in(0, b"by reference").unwrap();
     let out = rings.register_send(memory).unwrap();
     let asker = client_of(&client);
     block_on(async {

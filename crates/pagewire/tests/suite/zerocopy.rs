@@ -61,6 +61,28 @@ fn a_thread_that_waits_is_woken_when_another_lets_go_of_what_it_received() {
 }
 
 #[test]
+fn memory_is_filled_and_sent_again_but_not_before_its_completion() {
+    const LEN: usize = 256 << 10;
+    let ends = connected();
+    let mut peer = ends.peer.clone();
+    let mut region = Region::memfd("again", LEN).unwrap();
+    for round in 1..=5 {
+        region.bytes_mut().unwrap().fill(round);
+        let sent = ends.conn.send_zc(region.frag(0, LEN).unwrap()).unwrap();
+        assert_eq!((sent.bytes, sent.id), (LEN, Some(u32::from(round) - 1)));
+        // The peer has not read.
+        let early = region.bytes_mut().map(|_| ()).unwrap_err().to_string();
+        assert!(early.contains("wait for the completion"), "{early}");
+        let mut bytes = vec![0; LEN];
+        io::Read::read_exact(&mut peer, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == round), "round {round}");
+        let done = ends.conn.wait_completion().unwrap().unwrap();
+        assert_eq!((*done.ids.end(), done.copied), (u32::from(round) - 1, false));
+    }
+    assert_eq!(ends.client.stats().ledger.ours(), 0);
+}
+
+#[test]
 fn a_socket_that_has_not_opted_in_copies() {
     let ends = connected();
     ends.conn.set_zerocopy(false).unwrap();

@@ -31,7 +31,7 @@ fn a_client_lives_on_rings_alone() {
     let listener = world.sim.node_mut(world.client).stack.listen(peer(PORT), 8).unwrap();
     let memory = Region::memfd_shared("send", GROUP).unwrap();
     let bytes = Stream(STREAM).bytes(0, 100_000);
-    memory.copy_shared_in(0, &bytes);
+    memory.copy_shared_in(0, &bytes).unwrap();
     let out = world.engine.register_send(memory).unwrap();
     let group = world.register(4);
 

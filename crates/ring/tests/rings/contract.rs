@@ -381,7 +381,7 @@ fn a_server_lives_on_rings_alone() {
     let group = world.register(8);
     let memory = pagewire_mem::Region::memfd_shared("send", GROUP).unwrap();
     let answer = pagewire_sim::Stream(STREAM).bytes(0, 200_000);
-    memory.copy_shared_in(0, &answer);
+    memory.copy_shared_in(0, &answer).unwrap();
     let out = world.engine.register_send(memory).unwrap();
     world.send(MIB, 50_000);
     world.receive_on_all(group, 1);

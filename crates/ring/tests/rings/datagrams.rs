@@ -337,7 +337,7 @@ fn unregistering_waits_for_the_last_datagram_and_the_socket_goes_on_by_copy() {
 fn datagrams_leave_from_registered_memory() {
     let mut world = World::new(113, "delay=1ms");
     let memory = Region::memfd_shared("send", GROUP).unwrap();
-    memory.copy_shared_in(0, &bytes(GROUP, 0));
+    memory.copy_shared_in(0, &bytes(GROUP, 0)).unwrap();
     let out = world.engine.register_send(memory).unwrap();
     let handle = world.bind();
     let peer = world.datagram_sender();

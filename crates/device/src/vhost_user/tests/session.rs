@@ -178,7 +178,7 @@ fn memory_is_added_and_removed_while_the_rings_run() {
     let header_and_front = [&[0; 12], &frame[..1000]].concat();
     let at = rig.guest.transmit.buffer(0);
     rig.guest.window.write(at, &header_and_front);
-    more.copy_shared_in(4096, &frame[1000..]);
+    more.copy_shared_in(4096, &frame[1000..]).unwrap();
     rig.guest.transmit.describe(0, header_and_front.len());
     let first = rig.guest.transmit.ring.desc(0).unwrap();
     let desc = super::super::ring::Desc { flags: 1, next: 1, ..first };
