@@ -194,6 +194,24 @@ fn a_router_says_how_often_changes_are_said() {
 }
 
 #[test]
+fn a_router_that_no_longer_says_how_often_gets_the_defaults() {
+    let (mut groups, now) = settled(&["239.1.1.1", "239.2.2.2"]);
+    let interval = Some(Duration::from_secs(1000));
+    let plain = query(Version::Current, Some("239.9.9.9"), 1000);
+    let said_before = Query { robustness: Some(4), interval, ..plain.clone() };
+    groups.handle_query(now, &said_before);
+    groups.handle_query(now, &plain);
+    groups.leave(now, ip("239.1.1.1"));
+    assert_eq!(said(&mut groups, now, Duration::from_secs(9)).len(), 2);
+    // An older router is remembered for two intervals of 125 seconds, and ten.
+    groups.handle_query(now, &query(Version::Older, Some("239.9.9.9"), 1000));
+    let later = now + Duration::from_secs(261);
+    groups.leave(later, ip("239.2.2.2"));
+    let last = records(said(&mut groups, later, Duration::from_secs(9)));
+    assert_eq!(last, vec![record(RecordKind::ToInclude, "239.2.2.2", &[]); 2]);
+}
+
+#[test]
 fn an_older_router_gets_reports_in_its_own_words_until_it_was_long_silent() {
     for (version, leaves) in [(Version::Older, true), (Version::Oldest, false)] {
         let (mut groups, now) = settled(&["239.1.1.1", "239.2.2.2"]);

@@ -1,9 +1,11 @@
 //! Packets that are passed on from link to link (RFC 1812, RFC 8200).
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
 use pagewire_device::Capabilities;
+use pagewire_stack::limits::{NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBORS_INCOMPLETE};
 use pagewire_stack::{BindOptions, DropReason, Error, RecvFlags, SendFlags};
 
 use super::world::*;
@@ -400,4 +402,46 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
     }
     world.exchange((LEFT, near), (RIGHT, far), 1_000_000);
     world.pages_are_conserved();
+}
+
+#[test]
+fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
+    let at = |n: usize| [10, 0, 1, 100 + n as u8];
+    let send = |world: &mut World, from, n: usize| {
+        let to = SocketAddr::from((at(n), 2000));
+        let now = world.now;
+        world.middle().udp(from).unwrap().send(now, b"ours", Some(to)).unwrap();
+    };
+    // Of one address, and of all together.
+    for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {
+        let mut world = World::three();
+        world.meet();
+        let own = world.middle().bind_udp(addr("10.0.1.1:0"), BindOptions::default()).unwrap();
+        for n in 0..addresses {
+            for _ in 0..2 * NEIGHBOR_QUEUE_PACKETS {
+                world.inject(MIDDLE, 0, &udp(LEFT_V4, at(n), 64, 10));
+            }
+        }
+        let refused = world.drops(MIDDLE, DropReason::ForwardNeighborFull);
+        let (waiting, each) = (addresses * NEIGHBOR_QUEUE_PACKETS / 2, NEIGHBOR_QUEUE_PACKETS / 2);
+        assert_eq!(refused as usize, 2 * addresses * NEIGHBOR_QUEUE_PACKETS - waiting);
+        for n in 0..addresses {
+            (0..each).for_each(|_| send(&mut world, own, n));
+        }
+        assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
+        send(&mut world, own, 0);
+        assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 1, "it was full");
+    }
+}
+
+#[test]
+fn forwarded_packets_for_strangers_leave_half_of_the_questions_to_our_own() {
+    let mut world = World::three();
+    world.meet();
+    let strangers: Vec<u8> = (10..=250).collect();
+    for n in &strangers {
+        world.inject(MIDDLE, 0, &udp(LEFT_V4, [10, 0, 1, *n], 64, 10));
+    }
+    let refused = world.drops(MIDDLE, DropReason::ForwardNeighborFull) as usize;
+    assert_eq!(strangers.len() - refused, NEIGHBORS_INCOMPLETE / 2);
 }

@@ -1,0 +1,105 @@
+//! Each kind of readiness is an event again, once it was used up: who waits for the second of anything is woken.
+
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Answer, BindOptions, Readiness, RecvFlags, SendFlags, SocketId};
+
+use crate::common::gateway::{addr, answer, asking, events, only_request, syn};
+use crate::common::{A, B, Pair, Side};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// How many events have said since the last look that the socket gained this.
+fn told(p: &mut Pair, side: Side, socket: impl Into<SocketId>, what: Readiness) -> usize {
+    p.run(MS);
+    let socket = socket.into();
+    let of_it = |(s, event): &(Side, pagewire_stack::Event)| {
+        *s == side && event.socket == socket && event.gained.contains(what)
+    };
+    p.events.drain(..).filter(of_it).count()
+}
+
+fn send_syn(p: &mut Pair, port: u16) {
+    let now: Instant = p.now;
+    p.stack(B).handle_frame(now, syn(port, 77));
+}
+
+#[test]
+fn each_request_is_an_event_once_the_one_before_was_taken() {
+    let (mut p, listener) = asking();
+    for port in 1000..1005 {
+        send_syn(&mut p, port);
+        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
+        let request = only_request(&mut p, listener);
+        answer(&mut p, listener, request.id, Answer::Silence);
+    }
+    // Two of which one is taken: nothing new.
+    send_syn(&mut p, 2000);
+    send_syn(&mut p, 2001);
+    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
+    assert!(p.b.listener(listener).unwrap().poll_request().is_some());
+    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 0);
+    assert_eq!(events(&mut p, listener).len(), 1);
+    send_syn(&mut p, 2002);
+    assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
+}
+
+#[test]
+fn each_cancelled_request_is_an_event() {
+    let (mut p, listener) = asking();
+    for port in 1000..1003 {
+        send_syn(&mut p, port);
+        only_request(&mut p, listener);
+        p.events.clear();
+        // Its sender gives up.
+        p.run(Duration::from_secs(100));
+        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1, "port {port}");
+        assert_eq!(events(&mut p, listener).len(), 1);
+    }
+}
+
+#[test]
+fn each_connection_is_an_event_once_the_one_before_was_accepted() {
+    let mut p = Pair::new();
+    let listener = p.b.listen(addr("10.0.0.2:80"), 8).unwrap();
+    for _ in 0..3 {
+        p.a.connect(p.now, addr("10.0.0.2:80"), None).unwrap();
+        assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
+        assert!(p.b.listener(listener).unwrap().accept().is_ok());
+    }
+}
+
+#[test]
+fn each_arrival_is_an_event_once_all_before_was_read() {
+    let mut p = Pair::new();
+    let (near, far, _) = p.connect("10.0.0.2:80");
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.events.clear();
+    let mut buf = [0; 100];
+    for _ in 0..3 {
+        p.a.tcp(near).unwrap().send(p.now, b"hello", SendFlags::empty()).unwrap();
+        assert_eq!(told(&mut p, B, far, Readiness::READABLE), 1);
+        p.b.tcp(far).unwrap().recv(p.now, &mut buf, RecvFlags::empty()).unwrap();
+        p.a.udp(client).unwrap().send(p.now, b"hello", Some(addr("10.0.0.2:53"))).unwrap();
+        assert_eq!(told(&mut p, B, server, Readiness::READABLE), 1);
+        p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_hears_each_time_that_there_is_room_again() {
+    let mut p = Pair::new();
+    let (near, far, _) = p.connect("10.0.0.2:80");
+    let (data, mut buf) = (vec![7; 1 << 20], vec![0; 64 << 20]);
+    for _ in 0..3 {
+        while p.a.tcp(near).unwrap().send(p.now, &data, SendFlags::empty()).is_ok() {}
+        p.run(Duration::from_secs(1));
+        while p.a.tcp(near).unwrap().send(p.now, &data, SendFlags::empty()).is_ok() {}
+        p.events.clear();
+        p.b.tcp(far).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap();
+        p.run(Duration::from_secs(1));
+        assert_eq!(told(&mut p, A, near, Readiness::WRITABLE), 1);
+    }
+}
