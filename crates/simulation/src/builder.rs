@@ -38,6 +38,17 @@ pub enum Leaks {
     Ignore,
 }
 
+/// What happens when a thread that is not the simulation's wakes a task: of `std::thread`, of a pool, of
+/// another runtime. The host then runs at a time that no seed determines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignThreads {
+    /// The run fails, as soon as it is noticed: if no host ran in between.
+    #[default]
+    Fail,
+    /// It is in the report.
+    Report,
+}
+
 /// Settings of a simulation. Read [`Sim`](crate::Sim) first.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -52,6 +63,7 @@ pub struct Builder {
     pub(crate) memory: usize,
     pub(crate) leaks: Leaks,
     pub(crate) panics: Panics,
+    pub(crate) foreign_threads: ForeignThreads,
     pub(crate) digest_payload: bool,
     pub(crate) super_frames: bool,
     pub(crate) random_order: bool,
@@ -85,6 +97,7 @@ impl Builder {
             memory: POOL_BYTES,
             leaks: Leaks::default(),
             panics: Panics::default(),
+            foreign_threads: ForeignThreads::default(),
             digest_payload: true,
             super_frames: false,
             random_order: false,
@@ -157,6 +170,12 @@ impl Builder {
     /// What happens when a task panics.
     pub fn panics(mut self, what: Panics) -> Self {
         self.panics = what;
+        self
+    }
+
+    /// What happens when a thread that is not the simulation's wakes a task.
+    pub fn foreign_threads(mut self, what: ForeignThreads) -> Self {
+        self.foreign_threads = what;
         self
     }
 

@@ -18,11 +18,11 @@
 //! or wakes a task of another host by shared memory, while that host's clock has moved ahead. It then
 //! runs at its own clock's time: late by at most the old latency, and the same in each run.
 
-use crate::agenda::{HostOrder, Order};
+use crate::agenda::{Agenda, HostOrder, Order};
 use crate::clock::{Clock, show};
 use crate::command::{Command, PathChange, Pause};
 use crate::limits::{MAX_TURNS_AT_ONE_TIME, WATCHED_HOSTS};
-use crate::machine::Machine;
+use crate::machine::{Machine, watched};
 use crate::notes::Note;
 use crate::path::{Path, Stage};
 use crate::record::Kind;
@@ -48,11 +48,12 @@ impl Sim {
         }
         self.moved = true;
         self.obey()?;
+        self.run_woken();
         let first = loop {
             let first = self.world.lock().next();
             match self.clean.first() {
                 Some((clean, Order::Run(host), _)) if clean < first.min(end.as_nanos()) => {
-                    self.look(HostId(host.host()), first, end);
+                    self.look(HostId(host.host()), first, end)?;
                 }
                 _ => break first,
             }
@@ -66,42 +67,99 @@ impl Sim {
         Ok(true)
     }
 
+    /// Lets hosts run now whose tasks were woken by code that is no task's: by the test between two
+    /// runs, by an invariant, a condition or a scheduled action.
+    fn run_woken(&mut self) {
+        if !std::mem::take(&mut self.test_ran) {
+            return;
+        }
+        let mut woken = Vec::new();
+        let mut world = self.world.lock();
+        find_woken(&self.machines, &world, &mut woken);
+        for (host, _) in woken {
+            let id = HostId(host.host());
+            self.last_run = world.now;
+            run_now(&mut world, &mut self.clean, &self.machines, id);
+        }
+    }
+
     /// Finds the next timer of the host that is clean for the shortest time, as far as it may look:
     /// `first` is when anything is due next.
-    fn look(&mut self, id: HostId, first: u64, end: SimTime) {
+    fn look(&mut self, id: HostId, first: u64, end: SimTime) -> Done {
         let others = self.clean.second().unwrap_or(u64::MAX).min(first);
-        let Some(machine) = self.machines.get_mut(id.index()) else { return };
-        let mut world = self.world.lock();
-        let world = &mut *world;
+        let Some(machine) = self.machines.get_mut(id.index()) else { return Ok(()) };
+        let shared = self.world.clone();
+        let mut guard = shared.lock();
+        let world = &mut *guard;
         let latency = world.fabric.least_latency().as_nanos() as u64;
-        let Some(state) = world.hosts.get(id.index()) else { return };
+        let Some(state) = world.hosts.get(id.index()) else { return Ok(()) };
         let Some(runtime) = &mut machine.runtime else {
-            return self.clean.set(machine.clean, None);
+            self.clean.set(machine.clean, None);
+            return Ok(());
         };
-        let (clock, built) = (state.clock, machine.built);
+        if runtime.is_woken() {
+            drop(guard);
+            return self.woken_unseen(id);
+        }
+        let (clock, built, run) = (state.clock, machine.built, state.run);
         let agenda = &world.agenda;
         let known = [Order::Run(state.order), Order::Actions].map(|order| agenda.first_of(order));
         let own = known.into_iter().flatten().min().unwrap_or(u64::MAX);
         let reached = others.saturating_add(latency);
         let bound = SimTime::from_nanos(own.min(reached).min(end.as_nanos()));
         let target = clock.local(bound).saturating_sub(built) / TICK * TICK;
-        if self.config.look_ahead && target > runtime.clock() {
-            world.record.counts.looks += 1;
-            let fired = machine.span.in_scope(|| runtime.look(target));
-            let at = clock.global(built + runtime.clock()).as_nanos();
-            if !fired {
-                return self.clean.set(machine.clean, Some(at));
-            }
+        if !self.config.look_ahead || target <= runtime.clock() {
+            // Too near to look: its next tick is visited.
+            let next = clock.global(built + runtime.clock() + TICK);
+            world.agenda.set(run, Some(next.as_nanos()));
+            self.clean.set(machine.clean, None);
+            return Ok(());
+        }
+        world.record.counts.looks += 1;
+        let (touched, tasks) = (state.touched, runtime.tasks());
+        let host = HostRef { id, incarnation: state.incarnation };
+        drop(guard);
+        let here = Here { world: shared.clone(), host };
+        let (fired, blocked) = watched(here, &self.watch, &machine.span, || runtime.look(target));
+        let at = clock.global(built + runtime.clock()).as_nanos();
+        let tasks = tasks != runtime.tasks();
+        let mut world = shared.lock();
+        if fired {
             if runtime.found_timer(target) {
                 self.last_run = self.last_run.max(SimTime::from_nanos(at));
             }
-            world.agenda.set(state.run, Some(at));
-        } else {
-            // Too near to look: its next tick is visited.
-            let next = clock.global(built + runtime.clock() + TICK);
-            world.agenda.set(state.run, Some(next.as_nanos()));
+            world.agenda.set(run, Some(at));
         }
-        self.clean.set(machine.clean, None);
+        self.clean.set(machine.clean, if fired { None } else { Some(at) });
+        let touched = world.hosts.get(id.index()).is_some_and(|host| host.touched) != touched;
+        drop(world);
+        self.hear_panics()?;
+        // A task has run, which a thread woke after it was asked for.
+        if touched || tasks || blocked.is_some() { self.foreign_wake(id) } else { Ok(()) }
+    }
+
+    /// A host is found woken although no task has run since it was last asked for.
+    fn woken_unseen(&mut self, id: HostId) -> Done {
+        run_now(&mut self.world.lock(), &mut self.clean, &self.machines, id);
+        // Many hosts are not asked for after every instant: it may have been another one.
+        if self.machines.len() > WATCHED_HOSTS { Ok(()) } else { self.foreign_wake(id) }
+    }
+
+    /// A thread that is not of the simulation has woken a task: when, no seed says.
+    fn foreign_wake(&mut self, id: HostId) -> Done {
+        let what = "a thread outside of the simulation woke a task: when it does so is real time, which \
+                    no seed determines. Use tokio::spawn, or spawn_blocking, whose work the simulation \
+                    waits for";
+        if self.config.foreign_threads == crate::ForeignThreads::Fail {
+            return Err(self.failure(FailureKind::ForeignThread, Some(id), what));
+        }
+        let world = self.world.lock();
+        let name = world.hosts.get(id.index()).map_or("", |host| host.name.as_str());
+        let warning = format!("`{name}`: {what}");
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+        Ok(())
     }
 
     /// Does everything that is due at `at`, in order: actions, then host after host its arrivals, its
@@ -195,6 +253,7 @@ impl Sim {
                 break;
             }
             let action = entry.remove();
+            self.test_ran = true;
             if let Err(text) = panics::catch(|| action(&control)) {
                 let what = format!("a scheduled action panicked: {text}");
                 return Err(self.failure(FailureKind::Panic, None, what));
@@ -272,11 +331,8 @@ impl Sim {
         };
         let host = HostRef { id, incarnation };
         self.last_panic = None;
-        let before = Here::set(Some(Here { world: self.world.clone(), host }));
-        self.watch.begin(id);
-        let rest = machine.span.in_scope(|| runtime.run(local));
-        let blocked = self.watch.end();
-        Here::set(before);
+        let here = Here { world: self.world.clone(), host };
+        let (rest, blocked) = watched(here, &self.watch, &machine.span, || runtime.run(local));
         if std::mem::take(&mut machine.fresh) {
             // A program that sets a panic hook does so as it starts.
             panics::install(alone);
@@ -476,6 +532,15 @@ fn find_woken(machines: &[Machine], world: &World, hosts: &mut Vec<(HostOrder, b
         if woken && state.paused.is_none() {
             hosts.push((state.order, true));
         }
+    }
+}
+
+/// Lets a host run at the present time.
+fn run_now(world: &mut World, clean: &mut Agenda, machines: &[Machine], id: HostId) {
+    let World { hosts, agenda, now, .. } = world;
+    if let (Some(machine), Some(state)) = (machines.get(id.index()), hosts.get(id.index())) {
+        agenda.set(state.run, Some(now.as_nanos()));
+        clean.set(machine.clean, None);
     }
 }
 

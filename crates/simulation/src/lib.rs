@@ -61,7 +61,7 @@ mod waiters;
 mod watch;
 mod world;
 
-pub use builder::{Builder, Leaks, Panics};
+pub use builder::{Builder, ForeignThreads, Leaks, Panics};
 pub use chaos::{Chaos, Rate};
 pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE};
 pub use clock::{SimTime, Skew};

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::hosts::HostOptions;
 use crate::icmp::{ROUTER_V4, ROUTER_V6};
 use crate::limits::{MAX_HOSTS, RECEIVE_MEMORY};
-use crate::machine::{Machine, Software};
+use crate::machine::{Machine, Software, watched};
 use crate::random::{SimRng, secret, split};
 use crate::record::Kind;
 use crate::runtime::{End, HostRuntime, Program};
@@ -54,6 +54,7 @@ impl Sim {
             running: false,
             paused: None,
             incarnation: 0,
+            ended: false,
             touched: false,
             waiters: Waiters::default(),
             clock,
@@ -111,6 +112,7 @@ impl Sim {
         let (seed, now) = (self.seed, world.now);
         let Some(state) = world.hosts.get_mut(id.index()) else { return };
         state.incarnation += 1;
+        state.ended = false;
         let incarnation = state.incarnation;
         state.random = SimRng::new(split(split(seed, &state.name, 1), "rng", incarnation.into()));
         machine.built = state.clock.local(now);
@@ -174,20 +176,15 @@ impl Sim {
             incarnation
         };
         let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
-        let before = Here::set(Some(here));
-        self.watch.begin(id);
-        machine.span.in_scope(|| runtime.shutdown());
-        let blocked = self.watch.end();
-        Here::set(before);
+        let ((), blocked) = watched(here, &self.watch, &machine.span, || runtime.shutdown());
         // Those who print a panic wait, too.
         if let Some(blocked) = blocked.filter(|it| it.is_certain() || shared.panics().is_empty()) {
             let failure = self.failure(blocked.kind(), Some(id), blocked.to_string());
             self.broken.get_or_insert(failure);
         }
-        let mut wakes = Vec::new();
-        if let Some(state) = shared.lock().hosts.get_mut(id.index()) {
-            state.waiters.clear(&mut wakes);
-        }
+        shared.lock().end_process(id);
+        let wakes = shared.lock().take_wakes();
+        wakes.into_iter().for_each(std::task::Waker::wake);
     }
 
     /// Takes a host's power: nothing that its sockets do when they are dropped reaches the network.

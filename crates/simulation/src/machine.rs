@@ -9,6 +9,8 @@ use crate::Result;
 use crate::agenda::SourceId;
 use crate::hosts::HostOptions;
 use crate::runtime::{HostRuntime, Program};
+use crate::watch::{Blocked, Watch};
+use crate::world::Here;
 
 /// What a host runs.
 pub(crate) enum Software {
@@ -31,6 +33,23 @@ impl Software {
     {
         Self::Again(Rc::new(move || Box::pin(software())))
     }
+}
+
+/// Calls tokio for a host, in a way that code of its tasks may run: inside of the host, watched, and
+/// without the world's lock. `Some`: it blocked its thread.
+pub(crate) fn watched<R>(
+    here: Here,
+    watch: &Watch,
+    span: &Span,
+    call: impl FnOnce() -> R,
+) -> (R, Option<Blocked>) {
+    let id = here.host.id;
+    let before = Here::set(Some(here));
+    watch.begin(id);
+    let result = span.in_scope(call);
+    let blocked = watch.end();
+    Here::set(before);
+    (result, blocked)
 }
 
 /// One host's program and its tasks, beside its `HostState`.

@@ -59,6 +59,8 @@ pub enum FailureKind {
     Blocked,
     /// A real socket was used.
     RealSocket,
+    /// A thread that is not the simulation's woke a task.
+    ForeignThread,
     /// A program moved its runtime's clock, or ran the simulation inside of another runtime; a client
     /// of one future was bounced; a run had hosts and no client.
     Misuse,

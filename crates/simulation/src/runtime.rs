@@ -271,8 +271,10 @@ impl HostRuntime {
     }
 
     /// Moves the clock, which must be on a tick, to the next timer, at most to the tick `until`.
-    /// Polls no task: those that were woken wait for the next [`run`](Self::run). `false`: certainly
-    /// no timer is due at the new time; what is known only with tokio's unstable interface.
+    /// Polls no task that a timer wakes: those wait for the next [`run`](Self::run). A task that was
+    /// woken before is polled, so ask [`is_woken`](Self::is_woken) first; a thread that is not the
+    /// simulation's may wake one in between. `false`: certainly no timer is due at the new time; what
+    /// is known only with tokio's unstable interface.
     pub(crate) fn look(&mut self, until: u64) -> bool {
         debug_assert!(self.clock.is_multiple_of(TICK) && until.is_multiple_of(TICK));
         debug_assert!(until > self.clock);

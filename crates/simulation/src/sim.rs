@@ -89,6 +89,8 @@ pub struct Sim {
     pub(crate) over: Option<Failure>,
     /// Something has run.
     pub(crate) moved: bool,
+    /// Code of the test may have woken tasks since they were last asked for.
+    pub(crate) test_ran: bool,
     /// A failure was made of this run.
     failed: Cell<bool>,
     random: SimRng,
@@ -150,6 +152,7 @@ impl Sim {
             last_run: SimTime::ZERO,
             over: None,
             moved: false,
+            test_ran: true,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
             config,
@@ -223,6 +226,7 @@ impl Sim {
                         the program that tests with `Sim::client`, or use `Sim::run_for`";
             return Err(self.failure(FailureKind::Misuse, None, what));
         }
+        self.test_ran = true;
         while !self.are_clients_done() {
             let end = self.config.end();
             if !self.advance(end)? {
@@ -238,6 +242,7 @@ impl Sim {
     /// As [`run`](Self::run), but for the limit.
     pub fn run_for(&mut self, time: Duration) -> std::result::Result<Report, Failure> {
         let end = self.now().after(time);
+        self.test_ran = true;
         while self.advance(end)? {}
         self.finish()
     }
@@ -259,6 +264,7 @@ impl Sim {
                     return Err(self.failure(FailureKind::Scenario, None, what));
                 }
             }
+            self.test_ran = true;
             let end = self.config.end();
             if !self.advance(end)? {
                 return Err(self.stuck());
@@ -272,6 +278,7 @@ impl Sim {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn step(&mut self) -> std::result::Result<bool, Failure> {
+        self.test_ran = true;
         let end = self.config.end();
         if !self.are_clients_done() && !self.advance(end)? {
             return Err(self.stuck());
@@ -346,6 +353,7 @@ impl Sim {
         if self.invariants.is_empty() {
             return Ok(());
         }
+        self.test_ran = true;
         let (at, control) = (self.now(), self.control());
         let mut invariants = std::mem::take(&mut self.invariants);
         let view = View { at, control: &control };

@@ -3,11 +3,11 @@
 use pagewire_stack::{SocketId, Stack};
 
 use crate::limits::IDLE;
-use crate::machine::Machine;
+use crate::machine::{Machine, watched};
 use crate::runtime::TICK;
 use crate::sim::Sim;
 use crate::waiters::Waiter;
-use crate::world::{HostState, World};
+use crate::world::{Here, HostRef, HostState, World};
 use crate::{Failure, FailureKind, HostId, SimTime};
 
 /// What is still to come when time is up.
@@ -22,8 +22,8 @@ struct Ahead {
 impl Sim {
     /// Clients are not done, and time is up. The run cannot go on after this.
     pub(crate) fn stuck(&mut self) -> Failure {
-        let mut world = self.world.lock();
-        let ahead = look_ahead(&mut self.machines, &mut world);
+        let ahead = self.look_ahead();
+        let world = self.world.lock();
         let open: Vec<&str> = self
             .machines
             .iter()
@@ -71,32 +71,43 @@ impl Sim {
     }
 }
 
-/// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
-fn look_ahead(machines: &mut [Machine], world: &mut World) -> Ahead {
-    let now = world.now;
-    let mut ahead = Ahead::default();
-    for (machine, state) in machines.iter_mut().zip(&world.hosts) {
-        ahead.timers.push(None);
-        let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
-        let Some(runtime) = runtime.filter(|_| state.paused.is_none()) else { continue };
-        if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
-            // It would run at once.
-            ahead.next = Some(now);
-            continue;
+impl Sim {
+    /// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
+    fn look_ahead(&mut self) -> Ahead {
+        let shared = self.world.clone();
+        let now = shared.lock().now;
+        let mut ahead = Ahead::default();
+        for (index, machine) in self.machines.iter_mut().enumerate() {
+            ahead.timers.push(None);
+            let (clock, run, host) = match shared.lock().hosts.get(index) {
+                Some(host) if host.paused.is_none() => {
+                    let HostState { id, incarnation, .. } = *host;
+                    (host.clock, host.run, HostRef { id, incarnation })
+                }
+                _ => continue,
+            };
+            let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
+            let Some(runtime) = runtime else { continue };
+            if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
+                // It would run at once.
+                ahead.next = Some(now);
+                continue;
+            }
+            let here = Here { world: shared.clone(), host };
+            let (timer, _) = watched(here, &self.watch, &machine.span, || runtime.next_timer());
+            // A visit of its next tick, without a timer there, is nothing that happens.
+            shared.lock().agenda.set(run, None);
+            if let Some((local, exact)) = timer {
+                ahead.timers.pop();
+                ahead.timers.push(Some((clock.global(machine.built + local), exact)));
+            }
         }
-        let timer = machine.span.in_scope(|| runtime.next_timer());
-        // A visit of its next tick, without a timer there, is nothing that happens.
-        world.agenda.set(state.run, None);
-        if let Some((clock, exact)) = timer {
-            let at = state.clock.global(machine.built + clock);
-            ahead.timers.pop();
-            ahead.timers.push(Some((at, exact)));
-        }
+        let world = shared.lock();
+        let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
+        let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
+        ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
+        ahead
     }
-    let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
-    let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
-    ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
-    ahead
 }
 
 /// A line for each task that waits for a socket, and one for the others of a host.

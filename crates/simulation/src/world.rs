@@ -3,7 +3,7 @@
 //! Sockets hold a [`Here`]: the world, and their host. The simulation's thread takes the lock
 //! between the runs of hosts; a verb of a socket takes it during one.
 //!
-//! Law: nobody polls a task, or calls or drops a waker, while the lock is held. Wakers are collected
+//! Law: nobody calls tokio, which may poll a task, or calls or drops a waker, while the lock is held. Wakers are collected
 //! in [`World::wakes`] and called after the unlock.
 
 use std::cell::RefCell;
@@ -47,13 +47,16 @@ pub(crate) struct HostRef {
     pub(crate) incarnation: u32,
 }
 
-/// The host has crashed since the socket was made.
+/// The process that made the socket has ended: by itself, or it was killed, or its host has crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
 impl From<Gone> for io::Error {
     fn from(Gone: Gone) -> Self {
-        Self::new(io::ErrorKind::NotConnected, "the socket's host has crashed in the simulation")
+        Self::new(
+            io::ErrorKind::NotConnected,
+            "the socket is of a process that has ended in the simulation, or was killed",
+        )
     }
 }
 
@@ -90,6 +93,9 @@ pub(crate) struct HostState {
     pub(crate) paused: Option<Pause>,
     /// How often it was started.
     pub(crate) incarnation: u32,
+    /// Its process has ended, and its kernel has closed what was open: sockets that outlive their
+    /// tasks are dead.
+    pub(crate) ended: bool,
     /// Something happened in it since it last had its turn.
     pub(crate) touched: bool,
     pub(crate) waiters: Waiters,
@@ -130,7 +136,7 @@ impl World {
     ) -> Result<R, Gone> {
         let now = self.now.into();
         let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
-        if state.incarnation != host.incarnation {
+        if !state.lives(host) {
             return Err(Gone);
         }
         state.touch(&mut self.touched);
@@ -172,7 +178,7 @@ impl World {
 
     pub(crate) fn alive(&mut self, host: HostRef) -> Result<&mut HostState, Gone> {
         let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
-        if state.incarnation == host.incarnation { Ok(state) } else { Err(Gone) }
+        if state.lives(host) { Ok(state) } else { Err(Gone) }
     }
 }
 
@@ -235,6 +241,19 @@ impl World {
         }
     }
 
+    /// A host's tasks are gone: its kernel closes what they have left open, in the memory of others, in
+    /// a cycle or in a static, and who waits for that is woken.
+    pub(crate) fn end_process(&mut self, id: HostId) {
+        let now = self.now.into();
+        let Some(host) = self.hosts.get_mut(id.index()) else { return };
+        host.ended = true;
+        host.waiters.clear(&mut self.wakes);
+        host.touch(&mut self.touched);
+        if let Some(stack) = &mut host.stack {
+            stack.end_process(now);
+        }
+    }
+
     /// Sends what a host's stack has to send.
     pub(crate) fn transmit(&mut self, from: HostId) {
         let mut burst = std::mem::take(&mut self.burst);
@@ -281,6 +300,11 @@ impl World {
 }
 
 impl HostState {
+    /// Whether the process of a socket still runs.
+    fn lives(&self, host: HostRef) -> bool {
+        self.incarnation == host.incarnation && !self.ended
+    }
+
     /// It is to have a turn in this instant.
     pub(crate) fn touch(&mut self, touched: &mut Vec<HostId>) {
         if !std::mem::replace(&mut self.touched, true) {
@@ -354,7 +378,7 @@ impl Here {
     /// Calls a verb of the host's stack, at the simulated time.
     ///
     /// # Errors
-    /// `NotConnected` if the host has crashed since.
+    /// `NotConnected` if the process has ended since.
     pub(crate) fn with_stack<R>(
         &self,
         verb: impl FnOnce(&mut Stack, Instant) -> R,

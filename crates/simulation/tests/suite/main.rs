@@ -1,10 +1,12 @@
 //! Programs on simulated hosts, and the simulation beside tokio itself.
 
+mod between;
 mod common;
 mod determinism;
 mod failures;
 mod files;
 mod life;
+mod outlive;
 mod panics;
 mod parity;
 mod scale;

@@ -198,6 +198,11 @@ impl PortReservations<'_> {
             ports.remove(&id.port);
         }
     }
+
+    /// Ends all reservations.
+    pub fn release_all(&mut self) {
+        self.0.core.sockets.reservations.ports.clear();
+    }
 }
 
 impl Core {

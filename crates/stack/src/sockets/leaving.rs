@@ -44,6 +44,17 @@ impl Stack {
     /// reset. Attempts to connect without an answer do not count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
         self.core.sockets.down = Down::Closed;
+        self.close_sockets(now)
+    }
+
+    /// Closes every socket and gives back every reserved address, as a kernel does when one process
+    /// ends and the next one may start. Returns the same as [`close_all`](Self::close_all).
+    pub fn end_process(&mut self, now: Instant) -> (usize, usize) {
+        self.reservations().release_all();
+        self.close_sockets(now)
+    }
+
+    fn close_sockets(&mut self, now: Instant) -> (usize, usize) {
         let (connections, resetting) = self.core.open_connections();
         let owned: Vec<SocketId> = self
             .core

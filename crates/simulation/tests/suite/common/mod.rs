@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,6 +12,24 @@ use tokio::time::{sleep, timeout};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const S: Duration = Duration::from_secs(1);
+
+/// Fails a test that hangs, by its name; the simulation is on a thread of its own.
+#[track_caller]
+pub fn in_time(test: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    let thread = thread.expect("a thread");
+    if is_done.recv_timeout(Duration::from_secs(40)) == Err(RecvTimeoutError::Timeout) {
+        panic!("it hangs");
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
 
 /// A host that sends back what it gets, on TCP port 7.
 pub fn echo_server(sim: &mut Sim, name: &str) {

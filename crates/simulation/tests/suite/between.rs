@@ -1,0 +1,208 @@
+//! Tasks that are woken by code that is no task: of the test, of an invariant, of a foreign thread.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagewire_simulation::net::TcpStream;
+use pagewire_simulation::{Failure, FailureKind, ForeignThreads, Sim, time};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+use crate::common::{MS, S, ask_on, echo_server, in_time};
+
+/// A client that opens a connection, waits for the test, and asks on it: when it was told to.
+fn client_that_waits(sim: &mut Sim) -> (mpsc::UnboundedSender<()>, Rc<RefCell<Vec<Duration>>>) {
+    let (go, mut wait) = mpsc::unbounded_channel();
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let out = told.clone();
+    echo_server(sim, "server");
+    sim.client("client", async move {
+        let mut stream = TcpStream::connect("server:7").await?;
+        wait.recv().await.ok_or("closed")?;
+        out.borrow_mut().push(time::elapsed()?);
+        ask_on(&mut stream, 10).await
+    });
+    (go, told)
+}
+
+#[test]
+fn a_task_that_the_test_wakes_between_two_runs_runs_on_its_host() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        let (go, told) = client_that_waits(&mut sim);
+        sim.run_for(S).unwrap();
+        go.send(()).unwrap();
+        let elapsed = sim.run().unwrap().elapsed;
+        assert!((S + 2 * MS..S + 3 * MS).contains(&elapsed), "{elapsed:?}");
+        assert_eq!(*told.borrow(), [S]);
+    });
+}
+
+#[test]
+fn a_task_that_the_test_wakes_between_two_steps_runs_at_once() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        let (go, told) = client_that_waits(&mut sim);
+        // Its timer is in the agenda, far ahead.
+        sim.host("other", || async {
+            sleep(100 * S).await;
+            Ok(())
+        });
+        while sim.elapsed() < 20 * MS && !sim.step().unwrap() {
+            if sim.elapsed() >= 3 * MS {
+                break;
+            }
+        }
+        let at = sim.elapsed();
+        go.send(()).unwrap();
+        while !sim.step().unwrap() {}
+        assert_eq!(*told.borrow(), [at]);
+    });
+}
+
+#[test]
+fn a_task_that_a_condition_wakes_runs_at_once() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        let (go, told) = client_that_waits(&mut sim);
+        let mut at = None;
+        sim.run_until(|sim| {
+            if at.is_none() && sim.elapsed() >= 3 * MS {
+                at = Some(sim.elapsed());
+                go.send(()).unwrap();
+            }
+            sim.elapsed() >= 5 * MS
+        })
+        .unwrap();
+        assert_eq!(*told.borrow(), [at.unwrap()]);
+    });
+}
+
+#[test]
+fn a_task_that_an_invariant_or_an_action_wakes_runs_at_once() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        let (go, told) = client_that_waits(&mut sim);
+        sim.at(7 * MS, |_| {});
+        sim.invariant("wakes", move |view| {
+            if view.now().elapsed() >= 7 * MS {
+                let _ = go.send(());
+            }
+            Ok(())
+        });
+        sim.run().unwrap();
+        assert_eq!(*told.borrow(), [7 * MS]);
+        let mut sim = Sim::builder().build();
+        let (go, told) = client_that_waits(&mut sim);
+        sim.at(9 * MS, move |_| go.send(()).unwrap());
+        sim.run().unwrap();
+        assert_eq!(*told.borrow(), [9 * MS]);
+    });
+}
+
+#[test]
+fn a_panic_of_a_task_that_the_test_woke_fails_the_run() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        let (go, wait) = oneshot::channel::<()>();
+        sim.client("client", async {
+            tokio::spawn(async {
+                let _ = wait.await;
+                panic!("unheard");
+            });
+            sleep(2 * S).await;
+            Ok(())
+        });
+        sim.run_for(S).unwrap();
+        go.send(()).unwrap();
+        let failure = sim.run().unwrap_err();
+        assert_eq!((failure.kind, failure.at.elapsed()), (FailureKind::Panic, S), "{failure}");
+        assert!(failure.to_string().contains("on `client`: a task panicked: unheard"), "{failure}");
+    });
+}
+
+/// More than are asked for after every instant.
+#[test]
+fn hosts_of_many_that_wake_each_other_by_a_channel_run_inside_of_the_simulation() {
+    in_time(|| {
+        let run = || {
+            let mut sim = Sim::builder().build();
+            echo_server(&mut sim, "server");
+            let (send, mut receive) = mpsc::unbounded_channel();
+            let log = Rc::new(RefCell::new(Vec::new()));
+            let out = log.clone();
+            sim.client("collector", async move {
+                let mut stream = TcpStream::connect("server:7").await?;
+                for _ in 0..70 * 3 {
+                    let n: u32 = receive.recv().await.ok_or("closed")?;
+                    out.borrow_mut().push((n, time::elapsed()?));
+                    ask_on(&mut stream, 10).await?;
+                }
+                Ok(())
+            });
+            for n in 0..70 {
+                let send = send.clone();
+                sim.client(&format!("client{n}"), async move {
+                    for _ in 0..3 {
+                        let mut stream = TcpStream::connect("server:7").await?;
+                        send.send(n)?;
+                        ask_on(&mut stream, 10).await?;
+                        sleep(5 * MS).await;
+                    }
+                    Ok(())
+                });
+            }
+            let link = |us| pagewire_simulation::Link::new().latency(Duration::from_micros(us));
+            sim.control().link("collector", "server", link(1130));
+            for n in 0..70 {
+                sim.control().link(format!("client{n}"), "server", link(1500 + 10 * n));
+            }
+            sim.run().unwrap();
+            log.take()
+        };
+        assert_eq!(run(), run());
+    });
+}
+
+/// A client whose task waits for a thread, which sends when `at` milliseconds have passed.
+fn woken_by_a_thread(builder: pagewire_simulation::Builder) -> Result<Vec<String>, Failure> {
+    let mut sim = builder.build();
+    let (send, receive) = oneshot::channel::<()>();
+    let send = Arc::new(Mutex::new(Some(send)));
+    sim.client("client", async {
+        receive.await?;
+        Ok(())
+    });
+    // Tests this while the simulation is between two instants: its thread is known to be there.
+    sim.host("other", || async {
+        loop {
+            sleep(MS).await;
+        }
+    });
+    let other = std::thread::spawn(move || {
+        std::thread::park_timeout(Duration::from_millis(50));
+        send.lock().unwrap().take().map(|send| send.send(()))
+    });
+    let report = sim.run();
+    other.thread().unpark();
+    let _ = other.join();
+    report.map(|report| report.warnings)
+}
+
+#[test]
+fn a_foreign_thread_that_wakes_a_task_is_a_failure_or_a_warning() {
+    in_time(|| {
+        let words = "`client`: a thread outside of the simulation woke a task";
+        let limit = Duration::from_secs(1_000_000);
+        // The wake may come while a host has its turn, which nobody can tell from one by that host.
+        let failed = (0..20).find_map(|_| woken_by_a_thread(Sim::builder().limit(limit)).err());
+        let failure = failed.expect("one of twenty is noticed");
+        assert_eq!(failure.kind, FailureKind::ForeignThread, "{failure}");
+        assert!(failure.to_string().contains(&format!("on {words}")), "{failure}");
+        let builder = || Sim::builder().limit(limit).foreign_threads(ForeignThreads::Report);
+        let warned = (0..20).find_map(|_| woken_by_a_thread(builder()).unwrap().pop());
+        assert!(warned.expect("a warning").starts_with(words));
+    });
+}
