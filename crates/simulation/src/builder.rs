@@ -7,10 +7,11 @@ use pagewire_stack::TcpConfig;
 
 use crate::SimTime;
 use crate::fabric::Unreachable;
-use crate::limits::{DEFAULT_LIMIT, PATIENCE, POOL_BYTES};
+use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
 use crate::link::Link;
 use crate::names::IpVersion;
 use crate::report::TestName;
+use crate::watch::Patience;
 
 /// 2026-01-01T00:00Z, in seconds of Unix time.
 const EPOCH: u64 = 1_767_225_600;
@@ -73,7 +74,7 @@ pub struct Builder {
     pub(crate) timeline: Option<PathBuf>,
     /// A capture or a timeline that cannot be written is a warning.
     pub(crate) lenient: bool,
-    pub(crate) patience: Duration,
+    pub(crate) patience: Patience,
     pub(crate) test: TestName,
 }
 
@@ -106,7 +107,7 @@ impl Builder {
             capture: None,
             timeline: None,
             lenient: false,
-            patience: PATIENCE,
+            patience: Patience::default(),
             test: TestName::current(),
         }
     }
@@ -191,7 +192,24 @@ impl Builder {
     /// nobody, so the process is aborted then, with a message that names the host, what it waits for
     /// and the seed. `Duration::MAX` waits for ever.
     pub fn patience(mut self, real: Duration) -> Self {
-        self.patience = real;
+        self.patience.sleep = real;
+        self
+    }
+
+    /// Real time for which a task may let its thread sleep; 200 milliseconds by default. More is a
+    /// failure of kind [`Blocked`](crate::FailureKind::Blocked) or
+    /// [`RealSocket`](crate::FailureKind::RealSocket), once the sleep ends.
+    pub fn block_limit(mut self, real: Duration) -> Self {
+        self.patience.block = real;
+        self
+    }
+
+    /// Real time after which tasks that have not come to rest are stopped, at one simulated time; 5
+    /// seconds by default. That is a failure of kind [`Spinning`](crate::FailureKind::Spinning). A
+    /// program that computes for long in one turn, on a slow machine, needs more. Work of
+    /// `spawn_blocking` does not count.
+    pub fn turn_limit(mut self, real: Duration) -> Self {
+        self.patience.turn = real;
         self
     }
 

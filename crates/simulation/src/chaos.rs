@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::command::Pause;
 use crate::hosts::{Hosts, Known};
+use crate::limits::MIN_PERIOD;
 use crate::link::Link;
 use crate::random::{SimRng, split};
 use crate::sim::Sim;
@@ -21,7 +22,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// One after each `every`, which takes `lasting`.
+    /// One after each `every`, which takes `lasting`. From one begin to the next it is a millisecond at
+    /// least.
     pub fn new(every: Range<Duration>, lasting: Range<Duration>) -> Self {
         Self { every, lasting }
     }
@@ -109,18 +111,17 @@ impl Sim {
             self.next_chaos += 1;
             let seed = split(self.seed, "chaos", self.next_chaos << 16 | number as u64);
             let mut random = SimRng::new(seed);
-            let mut at = self.now().elapsed();
+            let (mut at, mut first) = (self.now().elapsed(), Duration::ZERO);
             let hosts = if matches!(kind, Kind::Crash | Kind::Kill) { &mortal } else { &hosts };
             assert!(!hosts.is_empty(), "chaos: none of these hosts can start again");
             loop {
-                at += draw(&rate.every, &mut random);
+                at = (at + draw(&rate.every, &mut random)).max(first);
                 if at >= chaos.until {
                     break;
                 }
                 let end = (at + draw(&rate.lasting, &mut random)).min(chaos.until);
                 self.trouble(kind, hosts, at..end, &mut random);
-                // Time moves, whatever the ranges are.
-                at = end + Duration::from_nanos(1);
+                (at, first) = (end + Duration::from_nanos(1), at + MIN_PERIOD);
             }
         }
     }

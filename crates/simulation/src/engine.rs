@@ -381,10 +381,10 @@ impl Sim {
                 world.record.note(now, Kind::Panic, host(note), &note.text);
             }
         }
-        if first.is_real_socket() {
+        if let Some((used, instead)) = first.needs_kernel() {
             let what = format!(
-                "tokio::net was used in the simulation: use pagewire_simulation::net ({first}). For \
-                 tests in `tests/` a crate is built without `cfg(test)`: switch by a feature there"
+                "{used} was used in the simulation: {instead} ({first}). For tests in `tests/` a crate \
+                 is built without `cfg(test)`: switch by a feature there"
             );
             return Err(self.failure(FailureKind::RealSocket, host(first), what));
         }
@@ -509,7 +509,9 @@ impl Sim {
         let mut world = self.world.lock();
         let world = &mut *world;
         let Some(state) = world.hosts.get_mut(id.index()) else { return };
-        state.paused = Some(what);
+        // Of two pauses the one that stops more, or packets would overtake those that wait.
+        let more = state.paused == Some(Pause::Machine);
+        state.paused = Some(if more { Pause::Machine } else { what });
         world.agenda.set(state.run, None);
         if what == Pause::Machine {
             world.agenda.set(state.timer, None);

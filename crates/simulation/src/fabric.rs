@@ -7,6 +7,7 @@
 //! Every pair of hosts has a path for each direction, made when the first packet takes it. The stages
 //! in front and behind exist only if they are configured.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -54,8 +55,8 @@ pub(crate) struct Fabric {
     pub(crate) random_order: bool,
     /// Packets that have arrived at their host, in their order.
     arrived: Vec<(HostId, Option<HostId>, PacketBuf)>,
-    /// The shortest time between two hosts.
-    least: Duration,
+    /// How many paths between hosts have which shortest time.
+    latencies: BTreeMap<Duration, u32>,
 }
 
 impl Fabric {
@@ -69,13 +70,14 @@ impl Fabric {
             own_stages: false,
             random_order: false,
             arrived: Vec::new(),
-            least: default.least_latency(),
+            latencies: BTreeMap::new(),
         }
     }
 
     /// No packet takes less time from one host to another.
     pub(crate) fn least_latency(&self) -> Duration {
-        self.least
+        let default = self.default.least_latency();
+        self.latencies.first_key_value().map_or(default, |(&least, _)| least.min(default))
     }
 
     /// A host sends a packet.
@@ -157,16 +159,31 @@ impl Fabric {
     }
 
     fn enter(&mut self, around: &mut Around<'_>, from: HostId, path: u32, packet: PacketBuf) {
-        let Some(here) = self.paths.get_mut(path as usize) else { return };
-        if let Some((mtu, packet)) = here.handle(around.now, packet, around.record) {
+        if let Some((mtu, packet)) = self.enter_path(around, path, packet) {
             self.tell(from, &packet, Why::TooBig(mtu));
         }
+    }
+
+    /// A packet enters a path. `Some`: it is too long, and its sender is to be told of this MTU.
+    fn enter_path(
+        &mut self,
+        around: &mut Around<'_>,
+        path: u32,
+        packet: PacketBuf,
+    ) -> Option<(usize, PacketBuf)> {
+        let here = self.paths.get_mut(path as usize)?;
+        let too_long = here.handle(around.now, packet, around.record);
         self.schedule(around.agenda, path);
+        too_long
     }
 
     fn descend(&mut self, around: &mut Around<'_>, from: HostId, to: HostId, packet: PacketBuf) {
         match self.own_stage(Stage::Downlink(to)) {
-            Some(down) => self.enter(around, from, down, packet),
+            Some(down) => {
+                if let Some((mtu, packet)) = self.enter_path(around, down, packet) {
+                    self.tell_from_afar(around, from, to, &packet, Why::TooBig(mtu));
+                }
+            }
             None => self.arrived.push((to, Some(from), packet)),
         }
     }
@@ -175,6 +192,21 @@ impl Fabric {
     fn tell(&mut self, sender: HostId, packet: &PacketBuf, why: Why) {
         if let Some(answer) = icmp::message(packet, why) {
             self.arrived.push((sender, None, answer));
+        }
+    }
+
+    /// The router in front of `host` tells the sender, which is a way off: the message takes it.
+    fn tell_from_afar(
+        &mut self,
+        around: &mut Around<'_>,
+        sender: HostId,
+        host: HostId,
+        packet: &PacketBuf,
+        why: Why,
+    ) {
+        if let Some(answer) = icmp::message(packet, why) {
+            let back = self.between(around.agenda, host, sender);
+            self.enter_path(around, back, answer);
         }
     }
 
@@ -203,7 +235,9 @@ impl Fabric {
         self.own_stages |= !matches!(stage, Stage::Between(..));
         let seed = split(self.seed, kind, u64::from(a.0) << 32 | u64::from(b.0));
         let source = agenda.add(Order::Path(self.order_of(host), number));
-        self.paths.push(Path::new(stage, source, link, seed));
+        let path = Path::new(stage, source, link, seed);
+        count(&mut self.latencies, &path, true);
+        self.paths.push(path);
         self.numbers.insert(stage, number);
         number
     }
@@ -221,36 +255,29 @@ impl Fabric {
             None => self.add(agenda, stage, link),
         };
         if let Some(path) = self.paths.get_mut(path as usize) {
-            path.set_own(link);
+            relink(&mut self.latencies, path, |path| path.set_own(link));
         }
-        self.find_least();
     }
 
     /// Sets the link of all pairs that have none of their own.
     pub(crate) fn set_default(&mut self, link: Link) {
         self.default = link;
-        let between = |path: &&mut Path| matches!(path.stage, Stage::Between(..));
-        self.paths.iter_mut().filter(between).for_each(|path| path.note_default(link));
-        self.find_least();
+        for path in &mut self.paths {
+            if matches!(path.stage, Stage::Between(..)) {
+                relink(&mut self.latencies, path, |path| path.note_default(link));
+            }
+        }
     }
 
     /// Makes the link from one host to another slow, until [`recover`](Self::recover).
     pub(crate) fn slow(&mut self, agenda: &mut Agenda, from: HostId, to: HostId, link: Link) {
         self.change(agenda, from, to, |path| path.make_slow(link));
-        self.find_least();
     }
 
     /// Ends what [`slow`](Self::slow) began.
     pub(crate) fn recover(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) {
         let default = self.default;
         self.change(agenda, from, to, |path| path.recover(default));
-        self.find_least();
-    }
-
-    fn find_least(&mut self) {
-        let between = |path: &&Path| matches!(path.stage, Stage::Between(..));
-        let all = self.paths.iter().filter(between).map(|path| path.link().least_latency());
-        self.least = all.chain([self.default.least_latency()]).min().unwrap_or_default();
     }
 
     /// Changes the path between two hosts, one direction.
@@ -263,7 +290,7 @@ impl Fabric {
     ) {
         let number = self.between(agenda, from, to);
         if let Some(path) = self.paths.get_mut(number as usize) {
-            change(path);
+            relink(&mut self.latencies, path, change);
         }
         self.schedule(agenda, number);
     }
@@ -274,6 +301,30 @@ impl Fabric {
             Stage::Between(from, to) => Some((from, to, path.obstacle()?)),
             Stage::Uplink(_) | Stage::Downlink(_) => None,
         })
+    }
+}
+
+/// Changes a path, and counts it by the latency that it then has.
+fn relink(
+    latencies: &mut BTreeMap<Duration, u32>,
+    path: &mut Path,
+    change: impl FnOnce(&mut Path),
+) {
+    count(latencies, path, false);
+    change(path);
+    count(latencies, path, true);
+}
+
+/// Counts a path between two hosts, or no longer. Those in front and behind make no way shorter.
+fn count(latencies: &mut BTreeMap<Duration, u32>, path: &Path, there: bool) {
+    if !matches!(path.stage, Stage::Between(..)) {
+        return;
+    }
+    let least = path.link().least_latency();
+    let paths = latencies.entry(least).or_default();
+    *paths = if there { *paths + 1 } else { paths.saturating_sub(1) };
+    if *paths == 0 {
+        latencies.remove(&least);
     }
 }
 

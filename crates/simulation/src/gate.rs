@@ -2,9 +2,30 @@
 //! and they wait until it is done. So its results come at one place in the order of events, and at
 //! the simulated time at which the work was handed over.
 
+use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::world::Here;
+
+thread_local! {
+    /// Threads that this one was about to spawn, and that the system refused.
+    static REFUSED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What tokio says, as a panic of the task that calls `spawn_blocking`, if its pool has no thread and
+/// the system gives it none.
+const REFUSAL: &str = "OS can't spawn worker thread";
+
+/// A task of this thread panics.
+pub(crate) fn handle_panic(text: &str) {
+    if text.starts_with(REFUSAL) {
+        let _ = REFUSED.try_with(|refused| refused.set(refused.get() + 1));
+    }
+}
+
+fn take_refused() -> u32 {
+    REFUSED.try_with(Cell::take).unwrap_or(0)
+}
 
 /// The gate of one runtime, whose pool has one thread at a time.
 #[derive(Debug, Default)]
@@ -18,6 +39,8 @@ struct State {
     /// Threads that were spawned and have not stopped.
     threads: u32,
     open: bool,
+    /// How often threads were let through.
+    passes: u64,
     /// The thread that works, as the kernel numbers it.
     worker: Option<i32>,
     /// Whose code the threads run.
@@ -59,6 +82,7 @@ impl Gate {
     /// Lets the threads work, and waits until they are done; whether there were any.
     pub(crate) fn pass(&self) -> bool {
         let mut state = self.lock();
+        state.threads -= take_refused().min(state.threads);
         if state.threads == 0 {
             return false;
         }
@@ -68,7 +92,13 @@ impl Gate {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.open = false;
+        state.passes += 1;
         true
+    }
+
+    /// How often threads were let through, and are done.
+    pub(crate) fn passes(&self) -> u64 {
+        self.lock().passes
     }
 
     /// Whether threads work now, and the one that does. A gate that is open for good without threads

@@ -33,6 +33,10 @@ pub(crate) const DEFAULT_LATENCY: Duration = Duration::from_millis(1);
 /// Shortest time of a packet on a link; never zero, so that time moves when hosts talk.
 pub(crate) const MIN_LATENCY: Duration = Duration::from_micros(1);
 
+/// Time from the begin of one trouble by chance to that of the next, at least: what is to come is held in
+/// memory, however small the ranges are.
+pub(crate) const MIN_PERIOD: Duration = Duration::from_millis(1);
+
 /// Longest IP packet by default, in bytes: Ethernet's.
 pub(crate) const DEFAULT_MTU: usize = 1500;
 

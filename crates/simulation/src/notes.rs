@@ -14,9 +14,25 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// Whether it is tokio's, for a socket in a runtime that has none.
-    pub(crate) fn is_real_socket(&self) -> bool {
-        self.text.contains("IO is disabled")
+    /// If it is tokio's, for what needs the kernel in a runtime that has none of it: what was used, and
+    /// what to use instead.
+    pub(crate) fn needs_kernel(&self) -> Option<(&'static str, &'static str)> {
+        let of = |module: &str| {
+            let place = self.place.as_deref().unwrap_or_default();
+            place.contains("/tokio-") && place.contains(module)
+        };
+        const SIGNALS: &str = "a simulation has no signals: let the program take a future that ends it, \
+                               for a signal where it is real";
+        const NET: &str = "use pagewire_simulation::net";
+        match self.text.contains("IO is disabled") {
+            false => None,
+            true if of("/src/net/") => Some(("tokio::net", NET)),
+            true if of("/src/signal/") => Some(("tokio::signal", SIGNALS)),
+            true => Some((
+                "tokio::net, tokio::signal, tokio::process or AsyncFd",
+                "for sockets, use pagewire_simulation::net; there is nothing for the others",
+            )),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pagewire_sim::panic_text;
 
+use crate::gate;
 use crate::notes::Note;
 use crate::world::Here;
 
@@ -79,7 +80,10 @@ fn note(info: &PanicHookInfo<'_>) {
     let text = info.payload_as_str().unwrap_or("something that is no text").to_owned();
     let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
     match Here::get() {
-        Ok(here) => here.world.panics().push(Note { text, place, host: Some(here.host.id.0) }),
+        Ok(here) => {
+            gate::handle_panic(&text);
+            here.world.panics().push(Note { text, place, host: Some(here.host.id.0) });
+        }
         Err(_) => {
             let _ = CAUGHT.try_with(|caught| {
                 if let Ok(mut caught) = caught.try_borrow_mut() {

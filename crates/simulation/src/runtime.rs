@@ -145,6 +145,11 @@ impl Stopper {
         }
     }
 
+    /// How often the runtime has waited for blocking work.
+    pub(crate) fn passes(&self) -> u64 {
+        self.0.upgrade().map_or(0, |parking| parking.gate.passes())
+    }
+
     /// `Some`: the run waits for the end of blocking work, and this thread does it.
     pub(crate) fn at_gate(&self) -> Option<Option<i32>> {
         self.0.upgrade()?.gate.at_work()
@@ -254,14 +259,19 @@ impl HostRuntime {
                 // Yields to the driver, which then fires what is due.
                 tokio::time::advance(by).await;
             }
-            let mut asked = 0;
+            let (mut asked, mut passes) = (0, 0);
             poll_fn(|_| {
                 if parking.parked.load(Relaxed) {
                     let moved = Instant::now() != expected;
                     return Poll::Ready(if moved { Err(Unrest::ClockMoved) } else { Ok(()) });
                 }
                 // Asked once, it may have been one long poll, after which all is at rest.
-                asked += u32::from(parking.stop.swap(false, Relaxed));
+                if parking.stop.swap(false, Relaxed) {
+                    // Who hands over blocking work comes to rest each time.
+                    let now = parking.gate.passes();
+                    asked = if now == passes { asked + 1 } else { 1 };
+                    passes = now;
+                }
                 if asked < STOPS { Poll::Pending } else { Poll::Ready(Err(Unrest::Spinning)) }
             })
             .await

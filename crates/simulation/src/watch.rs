@@ -8,10 +8,27 @@ use std::time::Duration;
 
 use pagewire_sim::SEED_VARIABLE;
 
-use crate::limits::{MAX_BLOCKED, MAX_TURN, MAX_WAIT_ALONE, WATCH_INTERVAL};
+use crate::limits::{MAX_BLOCKED, MAX_TURN, MAX_WAIT_ALONE, PATIENCE, WATCH_INTERVAL};
 use crate::report::TestName;
 use crate::runtime::{HostRuntime, Stopper};
 use crate::{FailureKind, HostId};
+
+/// How long things may take, in real time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// A thread sleeps, while the simulation waits for it.
+    pub(crate) sleep: Duration,
+    /// A thread sleeps in a task.
+    pub(crate) block: Duration,
+    /// Tasks do not come to rest.
+    pub(crate) turn: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { sleep: PATIENCE, block: MAX_BLOCKED, turn: MAX_TURN }
+    }
+}
 
 /// One simulation, as the thread sees it.
 pub(crate) struct Watch {
@@ -25,8 +42,7 @@ pub(crate) struct Watch {
     sleep: AtomicI64,
     /// The host whose tasks run.
     host: AtomicUsize,
-    /// How long a thread may sleep.
-    patience: Duration,
+    limits: Patience,
     /// The run, for the command that repeats it.
     run: (u64, TestName),
     /// The name of each host, and how to end its runs.
@@ -169,14 +185,14 @@ pub(crate) fn alone(work: &mut dyn FnMut()) {
 
 impl Watch {
     /// Watches a simulation on this thread, as long as it lives: the run of a seed by a test.
-    pub(crate) fn new(patience: Duration, seed: u64, test: TestName) -> Arc<Self> {
+    pub(crate) fn new(limits: Patience, seed: u64, test: TestName) -> Arc<Self> {
         let watch = Arc::new(Self {
             turn: AtomicU64::new(0),
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             asleep: AtomicU64::new(0),
             sleep: AtomicI64::new(0),
             host: AtomicUsize::new(0),
-            patience,
+            limits,
             run: (seed, test),
             hosts: Mutex::new(Vec::new()),
         });
@@ -225,7 +241,7 @@ impl Watch {
         }
         let time = Duration::from_millis(self.asleep.swap(0, Relaxed));
         let sleep = Sleep::of(self.sleep.swap(0, Relaxed));
-        (time >= MAX_BLOCKED).then_some(Blocked { time, sleep })
+        (time >= self.limits.block).then_some(Blocked { time, sleep })
     }
 
     /// The host whose tasks run.
@@ -243,6 +259,8 @@ struct Seen {
     watch: Weak<Watch>,
     turn: u64,
     since: Duration,
+    /// How often it had waited for blocking work.
+    passes: u64,
     /// For how long the thread that it waits for has been asleep in this turn.
     asleep: Duration,
     /// That this turn does not end was said.
@@ -255,8 +273,10 @@ fn watch_all() {
         std::thread::sleep(WATCH_INTERVAL);
         time += WATCH_INTERVAL;
         let new = std::mem::take(&mut *lock(&WATCHED));
-        let seen =
-            |watch| Seen { watch, turn: 0, since: time, asleep: Duration::ZERO, told: false };
+        let seen = |watch| {
+            let asleep = Duration::ZERO;
+            Seen { watch, turn: 0, since: time, passes: 0, asleep, told: false }
+        };
         all.extend(new.into_iter().map(seen));
         all.retain_mut(|seen| {
             let Some(watch) = seen.watch.upgrade() else { return false };
@@ -275,6 +295,11 @@ fn watch_all() {
 /// Looks at a turn that lasts.
 fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
     let Some((name, stopper)) = watch.running() else { return };
+    let passes = stopper.passes();
+    if passes != seen.passes {
+        // What was handed over is done: this is no turn without an end.
+        (seen.passes, seen.since) = (passes, time);
+    }
     // The simulation itself waits for the end of such work.
     let works = stopper.at_gate();
     let thread = works.unwrap_or(Some(watch.thread));
@@ -299,12 +324,13 @@ fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
         }
     }
     let lasts = time - seen.since;
-    if lasts >= MAX_TURN {
+    let limit = watch.limits.turn;
+    if lasts >= limit {
         stopper.stop();
     }
     if !asleep {
         // Tasks that only wake each other are stopped before.
-        if lasts >= 2 * MAX_TURN && !seen.told {
+        if lasts >= limit.saturating_mul(2) && !seen.told {
             let what = if works.is_some() { "work of spawn_blocking" } else { "a task's poll" };
             let ms = lasts.as_millis();
             tell(&format!("pagewire-simulation: on `{name}`: {what} takes {ms} ms of real time\n"));
@@ -321,11 +347,11 @@ fn look_at(watch: &Watch, seen: &mut Seen, time: Duration) {
         None => format!("{}; it still does", Blocked { time: seen.asleep, sleep }),
     };
     // Nobody can end what sleeps: people are told, past the harness that captures output.
-    if lasts >= MAX_TURN && !seen.told {
+    if lasts >= limit && !seen.told {
         tell(&format!("pagewire-simulation: on `{name}`: {}\n", what()));
         seen.told = true;
     }
-    if seen.asleep >= watch.patience {
+    if seen.asleep >= watch.limits.sleep {
         let (ms, (seed, test)) = (seen.asleep.as_millis(), &watch.run);
         tell(&format!(
             "pagewire-simulation: on `{name}`: {}\n  the process is aborted, because its thread slept \

@@ -6,10 +6,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_simulation::net::UdpSocket;
-use pagewire_simulation::{Chaos, FailureKind, HostOptions, Pause, Rate, Sim, all, control, time};
+use pagewire_simulation::{
+    Chaos, FailureKind, HostOptions, Pause, Rate, Sim, all, control, rng, time,
+};
 use tokio::time::{sleep, timeout};
 
-use crate::common::{MS, S, ask, echo_server, udp_echo_server};
+use crate::common::{MS, S, ask, echo_server, in_time, udp_echo_server};
 
 #[test]
 fn a_client_of_one_future_that_is_bounced_is_an_error_that_names_what_can_be() {
@@ -162,6 +164,67 @@ fn packets_that_are_released_during_a_partition_are_lost() {
         sim.at(60 * MS, |control| control.repair("sender", "receiver"));
     });
     assert_eq!(got, [(1, 71 * MS)]);
+}
+
+#[test]
+fn of_two_pauses_the_one_of_the_machine_counts_so_that_no_packet_overtakes() {
+    for order in [[Pause::Machine, Pause::Process], [Pause::Process, Pause::Machine]] {
+        let got = arrivals(&[10, 30], |sim| {
+            sim.at(5 * MS, move |control| control.pause("receiver", order[0]));
+            sim.at(20 * MS, move |control| control.pause("receiver", order[1]));
+            sim.at(50 * MS, |control| control.resume("receiver"));
+        });
+        assert_eq!(got, [(0, 50 * MS), (1, 50 * MS)], "{order:?}");
+    }
+}
+
+#[test]
+fn a_crash_loses_the_packets_that_waited_in_front_of_a_paused_machine() {
+    let got = arrivals(&[10, 30, 60], |sim| {
+        sim.at(5 * MS, |control| control.pause("receiver", Pause::Machine));
+        sim.at(20 * MS, |control| control.crash("receiver"));
+        sim.at(22 * MS, |control| control.bounce("receiver"));
+        sim.at(25 * MS, |control| control.pause("receiver", Pause::Machine));
+        sim.at(50 * MS, |control| control.resume("receiver"));
+    });
+    assert_eq!(got, [(1, 50 * MS), (2, 61 * MS)]);
+}
+
+#[test]
+fn each_start_of_a_host_draws_other_random_numbers() {
+    let mut sim = Sim::builder().build();
+    let drawn = Rc::new(RefCell::new(Vec::new()));
+    let out = drawn.clone();
+    sim.host("host", move || {
+        let out = out.clone();
+        async move {
+            out.borrow_mut().push(rng::rng()?.next_u64());
+            std::future::pending().await
+        }
+    });
+    sim.at(10 * MS, |control| control.bounce("host"));
+    sim.at(20 * MS, |control| control.crash("host"));
+    sim.at(21 * MS, |control| control.bounce("host"));
+    sim.run_for(S).unwrap();
+    let mut all = drawn.take();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 3, "one for each start");
+}
+
+#[test]
+fn chaos_without_a_pause_has_one_trouble_a_millisecond() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        udp_echo_server(&mut sim, "server");
+        sim.client("client", async {
+            sleep(S).await;
+            Ok(())
+        });
+        let none = Duration::ZERO..Duration::ZERO;
+        sim.chaos(all(), Chaos::until(S).partition(Rate::new(none.clone(), none)));
+        sim.run().unwrap();
+    });
 }
 
 #[test]

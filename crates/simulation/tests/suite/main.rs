@@ -9,6 +9,7 @@ mod life;
 mod outlive;
 mod panics;
 mod parity;
+mod real_time;
 mod scale;
 mod time;
 mod tokio_facts;

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{Chaos, FailureKind, Link, Pause, Queue, Rate, Sim, control, time};
+use pagewire_simulation::{Chaos, FailureKind, Link, Pause, Queue, Rate, Sim, all, control, time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use crate::common::{MS, S, ask, ask_on, echo_server, udp_echo_server};
+use crate::common::{MS, S, ask, ask_on, echo_server, in_time, udp_echo_server};
 
 #[test]
 fn a_round_trip_takes_the_latency_of_both_directions() {
@@ -229,6 +229,39 @@ fn a_path_with_a_smaller_mtu_is_learned_and_a_black_hole_swallows() {
         sim.control().link("client", "server", link);
         sim.run().unwrap();
     }
+}
+
+#[test]
+fn a_router_in_front_of_the_receiver_is_a_latency_away_from_the_sender() {
+    let file = std::env::temp_dir().join(format!("pagewire-too-big-{}.txt", std::process::id()));
+    let mut sim = Sim::builder().timeline(&file).build();
+    echo_server(&mut sim, "server");
+    sim.client("client", ask("server", 20_000));
+    sim.control().downlink("server", Link::new().mtu(1300));
+    sim.run().unwrap();
+    let lines = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let first = |words: &[&str]| {
+        let line = lines.lines().find(|line| words.iter().all(|word| line.contains(word)));
+        let at = line.expect("such a line").split_whitespace().next().expect("its time");
+        (at.parse::<f64>().expect("seconds") * 1e6).round() as u64
+    };
+    let lost = first(&["lost: too long for the path, the sender is told", "client > server"]);
+    assert_eq!(first(&["arrived", "> client", "ICMP"]) - lost, 1_000, "{lines}");
+}
+
+#[test]
+fn a_link_for_every_pair_of_hundreds_of_hosts_takes_a_moment() {
+    in_time(|| {
+        let mut sim = Sim::builder().build();
+        for n in 0..300 {
+            sim.host(&format!("host{n}"), std::future::pending);
+        }
+        sim.control().link(all(), all(), Link::new().loss(0.01));
+        sim.run_for(MS).unwrap();
+        sim.control().link(all(), all(), Link::new().latency(5 * MS));
+        sim.run_for(MS).unwrap();
+    });
 }
 
 #[test]
