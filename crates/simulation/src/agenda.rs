@@ -272,15 +272,22 @@ mod tests {
 
     use super::*;
 
+    /// Of each host: enough for a heap of four levels, in which what takes the place of a source that is
+    /// removed may have to rise.
+    const SOURCES: usize = 40;
+    const ALL: usize = 4 * SOURCES;
+
     proptest! {
         #[test]
         fn sources_come_in_the_order_of_time_then_host_then_class_then_path(
-            changes in proptest::collection::vec((0usize..40, proptest::option::of(0u64..20)), 0..400)
+            changes in proptest::collection::vec(
+                (0..ALL, proptest::option::weighted(0.8, 0u64..20)), 0..800)
         ) {
             let mut agenda = Agenda::default();
             let order = |n: usize| {
-                let host = HostOrder::new(7 - n as u32 / 10, n as u32 / 10);
-                match n % 10 {
+                let number = (n / SOURCES) as u32;
+                let host = HostOrder::new(7 - number, number);
+                match n % SOURCES {
                     0 if n == 0 => Order::Actions,
                     1 => Order::Timer(host),
                     2 => Order::Run(host),
@@ -294,8 +301,8 @@ mod tests {
                 Order::Timer(host) => (host.0 + 1, 1, 0),
                 Order::Run(host) => (host.0 + 1, 2, 0),
             };
-            let ids: Vec<SourceId> = (0..40).map(|n| agenda.add(order(n))).collect();
-            let mut times = [None; 40];
+            let ids: Vec<SourceId> = (0..ALL).map(|n| agenda.add(order(n))).collect();
+            let mut times = [None; ALL];
             let mut model: BTreeSet<(u64, (u64, u8, u32), usize)> = BTreeSet::new();
             for (n, at) in changes {
                 if let Some(old) = times[n] {

@@ -251,6 +251,9 @@ impl FromStr for Link {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -276,6 +279,57 @@ mod tests {
             "loss=0%,delay=7us,hole=1300,fail=0.1%,repair=20%",
         ] {
             assert_eq!(text.parse::<Link>().map(|link| link.to_string()).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn a_link_that_breaks_by_text_works_again_with_the_next_packet_unless_told_otherwise() {
+        assert_eq!("fail=2%".parse(), Ok(Link::new().flaps(0.02, 1.0)));
+        assert_eq!("repair=50%".parse(), Ok(Link::new().flaps(0.0, 0.5)));
+    }
+
+    #[test]
+    fn of_two_queues_the_later_counts() {
+        let drop_tail = Queue::DropTail { frames: 7, bytes: None };
+        let mark = Queue::EcnMark { above: Duration::from_millis(3) };
+        let alone = Link::new().queue(drop_tail);
+        assert_eq!(Link::new().queue(Queue::CoDel).queue(drop_tail), alone);
+        assert_eq!(Link::new().queue(mark).queue(drop_tail), alone);
+        let bytes = Queue::DropTail { frames: 9, bytes: Some(5_000) };
+        assert_eq!(Link::new().queue(bytes).queue(drop_tail), alone);
+        assert_eq!(Link::new().queue(mark).queue(Queue::CoDel), Link::new().queue(Queue::CoDel));
+    }
+
+    /// Any change of a link.
+    fn change() -> impl Strategy<Value = fn(Link, u32) -> Link> {
+        fn ms(n: u32) -> Duration {
+            Duration::from_millis(u64::from(n) + 1)
+        }
+        fn part(n: u32) -> f64 {
+            f64::from(n) / 1000.0
+        }
+        let all: Vec<fn(Link, u32) -> Link> = vec![
+            |link, n| link.latency(ms(n)),
+            |link, n| link.jitter(ms(n)),
+            |link, n| link.loss(part(n)),
+            |link, n| link.duplicate(part(n)),
+            |link, n| link.reorder(part(n)),
+            |link, n| link.corrupt(part(n)),
+            |link, n| link.bandwidth(1_000 + u64::from(n)),
+            |link, n| link.queue(Queue::DropTail { frames: n as usize + 1, bytes: None }),
+            |link, n| link.flaps(part(n), part(1000 - n)),
+            |link, n| link.mtu(1280 + n as u16),
+            |link, n| link.black_hole(1280 + n as u16),
+        ];
+        proptest::sample::select(all)
+    }
+
+    proptest! {
+        #[test]
+        fn every_link_is_text_and_back(changes in vec((change(), 0u32..1000), 0..12)) {
+            let link = changes.into_iter().fold(Link::new(), |link, (change, n)| change(link, n));
+            let text = link.to_string();
+            prop_assert_eq!(text.parse::<Link>(), Ok(link), "{}", text);
         }
     }
 
