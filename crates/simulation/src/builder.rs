@@ -11,6 +11,7 @@ use crate::limits::{DEFAULT_LIMIT, POOL_BYTES};
 use crate::link::Link;
 use crate::names::IpVersion;
 use crate::report::TestName;
+use crate::tape::Tape;
 use crate::watch::Patience;
 
 /// 2026-01-01T00:00Z, in seconds of Unix time.
@@ -68,6 +69,7 @@ pub struct Builder {
     pub(crate) digest_payload: bool,
     pub(crate) super_frames: bool,
     pub(crate) random_order: bool,
+    pub(crate) random_wakes: bool,
     pub(crate) look_ahead: bool,
     pub(crate) artifacts: Option<PathBuf>,
     pub(crate) capture: Option<PathBuf>,
@@ -75,6 +77,11 @@ pub struct Builder {
     /// A capture or a timeline that cannot be written is a warning.
     pub(crate) lenient: bool,
     pub(crate) patience: Patience,
+    /// Whether seeds that pass are run twice; by default the environment says.
+    pub(crate) twice: Option<bool>,
+    pub(crate) tape: Option<Tape>,
+    /// Panics are not printed.
+    pub(crate) quiet: bool,
     pub(crate) test: TestName,
 }
 
@@ -102,12 +109,16 @@ impl Builder {
             digest_payload: true,
             super_frames: false,
             random_order: false,
+            random_wakes: false,
             look_ahead: true,
             artifacts: None,
             capture: None,
             timeline: None,
             lenient: false,
             patience: Patience::default(),
+            twice: None,
+            tape: None,
+            quiet: false,
             test: TestName::current(),
         }
     }
@@ -213,6 +224,15 @@ impl Builder {
         self
     }
 
+    /// Whether [`check`](Self::check) runs every seed that passes a second time, and compares the two
+    /// event by event. The second run stops at the first event that differs, and the check fails with
+    /// that event ([`NotDeterministic`](crate::FailureKind::NotDeterministic)). By default
+    /// `PAGEWIRE_TWICE=1` in the environment says so. Takes twice the time.
+    pub fn twice(mut self, on: bool) -> Self {
+        self.twice = Some(on);
+        self
+    }
+
     /// Lets hosts hand over super-frames, as with segmentation offload: fewer events for bulk data.
     /// They are cut where they enter a link.
     pub fn super_frames(mut self, on: bool) -> Self {
@@ -225,6 +245,14 @@ impl Builder {
     /// has another one.
     pub fn random_order(mut self) -> Self {
         self.random_order = true;
+        self
+    }
+
+    /// Tasks of one host whose sockets become ready at the same moment run in an order by the seed,
+    /// instead of that of their sockets. Tasks that are woken otherwise, by a channel or a timer, run in
+    /// the order in which they were woken, as tokio has it.
+    pub fn random_wakes(mut self) -> Self {
+        self.random_wakes = true;
         self
     }
 

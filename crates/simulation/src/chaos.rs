@@ -135,9 +135,7 @@ impl Sim {
         random: &mut SimRng,
     ) {
         let mut order = hosts.to_vec();
-        for n in (1..order.len()).rev() {
-            order.swap(n, random.below(n as u64 + 1) as usize);
-        }
+        random.shuffle(&mut order);
         // A single host may be crashed or killed.
         let groups = 1 + random.below((order.len() as u64).saturating_sub(1)) as usize;
         let (some, others) = order.split_at(groups);

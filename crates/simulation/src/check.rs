@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use pagewire_sim::{panic_text, seed_from_env, target_dir};
 
 use crate::builder::Builder;
-use crate::report::{Failure, FailureDetails, FailureKind, Report};
+use crate::report::{Failure, FailureDetails, FailureKind, Repeats, Report};
 use crate::sim::Sim;
+use crate::tape::Tape;
 use crate::{Result, SimTime};
 
 /// The environment variable that widens a check to so many seeds, from the first one on.
@@ -18,6 +19,9 @@ pub const SEEDS_VARIABLE: &str = "PAGEWIRE_SEEDS";
 
 /// The environment variable that says how many seeds run at the same time.
 pub const JOBS_VARIABLE: &str = "PAGEWIRE_JOBS";
+
+/// The environment variable that lets a check run every seed that passes twice: `1`.
+pub const TWICE_VARIABLE: &str = "PAGEWIRE_TWICE";
 
 /// What became of many seeds.
 #[derive(Debug)]
@@ -77,6 +81,11 @@ impl Sim {
     }
 }
 
+/// Where to look if two runs of a seed differ.
+const WHY: &str = "the scenario depends on more than its seed: `select!` (write `biased;`), the order of a \
+                   HashMap, std::time, random numbers of the system, statics, or threads. If only \
+                   random bytes differ, as those of TLS do: Builder::digest_payload(false)";
+
 /// Whether two runs failed in the same way. How long a thread slept is real time, and no two runs agree
 /// on that.
 fn is_same(one: &Failure, other: &Failure) -> bool {
@@ -86,12 +95,14 @@ fn is_same(one: &Failure, other: &Failure) -> bool {
 
 impl Builder {
     /// Runs `scenario` for each of `seeds`, several at a time, each on a thread of its own. The
-    /// smallest seed that fails is run once more, with a capture and a timeline; if it does not fail
-    /// in the same way, the scenario depends on more than its seed, and the failure says so.
+    /// smallest seed that fails is run once more, with a capture and a timeline; if that run is not
+    /// the same, the scenario depends on more than its seed, and the failure says so
+    /// ([`FailureDetails::repeats`]). Panics are printed by that run only.
     ///
     /// With `PAGEWIRE_SEED` in the environment only that seed is run, with `PAGEWIRE_SEEDS=1000` so
     /// many from the smallest of `seeds` on. `PAGEWIRE_JOBS` is how many run at the same time; by
-    /// default as many as there are processors.
+    /// default as many as there are processors. `PAGEWIRE_TWICE=1` runs each twice:
+    /// [`twice`](Self::twice).
     pub fn check(
         self,
         seeds: impl IntoIterator<Item = u64>,
@@ -128,13 +139,16 @@ impl Builder {
         let (next, smallest) = (AtomicUsize::new(0), AtomicU64::new(u64::MAX));
         let check = Mutex::new(Check { reports: Vec::new(), failures: Vec::new() });
         // Several seeds cannot write to one file.
-        let quiet = Self { capture: None, timeline: None, ..self.clone() };
+        let quiet = Self { capture: None, timeline: None, quiet: true, ..self.clone() };
+        let twice = self.twice.unwrap_or_else(|| number(TWICE_VARIABLE).is_some_and(|n| n > 0));
         let work = || {
             while let Some(&seed) = seeds.get(next.fetch_add(1, Relaxed)) {
                 if seed > smallest.load(Relaxed) {
                     continue;
                 }
-                let run = || quiet.clone().seed(seed).run(scenario);
+                let builder = quiet.clone().seed(seed);
+                let run =
+                    || if twice { builder.run_twice(scenario) } else { builder.run(scenario) };
                 // Nothing of a run that panicked is used again.
                 let result = catch_unwind(AssertUnwindSafe(run))
                     .unwrap_or_else(|panic| Err(self.panicked(seed, panic_text(&*panic))));
@@ -156,38 +170,92 @@ impl Builder {
         check.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs a seed twice, unless it fails.
+    fn run_twice(
+        self,
+        scenario: &(impl Fn(&mut Sim) -> Result + Sync),
+    ) -> std::result::Result<Report, Failure> {
+        let tape = Tape::default();
+        let builder = Self { tape: Some(tape.clone()), ..self };
+        let first = builder.clone().run(scenario)?;
+        tape.rewind(first.digest, first.events);
+        let other = |what: String, of: Failure| {
+            let FailureDetails { what: failed, details, .. } = &*of;
+            let mut details = details.clone();
+            if of.kind != FailureKind::NotDeterministic {
+                details.insert(0, format!("the first run did not fail; the second: {failed}"));
+            }
+            details.insert(0, WHY.to_owned());
+            let kind = FailureKind::NotDeterministic;
+            Failure(Box::new(FailureDetails { what, kind, details, repeats: Repeats::No, ..*of.0 }))
+        };
+        match builder.clone().run(scenario) {
+            Ok(second) => match tape.end(second.digest, second.events) {
+                None => Ok(second),
+                Some(what) => Err(other(what, builder.no_failure(second))),
+            },
+            Err(failure) => {
+                let same = "its second run failed, and the first did not".to_owned();
+                Err(other(tape.parted().unwrap_or(same), failure))
+            }
+        }
+    }
+
+    /// What a failure says of a run that had none.
+    fn no_failure(&self, report: Report) -> Failure {
+        let mut failure = self.panicked(report.seed, "");
+        failure.0.kind = FailureKind::NotDeterministic;
+        failure.0.at = SimTime::ZERO.after(report.elapsed);
+        failure.0.digest = report.digest;
+        failure
+    }
+
     /// Runs a failing seed again, with everything recorded.
     fn again(
         &self,
         mut first: Failure,
         scenario: &(impl Fn(&mut Sim) -> Result + Sync),
     ) -> Failure {
-        let builder = self.clone().seed(first.seed).recorded(first.seed);
+        let builder = Self { tape: None, ..self.clone() }.seed(first.seed).recorded(first.seed);
         let second = catch_unwind(AssertUnwindSafe(|| builder.run(scenario)))
             .unwrap_or_else(|panic| Err(self.panicked(first.seed, panic_text(&*panic))));
-        let differs = match &second {
-            Ok(report) => format!(
-                "when it was run again, it did not fail; digests {} and {}",
-                first.digest, report.digest
+        let (repeats, differs) = match &second {
+            // This is known, and the files are of some run.
+            _ if first.kind == FailureKind::NotDeterministic => (Repeats::No, None),
+            Ok(report) => (
+                Repeats::No,
+                Some(format!(
+                    "when it was run again, it did not fail; digests {} and {}",
+                    first.digest, report.digest
+                )),
             ),
-            Err(second) if !is_same(second, &first) => {
-                format!("when it was run again, it failed at {}: {}", second.at, second.what)
-            }
-            Err(second) if second.digest != first.digest => format!(
-                "when it was run again, it failed too, but not all was the same: digests {} and {}",
-                first.digest, second.digest
+            Err(second) if !is_same(second, &first) => (
+                Repeats::No,
+                Some(format!("when it was run again, it failed at {}: {}", second.at, second.what)),
+            ),
+            Err(second) if second.digest != first.digest => (
+                Repeats::OtherDigest,
+                Some(format!(
+                    "when it was run again, it failed in the same way, and not all was the same: \
+                     digests {} and {}",
+                    first.digest, second.digest
+                )),
             ),
             // The same, and it knows of the files.
-            Err(second) => return second.clone(),
+            Err(second) => {
+                let mut second = second.clone();
+                second.0.repeats = Repeats::Same;
+                return second;
+            }
         };
         (first.0.capture, first.0.timeline) = match second {
             Ok(report) => (report.capture, report.timeline),
             Err(second) => (second.0.capture, second.0.timeline),
         };
-        let why = "the scenario depends on more than its seed: `select!` (write `biased;`), the order \
-                   of a HashMap, std::time, random numbers of the system, statics, or threads";
-        first.0.kind = FailureKind::NotDeterministic;
-        first.0.details.splice(0..0, [differs, why.to_owned()]);
+        first.0.repeats = repeats;
+        if let Some(differs) = differs {
+            first.0.details.splice(0..0, [differs, WHY.to_owned()]);
+        }
         first
     }
 
@@ -215,6 +283,7 @@ impl Builder {
             what: format!("the scenario panicked: {text}"),
             details: Vec::new(),
             digest: crate::digest::Digester::default().digest(),
+            repeats: Repeats::Unknown,
             command: self.test.command(),
             capture: None,
             timeline: None,

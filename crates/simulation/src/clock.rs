@@ -7,19 +7,18 @@ use std::time::{Duration, SystemTime};
 use pagewire_mem::Instant;
 
 thread_local! {
-    /// The time of the simulation that runs on this thread, for log lines: these may be written
-    /// under the world's lock.
-    static SHOWN: Cell<Option<SimTime>> = const { Cell::new(None) };
+    /// The time of the simulation of this thread, and its epoch: for code that is no host's, and for
+    /// log lines, which may be written under the world's lock.
+    static SHOWN: Cell<Option<(SimTime, SystemTime)>> = const { Cell::new(None) };
 }
 
-/// Shows this time in log lines; `None`: the simulation is over.
-pub(crate) fn show(now: Option<SimTime>) {
+/// Shows this time on this thread; `None`: the simulation is over.
+pub(crate) fn show(now: Option<(SimTime, SystemTime)>) {
     let _ = SHOWN.try_with(|shown| shown.set(now));
 }
 
-/// The time for log lines.
-#[cfg(feature = "subscriber")]
-pub(crate) fn shown() -> Option<SimTime> {
+/// The time of the simulation of this thread, and its epoch.
+pub(crate) fn shown() -> Option<(SimTime, SystemTime)> {
     SHOWN.try_with(Cell::get).ok().flatten()
 }
 

@@ -47,6 +47,15 @@ impl FromStr for Digest {
     }
 }
 
+/// The numbers of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) at: u64,
+    pub(crate) kind: u8,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+}
+
 /// Events, in their order; little-endian and of fixed width, so that machines agree. Nobody tries to
 /// find two runs with one digest, so the hash (XXH3, 128 bits) is a quick one: it reads every byte
 /// that arrives.
@@ -58,8 +67,9 @@ pub(crate) struct Digester {
 
 impl Digester {
     /// An event begins: its time, its kind, and two numbers.
-    pub(crate) fn event(&mut self, at: u64, kind: u8, a: u64, b: u64) {
+    pub(crate) fn event(&mut self, event: Event) {
         self.events += 1;
+        let Event { at, kind, a, b } = event;
         let record = [at, a, b, u64::from(kind)].map(u64::to_le_bytes);
         self.hasher.update(record.as_flattened());
     }
@@ -67,6 +77,11 @@ impl Digester {
     /// More of the event.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.hasher.update(bytes);
+    }
+
+    /// A hash over the events so far, to compare within a process.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hasher.digest()
     }
 
     /// Events so far.
@@ -98,7 +113,7 @@ mod tests {
     fn every_part_of_an_event_counts() {
         let of = |at, kind, a, b, bytes: &[u8]| {
             let mut digester = Digester::default();
-            digester.event(at, kind, a, b);
+            digester.event(Event { at, kind, a, b });
             digester.bytes(bytes);
             digester.digest()
         };
@@ -119,7 +134,7 @@ mod tests {
     #[test]
     fn the_digest_of_the_same_events_never_changes() {
         let mut digester = Digester::default();
-        digester.event(1_000_000, 1, 0, 7);
+        digester.event(Event { at: 1_000_000, kind: 1, a: 0, b: 7 });
         digester.bytes(b"frame");
         insta::assert_snapshot!(digester.digest(), @"b5359f5f52b433b6940124ac7b040dc2");
     }

@@ -59,12 +59,22 @@ impl Sim {
             }
         };
         if first > end.as_nanos() {
-            self.world.lock().now = end;
+            let mut world = self.world.lock();
+            world.now = end;
+            show(Some((end, world.epoch)));
             return Ok(false);
         }
         self.instant(SimTime::from_nanos(first))?;
+        self.compare()?;
         self.check_invariants()?;
         Ok(true)
+    }
+
+    /// Fails if this run has parted from the first one of its seed.
+    fn compare(&self) -> Done {
+        let Some(tape) = &self.config.tape else { return Ok(()) };
+        let parted = tape.parted();
+        parted.map_or(Ok(()), |what| Err(self.failure(FailureKind::NotDeterministic, None, what)))
     }
 
     /// Lets hosts run now whose tasks were woken by code that is no task's: by the test between two
@@ -172,7 +182,7 @@ impl Sim {
                 self.turns_now = 0;
             }
             world.now = at;
-            show(Some(at));
+            show(Some((at, world.epoch)));
         }
         let mut hosts = Vec::new();
         loop {
@@ -276,7 +286,7 @@ impl Sim {
         loop {
             // What tasks said of the network counts for the packets of their run.
             self.obey_network()?;
-            let (wakes, paused, now) = {
+            let (mut wakes, paused, now) = {
                 let mut world = self.world.lock();
                 let Some(state) = world.hosts.get(id.index()) else { break };
                 let (touched, paused) = (state.touched, state.paused.is_some());
@@ -292,6 +302,9 @@ impl Sim {
             }
             if !wakes.is_empty() {
                 self.last_run = now;
+            }
+            if self.config.random_wakes {
+                self.wake_order.shuffle(&mut wakes);
             }
             wakes.into_iter().for_each(std::task::Waker::wake);
             if paused {

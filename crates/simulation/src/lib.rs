@@ -51,6 +51,7 @@ mod run;
 mod runtime;
 mod sim;
 mod stuck;
+mod tape;
 pub mod time;
 mod timeline;
 #[cfg(feature = "subscriber")]
@@ -63,7 +64,7 @@ mod world;
 
 pub use builder::{Builder, ForeignThreads, Leaks, Panics};
 pub use chaos::{Chaos, Rate};
-pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE};
+pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE, TWICE_VARIABLE};
 pub use clock::{SimTime, Skew};
 pub use command::Pause;
 pub use control::Control;
@@ -74,7 +75,7 @@ pub use link::{Link, LinkError, Queue};
 pub use names::IpVersion;
 pub use pagewire_stack::TcpConfig;
 pub use record::Counts;
-pub use report::{Failure, FailureDetails, FailureKind, Report};
+pub use report::{Failure, FailureDetails, FailureKind, Repeats, Report};
 pub use rng::SimRng;
 pub use sim::{Sim, View};
 pub use world::HostId;

@@ -64,7 +64,8 @@ impl Sim {
             run: world.agenda.add(Order::Run(order)),
         };
         world.record.host(id, &state.name, &state.addresses);
-        let span = tracing::info_span!(target: "pagewire_simulation", "host", name = state.name);
+        let (name, seed) = (&state.name, self.seed);
+        let span = tracing::info_span!(target: "pagewire_simulation", "host", name, seed);
         world.hosts.push(state);
         for (link, uplink) in [(options.uplink, true), (options.downlink, false)] {
             if let Some(link) = link {

@@ -72,6 +72,14 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 /// Real time that a task may let its thread sleep: a pipe or a disk may be slow.
 pub(crate) const MAX_BLOCKED: Duration = Duration::from_millis(200);
 
+/// Bytes of a packet's payload that the timeline shows: a request's first line, as far as a line of the
+/// timeline has room.
+pub(crate) const PAYLOAD_SHOWN: usize = 32;
+
+/// Events of a run that are kept to compare those of a second run with, of 40 bytes each. Of longer runs
+/// the rest is compared as a whole, by the digest.
+pub(crate) const MAX_TAPE: usize = 1 << 20;
+
 /// Real time that one thread waits for the turns of others, before it looks after the panic hook: a
 /// turn that lasts longer does not end soon.
 pub(crate) const MAX_WAIT_ALONE: Duration = Duration::from_millis(50);

@@ -59,6 +59,8 @@ pub(crate) fn install(alone: impl FnOnce(&mut dyn FnMut())) {
 }
 
 thread_local! {
+    /// See [`be_quiet`].
+    static QUIET: Cell<bool> = const { Cell::new(false) };
     /// A panic is being heard: one of our hooks may be around another.
     static HEARING: Cell<bool> = const { Cell::new(false) };
     /// What code said that is not a task's: see [`catch`].
@@ -67,10 +69,14 @@ thread_local! {
 
 fn hear(info: &PanicHookInfo<'_>, before: &(dyn Fn(&PanicHookInfo<'_>) + Send + Sync)) {
     let nested = HEARING.try_with(|hearing| hearing.replace(true)).unwrap_or(true);
+    let quiet = QUIET.try_with(Cell::get).unwrap_or(false)
+        || Here::get().is_ok_and(|here| here.world.is_quiet());
     if !nested {
         note(info);
     }
-    before(info);
+    if !quiet {
+        before(info);
+    }
     if !nested {
         let _ = HEARING.try_with(|hearing| hearing.set(false));
     }
@@ -92,6 +98,12 @@ fn note(info: &PanicHookInfo<'_>) {
             });
         }
     }
+}
+
+/// Whether panics of this thread are not to be printed: those of a simulation that is repeated, and
+/// prints them then.
+pub(crate) fn be_quiet(quiet: bool) {
+    let _ = QUIET.try_with(|here| here.set(quiet));
 }
 
 /// Calls code of the test that is not a task. `Err`: it panicked, and said this.

@@ -29,6 +29,13 @@ impl SimRng {
         self.0.below(n)
     }
 
+    /// Gives a list an order by chance.
+    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for n in (1..list.len()).rev() {
+            list.swap(n, self.below(n as u64 + 1) as usize);
+        }
+    }
+
     /// Whether something happens that does so in `part` of all cases, from 0 to 1.
     pub fn chance(&mut self, part: f64) -> bool {
         // 53 bits, as many as an f64 holds exactly.

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyLedger, PacketBuf};
 use pagewire_stack::{Stack, TcpInfo};
 
-use crate::digest::{Digest, Digester};
+use crate::digest::{Digest, Digester, Event};
 use crate::packet::Summary;
+use crate::tape::Tape;
 use crate::{HostId, SimTime};
 
 /// What happened to a packet.
@@ -50,6 +51,31 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
+    const ALL: [Self; 17] = [
+        Self::Sent,
+        Self::Arrived,
+        Self::Lost,
+        Self::QueueFull,
+        Self::Early,
+        Self::LineFull,
+        Self::Cut,
+        Self::Broken,
+        Self::Held,
+        Self::Duplicated,
+        Self::Corrupted,
+        Self::Marked,
+        Self::Reordered,
+        Self::TooBig,
+        Self::BlackHole,
+        Self::NoHost,
+        Self::Down,
+    ];
+
+    /// The fate of this number in the digest.
+    pub(crate) fn of(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&fate| fate as u8 == number)
+    }
+
     /// Whether the packet goes no further.
     pub(crate) fn is_loss(self) -> bool {
         !matches!(
@@ -99,6 +125,18 @@ pub(crate) enum Kind {
     Start = 0x84,
 }
 
+impl Kind {
+    /// In words, before a host's name, for the number of a kind.
+    pub(crate) fn words(number: u8) -> &'static str {
+        match number {
+            n if n == Self::Action as u8 => "an order",
+            n if n == Self::Panic as u8 => "a panic on",
+            n if n == Self::End as u8 => "the end of",
+            _ => "the start of",
+        }
+    }
+}
+
 /// A listener besides the digest.
 pub(crate) trait Sink {
     /// A host was added.
@@ -136,6 +174,8 @@ pub(crate) struct Recorder {
     pub(crate) payload: bool,
     pub(crate) sinks: Vec<Box<dyn Sink + Send>>,
     pub(crate) counts: Counts,
+    /// Another run of the seed.
+    pub(crate) tape: Option<Tape>,
     /// Copies made of payload that must not be read in place.
     pub(crate) ledger: CopyLedger,
     last: SimTime,
@@ -171,7 +211,9 @@ impl Recorder {
         self.last = at;
         let number = |host: Option<HostId>| u64::from(host.map_or(NOBODY, |host| host.0));
         let ends = number(from) << 32 | number(to);
-        self.digester.event(at.as_nanos(), fate as u8, ends, frame.len() as u64);
+        let (kind, b) = (fate as u8, frame.len() as u64);
+        let words = || Summary::of(frame).map_or_else(String::new, |packet| packet.to_string());
+        self.event(Event { at: at.as_nanos(), kind, a: ends, b }, words);
         match fate {
             Fate::Sent => self.counts.sent += 1,
             Fate::Arrived => {
@@ -223,15 +265,26 @@ impl Recorder {
     fn note_as(&mut self, at: SimTime, kind: Kind, host: Option<HostId>, text: &str, words: &str) {
         self.last = at;
         let number = host.map_or(NOBODY, |host| host.0);
-        self.digester.event(at.as_nanos(), kind as u8, number.into(), text.len() as u64);
+        let (kind, a, b) = (kind as u8, number.into(), text.len() as u64);
+        self.event(Event { at: at.as_nanos(), kind, a, b }, || words.to_owned());
         self.digester.bytes(text.as_bytes());
         for sink in &mut self.sinks {
             sink.note(at, host, words);
         }
     }
 
+    fn event(&mut self, event: Event, words: impl FnOnce() -> String) {
+        if let Some(tape) = &self.tape {
+            tape.event(event, self.digester.hash(), words);
+        }
+        self.digester.event(event);
+    }
+
     /// A host was added.
     pub(crate) fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]) {
+        if let Some(tape) = &self.tape {
+            tape.host(name);
+        }
         self.sinks.iter_mut().for_each(|sink| sink.host(host, name, addresses));
     }
 

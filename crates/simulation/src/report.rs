@@ -34,6 +34,21 @@ pub struct Report {
     pub timeline: Option<PathBuf>,
 }
 
+/// What was seen of a failing seed when it was run again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Repeats {
+    /// It was not run again.
+    #[default]
+    Unknown,
+    /// The second run was the same.
+    Same,
+    /// It failed in the same way, and the digests differ: other bytes, or other times.
+    OtherDigest,
+    /// It did not fail, or in another way.
+    No,
+}
+
 /// Why a run failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -66,7 +81,7 @@ pub enum FailureKind {
     Misuse,
     /// Tasks still ran when their program ended, and [`Leaks::Fail`](crate::Leaks::Fail) is set.
     Leak,
-    /// Two runs of one seed differ.
+    /// Two runs of one seed differ, and neither fails by itself: see [`Builder::twice`](crate::Builder::twice).
     NotDeterministic,
 }
 
@@ -101,6 +116,8 @@ pub struct FailureDetails {
     pub details: Vec<String>,
     /// The hash over what happened between the hosts until then.
     pub digest: Digest,
+    /// Whether a second run of the seed was the same. `details` say how it differs.
+    pub repeats: Repeats,
     /// The command that repeats it, without the seed in its environment.
     pub command: String,
     /// Every packet of the failing run, if it was captured.

@@ -51,6 +51,7 @@ fn a_failure_says_where_what_and_how_to_repeat_it() {
         what: "nothing will happen any more".into(),
         details: vec!["`client` waits to read since 1.104000 s".into()],
         digest: crate::digest::Digester::default().digest(),
+        repeats: Repeats::Same,
         command: "cargo test -p x".into(),
         capture: Some("/t/x.pcapng".into()),
         timeline: None,

@@ -47,6 +47,7 @@ fn run_here(
     builder: Builder,
     scenario: impl FnOnce(&mut Sim) -> Result,
 ) -> std::result::Result<Report, Failure> {
+    panics::be_quiet(builder.quiet);
     let mut sim = builder.build();
     let result = match panics::catch(|| scenario(&mut sim)) {
         Ok(Ok(())) => sim.run(),

@@ -18,7 +18,7 @@ use crate::machine::{Machine, Software};
 use crate::panics;
 use crate::random::{SimRng, split};
 use crate::record::Sink;
-use crate::report::{Failure, FailureDetails, FailureKind, Report};
+use crate::report::{Failure, FailureDetails, FailureKind, Repeats, Report};
 use crate::timeline::Timeline;
 use crate::watch::{Watch, alone};
 use crate::world::{SharedWorld, World};
@@ -94,6 +94,8 @@ pub struct Sim {
     /// A failure was made of this run.
     failed: Cell<bool>,
     random: SimRng,
+    /// For [`Builder::random_wakes`].
+    pub(crate) wake_order: SimRng,
 }
 
 /// The simulation, as an invariant sees it.
@@ -124,15 +126,17 @@ impl Sim {
 
     pub(crate) fn new(config: Builder, seed: u64) -> Self {
         panics::install(alone);
+        show(Some((SimTime::ZERO, config.epoch)));
         let mut fabric = Fabric::new(seed, config.link);
         fabric.unreachable = config.unreachable;
         fabric.random_order = config.random_order;
         let mut world = World::new(config.epoch, fabric);
         world.record.payload = config.digest_payload;
+        world.record.tape = config.tape.clone();
         let actions = world.agenda.add(Order::Actions);
         let (files, unwritten) = listen(&config, &mut world);
         let mut sim = Self {
-            world: SharedWorld::new(world),
+            world: SharedWorld::new(world, config.quiet),
             seed,
             machines: Vec::new(),
             clean: Agenda::default(),
@@ -155,6 +159,7 @@ impl Sim {
             test_ran: true,
             failed: Cell::new(false),
             random: SimRng::new(split(seed, "scenario", 0)),
+            wake_order: SimRng::new(split(seed, "wakes", 0)),
             config,
         };
         if !sim.config.lenient
@@ -412,6 +417,7 @@ impl Sim {
             what: what.into(),
             details: self.unwritten.iter().cloned().chain(unwritten).collect(),
             digest: world.record.digest(),
+            repeats: Repeats::Unknown,
             command: self.config.test.command(),
             capture,
             timeline,

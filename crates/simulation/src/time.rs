@@ -3,18 +3,22 @@
 use std::io;
 use std::time::{Duration, SystemTime};
 
+use crate::clock::{Clock, shown};
 use crate::world::Here;
 
 /// The wall clock of the host whose code runs: the simulation's epoch, the time since its start, and
-/// the host's skew. Outside of a simulation, the real one.
+/// the host's skew. In code of the test that is no host's, while a simulation lives on its thread: the
+/// same without a skew. Elsewhere it is the real one: in production, and on threads that a program
+/// starts by itself, which a simulation cannot have.
 pub fn now() -> SystemTime {
-    let clock = || {
+    let here = || {
         let here = Here::get().ok()?;
         let world = here.lock();
         let skew = world.hosts.get(here.host.id.index())?.clock;
         Some(skew.wall(world.epoch, world.now))
     };
-    clock().unwrap_or_else(SystemTime::now)
+    let test = || shown().map(|(now, epoch)| Clock::default().wall(epoch, now));
+    here().or_else(test).unwrap_or_else(SystemTime::now)
 }
 
 /// The time since the start of the simulation, the same on all hosts.

@@ -131,10 +131,13 @@ impl Sink for Timeline {
         _from: Option<HostId>,
         _to: Option<HostId>,
         frame: &PacketBuf,
-        _ledger: &mut CopyLedger,
+        ledger: &mut CopyLedger,
     ) {
         let line = match Summary::of(frame) {
-            Some(summary) => self.describe(fate, &summary),
+            Some(summary) => {
+                let (line, text) = (self.describe(fate, &summary), summary.text(frame, ledger));
+                if text.is_empty() { line } else { format!("{line}  {text}") }
+            }
             None => format!("{} bytes", frame.len()),
         };
         self.why = TIMEOUT;

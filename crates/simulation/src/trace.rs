@@ -1,6 +1,6 @@
 //! Log lines with simulated time (feature `subscriber`).
 //!
-//! The tasks of each host run in a span `host{name="..."}`; events of the simulation itself have the
+//! The tasks of each host run in a span `host{name="..." seed=7}`; events of the simulation itself have the
 //! target `pagewire_simulation`: orders at level `info`, packets at `trace`.
 
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct SimulatedTime;
 impl FormatTime for SimulatedTime {
     fn format_time(&self, w: &mut Writer<'_>) -> fmt::Result {
         match shown() {
-            Some(now) => write!(w, "{now}"),
+            Some((now, _)) => write!(w, "{now}"),
             None => w.write_str("-"),
         }
     }

@@ -321,11 +321,18 @@ struct Shared {
     world: Mutex<World>,
     /// Not under the lock of the world: a verb may panic while it holds that.
     panics: Notes,
+    /// The run is repeated if it fails, and prints its panics then.
+    quiet: bool,
 }
 
 impl SharedWorld {
-    pub(crate) fn new(world: World) -> Self {
-        Self(Arc::new(Shared { world: Mutex::new(world), panics: Notes::default() }))
+    pub(crate) fn new(world: World, quiet: bool) -> Self {
+        Self(Arc::new(Shared { world: Mutex::new(world), panics: Notes::default(), quiet }))
+    }
+
+    /// Whether panics are not to be printed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.0.quiet
     }
 
     /// Takes the lock. A panic in a verb leaves the world usable for the report.

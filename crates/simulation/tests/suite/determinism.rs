@@ -1,11 +1,16 @@
 //! The same seed gives the same run, to the last packet.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use pagewire_simulation::net::{TcpListener, TcpStream};
-use pagewire_simulation::{Digest, Link, Sim, control, rng};
+use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
+use pagewire_simulation::{
+    Digest, Failure, FailureKind, HostOptions, Link, Repeats, Result, Sim, control, rng,
+};
+use tokio::time::sleep;
 
-use crate::common::{MS, S, ask, ask_on, echo_server, mixed};
+use crate::common::{MS, S, ask, ask_on, echo_server, mixed, udp_echo_server};
 
 fn digest(seed: u64) -> Digest {
     let report = Sim::builder().seed(seed).run(mixed).unwrap();
@@ -71,7 +76,14 @@ fn a_capture_and_a_timeline_do_not_change_the_run() {
     let builder = Sim::builder().seed(3).capture(dir.join("a.pcapng")).timeline(dir.join("a.txt"));
     assert_eq!(builder.run(mixed).unwrap().digest, plain);
     let timeline = std::fs::read_to_string(dir.join("a.txt")).unwrap();
-    for word in ["tcp client 0 > tcp", "SYN seq 0", "lost by chance", "(again: ", "UDP"] {
+    for word in [
+        "  \"................................\"…",
+        "tcp client 0 > tcp",
+        "SYN seq 0",
+        "lost by chance",
+        "(again: ",
+        "UDP",
+    ] {
         assert!(timeline.contains(word), "no {word:?} in the timeline:\n{timeline}");
     }
     for order in ["cut: tcp > tcp client 0, tcp client 0 > tcp", "bounce: udp", "link loss=5%,"] {
@@ -122,12 +134,185 @@ fn a_scenario_that_depends_on_more_than_its_seed_is_reported() {
         Ok(())
     });
     let failure = check.failure().expect("it fails");
-    assert_eq!(failure.kind, pagewire_simulation::FailureKind::NotDeterministic);
+    // It failed for a reason of its own, which the second run confirms.
+    assert_eq!((failure.kind, failure.repeats), (FailureKind::Client, Repeats::OtherDigest));
     let text = failure.to_string();
-    assert!(
-        text.contains("as planted") && text.contains("depends on more than its seed"),
-        "{text}"
-    );
+    for words in ["as planted", "depends on more than its seed", "digest_payload(false)"] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn a_failure_that_does_not_come_again_keeps_its_kind_and_says_so() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let failed = AtomicBool::new(false);
+    let check = Sim::builder().artifacts(tempdir()).check(0..1, |sim| {
+        let fails = !failed.swap(true, Ordering::Relaxed);
+        sim.client("client", async move {
+            sleep(MS).await;
+            if fails { Err("once".into()) } else { Ok(()) }
+        });
+        Ok(())
+    });
+    let failure = check.failure().expect("it fails");
+    assert_eq!((failure.kind, failure.repeats), (FailureKind::Client, Repeats::No));
+    assert!(failure.to_string().contains("when it was run again, it did not fail"), "{failure}");
+}
+
+/// Runs a scenario twice that gets another number in each run. The failure, if there is one.
+fn twice(scenario: impl Fn(&mut Sim, u32) + Sync) -> Option<Failure> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let runs = AtomicU32::new(0);
+    let check = Sim::builder().twice(true).artifacts(tempdir()).check(0..1, |sim| {
+        scenario(sim, runs.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    });
+    check.failures.into_iter().next()
+}
+
+#[test]
+fn a_seed_that_passes_and_does_not_repeat_is_found_by_its_first_event_that_differs() {
+    let bytes = twice(|sim, run| {
+        echo_server(sim, "server");
+        sim.client("client", async move {
+            ask("server", 1_000).await?;
+            sleep(10 * MS).await;
+            ask("server", 100 + run as usize).await?;
+            sleep(10 * S).await;
+            Ok(())
+        });
+    });
+    let failure = bytes.expect("it differs");
+    let text = failure.to_string();
+    assert_eq!((failure.kind, failure.repeats), (FailureKind::NotDeterministic, Repeats::No));
+    for words in [
+        "of two runs of the seed differs",
+        "a packet of 152 bytes, `client` > `server`: sent",
+        "a packet of 153 bytes, `client` > `server`: sent (TCP ",
+        "depends on more than its seed",
+    ] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    assert!(failure.at.elapsed() < 100 * MS, "the second run stops there: {text}");
+    assert!(failure.timeline.as_ref().is_some_and(|file| file.is_file()), "{text}");
+}
+
+#[test]
+fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
+    let contents = twice(|sim, run| {
+        udp_echo_server(sim, "server");
+        sim.client("client", async move {
+            let socket = UdpSocket::bind("0.0.0.0:0").await?;
+            socket.send_to(&[run as u8; 10], "server:7").await?;
+            socket.recv(&mut [0; 10]).await?;
+            sleep(S).await;
+            Ok(())
+        });
+    });
+    let text = contents.expect("they differ").to_string();
+    let words = "differ between two runs of the seed: at 0.001000 s, a packet of 38 bytes, \
+                 `client` > `server`: arrived (UDP ";
+    assert!(text.contains(words), "{text}");
+    // The last event of all.
+    let end = twice(|sim, run| {
+        sim.host_with(HostOptions::new("host").may_fail(), move || async move {
+            sleep(MS).await;
+            Err(format!("{run}").into())
+        });
+        sim.client("client", pending_until(5 * MS));
+        sim.at(2 * MS, |_| {});
+    });
+    let text = end.expect("it differs").to_string();
+    assert!(text.contains("the end of `host` (ended: 1)"), "{text}");
+    for more in [0, 1] {
+        let failure = twice(move |sim, run| {
+            echo_server(sim, "server");
+            sim.client("client", pending_until(5 * MS));
+            if run == more {
+                sim.at(3 * MS, |control| control.partition("client", "server"));
+            }
+        });
+        let (text, order) = (failure.expect("it differs").to_string(), "an order");
+        assert!(text.contains("differs") || text.contains("only in the"), "{text}");
+        assert!(text.contains(order), "{text}");
+    }
+}
+
+#[test]
+fn seeds_that_repeat_pass_twice() {
+    let check = Sim::builder().twice(true).check(0..5, mixed);
+    assert_eq!(check.reports.len(), 5);
+    check.assert();
+}
+
+/// More lines than a person reads, with a backtrace.
+#[test]
+fn the_panic_of_a_seed_that_fails_is_printed_once() {
+    const CHILD: &str = "PAGEWIRE_TEST_PRINTS";
+    let name = "determinism::the_panic_of_a_seed_that_fails_is_printed_once";
+    if std::env::var_os(CHILD).is_some() {
+        let check = Sim::builder().artifacts(tempdir()).check(0..4, |sim| {
+            sim.client("client", async { panic!("a planted panic") });
+            Ok(())
+        });
+        assert_eq!(check.failure().expect("it fails").repeats, Repeats::Same);
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
+    assert!(child.status.success(), "{said}");
+    assert_eq!(said.matches("a planted panic").count(), 1, "{said}");
+}
+
+/// Tasks whose sockets become ready at one moment: in which order they ran.
+fn order_of_tasks(builder: pagewire_simulation::Builder) -> Vec<u32> {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let out = order.clone();
+    let mut sim = builder.build();
+    sim.host("receiver", move || {
+        let out = out.clone();
+        async move {
+            for n in 0..8 {
+                let socket = UdpSocket::bind(("0.0.0.0", 100 + n)).await?;
+                let out = out.clone();
+                tokio::task::spawn_local(async move {
+                    socket.recv(&mut [0; 4]).await.expect("a datagram");
+                    out.borrow_mut().push(u32::from(n));
+                });
+            }
+            std::future::pending().await
+        }
+    });
+    sim.client("sender", async {
+        sleep(MS).await;
+        let socket = UdpSocket::bind("0.0.0.0:0").await?;
+        for n in 0..8 {
+            socket.send_to(b"x", ("receiver", 100 + n)).await?;
+        }
+        sleep(S).await;
+        Ok(())
+    });
+    sim.run().unwrap();
+    order.take()
+}
+
+#[test]
+fn tasks_that_are_ready_at_one_moment_run_in_an_order_by_the_seed_if_asked() {
+    let plain = |seed| order_of_tasks(Sim::builder().seed(seed));
+    assert_eq!((plain(1), plain(2)), ((0..8).collect(), (0..8).collect()));
+    let random = |seed| order_of_tasks(Sim::builder().seed(seed).random_wakes());
+    assert_eq!(random(1), random(1));
+    let orders: BTreeSet<_> = (0..10).map(random).collect();
+    assert!(orders.len() > 5, "{orders:?}");
+}
+
+async fn pending_until(time: std::time::Duration) -> Result {
+    sleep(time).await;
+    Ok(())
 }
 
 fn tempdir() -> std::path::PathBuf {

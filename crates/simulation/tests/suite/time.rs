@@ -159,6 +159,25 @@ fn the_wall_clock_is_the_epoch_and_the_time_since() {
 }
 
 #[test]
+fn code_of_the_test_has_the_clock_of_its_simulation() {
+    let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let mut sim = Sim::builder().epoch(epoch).build();
+    assert_eq!(time::now(), epoch);
+    sim.client("c", async {
+        sleep(90 * MS).await;
+        Ok(())
+    });
+    sim.invariant("the clock", move |view| {
+        assert_eq!(time::now(), epoch + view.now().elapsed());
+        Ok(())
+    });
+    sim.run_for(MS * 300).unwrap();
+    assert_eq!(time::now(), epoch + 300 * MS);
+    drop(sim);
+    assert!(time::now() > epoch + 24 * HOUR, "the real one");
+}
+
+#[test]
 fn a_skewed_clock_runs_fast_and_is_off() {
     let mut sim = Sim::builder().build();
     let skew = Skew { offset: 7_000_000_000, drift: 100_000 };
