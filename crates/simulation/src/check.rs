@@ -9,19 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use pagewire_sim::{panic_text, seed_from_env, target_dir};
 
 use crate::builder::Builder;
+use crate::jobs::{self, Job};
 use crate::report::{Failure, FailureDetails, FailureKind, Repeats, Report};
 use crate::sim::Sim;
 use crate::tape::Tape;
 use crate::{Result, SimTime};
-
-/// The environment variable that widens a check to so many seeds, from the first one on.
-pub const SEEDS_VARIABLE: &str = "PAGEWIRE_SEEDS";
-
-/// The environment variable that says how many seeds run at the same time.
-pub const JOBS_VARIABLE: &str = "PAGEWIRE_JOBS";
-
-/// The environment variable that lets a check run every seed that passes twice: `1`.
-pub const TWICE_VARIABLE: &str = "PAGEWIRE_TWICE";
 
 /// What became of many seeds.
 #[derive(Debug)]
@@ -100,8 +92,10 @@ impl Builder {
     /// ([`FailureDetails::repeats`]). Panics are printed by that run only.
     ///
     /// With `PAGEWIRE_SEED` in the environment only that seed is run, with `PAGEWIRE_SEEDS=1000` so
-    /// many from the smallest of `seeds` on. `PAGEWIRE_JOBS` is how many run at the same time; by
-    /// default as many as there are processors. `PAGEWIRE_TWICE=1` runs each twice:
+    /// many from the smallest of `seeds` on, with `PAGEWIRE_SEEDS=5000..6000` those.
+    /// `PAGEWIRE_JOBS` is how many run at the same time in all checks of the process, besides the
+    /// first of each; by default as many as there are processors, and fewer if nextest runs other
+    /// tests beside this one. `PAGEWIRE_TWICE=1` runs each twice:
     /// [`twice`](Self::twice).
     pub fn check(
         self,
@@ -114,14 +108,12 @@ impl Builder {
         };
         seeds.sort_unstable();
         seeds.dedup();
-        if let (Some(count), Some(&first), None) =
-            (number(SEEDS_VARIABLE), seeds.first(), seed_from_env())
+        if let (Some(&first), None) = (seeds.first(), seed_from_env())
+            && let Some(asked) = jobs::seeds(first)
         {
-            seeds = (first..first.saturating_add(count)).collect();
+            seeds = asked.collect();
         }
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let jobs = number(JOBS_VARIABLE).map_or(cores, |n| n.max(1) as usize);
-        let mut check = self.run_all(&seeds, jobs.min(seeds.len()), &scenario);
+        let mut check = self.run_all(&seeds, jobs::jobs(), &scenario);
         check.reports.sort_by_key(|report| report.seed);
         check.failures.sort_by_key(|failure| failure.seed);
         if let Some(first) = check.failures.first_mut() {
@@ -140,9 +132,13 @@ impl Builder {
         let check = Mutex::new(Check { reports: Vec::new(), failures: Vec::new() });
         // Several seeds cannot write to one file.
         let quiet = Self { capture: None, timeline: None, quiet: true, ..self.clone() };
-        let twice = self.twice.unwrap_or_else(|| number(TWICE_VARIABLE).is_some_and(|n| n > 0));
-        let work = || {
-            while let Some(&seed) = seeds.get(next.fetch_add(1, Relaxed)) {
+        let twice = self.twice.unwrap_or_else(jobs::twice);
+        let is_over = || next.load(Relaxed) >= seeds.len();
+        let work = |first: bool| {
+            loop {
+                let job = if first { None } else { Job::wait(jobs, is_over) };
+                let seed = seeds.get(next.fetch_add(1, Relaxed));
+                let Some(&seed) = seed.filter(|_| first || job.is_some()) else { break };
                 if seed > smallest.load(Relaxed) {
                     continue;
                 }
@@ -163,8 +159,8 @@ impl Builder {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..jobs {
-                scope.spawn(work);
+            for number in 0..jobs.min(seeds.len()) {
+                scope.spawn(move || work(number == 0));
             }
         });
         check.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -298,14 +294,5 @@ fn with_seed(file: &Path, seed: u64) -> PathBuf {
     match ending {
         Some(ending) => file.with_file_name(format!("{stem}-seed-{seed}.{ending}")),
         None => file.with_file_name(format!("{stem}-seed-{seed}")),
-    }
-}
-
-/// A number in the environment.
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    match text.parse() {
-        Ok(number) => Some(number),
-        Err(_) => panic!("{variable}={text} is not a whole number below 2^64"),
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! Read [`Sim`] first: hosts and clients are async blocks, each with an address, a name, a clock and a
 //! TCP/IP stack of its own; [`net`] is `tokio::net` for them, and `tokio::time` works as it is. Time
-//! is virtual, and one seed determines everything. Then, as needed: [`Link`] (latency, loss,
+//! is virtual. One seed determines the network and the order of everything that happens; what a program
+//! takes from elsewhere (the order of a `HashMap`, random numbers of the system, `std::time`, threads)
+//! it does not: [`Builder::twice`] finds such programs. Needs Linux. Then, as needed: [`Link`] (latency, loss,
 //! bandwidth), [`Control`] (partitions, crashes), [`Chaos`], [`Report`] and [`Failure`].
 
 #![forbid(unsafe_code)]
@@ -33,6 +35,7 @@ pub mod fit;
 mod gate;
 mod hosts;
 mod icmp;
+mod jobs;
 mod life;
 mod limits;
 mod link;
@@ -64,13 +67,14 @@ mod world;
 
 pub use builder::{Builder, ForeignThreads, Leaks, Panics};
 pub use chaos::{Chaos, Rate};
-pub use check::{Check, JOBS_VARIABLE, SEEDS_VARIABLE, TWICE_VARIABLE};
+pub use check::Check;
 pub use clock::{SimTime, Skew};
 pub use command::Pause;
 pub use control::Control;
 pub use digest::{Digest, DigestError};
 pub use fabric::Unreachable;
 pub use hosts::{All, HostOptions, Hosts, all};
+pub use jobs::{JOBS_VARIABLE, SEEDS_VARIABLE, TWICE_VARIABLE};
 pub use link::{Link, LinkError, Queue};
 pub use names::IpVersion;
 pub use pagewire_stack::TcpConfig;

@@ -72,6 +72,10 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 /// Real time that a task may let its thread sleep: a pipe or a disk may be slow.
 pub(crate) const MAX_BLOCKED: Duration = Duration::from_millis(200);
 
+/// Real time between two looks of a thread that waits for others to have run their seeds: far less than
+/// most seeds take.
+pub(crate) const JOB_WAIT: Duration = Duration::from_millis(2);
+
 /// Bytes of a packet's payload that the timeline shows: a request's first line, as far as a line of the
 /// timeline has room.
 pub(crate) const PAYLOAD_SHOWN: usize = 32;

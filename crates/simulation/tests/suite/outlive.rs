@@ -30,7 +30,8 @@ fn keeper(sim: &mut Sim, ends: bool) -> Rc<RefCell<Kept>> {
         let kept = all.clone();
         async move {
             let listener = TcpListener::bind("0.0.0.0:80").await?;
-            kept.borrow_mut().datagrams.push(UdpSocket::bind("0.0.0.0:81").await?);
+            let datagrams = UdpSocket::bind("0.0.0.0:81").await?;
+            kept.borrow_mut().datagrams.push(datagrams);
             let bound = TcpSocket::new_v4()?;
             bound.bind(SocketAddr::from(([0, 0, 0, 0], 82)))?;
             kept.borrow_mut().bound.push(bound);

@@ -99,6 +99,40 @@ fn what_of_tokio_needs_a_kernel_is_named_with_what_to_do_instead() {
     }
 }
 
+#[test]
+fn checks_beside_each_other_share_the_jobs_of_their_process() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    const CHILD: &str = "PAGEWIRE_TEST_JOBS";
+    let name = "real_time::checks_beside_each_other_share_the_jobs_of_their_process";
+    if std::env::var_os(CHILD).is_some() {
+        let (now, most) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        let check = || {
+            let check = Sim::check(0..10, |sim| {
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                nap(3);
+                now.fetch_sub(1, SeqCst);
+                sim.client("client", async { Ok(()) });
+                Ok(())
+            });
+            assert_eq!(check.reports.len(), 10);
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(check))));
+        // The first of each check, and two more.
+        let most = most.load(SeqCst);
+        assert!((4..=6).contains(&most), "{most}");
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(CHILD, "1")
+        .env("PAGEWIRE_JOBS", "3")
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
 /// As in a container that has no more of them.
 #[test]
 fn a_thread_that_the_system_refuses_is_a_panic_of_the_task_and_no_hang() {
