@@ -144,8 +144,12 @@ impl Sim {
         let touched = world.hosts.get(id.index()).is_some_and(|host| host.touched) != touched;
         drop(world);
         self.hear_panics()?;
-        // A task has run, which a thread woke after it was asked for.
-        if touched || tasks || blocked.is_some() { self.foreign_wake(id) } else { Ok(()) }
+        if touched || tasks || blocked.is_some() {
+            // A task has run, which a thread woke after it was asked for: it may have been the last.
+            run_now(&mut self.world.lock(), &mut self.clean, &self.machines, id);
+            return self.foreign_wake(id);
+        }
+        Ok(())
     }
 
     /// A host is found woken although no task has run since it was last asked for.
