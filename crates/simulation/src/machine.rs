@@ -48,7 +48,10 @@ pub(crate) fn watched<R>(
     watch.begin(id);
     let result = span.in_scope(call);
     let blocked = watch.end();
-    Here::set(before);
+    let here = Here::set(before);
+    #[cfg(feature = "subscriber")]
+    here.iter().for_each(|here| here.world.write_logs());
+    drop(here);
     (result, blocked)
 }
 

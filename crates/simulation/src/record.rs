@@ -280,6 +280,12 @@ impl Recorder {
         self.digester.event(event);
     }
 
+    /// A task logged a line, which is no event.
+    #[cfg(feature = "subscriber")]
+    pub(crate) fn log(&mut self, at: SimTime, host: HostId, line: &str) {
+        self.sinks.iter_mut().for_each(|sink| sink.note(at, Some(host), line));
+    }
+
     /// A host was added.
     pub(crate) fn host(&mut self, host: HostId, name: &str, addresses: &[IpAddr]) {
         if let Some(tape) = &self.tape {

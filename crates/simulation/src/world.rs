@@ -321,13 +321,45 @@ struct Shared {
     world: Mutex<World>,
     /// Not under the lock of the world: a verb may panic while it holds that.
     panics: Notes,
+    /// Lines that tasks logged, while there is a timeline to write them to.
+    #[cfg(feature = "subscriber")]
+    logs: Option<Mutex<Vec<(HostId, String)>>>,
     /// The run is repeated if it fails, and prints its panics then.
     quiet: bool,
 }
 
 impl SharedWorld {
     pub(crate) fn new(world: World, quiet: bool) -> Self {
-        Self(Arc::new(Shared { world: Mutex::new(world), panics: Notes::default(), quiet }))
+        #[cfg(feature = "subscriber")]
+        let logs = (!world.record.sinks.is_empty()).then(Mutex::default);
+        Self(Arc::new(Shared {
+            world: Mutex::new(world),
+            panics: Notes::default(),
+            #[cfg(feature = "subscriber")]
+            logs,
+            quiet,
+        }))
+    }
+
+    /// A task of a host logs a line; it may do so in code that holds the lock.
+    #[cfg(feature = "subscriber")]
+    pub(crate) fn log(&self, host: HostId, line: String) {
+        if let Some(logs) = &self.0.logs {
+            logs.lock().unwrap_or_else(PoisonError::into_inner).push((host, line));
+        }
+    }
+
+    /// Gives the lines that tasks have logged to the listeners.
+    #[cfg(feature = "subscriber")]
+    pub(crate) fn write_logs(&self) {
+        let Some(logs) = &self.0.logs else { return };
+        let lines = std::mem::take(&mut *logs.lock().unwrap_or_else(PoisonError::into_inner));
+        if lines.is_empty() {
+            return;
+        }
+        let mut world = self.lock();
+        let now = world.now;
+        lines.iter().for_each(|(host, line)| world.record.log(now, *host, line));
     }
 
     /// Whether panics are not to be printed.

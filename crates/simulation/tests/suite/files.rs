@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_simulation::{Builder, Failure, FailureKind, Result, Sim};
 
-use crate::common::{ask, echo_server};
+use crate::common::{MS, ask, echo_server};
 
 /// A directory that is removed with all that is in it.
 struct Dir(PathBuf);
@@ -137,4 +137,47 @@ fn a_run_says_which_files_it_wrote_and_which_are_cut_off() {
     let failure = failure.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Scenario);
     assert!(failure.to_string().contains("no/such/dir cannot be written"), "{failure}");
+}
+
+#[test]
+fn what_tasks_log_is_in_the_timeline_with_its_time_and_host_and_changes_no_digest() {
+    const CHILD: &str = "PAGEWIRE_TEST_LOGS";
+    let name =
+        "files::what_tasks_log_is_in_the_timeline_with_its_time_and_host_and_changes_no_digest";
+    if let Some(file) = std::env::var_os(CHILD) {
+        let run = |timeline: bool, logs: bool| {
+            let mut builder = Sim::builder().seed(7);
+            if timeline {
+                builder = builder.timeline(&file);
+            }
+            let mut sim = builder.build();
+            echo_server(&mut sim, "server");
+            sim.client("client", async move {
+                tokio::time::sleep(3 * MS).await;
+                if logs {
+                    tracing::info!(target: "bank", order = 5, "adds ten");
+                    tracing::debug!(target: "bank", "unseen");
+                }
+                ask("server", 10).await
+            });
+            sim.run().unwrap().digest
+        };
+        pagewire_simulation::trace::init();
+        assert_eq!(run(false, false), run(true, true));
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("pagewire-logs-{}.txt", std::process::id()));
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(CHILD, &file)
+        .env("RUST_LOG", "bank=info")
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+    let timeline = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let line = timeline.lines().find(|line| line.contains("adds ten")).expect("the line");
+    assert_eq!(line.trim_start(), "0.003000 s  client     INFO bank: adds ten order=5");
+    assert!(!timeline.contains("unseen"), "{timeline}");
 }
