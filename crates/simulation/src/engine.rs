@@ -14,9 +14,13 @@
 //! [`Sim::clean`]), and the one that is clean for the shortest time looks further. Nothing is visited
 //! in vain by a tick, and a timer still fires at its own nanosecond.
 //!
-//! There is one exception: code inside of the simulation shortens a latency, or releases held packets,
-//! or wakes a task of another host by shared memory, while that host's clock has moved ahead. It then
-//! runs at its own clock's time: late by at most the old latency, and the same in each run.
+//! There is one exception: code shortens a latency, or releases held packets, or wakes a task by shared
+//! memory, of another host or from the test between two steps, while that host's clock has moved ahead.
+//! It then runs at its own clock's time: late by at most the old latency, and the same in each run.
+//!
+//! A look polls tasks that were woken before it, so every host that was is to have a turn first: others
+//! wake it in an instant, which ends when nobody is woken ([`Sim::gather_others`]), the test between two
+//! ([`Sim::run_woken`]). Whoever else wakes it is no part of the simulation ([`Sim::foreign_wake`]).
 
 use crate::agenda::{Agenda, HostOrder, Order};
 use crate::clock::{Clock, show};
