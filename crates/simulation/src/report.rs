@@ -68,20 +68,22 @@ pub enum FailureKind {
     /// Clients wait, and nothing happens any more: no packet, and no timer for more than two minutes.
     NoProgress,
     /// Tasks wake each other for ever while time stands still. Those of one host are stopped after five
-    /// seconds of real time, so how often they ran differs from run to run; nothing before does.
+    /// seconds of real time ([`Builder::turn_limit`](crate::Builder::turn_limit)), so how often they ran differs from run to run; nothing before does.
     Spinning,
     /// A task blocked its thread.
     Blocked,
-    /// A real socket was used.
+    /// A real socket was used, or what else of tokio needs a kernel: signals, processes, descriptors.
     RealSocket,
-    /// A thread that is not the simulation's woke a task.
+    /// A thread that is not the simulation's woke a task, and
+    /// [`ForeignThreads::Fail`](crate::ForeignThreads::Fail) is set, as by default.
     ForeignThread,
     /// A program moved its runtime's clock, or ran the simulation inside of another runtime; a client
     /// of one future was bounced; a run had hosts and no client.
     Misuse,
     /// Tasks still ran when their program ended, and [`Leaks::Fail`](crate::Leaks::Fail) is set.
     Leak,
-    /// Two runs of one seed differ, and neither fails by itself: see [`Builder::twice`](crate::Builder::twice).
+    /// Two runs of one seed differ, and the first does not fail:
+    /// [`Builder::twice`](crate::Builder::twice).
     NotDeterministic,
 }
 
