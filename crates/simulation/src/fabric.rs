@@ -337,3 +337,36 @@ fn is_for_all(to: IpAddr) -> bool {
         IpAddr::V6(to) => to.is_multicast(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Hosts look ahead as far: one that is too long would let them miss a packet.
+        #[test]
+        fn the_least_latency_is_that_of_the_quickest_path_between_hosts(
+            changes in vec((0u32..5, 0u32..4, 0u32..4, 1u64..50), 0..60)
+        ) {
+            let (mut fabric, mut agenda) = (Fabric::new(1, Link::new()), Agenda::default());
+            for (what, from, to, ms) in changes {
+                let link = Link::new().latency(Duration::from_millis(ms));
+                let (from, to) = (HostId(from), HostId(to));
+                match what {
+                    0 => fabric.set_default(link),
+                    1 => fabric.set_link(&mut agenda, Stage::Between(from, to), link),
+                    2 => fabric.set_link(&mut agenda, Stage::Downlink(to), link),
+                    3 => fabric.slow(&mut agenda, from, to, link),
+                    _ => fabric.recover(&mut agenda, from, to),
+                }
+                let between = |path: &&Path| matches!(path.stage, Stage::Between(..));
+                let all = fabric.paths.iter().filter(between).map(|it| it.link().least_latency());
+                let least = all.chain([fabric.default.least_latency()]).min();
+                prop_assert_eq!(Some(fabric.least_latency()), least);
+            }
+        }
+    }
+}
