@@ -1,17 +1,19 @@
 //! `pagewire gateway`: the network of a guest that another program runs.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use pagewire_device::{
     DatagramLink, Device, StreamLink, Tap, TapBuilder, VhostUser, VhostUserBuilder,
 };
-use pagewire_gateway::netns::{self, Namespace};
+use pagewire_gateway::netns::{self, Lifetime, Namespace};
 use pagewire_gateway::sandbox::SandboxPlan;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
 
 use crate::args::guest::{GatewayOptions, GuestLink};
 use crate::args::view::StatsFormat;
@@ -19,18 +21,24 @@ use crate::failure::{Failure, reason, socket_failure};
 use crate::guest::{self, GuestNetwork};
 use crate::limits::{PROXY_LOOK, SHUTDOWN_TIME};
 use crate::signals;
+use crate::sys::Inherited;
 use crate::view::{self, Asked};
 
 /// Runs until an interrupt, or until the device is lost.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
+    let mut inherited = Inherited::find();
     check(options)?;
+    let mut ready = options.ready_fd.map(|fd| take_ready(&mut inherited, fd)).transpose()?;
+    let exit = options.exit_fd.map(|fd| take_exit(&mut inherited, fd)).transpose()?;
     let networks = guest::networks(&options.guest)?;
-    let bound = bind(options, &networks)?;
-    let mut ready = options.ready_fd.map(open_ready).transpose()?;
+    let (bound, lifetime) = bind(options, &networks)?;
     // The kernel in a namespace has its addresses from the helper that made the tap.
     let opened = guest::open(&options.guest, &networks, options.netns.is_none())?;
     let asked = Asked::new(&options.guest.view)?;
-    guest::close_doors(&options.guest, &asked, SandboxPlan::default());
+    inherited.close();
+    let mut plan = SandboxPlan::default();
+    plan.unix_peers = options.link == GuestLink::Datagram;
+    guest::close_doors(&options.guest, plan)?;
 
     // From here on there are threads.
     let device = match bound {
@@ -42,7 +50,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         }
     };
     let served = Arc::new(opened.start(device)?);
-    let control = asked.start(served.shown())?;
+    let control = asked.start_with(|shown| served.shown(shown))?;
     let print = {
         let (served, control) = (Arc::clone(&served), control.handle());
         let format = options.guest.stats.unwrap_or(StatsFormat::Text);
@@ -56,7 +64,10 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     drop(ready);
     let mut end = Ok(());
     while stop.proceed() && end.is_ok() {
-        thread::park_timeout(PROXY_LOOK);
+        let over = look(exit.as_ref(), lifetime.as_ref());
+        if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
+            break;
+        }
         end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
     if options.guest.stats.is_some() {
@@ -66,18 +77,41 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     end
 }
 
+/// Waits a while. `true`: nobody needs the guest's network any more.
+fn look(exit: Option<&File>, lifetime: Option<&Lifetime>) -> io::Result<bool> {
+    let exit = exit.map(|file| PollFd::new(file, PollFlags::IN));
+    let by_exit = exit.is_some();
+    let ended = lifetime.map(|lifetime| PollFd::new(lifetime, PollFlags::IN));
+    let mut watched: Vec<PollFd<'_>> = exit.into_iter().chain(ended).collect();
+    let a_while = Timespec::try_from(PROXY_LOOK).unwrap_or_default();
+    match poll(&mut watched, Some(&a_while)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(false),
+        Ok(_) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let exits = by_exit && watched.first().is_some_and(|fd| !fd.revents().is_empty());
+    Ok(exits || lifetime.is_some_and(Lifetime::is_over))
+}
+
 /// A link, as far as it can be made without threads.
 enum Bound {
     Device(Box<dyn Device>),
     VhostUser(UnixListener, PathBuf),
 }
 
-fn bind(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Bound, Failure> {
+/// The link, and how long it is needed if that is known.
+fn bind(
+    options: &GatewayOptions,
+    networks: &[GuestNetwork],
+) -> Result<(Bound, Option<Lifetime>), Failure> {
     let mtu = options.guest.mtu as usize;
     let path = options.socket.as_deref().unwrap_or(Path::new(""));
     let refused = |e| socket_failure(path, e);
     let device: Box<dyn Device> = match options.link {
-        GuestLink::Tap => Box::new(tap(options, networks)?),
+        GuestLink::Tap => {
+            let (tap, lifetime) = tap(options, networks)?;
+            return Ok((Bound::Device(Box::new(tap)), lifetime));
+        }
         GuestLink::Stream => {
             Box::new(StreamLink::builder().mtu(mtu).listen(path).map_err(refused)?)
         }
@@ -86,32 +120,47 @@ fn bind(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Bound, Fa
         }
         GuestLink::VhostUser => {
             let listener = VhostUserBuilder::bind(path).map_err(refused)?;
-            return Ok(Bound::VhostUser(listener, path.to_owned()));
+            return Ok((Bound::VhostUser(listener, path.to_owned()), None));
         }
     };
-    Ok(Bound::Device(device))
+    Ok((Bound::Device(device), None))
 }
 
-fn tap(options: &GatewayOptions, networks: &[GuestNetwork]) -> Result<Tap, Failure> {
+fn tap(
+    options: &GatewayOptions,
+    networks: &[GuestNetwork],
+) -> Result<(Tap, Option<Lifetime>), Failure> {
     let name = options.tap.as_deref().unwrap_or("pw0");
     let Some(place) = &options.netns else {
-        return Ok(Tap::builder(name).mtu(options.guest.mtu as usize).open()?);
+        return Ok((Tap::builder(name).mtu(options.guest.mtu as usize).open()?, None));
     };
     let place = match place.to_str().and_then(|text| text.parse().ok()) {
         Some(id) => Namespace::Process(id),
         None => Namespace::Path(place.clone()),
     };
     let network = guest::inside(&options.guest, name, networks);
-    let parts = netns::tap_in(&place, &network).map_err(|e| Failure::Failed(e.to_string()))?;
-    Ok(TapBuilder::new().adopt(parts)?)
+    let made = netns::tap_in(&place, &network);
+    let (parts, lifetime) = made.map_err(|e| Failure::Failed(e.to_string()))?;
+    Ok((TapBuilder::new().adopt(parts)?, Some(lifetime)))
 }
 
 /// A descriptor that the caller has opened for us to write to.
-fn open_ready(number: u32) -> Result<File, Failure> {
-    let file = File::options().write(true).open(format!("/proc/self/fd/{number}"));
-    file.map_err(|e| {
-        let hint = "name a descriptor that is open for writing, of a pipe or a file";
-        Failure::misused(format!("--ready-fd {number}"), format!("{}; {hint}", reason(&e)))
+fn take_ready(inherited: &mut Inherited, number: u32) -> Result<File, Failure> {
+    let is_open = |file: &File| {
+        let way = fcntl_getfl(file).unwrap_or(OFlags::empty()) & OFlags::RWMODE;
+        way == OFlags::WRONLY || way == OFlags::RDWR
+    };
+    inherited.take(number).filter(is_open).ok_or_else(|| {
+        let hint = "name a descriptor that is open for writing, of a pipe, a socket or a file";
+        Failure::misused(format!("--ready-fd {number}"), hint)
+    })
+}
+
+/// A descriptor by whose other end the caller ends us.
+fn take_exit(inherited: &mut Inherited, number: u32) -> Result<File, Failure> {
+    inherited.take(number).ok_or_else(|| {
+        let hint = "name an open descriptor, such as the end of a pipe that is read from";
+        Failure::misused(format!("--exit-fd {number}"), hint)
     })
 }
 

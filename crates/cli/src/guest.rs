@@ -21,7 +21,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
 use crate::net::{self, Line, Network};
-use crate::view::Asked;
+use crate::user::User;
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
@@ -286,10 +286,10 @@ impl Served {
     }
 
     /// What a control socket shows of it.
-    pub(crate) fn shown(self: &Arc<Self>) -> control::Builder {
+    pub(crate) fn shown(self: &Arc<Self>, shown: control::Builder) -> control::Builder {
         let served = Arc::downgrade(self);
         crate::log::trace("guest", self.host());
-        let shown = control::Builder::new().host("guest", self.host());
+        let shown = shown.host("guest", self.host());
         let counts = move || match served.upgrade() {
             Some(served) => served.guest.counters().report().collect(),
             None => Vec::new(),
@@ -330,7 +330,8 @@ fn publish_reason(error: &io::Error) -> String {
 }
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
-pub(crate) fn close_doors(options: &GuestOptions, asked: &Asked, mut plan: SandboxPlan) {
+pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) -> Result<(), Failure> {
+    plan.user = options.user.as_deref().map(User::find).transpose()?.map(User::in_sandbox);
     // Connections have a descriptor each.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
@@ -339,13 +340,17 @@ pub(crate) fn close_doors(options: &GuestOptions, asked: &Asked, mut plan: Sandb
         eprintln!(
             "pagewire: NO SANDBOX: a guest that finds a bug in this process has all its rights"
         );
-        return;
+        return Ok(());
     }
     plan.read = sandbox::resolver_files();
-    plan.remove.extend(asked.directory());
-    for line in sandbox::close_doors(&plan).missing {
+    let report = sandbox::close_doors(&plan).map_err(|e| {
+        let hint = "update the kernel, or give --no-sandbox if you trust the guest";
+        Failure::because("there is no sandbox", format!("{e}; {hint}"))
+    })?;
+    for line in report.missing {
         eprintln!("pagewire: the sandbox is incomplete: {line}");
     }
+    Ok(())
 }
 
 /// What `--fault` and `--rate` say together.

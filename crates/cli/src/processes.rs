@@ -1,6 +1,8 @@
 //! The pagewire processes that run, by their control sockets.
 
+use std::fs::DirEntry;
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use pagewire_control::protocol::Info;
@@ -86,32 +88,58 @@ fn directories() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = view::directory().into_iter().collect();
     if rustix::process::geteuid().is_root() {
         let users = std::fs::read_dir("/run/user").into_iter().flatten().flatten();
-        all.extend(users.map(|user| user.path().join("pagewire")));
+        let of_user = |user: DirEntry| {
+            let uid = user.file_name().to_str()?.parse().ok()?;
+            Some(user.path().join("pagewire")).filter(|path| is_users(path, uid))
+        };
+        all.extend(users.filter_map(of_user));
     }
     all
 }
 
-/// Those of a directory that answer. Sockets that killed processes left are removed.
-fn answering(directory: &Path) -> Vec<Process> {
+/// Whether this is a directory of that user, and not a link by which root is led elsewhere.
+fn is_users(path: &Path, uid: u32) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.is_dir() && file.uid() == uid)
+}
+
+/// The sockets in a directory, and no links to others.
+fn sockets(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let sockets =
-        files.map(|file| file.path()).filter(|p| p.extension().is_some_and(|e| e == "sock"));
+    let sockets = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "sock"))
+}
+
+/// Whether this is the socket of a process that has ended: its name is the number.
+fn is_left(path: &Path) -> bool {
+    let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+    pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+}
+
+/// Removes sockets that processes left: killed ones, and those that a sandbox kept from removing them.
+pub(crate) fn sweep(directory: &Path) {
+    let is_dead = |path: &PathBuf| {
+        // Other process namespaces may share the directory.
+        let refused = |e: AskError| matches!(e, AskError::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
+        is_left(path) && Client::connect(path).is_err_and(refused)
+    };
+    for path in sockets(directory).filter(is_dead) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Those of a directory that answer. Sockets that processes left are removed.
+fn answering(directory: &Path) -> Vec<Process> {
+    sweep(directory);
     let ask = |path: PathBuf| match Process::connect(&path) {
         Ok(process) => Some(process),
-        Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            let pid = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
-            if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-                let _ = std::fs::remove_file(&path);
-            }
-            None
-        }
+        Err(AskError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => None,
         Err(error) => {
             let line = format!("pagewire: {}: {}", path.display(), why_not(&error));
             eprintln!("{}", plain(&line));
             None
         }
     };
-    sockets.filter_map(ask).collect()
+    sockets(directory).filter_map(ask).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!
 //! Read [`run`] first, then [`Watch`], which has signals and the terminal.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ use crate::args::guest::RunOptions;
 use crate::failure::{Failure, reason};
 use crate::guest;
 use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
+use crate::sys::Inherited;
 use crate::view::{self, Asked};
 
 /// Statuses as of `env`, `timeout` and shells.
@@ -36,12 +38,26 @@ const BY_SIGNAL: i32 = 128;
 
 /// Wrong usage: status 2, but of `run` another, because the program has statuses, too.
 pub(crate) fn end_usage(error: &clap::Error) -> ! {
-    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
-    if !is_run || !error.use_stderr() {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if !is_run(&words) || !error.use_stderr() {
         error.exit();
     }
     let _ = error.print();
     std::process::exit(FAILED.into())
+}
+
+/// Whether the command is `run`: the first word that is neither an option of all commands nor the value
+/// of one.
+fn is_run(words: &[OsString]) -> bool {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--log-level") => drop(words.next()),
+            Some(option) if option.starts_with('-') => {}
+            word => return word == Some("run"),
+        }
+    }
+    false
 }
 
 /// Runs the program to its end, and ends as it did.
@@ -60,6 +76,8 @@ pub(crate) fn run(options: &RunOptions) -> ExitCode {
 
 fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let ours = |failure: Failure| (failure, FAILED);
+    // The program has them; this process has no use for them.
+    let inherited = Inherited::find();
     let networks = guest::networks(&options.guest).map_err(ours)?;
     let network = guest::inside(&options.guest, &options.tap, &networks);
     let prepared = Program::new(&network, &options.program);
@@ -74,11 +92,12 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     plan.child = true;
     // Made here, so that no descriptor of it is in the program.
     let asked = Asked::new(&options.guest.view).map_err(ours)?;
-    guest::close_doors(&options.guest, &asked, plan);
+    inherited.close();
+    guest::close_doors(&options.guest, plan).map_err(ours)?;
 
     // From here on there are threads.
     let gateway = Arc::new(opened.start(Box::new(tap)).map_err(ours)?);
-    let control = asked.start(gateway.shown()).map_err(ours)?;
+    let control = asked.start_with(|shown| gateway.shown(shown)).map_err(ours)?;
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
@@ -152,6 +171,24 @@ impl Watch {
                 Change::Stopped => {}
                 end => return Ok(end),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_recognized_behind_options_of_all_commands() {
+        let judge = |words: &str| is_run(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for words in
+            ["run --bad", "-v run --bad", "--log-level info run", "--log-level=info -vv run"]
+        {
+            assert!(judge(words), "{words}");
+        }
+        for words in ["serve run", "-v serve run", "--log-level run serve", "--help"] {
+            assert!(!judge(words), "{words}");
         }
     }
 }

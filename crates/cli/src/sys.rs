@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Frag;
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
 use crate::limits::MAX_IO_SLICES;
 
@@ -58,6 +60,49 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     } else {
         LOST_PAGES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The descriptors above standard error that this process was started with.
+#[derive(Debug)]
+pub(crate) struct Inherited(Vec<RawFd>);
+
+impl Inherited {
+    /// To be called before this process opens anything.
+    pub(crate) fn find() -> Self {
+        let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut all: Vec<RawFd> = numbers.filter(|&number| number > 2).collect();
+        // The directory's own is closed by now.
+        // SAFETY: the numbers are only asked about.
+        all.retain(|&number| fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_ok());
+        Self(all)
+    }
+
+    /// One of them by its number, or a copy of standard input, output or error; programs that are
+    /// started from here on do not get it. `None`: there is no such descriptor.
+    pub(crate) fn take(&mut self, number: u32) -> Option<File> {
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok().map(File::from);
+        match number {
+            0 => return copy(io::stdin().as_fd()),
+            1 => return copy(io::stdout().as_fd()),
+            2 => return copy(io::stderr().as_fd()),
+            _ => {}
+        }
+        let at = self.0.iter().position(|&one| u32::try_from(one) == Ok(number))?;
+        // SAFETY: it was open when this process began, nothing here opened or closed it, and it is on
+        // the list no more.
+        let fd = unsafe { OwnedFd::from_raw_fd(self.0.swap_remove(at)) };
+        fcntl_setfd(&fd, fcntl_getfd(&fd).ok()? | FdFlags::CLOEXEC).ok()?;
+        Some(fd.into())
+    }
+
+    /// Closes those that were not taken.
+    pub(crate) fn close(self) {
+        for number in self.0 {
+            // SAFETY: as above.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+        }
     }
 }
 

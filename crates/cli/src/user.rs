@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use pagewire_gateway::sandbox::SandboxUser;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -31,6 +32,11 @@ impl User {
             }
             _ => Ok(user),
         }
+    }
+
+    /// As the gateway's sandbox takes it.
+    pub(crate) fn in_sandbox(self) -> SandboxUser {
+        SandboxUser { uid: self.uid, gid: self.gid, groups: self.groups }
     }
 
     /// This thread, and those that it starts, are this user's from here on, without a way back: to be

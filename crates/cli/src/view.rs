@@ -1,5 +1,6 @@
 //! Where other programs look on: the control socket and the metrics of a running command.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use pagewire_control::{BindError, Builder, Control, ControlSocket};
 
 use crate::args::view::{StatsFormat, ViewOptions};
 use crate::failure::{Failure, reason};
+use crate::processes;
 
 /// Where root's processes have their sockets.
 const OF_ROOT: &str = "/run/pagewire";
@@ -31,6 +33,8 @@ pub(crate) fn default_path(pid: u32) -> Option<PathBuf> {
 pub(crate) struct Asked {
     control: Option<ControlSocket>,
     metrics: Option<TcpListener>,
+    /// Knows this process's memory by a file that is open from now on.
+    shown: Builder,
 }
 
 impl Asked {
@@ -52,7 +56,8 @@ impl Asked {
             };
             TcpListener::bind(address).map_err(failed)
         };
-        Ok(Self { control, metrics: options.metrics.map(listen).transpose()? })
+        let metrics = options.metrics.map(listen).transpose()?;
+        Ok(Self { control, metrics, shown: Builder::new() })
     }
 
     /// Whether somebody can look on.
@@ -60,13 +65,17 @@ impl Asked {
         self.control.is_some()
     }
 
-    /// The directory in which the control socket is removed at the end.
-    pub(crate) fn directory(&self) -> Option<PathBuf> {
-        Some(self.control.as_ref()?.path().parent()?.to_owned())
+    /// Answers for what the builder shows.
+    pub(crate) fn start(self, shown: Builder) -> Result<Answering, Failure> {
+        self.start_with(|_| shown)
     }
 
-    /// Answers for what the builder shows.
-    pub(crate) fn start(self, mut shown: Builder) -> Result<Answering, Failure> {
+    /// The same, behind a sandbox: `show` adds to a builder that was made before.
+    pub(crate) fn start_with(
+        mut self,
+        show: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Answering, Failure> {
+        let mut shown = show(std::mem::take(&mut self.shown));
         if let Some(socket) = self.control {
             shown = shown.listen(socket);
         }
@@ -120,16 +129,19 @@ fn by_default() -> Option<ControlSocket> {
     if !directory.is_dir() {
         std::fs::DirBuilder::new().mode(0o700).create(directory).ok()?;
     }
+    processes::sweep(directory);
     ControlSocket::bind(path).ok()
 }
 
 /// Prints the counters on standard error: `text`, or what a control socket says of them.
 pub(crate) fn print_stats(format: StatsFormat, control: &Control, text: impl FnOnce() -> String) {
-    match format {
-        StatsFormat::Text => eprint!("{}", text()),
+    let text = match format {
+        StatsFormat::Text => text(),
         StatsFormat::Json => match serde_json::to_string(&control.stats()) {
-            Ok(line) => eprintln!("{line}"),
-            Err(error) => tracing::error!(%error, "the counters cannot be written as JSON"),
+            Ok(line) => line + "\n",
+            Err(error) => return tracing::error!(%error, "the counters cannot be written as JSON"),
         },
-    }
+    };
+    // Whoever read them may be gone: the command goes on.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

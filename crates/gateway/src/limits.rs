@@ -289,3 +289,10 @@ pub(crate) const HELPER_MESSAGE: usize = 64 << 10;
 
 /// Descriptors in such a message: Linux's `SCM_MAX_FD`, of which a tap has 16.
 pub(crate) const HELPER_FDS: usize = 253;
+
+/// Symbolic links on the way to a file that a sandbox keeps: as many as the kernel follows.
+pub const PATH_LINKS: usize = 40;
+
+/// Bytes of events that are read at once from the watch on a namespace's file: room for one whose name
+/// has 255 bytes.
+pub const WATCH_BYTES: usize = 4096;

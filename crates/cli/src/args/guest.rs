@@ -87,6 +87,11 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub(crate) stats: Option<StatsFormat>,
 
+    /// Whom this process becomes once all is open, if root started it: a name or a number of
+    /// /etc/passwd [default: 65534, which is nobody]
+    #[arg(long, value_name = "NAME", conflicts_with = "no_sandbox")]
+    pub(crate) user: Option<String>,
+
     /// Keep all rights of this process: files, capabilities, system calls. For finding out what is wrong
     #[arg(long)]
     pub(crate) no_sandbox: bool,
@@ -128,7 +133,8 @@ pub(crate) struct GatewayOptions {
     pub(crate) socket: Option<PathBuf>,
 
     /// Network namespace in which the tap is made: a file such as /run/netns/NAME, or the number of a
-    /// process, which needs no root if that is ours. The kernel there gets addresses and routes
+    /// process, which needs no root if that is ours. The kernel there gets addresses and routes. The
+    /// command ends with the process, or when the file is removed
     #[arg(long, value_name = "PATH|PID")]
     pub(crate) netns: Option<PathBuf>,
 
@@ -139,6 +145,10 @@ pub(crate) struct GatewayOptions {
     /// Write a line to this open descriptor, too, when guests are served, and close it
     #[arg(long, value_name = "FD")]
     pub(crate) ready_fd: Option<u32>,
+
+    /// End when this open descriptor becomes readable, or its other end is closed
+    #[arg(long, value_name = "FD")]
+    pub(crate) exit_fd: Option<u32>,
 
     #[command(flatten)]
     pub(crate) guest: GuestOptions,

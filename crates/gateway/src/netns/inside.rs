@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use std::process::{Command, ExitCode};
 use pagewire_device::Tap;
 use pagewire_device::tap::{TapParts, loopback_up};
 use rustix::io::Errno;
-use rustix::process::getegid;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::wire::{FAILED, GO, MAPS, NETWORK, NOT_EXECUTED, READY, Ready, Wire};
 use super::{InsideNetwork, Namespace, mounts, sys};
@@ -86,11 +87,18 @@ impl Stop {
 
 fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infallible, Stop> {
     let network = expect_network(wire)?;
-    sys::new_namespaces().map_err(|e| Stop::Because(refused(&e)))?;
+    let mut notes = Vec::new();
+    if geteuid().is_root()
+        && let Err(e) = mounts::keep_the_machine()
+    {
+        notes.push(format!("the machine's settings in /proc/sys are not protected: {e}"));
+    }
+    let new = UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+    sys::unshare(new).map_err(|e| Stop::Because(refused(&e)))?;
     wire.send(MAPS, b"", &[]).map_err(|_| Stop::Silently)?;
     expect(wire, MAPS)?;
     loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
-    let mut notes = allow_to_all();
+    notes.extend(allow_to_all());
     let parts = tap(&network)?;
     if !network.resolvers.is_empty() {
         let done = mounts::resolve_by(&network.resolvers);
@@ -106,39 +114,58 @@ fn become_program(wire: &Wire, name: &OsStr, args: &[OsString]) -> Result<Infall
 }
 
 fn make_tap(wire: &Wire, place: &Namespace) -> Result<(), Stop> {
+    // While this process is half in the namespace, nobody in there may trace it: it still has what is
+    // this machine's.
+    no_tracing()?;
     let network = expect_network(wire)?;
     match place {
-        Namespace::Process(id) => {
-            let of = |kind: &str| PathBuf::from(format!("/proc/{id}/ns/{kind}"));
-            // One's own user namespace cannot be entered again.
-            let is_own = |path: &Path| -> io::Result<bool> {
-                let ids = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
-                Ok(ids(path)? == ids(Path::new("/proc/self/ns/user"))?)
-            };
-            let user = of("user");
-            if !is_own(&user).map_err(Stop::because(format!("look at process {id}")))? {
-                enter(&user, LinkNameSpaceType::User)?;
-            }
-            enter(&of("net"), LinkNameSpaceType::Network)?;
-        }
-        Namespace::Path(path) => enter(path, LinkNameSpaceType::Network)?,
+        // One file says all: the number may be another process's at the next look.
+        Namespace::Process(id) => enter(Path::new(&format!("/proc/{id}/ns/net")))?,
+        Namespace::Path(path) => enter(path)?,
     }
     loopback_up().map_err(|e| Stop::Because(e.to_string()))?;
     send_ready(wire, tap(&network)?, Vec::new())
 }
 
-fn enter(path: &Path, kind: LinkNameSpaceType) -> Result<(), Stop> {
+fn no_tracing() -> Result<(), Stop> {
+    let done = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    done.map_err(|e| Stop::because("forbid tracing")(e.into()))
+}
+
+/// Enters a network namespace by way of the user namespace that owns it. That of a process in there may
+/// be another, of the program's own, in which nothing is permitted to it.
+fn enter(path: &Path) -> Result<(), Stop> {
     let what = format!("enter the namespace {}", path.display());
     let file = File::open(path).map_err(Stop::because(&what))?;
-    let moved = move_into_link_name_space(rustix::fd::AsFd::as_fd(&file), Some(kind));
-    moved.map_err(|e| {
-        let advice = match e {
-            Errno::PERM => ": run as its owner or as root",
-            Errno::INVAL => ": it is no such namespace",
-            _ => "",
-        };
-        Stop::because(format!("{what}{advice}"))(e.into())
-    })
+    let is_own = |file: &File, kind: &str| -> Result<bool, Stop> {
+        let own = fs::metadata(format!("/proc/self/ns/{kind}"));
+        let ids = |found: io::Result<fs::Metadata>| found.map(|m| (m.dev(), m.ino()));
+        let same = ids(file.metadata()).and_then(|found| Ok(found == ids(own)?));
+        same.map_err(Stop::because("look at this process's namespaces"))
+    };
+    if is_own(&file, "net")? {
+        let why = "it is the network that this process is in; name that of a container";
+        return Err(Stop::Because(format!("{what}: {why}")));
+    }
+    let moved = |kind, file: &File| {
+        move_into_link_name_space(file.as_fd(), Some(kind)).map_err(|e| {
+            let advice = match e {
+                Errno::PERM => ": run as its owner or as root",
+                Errno::INVAL => ": it is no such namespace",
+                _ => "",
+            };
+            Stop::because(format!("{what}{advice}"))(e.into())
+        })
+    };
+    // Without one that can be asked for, the next step says what is wrong.
+    if let Ok(owner) = sys::owner(file.as_fd()).map(File::from)
+        && !is_own(&owner, "user")?
+    {
+        moved(LinkNameSpaceType::User, &owner)?;
+    }
+    moved(LinkNameSpaceType::Network, &file)?;
+    // The change of rights may have reset it.
+    no_tracing()
 }
 
 fn tap(network: &InsideNetwork) -> Result<TapParts, Stop> {

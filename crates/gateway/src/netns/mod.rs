@@ -28,10 +28,11 @@
 //! ways than IP, such as Unix sockets in the file system.
 
 mod inside;
+mod lifetime;
 mod mounts;
 mod outside;
 mod program;
-mod sys;
+pub(crate) mod sys;
 mod wire;
 
 use std::io;
@@ -41,6 +42,7 @@ use std::path::PathBuf;
 use pagewire_device::DeviceError;
 
 pub use inside::inside;
+pub use lifetime::Lifetime;
 pub use outside::tap_in;
 pub use program::{Change, Program, ProgramError};
 
@@ -88,13 +90,13 @@ impl InsideNetwork {
     }
 }
 
-/// A network namespace that exists.
+/// A network namespace that exists. It is entered by way of the user namespace that owns it: no root is
+/// needed if that belongs to the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// That of a process, which is entered by way of its user namespace: no root is needed if it
-    /// belongs to the same user.
+    /// That of a process.
     Process(u32),
-    /// A file such as `/run/netns/NAME`; needs `CAP_SYS_ADMIN` over it.
+    /// A file such as `/run/netns/NAME`.
     Path(PathBuf),
 }
 

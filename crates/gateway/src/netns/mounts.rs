@@ -3,7 +3,8 @@
 //! ```text
 //!   /etc/resolv.conf (wherever it leads)   a file of ours, in memory, mounted over it
 //!   /run/systemd/resolve, /run/nscd, …     empty: sockets by which the C library would ask the
-//!                                          host's resolver, past the gateway
+//!   /run/dbus/system_bus_socket            host's resolver, past the gateway
+//!   /proc/sys but net, /proc/sysrq-trigger of root's programs: only to be read
 //! ```
 //!
 //! All else stays the host's, and later mounts of the host appear here too.
@@ -17,23 +18,66 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change,
+    mount_remount, unmount,
 };
+use rustix::thread::UnshareFlags;
+
+use super::sys::unshare;
 
 /// Directories of sockets at which the host's resolvers listen.
 const RESOLVER_SOCKETS: [&str; 4] =
     ["/run/systemd/resolve", "/run/nscd", "/var/run/nscd", "/run/avahi-daemon"];
 
+/// A socket at which resolvers are asked among much else: nss-resolve did before systemd 247.
+const BUS: &str = "/run/dbus/system_bus_socket";
+
+/// Files by which root changes the whole machine. They ask who writes, not in which namespace.
+const OF_THE_MACHINE: [&str; 2] = ["/proc/sys", "/proc/sysrq-trigger"];
+
+/// Among them, what belongs to the writer's network namespace.
+const OF_THE_NETWORK: &str = "/proc/sys/net";
+
 /// The file that the C library reads.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
+/// Moves this process, which is root, to a mount namespace in which the machine's settings can only be
+/// read. A user namespace that is made in there cannot undo it.
+pub(super) fn keep_the_machine() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    detach()?;
+    let sealed = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    for path in OF_THE_MACHINE.into_iter().filter(|path| Path::new(path).exists()) {
+        mount_bind(path, path)?;
+        mount_remount(path, sealed | MountFlags::RDONLY, c"")?;
+    }
+    mount_bind(OF_THE_NETWORK, OF_THE_NETWORK)?;
+    // A container's may be for reading only, whoever asks.
+    let _ = mount_remount(OF_THE_NETWORK, sealed, c"");
+    Ok(())
+}
+
+/// Later mounts of the host appear here, and none of these there.
+fn detach() -> io::Result<()> {
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
+}
+
+/// The gateway's `resolv.conf`: its own addresses, and how names are completed as the host has it.
+fn resolv_conf(resolvers: &[IpAddr], hosts: &str) -> String {
+    let kept = |line: &&str| {
+        let word = line.split_whitespace().next();
+        word.is_some_and(|word| ["search", "domain", "options"].contains(&word))
+    };
+    let mut text = "# by pagewire: the gateway\n".to_owned();
+    text.extend(resolvers.iter().map(|address| format!("nameserver {address}\n")));
+    text.extend(hosts.lines().filter(kept).map(|line| format!("{line}\n")));
+    text
+}
+
 /// Makes this mount namespace resolve names by `resolvers`. Returns what could not be done.
 pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
-    let whole = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    mount_change("/", whole)?;
-    let lines = resolvers.iter().map(|address| format!("nameserver {address}\n"));
-    let text: String =
-        ["# by pagewire: the gateway\n".to_owned()].into_iter().chain(lines).collect();
+    detach()?;
+    let text = resolv_conf(resolvers, &fs::read_to_string(RESOLV_CONF).unwrap_or_default());
     let target = fs::canonicalize(RESOLV_CONF);
     let mut written = false;
     let mut covered: Vec<PathBuf> = Vec::new();
@@ -52,6 +96,9 @@ pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
             written = true;
         }
         covered.push(directory);
+    }
+    if let Ok(bus) = fs::canonicalize(BUS) {
+        replace(&bus, "")?;
     }
     match target {
         Ok(_) if written => Ok(Vec::new()),
@@ -92,4 +139,19 @@ fn write(path: &Path, text: &str) -> io::Result<File> {
     file.write_all(text.as_bytes())?;
     file.set_permissions(Permissions::from_mode(0o644))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_search_list_and_options_stay_and_its_name_servers_do_not() {
+        let hosts = "# the host's\nnameserver 192.0.2.1\nsearch example.org\n\toptions ndots:2\n\
+                     sortlist 192.0.2.0\n";
+        let ours = ["10.0.2.2".parse().expect("an address")];
+        let text = resolv_conf(&ours, hosts);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines, ["nameserver 10.0.2.2", "search example.org", "\toptions ndots:2"]);
+    }
 }

@@ -14,19 +14,27 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::inside::arguments;
 use super::wire::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
-use super::{InsideNetwork, Namespace, NetnsError};
+use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 
 /// Makes a tap in a network namespace that exists; it vanishes when its descriptors are closed.
 /// Gives it `network`'s addresses and routers. [`TapBuilder::adopt`](pagewire_device::TapBuilder::adopt)
-/// makes a device of it here.
+/// makes a device of it here. The tap keeps the namespace; [`Lifetime`] says when nobody else does.
 ///
 /// # Errors
 /// [`NetnsError`], whose text says what to do.
-pub fn tap_in(place: &Namespace, network: &InsideNetwork) -> Result<TapParts, NetnsError> {
+pub fn tap_in(
+    place: &Namespace,
+    network: &InsideNetwork,
+) -> Result<(TapParts, Lifetime), NetnsError> {
+    let lifetime = Lifetime::of(place).map_err(NetnsError::system("watch the namespace"))?;
     let mut helper = Helper::start(&own_program(), Some(place), network, &[])?;
     let (parts, _) = helper.tap()?;
     let _ = helper.child.wait();
-    Ok(parts)
+    // Its number may have become another process's, whose namespace this would be.
+    if lifetime.is_over() {
+        return Err(NetnsError::Inside("the namespace's process has ended".into()));
+    }
+    Ok((parts, lifetime))
 }
 
 /// The file of this program.

@@ -1,12 +1,15 @@
-//! The two calls of this directory that have no safe form.
+//! The calls of this directory, and of the sandbox, that have no safe form.
 
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// The user namespace that a namespace belongs to (`linux/nsfs.h`).
+const NS_GET_USERNS: u64 = 0xb701;
 
 /// The descriptor that this process was started with, under the number that its arguments say.
 /// Programs started from here on do not get it.
@@ -23,9 +26,20 @@ pub(super) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Moves this process, which has one thread, into new user, network and mount namespaces.
-pub(super) fn new_namespaces() -> io::Result<()> {
-    let flags = UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+/// Moves this thread into new namespaces. With a user namespace among them, it must be the only one.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    let flags = flags.difference(UnshareFlags::FILES);
     // SAFETY: the flags do not stop sharing descriptors, so none is used that others have closed.
     Ok(unsafe { unshare_unsafe(flags) }?)
+}
+
+/// The user namespace that owns this namespace.
+pub(super) fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: NS_GET_USERNS takes no argument. It returns a new descriptor, close-on-exec, or -1.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just opened it for this call, and nothing else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 
 use libc::{
-    AF_INET, AF_INET6, AF_UNIX, ENOSYS, EPERM, FIONBIO, FIONREAD, PROT_EXEC, SOCK_DGRAM,
+    AF_INET, AF_INET6, AF_UNIX, ENOSYS, EPERM, F_ADD_SEALS, F_DUPFD_CLOEXEC, F_GET_SEALS, F_GETFD,
+    F_GETFL, F_SETFD, F_SETFL, O_CREAT, O_RDWR, O_TRUNC, O_WRONLY, PROT_EXEC, SOCK_DGRAM,
     SOCK_STREAM,
 };
 use seccompiler::{
@@ -16,6 +17,9 @@ use seccompiler::{
 
 use super::SandboxPlan;
 
+/// Not to wait, and how much there is to read (`asm-generic/ioctls.h`).
+const FIONBIO: u64 = 0x5421;
+const FIONREAD: u64 = 0x541b;
 /// Attaching a queue of a tap (`linux/if_tun.h`).
 const TUNSETQUEUE: u64 = 0x4004_54d9;
 /// Whether the next byte is urgent (`asm-generic/sockios.h`).
@@ -24,6 +28,11 @@ const SIOCATMARK: u64 = 0x8905;
 const SIOCGIFINDEX: u64 = 0x8933;
 /// The type of a socket without its flags (`linux/net.h`).
 const SOCK_TYPE_MASK: u64 = 0xf;
+/// The bits of `open` with which a file is written, made or cut.
+const WRITES: u64 = (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) as u64;
+/// What may be asked of a descriptor: neither whom it signals (`F_SETOWN`) nor locks.
+const OF_DESCRIPTORS: [i32; 7] =
+    [F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_ADD_SEALS, F_GET_SEALS];
 /// All namespaces that `clone` makes (`linux/sched.h`): cgroup, uts, ipc, user, pid, net, mount, time.
 const CLONE_NEW: u64 = 0x0200_0000
     | 0x0400_0000
@@ -79,9 +88,7 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_close_range,
             libc::SYS_dup,
             libc::SYS_dup3,
-            libc::SYS_fcntl,
             libc::SYS_pipe2,
-            libc::SYS_socketpair,
             libc::SYS_eventfd2,
         ],
     ),
@@ -123,7 +130,6 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_rseq,
             libc::SYS_membarrier,
             libc::SYS_sched_getaffinity,
-            libc::SYS_sched_setaffinity,
             libc::SYS_gettid,
             libc::SYS_getpid,
             libc::SYS_set_tid_address,
@@ -159,9 +165,8 @@ const ALWAYS: &[(&str, &[i64])] = &[
         ],
     ),
     (
-        "files: Landlock says which, and this is not how they are changed",
+        "files: which, is up to the root directory and Landlock; they are opened for reading only",
         &[
-            libc::SYS_openat,
             libc::SYS_newfstatat,
             libc::SYS_fstat,
             libc::SYS_statx,
@@ -170,7 +175,6 @@ const ALWAYS: &[(&str, &[i64])] = &[
             libc::SYS_getcwd,
             libc::SYS_faccessat,
             libc::SYS_faccessat2,
-            libc::SYS_unlinkat,
         ],
     ),
     (
@@ -184,17 +188,29 @@ const ALWAYS: &[(&str, &[i64])] = &[
 const OLDER: &[i64] = &[
     libc::SYS_poll,
     libc::SYS_epoll_wait,
-    libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
-    libc::SYS_unlink,
     libc::SYS_dup2,
     libc::SYS_readlink,
     libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[i64] = &[];
+
+/// Opening a file, and which argument has the flags.
+const OPENS: &[(i64, u8)] = &[
+    (libc::SYS_openat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+];
+
+/// Removing files, where the plan has sockets.
+const REMOVES: &[i64] = &[
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
 
 /// Calls for a program that was started: to wait for it, and to signal it by the descriptor that is
 /// there; others cannot be made.
@@ -229,7 +245,19 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
     if plan.child {
         rules.extend(FOR_A_CHILD.iter().map(|&call| (call, Vec::new())));
     }
+    if !plan.sockets.is_empty() {
+        rules.extend(REMOVES.iter().map(|&call| (call, Vec::new())));
+    }
     rules.insert(libc::SYS_socket, sockets(plan)?);
+    // Ends of datagrams could be connected to any path.
+    rules.insert(libc::SYS_socketpair, vec![socket(AF_UNIX, SOCK_STREAM)?]);
+    rules.extend(with_plain_arguments()?);
+    program(rules, SeccompAction::Errno(EPERM as u32), SeccompAction::Allow)
+}
+
+/// Calls that are judged by a number among their arguments.
+fn with_plain_arguments() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+    let mut rules = BTreeMap::new();
     let own = u64::from(std::process::id());
     for call in TO_ITSELF {
         rules.insert(call, vec![one(0, SeccompCmpOp::Eq, own)?]);
@@ -239,8 +267,13 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
     rules.insert(libc::SYS_mmap, vec![none(2, PROT_EXEC as u64)?]);
     rules.insert(libc::SYS_mprotect, vec![none(2, PROT_EXEC as u64)?]);
     let requests = [FIONBIO, FIONREAD, TUNSETQUEUE, SIOCATMARK, SIOCGIFINDEX];
-    let request = |value: u64| one(1, SeccompCmpOp::Eq, value);
-    rules.insert(libc::SYS_ioctl, requests.into_iter().map(request).collect::<Result<_, _>>()?);
+    let second = |value: u64| one(1, SeccompCmpOp::Eq, value);
+    rules.insert(libc::SYS_ioctl, requests.into_iter().map(second).collect::<Result<_, _>>()?);
+    let commands = OF_DESCRIPTORS.into_iter().map(|command| second(command as u64));
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
+    for &(call, flags) in OPENS {
+        rules.insert(call, vec![none(flags, WRITES)?]);
+    }
     // Names of threads, and of memory.
     let purposes = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
     let purpose = |value: i32| one(0, SeccompCmpOp::Eq, value as u64);
@@ -248,7 +281,7 @@ fn allowed(plan: &SandboxPlan) -> Result<BpfProgram, Error> {
     // Limits of this process may be read, and not set: the new one is a null pointer.
     let is_null = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is_null])?]);
-    program(rules, SeccompAction::Errno(EPERM as u32), SeccompAction::Allow)
+    Ok(rules)
 }
 
 /// Internet sockets for connections and datagrams (pings among them), and Unix sockets if wanted.
@@ -257,13 +290,18 @@ fn sockets(plan: &SandboxPlan) -> Result<Vec<SeccompRule>, Error> {
     let mut rules = Vec::new();
     for family in [AF_INET, AF_INET6].into_iter().chain(unix) {
         for kind in [SOCK_STREAM, SOCK_DGRAM] {
-            rules.push(SeccompRule::new(vec![
-                dword(0, SeccompCmpOp::Eq, family as u64)?,
-                dword(1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind as u64)?,
-            ])?);
+            rules.push(socket(family, kind)?);
         }
     }
     Ok(rules)
+}
+
+/// A socket of this family and type, whatever its flags.
+fn socket(family: i32, kind: i32) -> Result<SeccompRule, Error> {
+    Ok(SeccompRule::new(vec![
+        dword(0, SeccompCmpOp::Eq, family as u64)?,
+        dword(1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind as u64)?,
+    ])?)
 }
 
 /// A rule of one condition.
@@ -305,7 +343,8 @@ mod tests {
     #[test]
     fn no_call_is_named_twice() {
         let mut all: Vec<i64> = ALWAYS.iter().flat_map(|(_, calls)| *calls).copied().collect();
-        all.extend(OLDER.iter().chain(FOR_A_CHILD));
+        all.extend(OLDER.iter().chain(FOR_A_CHILD).chain(REMOVES));
+        all.extend(OPENS.iter().map(|(call, _)| call));
         let count = all.len();
         all.sort_unstable();
         all.dedup();

@@ -2,9 +2,12 @@
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
 };
+
+use super::SandboxPlan;
 
 /// No file gets this process's memory, and no process of its user may trace it.
 pub(super) fn no_core_dumps() -> Option<String> {
@@ -14,8 +17,8 @@ pub(super) fn no_core_dumps() -> Option<String> {
     done.err().map(|e| format!("core dumps: {e}"))
 }
 
-/// Drops all capabilities of this thread, and the ways to get others.
-pub(super) fn drop_all() -> Option<String> {
+/// Programs with the set-user-id bit get no capability from this process.
+pub(super) fn limit_other_programs() {
     // Needs a capability itself; without it there are none to be had by other programs either,
     // because of `no_new_privs`.
     for set in CapabilitySet::all().iter() {
@@ -24,8 +27,17 @@ pub(super) fn drop_all() -> Option<String> {
         }
     }
     let _ = clear_ambient_capability_set();
+}
+
+/// Drops the capabilities of this thread. One that was root until now keeps the right to signal what
+/// it has started: system calls allow signals to its own child and to itself only.
+pub(super) fn drop_all(plan: &SandboxPlan, left_root: bool) -> Option<String> {
+    let kept = match capabilities(None) {
+        Ok(sets) if plan.child && left_root => sets.permitted & CapabilitySet::KILL,
+        _ => CapabilitySet::empty(),
+    };
     let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    let done = set_no_new_privs(true).and_then(|()| set_capabilities(None, none));
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    let done = set_no_new_privs(true).and_then(|()| set_capabilities(None, sets));
     done.err().map(|e| format!("capabilities: {e}"))
 }

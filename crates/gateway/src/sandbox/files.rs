@@ -8,30 +8,39 @@ use landlock::{
 
 use super::SandboxPlan;
 
-/// What this code knows of: Linux 6.12.
-const KNOWN: ABI = ABI::V6;
+/// What this code knows of: Linux 7.1, in which Unix sockets with a path are files like others.
+const KNOWN: ABI = ABI::V9;
 
-/// Gives up what Landlock can take. What an older kernel cannot do is left out, and said.
-pub(super) fn restrict(plan: &SandboxPlan) -> Option<String> {
-    match try_restrict(plan) {
-        Ok(RestrictionStatus { ruleset: RulesetStatus::FullyEnforced, .. }) => None,
-        Ok(RestrictionStatus { ruleset: RulesetStatus::PartiallyEnforced, .. }) => Some(
-            "files: this kernel's Landlock is older than 6.12: abstract Unix sockets, signals or \
-             TCP ports are not restricted"
-                .into(),
-        ),
-        Ok(RestrictionStatus { landlock: LandlockStatus::NotEnabled, .. }) => {
-            Some("files: Landlock is not enabled in this kernel (boot with lsm=landlock,…)".into())
+/// Without that which came with Linux 6.12, a line is due.
+const COMPLETE: ABI = ABI::V6;
+
+/// Gives up what Landlock can take. `Ok`: files are out of reach; what else an older kernel cannot
+/// do is left out, and said. `Err`: why files are not.
+pub(super) fn restrict(plan: &SandboxPlan) -> Result<Option<String>, String> {
+    let status = try_restrict(plan).map_err(|e| format!("Landlock: {e}"))?;
+    match (status.ruleset, status.landlock) {
+        (
+            RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced,
+            LandlockStatus::Available { effective_abi, .. },
+        ) => Ok((effective_abi < COMPLETE).then(|| {
+            "this kernel's Landlock is older than 6.12: abstract Unix sockets, signals or TCP ports \
+             are not restricted"
+                .into()
+        })),
+        (_, LandlockStatus::NotEnabled) => {
+            Err("Landlock is not enabled in this kernel (boot with lsm=landlock,…)".into())
         }
-        Ok(_) => Some("files: this kernel has no Landlock (Linux 5.13 and later)".into()),
-        Err(e) => Some(format!("files: {e}")),
+        _ => Err("this kernel has no Landlock (Linux 5.13 and later)".into()),
     }
 }
 
 fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
-    let mut rules = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(KNOWN))?;
+    let mut files = AccessFs::from_all(KNOWN);
+    if plan.unix_peers {
+        files.remove(AccessFs::ResolveUnix);
+    }
+    let mut rules =
+        Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(files)?;
     if !plan.listens {
         rules = rules.handle_access(AccessNet::BindTcp)?;
     }
@@ -39,10 +48,12 @@ fn try_restrict(plan: &SandboxPlan) -> Result<RestrictionStatus, RulesetError> {
     if !plan.child {
         rules = rules.scope(Scope::Signal)?;
     }
+    // Root would read what else is in there: its secrets.
+    let is_root = rustix::process::geteuid().is_root();
+    let read = plan.read.iter().filter(|path| !is_root || path.is_file());
     rules
         .create()?
-        .add_rules(path_beneath_rules(&plan.read, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(read, AccessFs::ReadFile | AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(&plan.sockets, AccessFs::MakeSock | AccessFs::RemoveFile))?
-        .add_rules(path_beneath_rules(&plan.remove, AccessFs::RemoveFile))?
         .restrict_self()
 }

@@ -3,20 +3,27 @@
 //!
 //! | given up | by | file |
 //! |---|---|---|
+//! | files, but the few that are read again | an empty root directory; Landlock | `root.rs`, `files.rs` |
+//! | root: its files and the kernel's settings are another user's | user and group | `user.rs` |
 //! | core dumps, being traced by other processes of the user | resource limit, `PR_SET_DUMPABLE` | `caps.rs` |
 //! | capabilities, also those that programs with the set-user-id bit would give | | `caps.rs` |
-//! | files, but the few that are read again; abstract Unix sockets; signals | Landlock | `files.rs` |
+//! | abstract Unix sockets; signals | Landlock | `files.rs` |
 //! | system calls, but those of a table with a reason each | seccomp | `calls.rs` |
 //!
 //! [`close_doors`] does it, for the calling thread and those that it starts: it is called after
-//! sockets, taps and files are open and before there are other threads. What the kernel cannot do is
+//! sockets, taps and files are open and before there are other threads. Either the empty root or
+//! Landlock must take the files away, otherwise the call fails. What else the kernel cannot do is
 //! reported, and the rest is done all the same.
 
 mod calls;
 mod caps;
 mod files;
+mod root;
+mod user;
 
 use std::path::PathBuf;
+
+use rustix::process::geteuid;
 
 /// What a gateway needs later.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +35,26 @@ pub struct SandboxPlan {
     pub listens: bool,
     /// Directories in which it makes Unix sockets, and removes files.
     pub sockets: Vec<PathBuf>,
-    /// Directories in which it removes files, and makes none.
-    pub remove: Vec<PathBuf>,
+    /// It sends to Unix sockets whose paths it learns later, as [`DatagramLink`] does. So it keeps the
+    /// root directory, and root its user: Landlock alone takes the files away.
+    ///
+    /// [`DatagramLink`]: https://docs.rs/pagewire-device/latest/pagewire_device/struct.DatagramLink.html
+    pub unix_peers: bool,
     /// It signals a process that it has started, and waits for it.
     pub child: bool,
+    /// Whom root becomes. Without one, a user who owns nothing (65534, `nobody`).
+    pub user: Option<SandboxUser>,
+}
+
+/// A user with its groups, by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxUser {
+    /// The user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The other groups that it is in.
+    pub groups: Vec<u32>,
 }
 
 /// What could not be given up.
@@ -42,29 +65,56 @@ pub struct SandboxReport {
     pub missing: Vec<String>,
 }
 
-/// Gives up everything but what the plan says. There is no way back.
-pub fn close_doors(plan: &SandboxPlan) -> SandboxReport {
-    let mut missing = Vec::new();
-    missing.extend(caps::no_core_dumps());
-    // In this order: each step needs rights, or calls, that the next one gives up.
-    missing.extend(files::restrict(plan));
-    missing.extend(caps::drop_all());
-    missing.extend(calls::restrict(plan));
-    SandboxReport { missing }
+/// This process still reaches its user's files. What the sandbox took before that stays taken: the
+/// process is of no further use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("files stay in reach: {landlock}; {root}")]
+pub struct SandboxError {
+    /// Why Landlock does not take them away.
+    landlock: String,
+    /// Why there is no empty root directory.
+    root: String,
 }
 
+/// Gives up everything but what the plan says. There is no way back.
+///
+/// # Errors
+/// [`SandboxError`] where neither Landlock nor an empty root directory can be had.
+pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
+    let mut missing = Vec::new();
+    let was_root = geteuid().is_root();
+    // In this order: each step needs rights, or calls, that the next one gives up.
+    let emptied = root::leave(plan);
+    caps::limit_other_programs();
+    let stays_root = user::leave_root(plan);
+    // Root reads the secrets that are in the directory of a file that it needs.
+    let emptied = emptied.and(stays_root.clone().map_or(Ok(()), Err));
+    missing.extend(stays_root);
+    missing.extend(caps::no_core_dumps());
+    match (files::restrict(plan), emptied) {
+        (Ok(partly), Ok(())) => missing.extend(partly),
+        (Ok(partly), Err(root)) => {
+            tracing::info!("the root directory is not empty: {root}");
+            missing.extend(partly);
+        }
+        (Err(landlock), Ok(())) => missing.push(format!("abstract Unix sockets: {landlock}")),
+        (Err(landlock), Err(root)) => return Err(SandboxError { landlock, root }),
+    }
+    missing.extend(caps::drop_all(plan, was_root && !geteuid().is_root()));
+    missing.extend(calls::restrict(plan));
+    Ok(SandboxReport { missing })
+}
+
+/// Directories in which services keep a `resolv.conf`, and nothing that is secret.
+const OF_RESOLVERS: [&str; 3] = ["/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"];
+
 /// The files by which this machine's resolvers are found, for [`SandboxPlan::read`]. They are
-/// replaced by renaming, so directories are named: that which `/etc/resolv.conf` leads to, and those
-/// of the services that write it. `/etc` itself, where it is an ordinary file, is named for ordinary
-/// users only: root would read its secrets, so there only a file that is written in place is followed.
+/// replaced by renaming, so directories are named: `/etc`, and those of the services that write it.
+/// Any other file that `/etc/resolv.conf` leads to is named itself, and followed while it is written
+/// in place; so is each where root stays root, for which directories are not read.
 pub fn resolver_files() -> Vec<PathBuf> {
-    let etc = PathBuf::from("/etc");
-    let file = etc.join("resolv.conf");
-    let leads_to =
-        std::fs::canonicalize(&file).ok().and_then(|file| Some(file.parent()?.to_owned()));
-    let services = ["/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager"];
-    let mut all: Vec<PathBuf> = services.into_iter().map(PathBuf::from).collect();
-    all.extend(leads_to.filter(|directory| *directory != etc));
-    all.push(if rustix::process::geteuid().is_root() { file } else { etc });
-    all
+    let file = PathBuf::from("/etc/resolv.conf");
+    let leads_to = std::fs::canonicalize(&file).ok();
+    let services = OF_RESOLVERS.into_iter().map(PathBuf::from);
+    [file].into_iter().chain(leads_to).chain(services).chain([PathBuf::from("/etc")]).collect()
 }

@@ -4,6 +4,7 @@
 //! with one test that only acts if it is asked to.
 
 use std::collections::BTreeMap;
+use std::env::consts::ARCH;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -24,9 +25,11 @@ use pagewire_testing::{Need, can};
 use rustix::mount::{MountFlags, mount};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Signal, getrlimit, kill_process, pidfd_open, test_kill_process,
+    Pid, PidfdFlags, Resource, Signal, geteuid, getrlimit, kill_process, pidfd_open, setrlimit,
+    test_kill_process,
 };
-use rustix::thread::{LinkNameSpaceType, capabilities, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
 
@@ -39,12 +42,18 @@ const ASKED: &str = "PAGEWIRE_TEST_SANDBOX";
 type Attempt = (&'static str, fn(Pid) -> io::Result<()>);
 
 /// What is refused when all is closed.
-const FORBIDDEN: [Attempt; 16] = [
-    ("read_a_secret", |_| File::open("/etc/shadow").map(drop)),
-    ("read_another_file", |_| File::open("/proc/version").map(drop)),
-    ("list_a_directory", |_| fs::read_dir("/usr").map(drop)),
+const FORBIDDEN: [Attempt; 22] = [
     ("make_a_file", |_| tempfile()),
+    ("open_a_file_to_write_to", |_| File::options().write(true).open("/dev/null").map(drop)),
     ("start_a_program", |_| Command::new("true").status().map(drop)),
+    ("change_and_execute_memory", |_| executable::map()),
+    ("execute_memory_that_is_there", |_| executable::protect()),
+    ("make_a_namespace", |_| calls::fork_into(libc::CLONE_NEWUTS)),
+    ("ask_another_thing_of_a_file", |_| calls::ioctl(libc::FIOCLEX)),
+    ("ask_another_thing_of_the_process", |_| Ok(rustix::process::dumpable_behavior().map(drop)?)),
+    ("have_signals_sent_by_a_file", |_| calls::own_signals()),
+    ("set_a_limit", |_| Ok(setrlimit(Resource::Nofile, getrlimit(Resource::Nofile))?)),
+    ("pair_datagram_sockets", |_| UnixDatagram::pair().map(drop)),
     ("open_a_raw_socket", |_| open_raw()),
     ("open_a_packet_socket", |_| open(AddressFamily::PACKET)),
     ("open_a_netlink_socket", |_| open(AddressFamily::NETLINK)),
@@ -58,14 +67,25 @@ const FORBIDDEN: [Attempt; 16] = [
     ("signal_another_process", |other| Ok(test_kill_process(other)?)),
     ("watch_another_process", |other| Ok(pidfd_open(other, PidfdFlags::empty()).map(drop)?)),
     ("leave_a_core", |_| if_not(getrlimit(Resource::Core).maximum == Some(0))),
-    ("have_a_capability", |_| if_not(capabilities(None)?.permitted.is_empty())),
+    ("be_root", |_| if_not(!geteuid().is_root())),
 ];
+
+/// Files: they have no name any more, or may not be opened.
+const FILES: [Attempt; 3] = [
+    ("read_a_secret", |_| File::open("/etc/shadow").map(drop)),
+    ("read_another_file", |_| File::open("/proc/version").map(drop)),
+    ("list_a_directory", |_| fs::read_dir("/usr").map(drop)),
+];
+
+/// Kept for a child by what was root: its right to signal.
+const CAPABLE: Attempt =
+    ("have_a_capability", |_| if_not(permitted()?.bytes().all(|digit| digit == b'0')));
 
 /// What a plan may keep; refused by default.
 const LISTEN: Attempt = ("listen", |_| TcpListener::bind("127.0.0.1:0").map(drop));
 
 /// What a gateway goes on doing.
-const NEEDED: [Attempt; 10] = [
+const NEEDED: [Attempt; 9] = [
     ("connect", |_| connect()),
     ("start_a_thread_and_use_memory", |_| {
         let thread = thread::Builder::new().spawn(|| vec![1_u8; 8 << 20].len())?;
@@ -84,13 +104,16 @@ const NEEDED: [Attempt; 10] = [
     ("hear_signals", |_| hear_signals()),
     ("relay_a_connection", |_| relay_a_connection()),
     ("serve_a_stream_link", |_| serve_a_stream_link()),
-    ("serve_a_datagram_link", |_| serve_a_datagram_link()),
     ("serve_a_vhost_user_link", |_| serve_a_vhost_user_link()),
 ];
+
+/// The same, of one that says that it sends to paths.
+const SENDS: Attempt = ("serve_a_datagram_link", |_| serve_a_datagram_link());
 
 /// What a gateway has before the doors close, and the guests at the other ends.
 struct Prepared {
     own_network: File,
+    status: File,
     server: TcpListener,
     stream: Option<(StreamLink, UnixStream)>,
     datagram: Option<(DatagramLink, UnixDatagram)>,
@@ -113,6 +136,7 @@ impl Prepared {
         let front_end = UnixStream::connect(&vhost_user).expect("a guest");
         Self {
             own_network: File::open("/proc/thread-self/ns/net").expect("our namespace"),
+            status: File::open("/proc/thread-self/status").expect("our state"),
             server: TcpListener::bind("127.0.0.1:0").expect("a server"),
             stream,
             datagram: Some((device, peer)),
@@ -260,6 +284,16 @@ fn enter_own_network() -> io::Result<()> {
     Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
+/// The capabilities that this thread may use.
+fn permitted() -> io::Result<String> {
+    // Opened before the sandbox, behind which nothing tells.
+    let mut file = Prepared::take(|prepared| prepared.status.try_clone().ok())?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let word = text.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+    word.map(|word| word.trim().to_owned()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 fn if_not(closed: bool) -> io::Result<()> {
     if closed { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
 }
@@ -276,8 +310,21 @@ fn connect() -> io::Result<()> {
     }
 }
 
+fn forbidden() -> impl Iterator<Item = Attempt> {
+    FORBIDDEN.into_iter().chain([LISTEN, CAPABLE])
+}
+
 fn attempts() -> impl Iterator<Item = Attempt> {
-    FORBIDDEN.into_iter().chain([LISTEN]).chain(NEEDED)
+    forbidden().chain(FILES).chain(NEEDED)
+}
+
+/// Has the kernel answer calls of these numbers as if it did not have them, or refused.
+fn without(calls: &[i64], error: i32) {
+    let rules = calls.iter().map(|&call| (call, Vec::new())).collect();
+    let (then, target) = (SeccompAction::Errno(error as u32), ARCH.try_into().expect("known"));
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, then, target).expect("a filter");
+    let filter: BpfProgram = filter.try_into().expect("a filter");
+    seccompiler::apply_filter(&filter).expect("a filter");
 }
 
 #[test]
@@ -292,19 +339,30 @@ fn probe() {
         let mut plan = SandboxPlan::default();
         plan.read = resolver_files();
         (plan.listens, plan.child) = (how == "listening", how == "with_a_child");
+        plan.unix_peers = how == "sending";
         plan.sockets.extend((how == "unix").then(|| "/there is no such directory".into()));
-        for line in close_doors(&plan).missing {
-            println!("= missing {line}");
+        if how.starts_with("without") {
+            without(&[libc::SYS_landlock_create_ruleset], libc::ENOSYS);
+        }
+        if how == "without_both" {
+            without(&[libc::SYS_unshare], libc::EPERM);
+        }
+        match close_doors(&plan) {
+            Ok(report) => {
+                report.missing.iter().for_each(|line| println!("= missing {line}"));
+            }
+            Err(error) => return println!("= refused {error}"),
         }
     }
-    for (name, attempt) in attempts() {
+    let sends = ["open", "sending"].contains(&how).then_some(SENDS);
+    for (name, attempt) in attempts().chain(sends) {
         let word = attempt(other).map_or_else(|e| format!("{:?}", e.kind()), |()| "done".into());
         println!("= {name} {word}");
     }
 }
 
 /// What a process found, by name. `None` if the test is skipped.
-fn found(how: &str) -> Option<BTreeMap<String, String>> {
+fn found(how: &str) -> Option<Found> {
     if !can(&[Need::Root]) {
         return None;
     }
@@ -321,30 +379,68 @@ fn found(how: &str) -> Option<BTreeMap<String, String>> {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let lines = text.lines().filter_map(|line| line.split_once("= ")?.1.split_once(' '));
-    let found: BTreeMap<_, _> =
-        lines.map(|(name, word)| (name.to_owned(), word.to_owned())).collect();
-    assert_eq!(found.get("missing"), None, "{text}");
-    Some(found)
+    Some(lines.map(|(name, word)| (name.to_owned(), word.to_owned())).collect())
+}
+
+type Found = BTreeMap<String, String>;
+
+#[track_caller]
+fn assert_found(found: &Found, name: &str, words: &[&str]) {
+    let word = found.get(name).map(String::as_str);
+    assert!(word.is_some_and(|word| words.contains(&word)), "{name}: {word:?}, not {words:?}");
+}
+
+#[track_caller]
+fn assert_no_files(found: &Found) {
+    for (name, _) in FILES {
+        assert_found(found, name, &["PermissionDenied", "NotFound"]);
+    }
 }
 
 #[test]
 fn everything_is_possible_before() {
     let Some(found) = found("open") else { return };
-    for (name, _) in attempts() {
-        assert_eq!(found.get(name).map(String::as_str), Some("done"), "{name}");
+    for (name, _) in attempts().chain([SENDS]) {
+        assert_found(&found, name, &["done"]);
     }
 }
 
 #[test]
 fn afterwards_each_of_them_is_refused_and_the_gateways_work_goes_on() {
     let Some(found) = found("closed") else { return };
-    for (name, _) in FORBIDDEN.into_iter().chain([LISTEN]) {
-        let word = found.get(name).map(String::as_str);
-        assert_eq!(word, Some("PermissionDenied"), "{name}");
+    assert_eq!(found.get("missing"), None);
+    for (name, _) in forbidden() {
+        assert_found(&found, name, &["PermissionDenied"]);
+    }
+    assert_no_files(&found);
+    for (name, _) in NEEDED {
+        assert_found(&found, name, &["done"]);
+    }
+}
+
+#[test]
+fn without_landlock_an_empty_root_directory_takes_the_files_and_the_gateways_work_goes_on() {
+    let Some(found) = found("without_landlock") else { return };
+    let missing = found.get("missing").expect("a line");
+    assert!(missing.contains("abstract Unix sockets: this kernel has no Landlock"), "{missing}");
+    assert_no_files(&found);
+    // Ports are Landlock's alone.
+    for (name, _) in forbidden().filter(|(name, _)| *name != LISTEN.0) {
+        assert_found(&found, name, &["PermissionDenied"]);
     }
     for (name, _) in NEEDED {
-        assert_eq!(found.get(name).map(String::as_str), Some("done"), "{name}");
+        assert_found(&found, name, &["done"]);
     }
+}
+
+#[test]
+fn without_landlock_and_without_an_empty_root_directory_there_is_no_sandbox() {
+    let Some(found) = found("without_both") else { return };
+    let refused = found.get("refused").expect("it refuses");
+    for part in ["files stay in reach", "no Landlock", "make a mount namespace"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(found.get("read_a_secret"), None, "it does not go on");
 }
 
 #[test]
@@ -353,13 +449,102 @@ fn a_plan_may_keep_ports_unix_sockets_or_a_child_and_nothing_else_with_it() {
         ("listening", Some("listen")),
         ("unix", Some("open_a_unix_socket")),
         // Its own child has a descriptor already; others stay out of reach.
-        ("with_a_child", None),
+        ("with_a_child", Some("have_a_capability")),
     ];
     for (how, keeps) in kept {
         let Some(found) = found(how) else { return };
-        for (name, _) in FORBIDDEN.into_iter().chain([LISTEN]) {
-            let expected = if Some(name) == keeps { "done" } else { "PermissionDenied" };
-            assert_eq!(found.get(name).map(String::as_str), Some(expected), "{how}: {name}");
+        assert_eq!(found.get("missing"), None, "{how}");
+        for (name, _) in forbidden() {
+            assert_found(
+                &found,
+                name,
+                if Some(name) == keeps { &["done"] } else { &["PermissionDenied"] },
+            );
         }
+        assert_no_files(&found);
+    }
+}
+
+#[test]
+fn a_plan_with_unix_peers_reaches_them_and_no_files() {
+    let Some(found) = found("sending") else { return };
+    let missing = found.get("missing").expect("a line");
+    assert!(missing.contains("it stays root for the guest's socket"), "{missing}");
+    assert_no_files(&found);
+    for (name, _) in forbidden().filter(|(name, _)| *name != "be_root") {
+        assert_found(&found, name, &["PermissionDenied"]);
+    }
+    assert_found(&found, SENDS.0, &["done"]);
+}
+
+/// Memory that is written and then executed.
+mod executable {
+    #![allow(unsafe_code)]
+
+    use std::io;
+    use std::ptr::null_mut;
+
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    const PAGE: usize = 4096;
+
+    pub(super) fn map() -> io::Result<()> {
+        let how = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
+        // SAFETY: a new mapping at no given address; nothing else knows of it, and it is removed.
+        unsafe { munmap(mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE)?, PAGE)? };
+        Ok(())
+    }
+
+    pub(super) fn protect() -> io::Result<()> {
+        let how = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above; its protection is changed while nothing refers to it.
+        unsafe {
+            let page = mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE)?;
+            let done = mprotect(page, PAGE, MprotectFlags::READ | MprotectFlags::EXEC);
+            munmap(page, PAGE)?;
+            Ok(done?)
+        }
+    }
+}
+
+/// Calls that have no safe form.
+mod calls {
+    #![allow(unsafe_code)]
+
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::AsRawFd;
+
+    fn check(done: i64) -> io::Result<i64> {
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+    }
+
+    /// A child in new namespaces, which ends at once.
+    pub(super) fn fork_into(namespaces: i32) -> io::Result<()> {
+        let flags = i64::from(namespaces | libc::SIGCHLD);
+        // SAFETY: as `fork`: without CLONE_VM and without a stack the child has a copy of all memory,
+        // and it makes one system call.
+        let child = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
+        if child == 0 {
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: a null pointer asks for no status.
+        let ended = unsafe { libc::waitpid(child as i32, std::ptr::null_mut(), 0) };
+        check(ended.into()).map(drop)
+    }
+
+    pub(super) fn ioctl(request: u64) -> io::Result<()> {
+        let (file, _) = io::pipe()?;
+        // SAFETY: the request has no argument.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), request as _) }.into()).map(drop)
+    }
+
+    /// Asks that signals of a descriptor go to this process: any other could be named.
+    pub(super) fn own_signals() -> io::Result<()> {
+        let file = File::from(std::os::fd::OwnedFd::from(io::pipe()?.0));
+        // SAFETY: F_SETOWN takes a number.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, std::process::id()) };
+        check(done.into()).map(drop)
     }
 }

@@ -1,0 +1,124 @@
+//! How long others need a namespace. A tap keeps it, so its end is not seen at the tap.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+
+use super::Namespace;
+use crate::limits::WATCH_BYTES;
+
+/// Until a namespace's process has ended, or its file is removed. Its descriptor is readable when there
+/// is something to look at.
+#[derive(Debug)]
+pub struct Lifetime {
+    fd: OwnedFd,
+    /// The name of the file, in a directory that is watched.
+    file: Option<OsString>,
+}
+
+impl Lifetime {
+    /// That of a namespace, from now on. A file below `/proc/NUMBER` lives as long as that process.
+    ///
+    /// # Errors
+    /// Those of the system: there is no such process, or no such file.
+    pub fn of(place: &Namespace) -> io::Result<Self> {
+        let path = match place {
+            Namespace::Process(id) => return Self::of_process(pid(*id)?),
+            Namespace::Path(path) => path,
+        };
+        let mut parts = path.components().skip_while(|part| *part == Component::RootDir);
+        if path.is_absolute() && parts.next() == Some(Component::Normal("proc".as_ref())) {
+            let id = parts.next().and_then(|part| part.as_os_str().to_str()?.parse().ok());
+            return Self::of_process(id.map_or_else(|| Ok(getpid()), pid)?);
+        }
+        let path = fs::canonicalize(path)?;
+        let fd = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let gone = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+        let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        add_watch(&fd, path.parent().unwrap_or(Path::new("/")), gone | itself)?;
+        Ok(Self { fd, file: path.file_name().map(OsString::from) })
+    }
+
+    fn of_process(id: Pid) -> io::Result<Self> {
+        Ok(Self { fd: pidfd_open(id, PidfdFlags::empty())?, file: None })
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        match &self.file {
+            Some(file) => self.is_removed(file),
+            None => {
+                let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+                poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+            }
+        }
+    }
+
+    fn is_removed(&self, file: &OsString) -> bool {
+        let mut room = [MaybeUninit::uninit(); WATCH_BYTES];
+        let mut events = Reader::new(&self.fd, &mut room);
+        while let Ok(event) = events.next() {
+            let is_it = event.file_name().is_some_and(|n| n.to_bytes() == file.as_encoded_bytes());
+            // Without a name, it is the directory that is gone; an overflow hides which it was.
+            let whole = event.events().intersects(
+                ReadFlags::DELETE_SELF
+                    | ReadFlags::MOVE_SELF
+                    | ReadFlags::UNMOUNT
+                    | ReadFlags::QUEUE_OVERFLOW,
+            );
+            if is_it || whole {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl AsFd for Lifetime {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn pid(id: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn it_ends_with_the_process_or_with_the_file_and_not_with_another() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a process");
+        let by_number = Lifetime::of(&Namespace::Process(child.id())).expect("it is there");
+        let file = format!("/proc/{}/ns/net", child.id()).into();
+        let by_file = Lifetime::of(&Namespace::Path(file)).expect("it is there");
+        assert!(!by_number.is_over() && !by_file.is_over());
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        assert!(by_number.is_over() && by_file.is_over());
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let [name, other] = ["name", "other"].map(|name| dir.path().join(name));
+        for path in [&name, &other] {
+            fs::write(path, "").expect("a file");
+        }
+        let lifetime = Lifetime::of(&Namespace::Path(name.clone())).expect("it is there");
+        fs::remove_file(other).expect("removed");
+        assert!(!lifetime.is_over());
+        fs::remove_file(&name).expect("removed");
+        assert!(lifetime.is_over());
+        assert!(Lifetime::of(&Namespace::Path(name)).is_err());
+    }
+}
