@@ -1,10 +1,15 @@
 //! The path of a Unix socket that a device listens at.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 /// A link address derived from a socket's path (FNV-1a): locally administered, unicast.
 pub(crate) fn derive_mac(path: &Path) -> [u8; 6] {
@@ -16,19 +21,45 @@ pub(crate) fn derive_mac(path: &Path) -> [u8; 6] {
     [0x02, 0x50, 0x57, a, b, c]
 }
 
-/// Binds at a path with `bind`, replacing a socket of this type that nobody has open any more.
-pub(crate) fn bind_anew<S>(
-    path: &Path,
-    kind: SocketType,
-    bind: impl Fn(&Path) -> io::Result<S>,
-) -> io::Result<S> {
-    match bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_dead(path, kind) => {
-            std::fs::remove_file(path)?;
-            bind(path)
+/// Connections that wait to be accepted: of one peer, and another after it.
+const BACKLOG: i32 = 16;
+
+/// Binds a socket of this type at a path, for its user only, and listens if the type has connections. A
+/// socket that nobody has open any more is replaced.
+pub(crate) fn bind_anew(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let address = SocketAddrUnix::new(path).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    // Before it has a name: the file never has a wider mode.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    match bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) if is_dead(path, kind) => {
+            remove_dead(path, kind)?;
+            bind(&socket, &address)?;
         }
-        bound => bound,
+        bound => bound?,
     }
+    if kind == SocketType::STREAM {
+        listen(&socket, BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+/// Removes what nobody has open. Another process that begins at this moment may have put its own socket
+/// there: what is at the path is taken aside, judged again, and given back.
+fn remove_dead(path: &Path, kind: SocketType) -> io::Result<()> {
+    let aside = path.with_file_name(format!(".{}", std::process::id()));
+    match std::fs::rename(path, &aside) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        moved => moved?,
+    }
+    let is_dead = is_dead(&aside, kind);
+    if !is_dead {
+        // Fails if there is a third by now.
+        let _ = std::fs::hard_link(&aside, path);
+    }
+    std::fs::remove_file(&aside)?;
+    if is_dead { Ok(()) } else { Err(io::ErrorKind::AddrInUse.into()) }
 }
 
 /// Whether nobody has this socket open. Files of other kinds must not be removed.
@@ -40,4 +71,45 @@ fn is_dead(path: &Path, kind: SocketType) -> bool {
     };
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
         && connect().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn only_its_user_may_plug_in_whatever_the_mask_says() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for kind in [SocketType::STREAM, SocketType::DGRAM] {
+            let path = dir.path().join(format!("{}", kind.as_raw()));
+            let before = rustix::process::umask(Mode::empty());
+            let socket = bind_anew(&path, kind);
+            rustix::process::umask(before);
+            let _socket = socket.expect("a socket");
+            let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_another_process_has_put_in_the_place_of_a_dead_one_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let others = UnixListener::bind(&path).expect("a socket");
+        let removed = remove_dead(&path, SocketType::STREAM);
+        assert_eq!(removed.expect_err("it is in use").kind(), io::ErrorKind::AddrInUse);
+        UnixStream::connect(&path).expect("the other's");
+        drop(others);
+        remove_dead(&path, SocketType::STREAM).expect("nobody has it");
+        assert_eq!(std::fs::read_dir(&dir).expect("a directory").count(), 0);
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_no_input() {
+        let error = bind_anew(Path::new(&"x".repeat(200)), SocketType::STREAM);
+        assert_eq!(error.expect_err("too long").kind(), io::ErrorKind::InvalidInput);
+    }
 }

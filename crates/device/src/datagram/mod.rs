@@ -104,13 +104,9 @@ impl DatagramLinkBuilder {
         }
         let pool = PagePool::new("pagewire-datagram", bytes)
             .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
-        let bind = |path: &Path| {
-            let socket = UnixDatagram::bind(path)?;
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        };
-        let socket = socket_path::bind_anew(path, SocketType::DGRAM, bind)
+        let socket = socket_path::bind_anew(path, SocketType::DGRAM)
             .map_err(|e| system(format!("bind {}", path.display()), e))?;
+        let socket = UnixDatagram::from(socket);
         // A wish: the system's limit is usually less.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
         let mac = self.mac.unwrap_or_else(|| socket_path::derive_mac(path));

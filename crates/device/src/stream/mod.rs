@@ -33,8 +33,8 @@ use rustix::net::{SocketFlags, SocketType, accept_with};
 use inbox::{Inbox, Malformed};
 
 use crate::limits::{
-    MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES, SOCKET_RETRY,
-    STREAM_READ,
+    ACCEPT_RETRY, MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES,
+    SOCKET_RETRY, STREAM_READ,
 };
 use crate::socket_sys::{self, Pieces};
 use crate::{
@@ -71,7 +71,7 @@ pub struct StreamLink {
     inbox: Inbox,
     /// There were no pages to receive into.
     starved: bool,
-    /// When to look for pages again.
+    /// When to look again: for pages, or without a peer for one that could not be taken.
     retry_at: Option<Instant>,
     /// A frame that the socket took a part of, and how much of it, its length included.
     unfinished: Option<(PacketBuf, usize)>,
@@ -127,14 +127,9 @@ impl StreamLinkBuilder {
     /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
     pub fn listen(self, path: impl AsRef<Path>) -> Result<StreamLink, DeviceError> {
         let path = path.as_ref();
-        let bind = |path: &Path| {
-            let listener = UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        let listener = socket_path::bind_anew(path, SocketType::STREAM, bind)
+        let listener = socket_path::bind_anew(path, SocketType::STREAM)
             .map_err(|e| system(format!("listen on {}", path.display()), e))?;
-        let link = self.start(Source::Listener(listener, path.to_owned()), path)?;
+        let link = self.start(Source::Listener(listener.into(), path.to_owned()), path)?;
         link.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
         Ok(link)
     }
@@ -214,15 +209,30 @@ impl StreamLink {
     }
 
     /// Takes a peer that waits, if none is connected; others wait until it is gone.
-    fn accept(&mut self) -> Result<bool, DeviceError> {
+    fn accept(&mut self, now: Instant) -> Result<bool, DeviceError> {
         if self.peer.is_some() {
             return Ok(true);
+        }
+        if let Some(at) = self.retry_at {
+            if now < at {
+                return Ok(false);
+            }
+            self.retry_at = None;
+            self.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
         }
         let Source::Listener(listener, _) = &self.source else { return Err(DeviceError::Closed) };
         self.counters.syscalls += 1;
         let peer = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => peer,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(false),
+            // The process or the system is short of them; the peer waits, and its socket would be
+            // reported without end.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                let unwatched = epoll::delete(&self.ready, listener);
+                unwatched.map_err(|e| system("wait for a peer".into(), e.into()))?;
+                self.retry_at = Some(now + ACCEPT_RETRY);
+                return Ok(false);
+            }
             Err(e) => return Err(system("accept a peer".into(), e.into())),
         };
         let unwatched = epoll::delete(&self.ready, listener).map_err(io::Error::from);
@@ -432,7 +442,7 @@ impl Device for StreamLink {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        if !self.accept()? {
+        if !self.accept(now)? {
             return Ok(0);
         }
         self.pool.drain();

@@ -2,6 +2,7 @@ use std::io::{Read, Write};
 
 use pagewire_mem::{Frag, HEAD_CAPACITY, Region};
 use proptest::prelude::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::limits::SOCKET_MIN_POOL_BYTES;
@@ -283,4 +284,30 @@ proptest! {
         prop_assert!(came == all);
         prop_assert!(rig.link.pool_audit().unwrap().is_conserved());
     }
+}
+
+#[test]
+fn a_peer_that_comes_while_descriptors_are_short_is_taken_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let mut link = StreamLink::builder().listen(&path).unwrap();
+    let _peer = UnixStream::connect(&path).unwrap();
+    let look = |link: &mut StreamLink, millis: u64| {
+        let now = Instant::from_millis(millis);
+        link.receive(now, &mut VecDeque::new(), 1, &mut CopyLedger::new()).unwrap();
+        link.is_up()
+    };
+    let all = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..all }).unwrap();
+    let up = look(&mut link, 1000);
+    setrlimit(Resource::Nofile, all).unwrap();
+    assert!(!up);
+    // Nothing calls for attention meanwhile.
+    assert_eq!(link.poll_timeout(), Some(Instant::from_millis(1500)));
+    let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
+    let now = rustix::event::Timespec::default();
+    assert_eq!(epoll::wait(&link.ready, &mut events[..], Some(&now)).unwrap(), 0);
+    assert!(!look(&mut link, 1499));
+    assert!(look(&mut link, 1500));
+    assert_eq!(link.poll_timeout(), None);
 }

@@ -188,6 +188,9 @@ impl TapBuilder {
         let (fds, name) = attach_all(settings, queues, existing)?;
         let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
+        if let Some(first) = fds.first().filter(|_| is_new) {
+            sys::own(first.as_fd()).map_err(|e| system(format!("set up tap {name}"), e))?;
+        }
         let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
             let set = netlink.set_mtu(found.index, mtu);

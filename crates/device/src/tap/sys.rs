@@ -41,6 +41,20 @@ const TUNSETQUEUE: c_ulong = 0x4004_54d9;
 const IFF_ATTACH_QUEUE: c_int = 0x0200;
 const IFF_DETACH_QUEUE: c_int = 0x0400;
 
+/// The user who may attach queues (`linux/if_tun.h`).
+const TUNSETOWNER: c_ulong = 0x4004_54cc;
+
+/// Keeps other users of the network namespace from attaching a queue. The user is given by its number in
+/// this user namespace, and may have none there: then it is the namespace's root.
+pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let set = |user: u32| {
+        // SAFETY: TUNSETOWNER takes its argument by value.
+        let set = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOWNER as _, c_ulong::from(user)) };
+        check(set as isize).map(drop)
+    };
+    set(rustix::process::geteuid().as_raw()).or_else(|_| set(0))
+}
+
 /// Attaches a detached queue, or detaches it: the kernel then delivers nothing there.
 pub(super) fn set_attached(fd: BorrowedFd<'_>, attached: bool) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.

@@ -374,9 +374,7 @@ impl Shared {
 
 /// Listens at `path`, replacing a socket without a listener.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = bind_anew(path, SocketType::STREAM, |path| UnixListener::bind(path))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok(bind_anew(path, SocketType::STREAM)?.into())
 }
 
 /// Connects to a front end, without waiting for one that does not accept.

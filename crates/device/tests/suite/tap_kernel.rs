@@ -100,6 +100,16 @@ fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
 }
 
 #[test]
+fn other_users_of_the_network_cannot_attach_to_a_tap_that_was_made() {
+    in_namespace(|| {
+        let made = tap(1500);
+        let shown = Command::new("ip").args(["-d", "link", "show", made.name()]).output().unwrap();
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("user root"), "{shown}");
+    });
+}
+
+#[test]
 fn tap_without_a_name_gets_one() {
     in_namespace(|| {
         let (a, b) = (TapBuilder::new().open().unwrap(), TapBuilder::new().open().unwrap());
