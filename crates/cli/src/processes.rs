@@ -158,4 +158,33 @@ mod tests {
         assert_eq!(name(&["pagewire"]), "pagewire");
         assert_eq!(name(&[]), "?");
     }
+
+    #[test]
+    fn sockets_that_ended_processes_left_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        // There is no process of this number.
+        let names = ["4000000000.sock", "name.sock", "4000000000.txt"];
+        let made = names.map(|name| std::os::unix::net::UnixListener::bind(path(name)));
+        let [dead, living, other] = made.map(|made| made.expect("a socket"));
+        sweep(dir.path());
+        assert!(path(names[0]).exists(), "somebody listens");
+        drop((dead, other));
+        sweep(dir.path());
+        assert_eq!(names.map(|name| path(name).exists()), [false, true, true]);
+        drop(living);
+    }
+
+    #[test]
+    fn root_is_not_led_elsewhere_by_a_link() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let user = rustix::process::geteuid().as_raw();
+        let (link, socket) = (dir.path().join("link"), dir.path().join("a.sock"));
+        std::os::unix::fs::symlink(dir.path(), &link).expect("a link");
+        assert!(is_users(dir.path(), user));
+        assert!(!is_users(&link, user) && !is_users(dir.path(), user + 1));
+        let _listens = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        std::os::unix::fs::symlink(&socket, dir.path().join("b.sock")).expect("a link");
+        assert_eq!(sockets(dir.path()).collect::<Vec<_>>(), [socket]);
+    }
 }

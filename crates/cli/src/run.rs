@@ -16,7 +16,7 @@ use std::thread;
 use pagewire_device::TapBuilder;
 use pagewire_gateway::netns::{Change, Program, ProgramError};
 use pagewire_gateway::sandbox::SandboxPlan;
-use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, geteuid, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
@@ -78,6 +78,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let ours = |failure: Failure| (failure, FAILED);
     // The program has them; this process has no use for them.
     let inherited = Inherited::find();
+    let is_root = geteuid().is_root();
     let networks = guest::networks(&options.guest).map_err(ours)?;
     let network = guest::inside(&options.guest, &options.tap, &networks);
     let prepared = Program::new(&network, &options.program);
@@ -100,6 +101,10 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     let control = asked.start_with(|shown| gateway.shown(shown)).map_err(ours)?;
     let watch = Watch::new(&program, has_terminal).map_err(ours)?;
     program.begin().map_err(|e| not_begun(e, options))?;
+    // Behind what may fail: a failure is one line.
+    if is_root {
+        eprintln!("pagewire: run as root: the program is root, too, and root's files are its own");
+    }
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
     if let Some(format) = options.guest.stats {

@@ -38,7 +38,9 @@ impl Lifetime {
             let id = parts.next().and_then(|part| part.as_os_str().to_str()?.parse().ok());
             return Self::of_process(id.map_or_else(|| Ok(getpid()), pid)?);
         }
-        let path = fs::canonicalize(path)?;
+        fs::metadata(path)?;
+        // A link to a file of `/proc` leads to nothing that has a name.
+        let path = fs::canonicalize(path).or_else(|_| std::path::absolute(path))?;
         let fd = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let gone = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;

@@ -198,7 +198,7 @@ fn as_nobody(lab: &Lab, mode: &str, program: &str) -> std::process::Output {
 }
 
 /// Whether ordinary users may make user namespaces here.
-fn may_unshare() -> bool {
+pub(crate) fn may_unshare() -> bool {
     let mut tried = Command::new("setpriv");
     tried.args([
         "--reuid",

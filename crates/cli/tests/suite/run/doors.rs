@@ -1,0 +1,260 @@
+//! What the process of a gateway keeps, how long it stays, and what the program cannot do to the machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::run::lab::{Lab, PAGEWIRE, Running, end, run, text};
+use crate::run::process::may_unshare;
+
+/// A gateway that says on its standard output when it serves.
+fn gateway(lab: &Lab, args: &[&str]) -> Command {
+    let mut command = lab.command(PAGEWIRE);
+    command.args(["gateway", "--ready-fd", "1", "--control", "none"]).args(args);
+    command
+}
+
+/// The end of a process that ends by itself.
+#[track_caller]
+fn ended(child: &mut Child) -> ExitStatus {
+    for _ in 0..400 {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status;
+        }
+        thread::park_timeout(Duration::from_millis(50));
+    }
+    end(child);
+    panic!("it does not end");
+}
+
+/// The names in a process's root directory.
+fn root(process: &Child) -> BTreeSet<String> {
+    let entries = fs::read_dir(format!("/proc/{}/root", process.id())).expect("a directory");
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A line of a process's state.
+fn state(process: &Child, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{}/status", process.id())).expect("its state");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the line");
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn assert_empty(process: &Child) {
+    let expected = ["etc", "proc", "run", "var", "mnt"].map(str::to_owned).into();
+    let found = root(process);
+    assert!(found.is_subset(&expected), "{found:?}");
+    assert_eq!(state(process, "Uid:"), "65534 65534 65534 65534");
+}
+
+#[test]
+fn a_gateway_has_neither_roots_user_nor_files_nor_the_descriptors_of_who_started_it() {
+    let Some(lab) = Lab::new(&["bash", "setpriv"]) else { return };
+    fs::write(lab.path("secret"), "").expect("a file");
+    let script = format!(
+        "exec 7<secret 8>&1; exec {PAGEWIRE} gateway --link stream --socket link --ready-fd 8"
+    );
+    let running = Running::start(lab.command("bash").args(["-c", &script]));
+    assert_empty(&running.0);
+    assert_eq!(state(&running.0, "CapPrm:"), "0000000000000000");
+    let descriptors =
+        fs::read_dir(format!("/proc/{}/fd", running.0.id())).expect("its descriptors");
+    for file in descriptors.flatten() {
+        let leads_to = fs::read_link(file.path()).unwrap_or_default();
+        assert!(!leads_to.ends_with("secret"), "{} is open", leads_to.display());
+    }
+}
+
+#[test]
+fn it_may_be_another_user_than_nobody_and_none_without_root() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    let link = ["--link", "stream", "--socket", "link", "--user"];
+    let daemon = [&link[..], &["daemon"]].concat();
+    let running = Running::start(&mut gateway(&lab, &daemon));
+    assert!(state(&running.0, "Uid:").starts_with("1 1"), "{}", state(&running.0, "Uid:"));
+    drop(running);
+    let nobody = gateway(&lab, &[&link[..], &["no-such-user"]].concat()).output().expect("it runs");
+    let said = text(&nobody.stderr);
+    assert!(said.contains("--user no-such-user: there is no such user"), "{said}");
+}
+
+#[test]
+fn an_ordinary_users_gateway_has_no_files_either() {
+    let Some(lab) = Lab::new(&["setpriv", "unshare"]) else { return };
+    if !may_unshare() {
+        return;
+    }
+    let copy = lab.path("pagewire");
+    fs::copy(PAGEWIRE, &copy).expect("room for a copy");
+    fs::create_dir(lab.path("open")).expect("a directory");
+    fs::set_permissions(lab.path("open"), fs::Permissions::from_mode(0o777)).expect("ours");
+    let mut command = lab.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(copy);
+    command.args(["gateway", "--link", "stream", "--socket", "open/link", "--ready-fd", "1"]);
+    let running = Running::start(&mut command);
+    assert_empty(&running.0);
+}
+
+#[test]
+fn a_gateway_that_left_root_still_ends_with_the_thread_that_asked_for_it() {
+    let Some(lab) = Lab::new(&["setpriv"]) else { return };
+    let command = &mut gateway(&lab, &["--link", "stream", "--socket", "link"]);
+    let start = || Running::start(command);
+    let mut running = thread::scope(|scope| scope.spawn(start).join()).expect("it starts");
+    assert_eq!(ended(&mut running.0).signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn it_ends_with_the_container_whose_network_it_is() {
+    let Some(lab) = Lab::new(&["unshare", "sh"]) else { return };
+    let mut container = container(&lab, &["unshare", "-Urn"]);
+    let pid = container.0.id().to_string();
+    let mut by_number = Running::start(&mut gateway(&lab, &["--link", "tap", "--netns", &pid]));
+    let link = lab.path("network");
+    std::os::unix::fs::symlink(format!("/proc/{pid}/ns/net"), &link).expect("a link");
+    let path = ["--link", "tap", "--tap", "pw1", "--netns", "network"];
+    let mut by_file = Running::start(&mut gateway(&lab, &path));
+    assert!(by_number.0.try_wait().expect("a child").is_none(), "while it runs, so do they");
+    fs::remove_file(link).expect("ours");
+    assert_eq!(ended(&mut by_file.0).code(), Some(0));
+    drop(container.0.stdin.take());
+    assert_eq!(ended(&mut by_number.0).code(), Some(0));
+    container.0.wait().expect("its end");
+}
+
+/// A shell in namespaces of its own, until its input ends.
+fn container(lab: &Lab, around: &[&str]) -> Running {
+    let mut command = lab.command(around[0]);
+    command.args(&around[1..]).args(["sh", "-c", "echo up; read line"]).stdin(Stdio::piped());
+    Running::start(&mut command)
+}
+
+#[test]
+fn it_enters_by_the_owner_of_the_network_where_the_program_has_another_user_namespace() {
+    let Some(lab) = Lab::new(&["unshare", "sh", "nsenter"]) else { return };
+    let container = container(&lab, &["unshare", "-Urn", "unshare", "-U"]);
+    let pid = container.0.id().to_string();
+    let _gateway = Running::start(&mut gateway(&lab, &["--link", "tap", "--netns", &pid]));
+    let links = run(Command::new("nsenter").args(["-n", "-t", &pid, "ip", "-brief", "link"]));
+    assert!(links.contains("pw0"), "{links}");
+}
+
+#[test]
+fn its_own_network_is_no_container() {
+    let Some(lab) = Lab::new(&["sh"]) else { return };
+    let script = format!("exec {PAGEWIRE} gateway --link tap --netns $$");
+    let refused = lab.command("sh").args(["-c", &script]).output().expect("it runs");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("it is the network that this process is in"), "{said}");
+    assert!(!run(lab.command("ip").args(["-brief", "link"])).contains("pw0"));
+}
+
+/// Tells whether the helper of a gateway can be traced while it waits for its orders: whose its files
+/// are.
+const HELPER: &str = "
+import os, socket, subprocess, sys, time
+ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+helper = subprocess.Popen([sys.argv[1], 'inside-namespace', str(its.fileno()), '1'], pass_fds=[its.fileno()],
+                          user=65534, group=65534, extra_groups=[])
+for _ in range(400):
+    if os.stat(f'/proc/{helper.pid}/stat').st_uid == 0:
+        print('cannot be traced')
+        break
+    time.sleep(0.02)
+helper.kill()
+helper.wait()";
+
+#[test]
+fn the_helper_cannot_be_traced_from_inside_the_namespaces() {
+    let Some(lab) = Lab::new(&["python3"]) else { return };
+    let copy = lab.path("pagewire");
+    fs::copy(PAGEWIRE, &copy).expect("room for a copy");
+    let said = run(lab.command("python3").args(["-c", HELPER]).arg(copy));
+    assert_eq!(said, "cannot be traced\n");
+}
+
+#[test]
+fn it_ends_when_the_other_end_of_a_descriptor_is_closed() {
+    let Some(lab) = Lab::new(&["bash"]) else { return };
+    let link = "--link stream --socket link --control none --ready-fd 1";
+    let script = format!("exec {PAGEWIRE} gateway {link} --exit-fd 9 9< <(cat)");
+    // What `cat` reads is this pipe.
+    let mut command = lab.command("bash");
+    let mut running = Running::start(command.args(["-c", &script]).stdin(Stdio::piped()));
+    assert!(running.0.try_wait().expect("a child").is_none());
+    drop(running.0.stdin.take());
+    assert_eq!(ended(&mut running.0).code(), Some(0));
+    let mut wrong = gateway(&lab, &["--link", "stream", "--socket", "link", "--exit-fd", "99"]);
+    let said = text(&wrong.output().expect("it runs").stderr);
+    assert!(said.contains("--exit-fd 99: name an open descriptor"), "{said}");
+}
+
+/// Reads to the end of what a gateway writes to a socket.
+const READY: &str = "
+import socket, subprocess, sys
+ours, its = socket.socketpair()
+gateway = subprocess.Popen([*sys.argv[1:], '--ready-fd', str(its.fileno())], pass_fds=[its.fileno()])
+its.close()
+ours.settimeout(20)
+print(ours.makefile().read(), end='')
+gateway.terminate()
+sys.exit(gateway.wait())";
+
+#[test]
+fn the_descriptor_that_hears_when_it_is_ready_may_be_a_socket_and_is_closed() {
+    let Some(lab) = Lab::new(&["python3"]) else { return };
+    let link = ["gateway", "--link", "stream", "--socket", "link"];
+    let said = run(lab.command("python3").args(["-c", READY, PAGEWIRE]).args(link));
+    assert_eq!(said, "ready\n");
+}
+
+#[test]
+fn counters_that_nobody_can_read_any_more_do_not_stop_it() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    let mut command = gateway(&lab, &["--link", "stream", "--socket", "link", "--stats"]);
+    let mut running = Running::start(command.stderr(Stdio::piped()));
+    drop(running.0.stderr.take());
+    running.signal("USR1");
+    running.signal("TERM");
+    assert_eq!(ended(&mut running.0).code(), Some(0));
+}
+
+#[test]
+fn its_memory_is_among_the_counters() {
+    let Some(lab) = Lab::new(&["sh"]) else { return };
+    let output = lab.run(&["--stats=json"], &["true"]).output().expect("it runs");
+    let said = text(&output.stderr);
+    let line = said.lines().find(|line| line.starts_with('{')).expect("an object");
+    let stats: serde_json::Value = serde_json::from_str(line).expect("an object");
+    assert!(stats["memory"]["anonymous_bytes"].as_u64() > Some(0), "{said}");
+}
+
+#[test]
+fn roots_program_cannot_change_the_machines_settings_but_its_own_networks() {
+    let Some(lab) = Lab::new(&["sh", "mount", "umount"]) else { return };
+    let again = "kernel=/proc/sys/kernel/domainname; name=$(cat $kernel); echo $name > $kernel";
+    for script in [
+        again.to_owned(),
+        format!("umount /proc/sys; {again}"),
+        format!("mount -o remount,bind,rw /proc/sys; {again}"),
+        "echo h > /proc/sysrq-trigger".to_owned(),
+    ] {
+        let output = lab.fails(&[], &["sh", "-c", &script]);
+        assert!(text(&output.stderr).contains("Read-only file system"), "{}", text(&output.stderr));
+    }
+    let own = "echo 1 > /proc/sys/net/ipv4/ip_forward && cat /proc/sys/net/ipv4/ip_forward";
+    assert_eq!(lab.inside(&[], &["sh", "-c", own]), "1\n");
+}
+
+#[test]
+fn root_is_told_once_that_the_program_is_root_too() {
+    let Some(lab) = Lab::new(&["true"]) else { return };
+    let output = lab.run(&[], &["true"]).output().expect("it runs");
+    assert_eq!(text(&output.stderr).matches("the program is root, too").count(), 1);
+}
