@@ -1,6 +1,7 @@
 //! Whom to ask: the resolvers of the gateway's machine, followed when they change, or given ones.
 
 use std::fs;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ struct Followed {
     path: PathBuf,
     looked: Option<Instant>,
     stamp: Option<Stamp>,
+    /// It could not be read at the last look, which was said.
+    refused: bool,
 }
 
 /// Device, file, bytes, and time of the last change.
@@ -60,7 +63,7 @@ impl Resolvers {
 
     /// Those of a file as `resolv.conf(5)` describes it.
     pub(crate) fn following(path: &Path) -> Self {
-        let file = Followed { path: path.into(), looked: None, stamp: None };
+        let file = Followed { path: path.into(), looked: None, stamp: None, refused: false };
         Self { file: Some(file), ..Self::fixed(Vec::new()) }
     }
 
@@ -77,7 +80,17 @@ impl Resolvers {
         if file.stamp == Some(stamp) || meta.size() > RESOLV_CONF_BYTES {
             return;
         }
-        let Ok(text) = fs::read(&file.path) else { return };
+        let text = match fs::read(&file.path) {
+            Ok(text) => text,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied && !file.refused {
+                    tracing::warn!(path = %file.path.display(), "the resolvers stay as they are: {error}");
+                }
+                file.refused = error.kind() == io::ErrorKind::PermissionDenied;
+                return;
+            }
+        };
+        file.refused = false;
         file.stamp = Some(stamp);
         let list = servers(&text);
         if list != self.list {

@@ -243,13 +243,29 @@ fn roots_program_cannot_change_the_machines_settings_but_its_own_networks() {
         again.to_owned(),
         format!("umount /proc/sys; {again}"),
         format!("mount -o remount,bind,rw /proc/sys; {again}"),
-        "echo h > /proc/sysrq-trigger".to_owned(),
     ] {
         let output = lab.fails(&[], &["sh", "-c", &script]);
         assert!(text(&output.stderr).contains("Read-only file system"), "{}", text(&output.stderr));
     }
     let own = "echo 1 > /proc/sys/net/ipv4/ip_forward && cat /proc/sys/net/ipv4/ip_forward";
     assert_eq!(lab.inside(&[], &["sh", "-c", own]), "1\n");
+}
+
+#[test]
+fn a_resolv_conf_that_is_replaced_is_read_behind_the_sandbox_of_root() {
+    let Some(lab) = Lab::new(&["unshare", "mount", "sh"]) else { return };
+    fs::create_dir(lab.path("etc")).expect("a directory");
+    let write = |name: &str, address: &str| {
+        fs::write(lab.path(name), format!("nameserver {address}\n")).expect("a file");
+    };
+    write("etc/resolv.conf", "192.0.2.1");
+    let link = "--link stream --socket link --control none --ready-fd 1";
+    let script = format!("mount --bind etc /etc && exec {PAGEWIRE} gateway {link}");
+    let running = Running::start(lab.command("unshare").args(["-m", "sh", "-c", &script]));
+    write("etc/next", "192.0.2.2");
+    fs::rename(lab.path("etc/next"), lab.path("etc/resolv.conf")).expect("renamed");
+    let seen = format!("/proc/{}/root/etc/resolv.conf", running.0.id());
+    assert_eq!(fs::read_to_string(seen).expect("it is there"), "nameserver 192.0.2.2\n");
 }
 
 #[test]
