@@ -6,7 +6,6 @@
 //!
 //! Read [`run`] first, then [`Watch`], which has signals and the terminal.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::process::ExitCode;
@@ -38,26 +37,12 @@ const BY_SIGNAL: i32 = 128;
 
 /// Wrong usage: status 2, but of `run` another, because the program has statuses, too.
 pub(crate) fn end_usage(error: &clap::Error) -> ! {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if !is_run(&words) || !error.use_stderr() {
+    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    if !is_run || !error.use_stderr() {
         error.exit();
     }
     let _ = error.print();
     std::process::exit(FAILED.into())
-}
-
-/// Whether the command is `run`: the first word that is neither an option of all commands nor the value
-/// of one.
-fn is_run(words: &[OsString]) -> bool {
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some("--log-level") => drop(words.next()),
-            Some(option) if option.starts_with('-') => {}
-            word => return word == Some("run"),
-        }
-    }
-    false
 }
 
 /// Runs the program to its end, and ends as it did.
@@ -176,24 +161,6 @@ impl Watch {
                 Change::Stopped => {}
                 end => return Ok(end),
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn run_is_recognized_behind_options_of_all_commands() {
-        let judge = |words: &str| is_run(&words.split(' ').map(OsString::from).collect::<Vec<_>>());
-        for words in
-            ["run --bad", "-v run --bad", "--log-level info run", "--log-level=info -vv run"]
-        {
-            assert!(judge(words), "{words}");
-        }
-        for words in ["serve run", "-v serve run", "--log-level run serve", "--help"] {
-            assert!(!judge(words), "{words}");
         }
     }
 }

@@ -2,15 +2,14 @@
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagewire_control::{BindError, Builder, Control, ControlSocket};
+use pagewire_control::{AskError, BindError, Builder, Client, Control, ControlSocket};
 
 use crate::args::view::{StatsFormat, ViewOptions};
 use crate::failure::{Failure, reason};
-use crate::processes;
 
 /// Where root's processes have their sockets.
 const OF_ROOT: &str = "/run/pagewire";
@@ -43,7 +42,11 @@ impl Asked {
         let control = match &options.control {
             Some(path) if path == Path::new("none") => None,
             Some(path) => Some(bind(path)?),
-            None => by_default(),
+            None => {
+                // What a sandbox kept others from removing.
+                directory().iter().for_each(|directory| sweep(directory));
+                by_default()
+            }
         };
         let listen = |address| {
             let failed = |e: std::io::Error| {
@@ -129,8 +132,28 @@ fn by_default() -> Option<ControlSocket> {
     if !directory.is_dir() {
         std::fs::DirBuilder::new().mode(0o700).create(directory).ok()?;
     }
-    processes::sweep(directory);
     ControlSocket::bind(path).ok()
+}
+
+/// Removes from a directory the sockets that processes left: killed ones, and those that a sandbox kept
+/// from removing them. The name of such a file is the number of a process that is no more.
+pub(crate) fn sweep(directory: &Path) {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let sockets = files.filter(|file| file.file_type().is_ok_and(|kind| kind.is_socket()));
+    let is_left = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".sock"));
+        let pid = name.and_then(|name| name.parse::<u32>().ok());
+        let has_ended = pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists());
+        // Other process namespaces may share the directory.
+        let refused = |error| match error {
+            AskError::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+            _ => false,
+        };
+        has_ended && Client::connect(path).is_err_and(refused)
+    };
+    for path in sockets.map(|file| file.path()).filter(is_left) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Prints the counters on standard error: `text`, or what a control socket says of them.
@@ -144,4 +167,25 @@ pub(crate) fn print_stats(format: StatsFormat, control: &Control, text: impl FnO
     };
     // Whoever read them may be gone: the command goes on.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_ended_processes_left_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        // There is no process of this number.
+        let names = ["4000000000.sock", "name.sock", "4000000000.txt"];
+        let made = names.map(|name| std::os::unix::net::UnixListener::bind(path(name)));
+        let [dead, living, other] = made.map(|made| made.expect("a socket"));
+        sweep(dir.path());
+        assert!(path(names[0]).exists(), "somebody listens");
+        drop((dead, other));
+        sweep(dir.path());
+        assert_eq!(names.map(|name| path(name).exists()), [false, true, true]);
+        drop(living);
+    }
 }

@@ -48,7 +48,8 @@ const FORBIDDEN: [Attempt; 22] = [
     ("start_a_program", |_| Command::new("true").status().map(drop)),
     ("change_and_execute_memory", |_| executable::map()),
     ("execute_memory_that_is_there", |_| executable::protect()),
-    ("make_a_namespace", |_| calls::fork_into(libc::CLONE_NEWUTS)),
+    // Of users: others take a capability.
+    ("make_a_namespace", |_| calls::fork_into(libc::CLONE_NEWUSER)),
     ("ask_another_thing_of_a_file", |_| calls::ioctl(libc::FIOCLEX)),
     ("ask_another_thing_of_the_process", |_| Ok(rustix::process::dumpable_behavior().map(drop)?)),
     ("have_signals_sent_by_a_file", |_| calls::own_signals()),
@@ -490,20 +491,21 @@ mod executable {
 
     pub(super) fn map() -> io::Result<()> {
         let how = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
-        // SAFETY: a new mapping at no given address; nothing else knows of it, and it is removed.
-        unsafe { munmap(mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE)?, PAGE)? };
-        Ok(())
+        // SAFETY: a new mapping at no given address; nothing refers to it.
+        let page = unsafe { mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE) }?;
+        // SAFETY: it is removed as it was made, and nothing knows of it.
+        Ok(unsafe { munmap(page, PAGE) }?)
     }
 
     pub(super) fn protect() -> io::Result<()> {
         let how = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above; its protection is changed while nothing refers to it.
-        unsafe {
-            let page = mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE)?;
-            let done = mprotect(page, PAGE, MprotectFlags::READ | MprotectFlags::EXEC);
-            munmap(page, PAGE)?;
-            Ok(done?)
-        }
+        // SAFETY: as above.
+        let page = unsafe { mmap_anonymous(null_mut(), PAGE, how, MapFlags::PRIVATE) }?;
+        // SAFETY: nothing refers to the page.
+        let done = unsafe { mprotect(page, PAGE, MprotectFlags::READ | MprotectFlags::EXEC) };
+        // SAFETY: as above.
+        unsafe { munmap(page, PAGE) }?;
+        Ok(done?)
     }
 }
 

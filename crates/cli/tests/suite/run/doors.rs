@@ -70,6 +70,37 @@ fn a_gateway_has_neither_roots_user_nor_files_nor_the_descriptors_of_who_started
     }
 }
 
+/// Becomes a program for which the kernel has no Landlock and makes no namespaces.
+const WITHOUT: &str = "
+import ctypes, os, platform, struct, sys
+landlock, unshare = {'x86_64': (444, 272), 'aarch64': (444, 97)}[platform.machine()]
+steps = [(0x20, 0, 0, 0), (0x15, 2, 0, landlock), (0x15, 2, 0, unshare),
+         (6, 0, 0, 0x7fff0000), (6, 0, 0, 0x50000 + 38), (6, 0, 0, 0x50000 + 1)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(steps), ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+os.execv(sys.argv[1], sys.argv[1:])";
+
+#[test]
+fn where_files_stay_in_reach_it_does_not_start_unless_it_is_told_to() {
+    let Some(lab) = Lab::new(&["python3"]) else { return };
+    let command = |more: &[&str]| {
+        let mut command = lab.command("python3");
+        command.args(["-c", WITHOUT, PAGEWIRE, "gateway", "--link", "stream", "--socket", "link"]);
+        command.args(["--ready-fd", "1", "--control", "none"]).args(more);
+        command
+    };
+    let refused = command(&[]).output().expect("it runs");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for part in ["there is no sandbox: files stay in reach", "no Landlock", "--no-sandbox"] {
+        assert!(said.contains(part), "{said}");
+    }
+    Running::start(&mut command(&["--no-sandbox"]));
+}
+
 #[test]
 fn it_may_be_another_user_than_nobody_and_none_without_root() {
     let Some(lab) = Lab::new(&[]) else { return };
@@ -132,6 +163,30 @@ fn container(lab: &Lab, around: &[&str]) -> Running {
     let mut command = lab.command(around[0]);
     command.args(&around[1..]).args(["sh", "-c", "echo up; read line"]).stdin(Stdio::piped());
     Running::start(&mut command)
+}
+
+/// As in the chapter on containers.
+const EXAMPLE: &str = "
+unshare --user --map-root-user --net --mount sh -c 'echo up; exec sleep 1000' >up &
+container=$!
+until [ -s up ]; do sleep 0.02; done
+$PAGEWIRE gateway --link tap --netns $container --name www.example=198.51.100.1 --ready-fd 1 >ready &
+until [ -s ready ]; do kill -0 $! || exit; sleep 0.02; done
+inside=\"nsenter --target $container --user --net --mount --preserve-credentials\"
+echo nameserver 10.0.2.2 >resolv.conf
+$inside mount --bind \"$PWD/resolv.conf\" /etc/resolv.conf
+$inside curl -sS --max-time 20 http://www.example:8000/file
+kill $container
+wait";
+
+#[test]
+fn a_container_with_a_resolv_conf_reaches_names() {
+    let Some(lab) = Lab::new(&["unshare", "nsenter", "sh", "mount", "curl", "python3"]) else {
+        return;
+    };
+    let _servers = lab.serve("file", b"content");
+    let said = run(lab.command("sh").args(["-c", EXAMPLE]).env("PAGEWIRE", PAGEWIRE));
+    assert_eq!(said, "content");
 }
 
 #[test]
