@@ -35,10 +35,9 @@ pub struct SandboxPlan {
     pub listens: bool,
     /// Directories in which it makes Unix sockets, and removes files.
     pub sockets: Vec<PathBuf>,
-    /// It sends to Unix sockets whose paths it learns later, as [`DatagramLink`] does. So it keeps the
-    /// root directory, and root its user: Landlock alone takes the files away.
-    ///
-    /// [`DatagramLink`]: https://docs.rs/pagewire-device/latest/pagewire_device/struct.DatagramLink.html
+    /// It sends to Unix sockets whose paths it learns later, as a
+    /// `DatagramLink` does. So it keeps the root directory, and root its
+    /// user: Landlock alone takes the files away.
     pub unix_peers: bool,
     /// It signals a process that it has started, and waits for it.
     pub child: bool,
