@@ -136,8 +136,11 @@ impl World {
             config.tcp.send_buffer = 64 << 10;
             config.tcp.send_buffer_initial = 16 << 10;
             let stack = Stack::new(sim.now(), config).expect("a stack");
-            sim.add(Host { stack, steering: Steering::new(4) }, FaultConfig::default())
-                .expect("a node")
+            sim.add(
+                Host { stack, steering: Steering::new(4) },
+                FaultConfig::delayed(Duration::ZERO),
+            )
+            .expect("a node")
         };
         let (at, client) = (add(&mut sim, "10.0.0.1/24"), add(&mut sim, "10.0.0.2/24"));
         let copy = QueueConfig { fill_entries: 16, ..QueueConfig::new(memory(GROUP)) };

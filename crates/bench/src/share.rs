@@ -232,6 +232,7 @@ impl Meeting<'_> {
         let back = FaultConfig {
             delay: self.options.delay.0,
             on: FaultDirection::Receive,
+            cut: false,
             ..FaultConfig::default()
         };
         let path = Fault::new(Fault::new(receiver, bottleneck(self.options)), back);

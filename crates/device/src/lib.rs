@@ -48,7 +48,7 @@ pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
 #[cfg(feature = "fault")]
 pub use fault::{
     Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
-    FaultPath, FaultRng, Passed,
+    FaultPath, FaultRng, FaultWatch, Passed,
 };
 pub use frames::{FrameError, Frames, FramesConfig, FramesEnd};
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};

@@ -17,7 +17,7 @@ use pagewire::{Host, Pair};
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// `cut`: the chances are those of packets on the wire, not of the pair's super-frames.
-const NETWORK: &str = "loss=1%,dup=1%,reorder=1%,corrupt=0.5%,delay=1ms,cut=yes";
+const NETWORK: &str = "loss=1%,dup=1%,reorder=1%,corrupt=0.5%,delay=1ms";
 const LEN: usize = 500_000;
 
 pub(crate) fn main() -> Result {

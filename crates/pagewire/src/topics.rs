@@ -29,7 +29,7 @@ pub mod device {
     #[cfg(feature = "fault")]
     pub use pagewire_device::{
         Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection,
-        FaultLine, FaultPath, FaultRng, Passed,
+        FaultLine, FaultPath, FaultRng, FaultWatch, Passed,
     };
     #[cfg(feature = "sockets")]
     pub use pagewire_device::{DatagramLink, DatagramLinkBuilder, StreamLink, StreamLinkBuilder};

@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use pagewire_device::{
     FaultConfig, FaultCounters, FaultDirection, FaultPath, FaultRng, Medium, PcapConfig,
@@ -117,7 +118,7 @@ impl<N: Node> Sim<N> {
     pub fn add(&mut self, node: N, faults: FaultConfig) -> Result<NodeId, SimError> {
         let mut path = |direction: FaultDirection| {
             let touched = faults.on == FaultDirection::Both || faults.on == direction;
-            let config = if touched { faults } else { FaultConfig::default() };
+            let config = if touched { faults } else { FaultConfig::delayed(Duration::ZERO) };
             let seed = self.random.next_u64() ^ faults.seed;
             let delay = config.delay.max(MIN_DELAY);
             FaultPath::new(FaultConfig { seed, delay, ..config }, Medium::Ethernet)

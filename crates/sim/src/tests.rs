@@ -74,7 +74,7 @@ impl Node for Toy {
 }
 
 fn delay(ms: u64) -> FaultConfig {
-    FaultConfig { delay: Duration::from_millis(ms), ..FaultConfig::default() }
+    FaultConfig::delayed(Duration::from_millis(ms))
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Transfer {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
-            faults: FaultConfig { delay: Duration::from_millis(1), ..FaultConfig::default() },
+            faults: FaultConfig::delayed(Duration::from_millis(1)),
             bytes: [1 << 20; 2],
             v6: false,
             mtu: 1500,
@@ -168,7 +168,7 @@ impl Transfer {
             sim.capture(file)?;
         }
         let client = self.station(&mut sim, 0, self.faults)?;
-        let server = self.station(&mut sim, 1, FaultConfig::default())?;
+        let server = self.station(&mut sim, 1, FaultConfig::delayed(Duration::ZERO))?;
         let ends = [client, server];
 
         let limit = sim.now() + MAX_TRANSFER;

@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use crate::limits::{FAULT_MAX_DELAY, FAULT_MAX_FRAMES, FAULT_QUEUE_FRAMES};
 
-/// Faults of a link. The default has none.
+/// Faults of a link. The default has none, and cuts super-frames.
+///
+/// Chances, `rate` and `limit` are about frames. A stack and a kernel hand over super-frames of up to
+/// 64 KiB where the device takes them, and a link loses packets: so super-frames are cut first,
+/// unless `cut` says otherwise. Not to cut is quicker; [`delayed`](Self::delayed) does not.
 ///
 /// As text: `name=value` joined by commas, in any order, each at most once; a missing name has its
 /// default. Printing gives text that parses to the same.
@@ -25,7 +29,7 @@ use crate::limits::{FAULT_MAX_DELAY, FAULT_MAX_FRAMES, FAULT_QUEUE_FRAMES};
 /// | `aqm` | `none`, `codel`, `5ms` | how the queue for `rate` signals congestion: see [`Aqm`] |
 /// | `seed` | `7` | the same seed gives the same faults for the same frames |
 /// | `on` | `both`, `tx`, `rx` | the direction, as seen from the stack |
-/// | `cut` | `yes`, `no` | cut super-frames first, so that the chances count packets on the wire |
+/// | `cut` | `yes`, `no` | cut super-frames first, so that frames are packets on the wire; `yes` by default |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultConfig {
     /// Frames that are lost.
@@ -138,8 +142,15 @@ impl Default for FaultConfig {
             aqm: Aqm::None,
             seed: 0,
             on: FaultDirection::Both,
-            cut: false,
+            cut: true,
         }
+    }
+}
+
+impl FaultConfig {
+    /// Nothing but a delay. Super-frames stay whole: each of their packets would arrive at the same time.
+    pub fn delayed(delay: Duration) -> Self {
+        Self { delay, cut: false, ..Self::default() }
     }
 }
 
@@ -337,8 +348,8 @@ impl fmt::Display for FaultConfig {
             FaultDirection::Transmit => f.write_str(",on=tx")?,
             FaultDirection::Receive => f.write_str(",on=rx")?,
         }
-        if cut {
-            f.write_str(",cut=yes")?;
+        if !cut {
+            f.write_str(",cut=no")?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 
 use super::config::FaultConfig;
+use super::counters::FaultCounters;
 use super::queue::{Queue, Verdict};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
 
@@ -29,33 +30,6 @@ pub struct FaultLine<T> {
     /// When the last frame that was not delayed arrives: jitter does not reorder.
     last_due: Instant,
     counters: FaultCounters,
-}
-
-/// Counts of a line, in frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultCounters {
-    /// Handed to the line.
-    pub offered: u64,
-    /// Left the line, copies included.
-    pub delivered: u64,
-    /// Lost by chance.
-    pub lost: u64,
-    /// Lost because too many waited for the rate.
-    pub lost_queue_full: u64,
-    /// Lost because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
-    pub lost_early: u64,
-    /// Lost because the line can hold no more.
-    pub lost_line_full: u64,
-    /// Marked because the queue for the rate was too long.
-    pub marked: u64,
-    /// Nanoseconds that frames waited for the rate, in all.
-    pub waited_ns: u64,
-    /// Copies made.
-    pub duplicated: u64,
-    /// Delayed to be overtaken.
-    pub reordered: u64,
-    /// Marked to be damaged.
-    pub corrupted: u64,
 }
 
 /// A frame at the end of the line.

@@ -182,7 +182,7 @@ fn a_line_holds_a_bounded_number_of_frames() {
 #[test]
 fn settings_are_read_from_text() {
     let text = "loss=1%,reorder=0.5%, dup=1%,corrupt=0.1%,delay=10ms,jitter=1.5ms,rate=1gbit,\
-                seed=7,limit=500,bytes=64000,aqm=2ms,on=tx,cut=yes";
+                seed=7,limit=500,bytes=64000,aqm=2ms,on=tx,cut=no";
     let config: FaultConfig = text.parse().expect("a configuration");
     assert_eq!(
         config,
@@ -199,13 +199,13 @@ fn settings_are_read_from_text() {
             aqm: Aqm::Mark { above: Duration::from_millis(2) },
             seed: 7,
             on: FaultDirection::Transmit,
-            cut: true,
+            cut: false,
         }
     );
     assert_eq!(
         config.to_string(),
         "loss=1%,dup=1%,reorder=0.5%,corrupt=0.1%,delay=10ms,jitter=1500us,rate=1gbit,limit=500,\
-         bytes=64000,aqm=2ms,seed=7,on=tx,cut=yes"
+         bytes=64000,aqm=2ms,seed=7,on=tx,cut=no"
     );
     assert_eq!(FaultConfig::default().to_string(), "loss=0%");
 }

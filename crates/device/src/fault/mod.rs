@@ -13,11 +13,14 @@ use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum,
 
 use crate::device::{Capabilities, Device, DeviceError, Medium, forward_device, of_a_wire};
 use crate::offload;
+use counters::Both;
 
 pub use config::{Aqm, Chance, FaultConfig, FaultConfigError, FaultDirection};
-pub use line::{FaultCounters, FaultLine, FaultRng, Passed};
+pub use counters::{FaultCounters, FaultWatch};
+pub use line::{FaultLine, FaultRng, Passed};
 
 mod config;
+mod counters;
 mod ecn;
 mod line;
 #[cfg(test)]
@@ -31,8 +34,8 @@ mod tests;
 /// A device with faults. Payload is shared and never changed in place: a damaged frame gets a
 /// private copy of the damaged piece, counted as `CopyReason::Fault`.
 ///
-/// A super-frame is lost as one. With [`FaultConfig::cut`] super-frames are cut first, so that
-/// chances are those of packets on the wire.
+/// Super-frames are cut first, so that chances are those of packets on the wire; without
+/// [`FaultConfig::cut`] a super-frame is lost as one.
 pub struct Fault<D> {
     device: D,
     capabilities: Capabilities,
@@ -40,6 +43,8 @@ pub struct Fault<D> {
     receive: Option<FaultPath>,
     /// Frames that the device has received, before they enter the line.
     arrived: VecDeque<PacketBuf>,
+    /// Who is told the counts, and which ones that one knows.
+    watch: Option<(FaultWatch, Both)>,
 }
 
 /// One direction of a bad link: a [`FaultLine`] that also cuts and damages frames.
@@ -65,7 +70,14 @@ impl<D: Device> Fault<D> {
         let transmit = path(FaultDirection::Receive);
         let receive = path(FaultDirection::Transmit);
         let capabilities = of_a_wire(device.capabilities());
-        Self { device, capabilities, transmit, receive, arrived: VecDeque::new() }
+        let arrived = VecDeque::new();
+        Self { device, capabilities, transmit, receive, arrived, watch: None }
+    }
+
+    /// Has `watch` count what happens on this line, too.
+    pub fn watched_by(mut self, watch: &FaultWatch) -> Self {
+        self.watch = Some((watch.clone(), Both::default()));
+        self
     }
 
     /// Counts of the frames that the stack sent.
@@ -81,6 +93,17 @@ impl<D: Device> Fault<D> {
     /// The device inside.
     pub fn get_ref(&self) -> &D {
         &self.device
+    }
+
+    /// Tells the watch what it does not know.
+    fn publish(&mut self) {
+        let after = Both { tx: self.transmit_faults(), rx: self.receive_faults() };
+        if let Some((watch, before)) = &mut self.watch
+            && *before != after
+        {
+            watch.add(&after, before);
+            *before = after;
+        }
     }
 
     /// Sends the frames at the end of the line.
@@ -179,7 +202,9 @@ impl<D: Device> Device for Fault<D> {
         for frame in frames.drain(..) {
             path.handle(now, frame, ledger);
         }
-        self.pump(now, ledger)
+        let done = self.pump(now, ledger);
+        self.publish();
+        done
     }
 
     fn receive(
@@ -191,6 +216,7 @@ impl<D: Device> Device for Fault<D> {
     ) -> Result<usize, DeviceError> {
         self.pump(now, ledger)?;
         let Some(path) = &mut self.receive else {
+            self.publish();
             return self.device.receive(now, frames, max, ledger);
         };
         let result = self.device.receive(now, &mut self.arrived, max, ledger);
@@ -203,9 +229,11 @@ impl<D: Device> Device for Fault<D> {
         path.collect(now, ledger);
         let count = max.min(path.ready.len());
         frames.extend(path.ready.drain(..count));
+        let left = path.in_flight();
+        self.publish();
         match result {
             // Frames sent before the device was gone are still on the line.
-            Err(DeviceError::Closed) if path.in_flight() > 0 || count > 0 => Ok(count),
+            Err(DeviceError::Closed) if left > 0 || count > 0 => Ok(count),
             result => result.map(|_| count),
         }
     }

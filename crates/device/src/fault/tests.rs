@@ -9,7 +9,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
-use super::{Chance, Fault, FaultConfig, FaultDirection};
+use super::{Chance, Fault, FaultConfig, FaultCounters, FaultDirection, FaultWatch};
 use crate::{Device, Pair, PairConfig, PairEnd};
 
 const HEADERS: usize = 14 + 20 + 20;
@@ -246,7 +246,8 @@ fn super_frames_are_those_of_a_wire() {
 fn a_damaged_super_frame_becomes_wire_frames_of_which_one_is_damaged() {
     let pair = PairConfig { mtu: 1500, ..PairConfig::default() };
     for on in ["tx", "rx"] {
-        let (mut left, mut right) = link_over(&format!("corrupt=100%,on={on}"), pair.clone());
+        let (mut left, mut right) =
+            link_over(&format!("corrupt=100%,cut=no,on={on}"), pair.clone());
         let frame = segment(100, &[5; 5000], Some(1000));
         let got = if on == "tx" {
             send(&mut left, Instant::ZERO, vec![frame]);
@@ -262,10 +263,10 @@ fn a_damaged_super_frame_becomes_wire_frames_of_which_one_is_damaged() {
 }
 
 #[test]
-fn cutting_makes_chances_those_of_wire_packets() {
+fn chances_are_those_of_packets_on_the_wire() {
     let pair = PairConfig { mtu: 1500, ..PairConfig::default() };
     for on in ["tx", "rx"] {
-        let text = format!("loss=10%,cut=yes,seed=4,on={on}");
+        let text = format!("loss=10%,seed=4,on={on}");
         let (mut left, mut right) = link_over(&text, pair.clone());
         let (mut got, mut lost) = (Vec::new(), 0);
         for i in 0..10 {
@@ -286,11 +287,47 @@ fn cutting_makes_chances_those_of_wire_packets() {
     }
 }
 
+/// What went in and what became of it.
+fn adds_up(counts: FaultCounters) -> bool {
+    let lost = counts.lost + counts.lost_queue_full + counts.lost_early + counts.lost_line_full;
+    counts.offered + counts.duplicated == counts.delivered + lost
+}
+
+#[test]
+fn a_watch_counts_packets_of_all_lines_that_follow_each_other() {
+    let watch = FaultWatch::default();
+    for (n, on) in [(1, "both"), (2, "tx"), (3, "rx")] {
+        let (left, mut right) =
+            Pair::new(PairConfig { mtu: 1500, ..PairConfig::default() }).expect("a pair");
+        let text = format!("loss=10%,dup=5%,corrupt=5%,reorder=5%,delay=1ms,seed={n},on={on}");
+        let mut left = Fault::new(left, text.parse().expect("faults")).watched_by(&watch);
+        for i in 0..10 {
+            let frame = || segment(i * 50_000, &[5; 50_000], Some(1000));
+            send(&mut left, Instant::ZERO, vec![frame()]);
+            send(&mut right, Instant::ZERO, vec![frame()]);
+            receive(&mut left, Instant::ZERO);
+        }
+        receive(&mut left, Instant::from_millis(100));
+        receive(&mut right, Instant::from_millis(100));
+    }
+    let (tx, rx) = (watch.transmitted(), watch.received());
+    assert_eq!((tx.offered, rx.offered), (1000, 1000), "two lines each, 500 packets");
+    assert!(adds_up(tx) && adds_up(rx), "{tx:?} {rx:?}");
+    for (counts, way) in [(tx, "tx"), (rx, "rx")] {
+        assert!((60..140).contains(&counts.lost), "{way}: {counts:?}");
+        for n in [counts.duplicated, counts.corrupted, counts.reordered] {
+            assert!((20..80).contains(&n), "{way}: {counts:?}");
+        }
+    }
+    let named = |name| watch.iter().find(|(is, _)| *is == name).map(|(_, n)| n);
+    assert_eq!((named("tx_lost"), named("rx_lost")), (Some(tx.lost), Some(rx.lost)));
+}
+
 #[test]
 fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
     for len in [0usize, 1, 13, 14, 15, 42, 60] {
         for seed in 0..20 {
-            let (mut left, mut right) = link(&format!("corrupt=100%,cut=yes,seed={seed}"));
+            let (mut left, mut right) = link(&format!("corrupt=100%,seed={seed}"));
             let mut frame = PacketBuf::for_tx();
             frame.push(len).expect("room").fill(0xa5);
             send(&mut left, Instant::ZERO, vec![frame]);

@@ -304,8 +304,9 @@ pub(crate) struct World {
     pub(crate) listener: u64,
 }
 
+/// Super-frames stay whole, unless the text says otherwise.
 pub(crate) fn faults(text: &str) -> FaultConfig {
-    text.parse().expect("faults")
+    FaultConfig { cut: text.contains("cut=yes"), ..text.parse().expect("faults") }
 }
 
 impl World {
@@ -323,7 +324,7 @@ impl World {
             sim.add(host, faults).expect("a node")
         };
         let server = add(&mut sim, "10.0.0.1/24", faults(faults_text));
-        let client = add(&mut sim, "10.0.0.2/24", FaultConfig::default());
+        let client = add(&mut sim, "10.0.0.2/24", FaultConfig::delayed(Duration::ZERO));
         let (mut engine, ends) = Engine::new(config).expect("an engine");
         let stack = &mut sim.node_mut(server).stack;
         let listener = stack.listen(at(PORT), 128).expect("a listener");

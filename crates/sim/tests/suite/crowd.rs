@@ -50,6 +50,7 @@ fn crowd(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
         duplicate: Chance::per_million(random.below(20_000) as u32),
         reorder: Chance::per_million(random.below(30_000) as u32),
         delay: Duration::from_micros(random.below(20_000)),
+        cut: false,
         ..FaultConfig::default()
     };
     let v6 = random.below(2) == 0;
@@ -82,7 +83,7 @@ fn crowd(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
         stream: Stream(seed),
         wrong: None,
     });
-    let client = add(&mut sim, two, client, FaultConfig::default())?;
+    let client = add(&mut sim, two, client, FaultConfig::delayed(Duration::ZERO))?;
     let ends = [server, client];
 
     let limit = Instant::from_millis(3_600_000);

@@ -137,7 +137,7 @@ pub fn pair_with(change: impl Fn(&mut StackConfig)) -> (Files, Files) {
         config.addresses.push(v6.parse().unwrap());
         change(&mut config);
         let stack = Stack::new(sim.now(), config).unwrap();
-        let faults = FaultConfig { delay: Duration::from_micros(500), ..FaultConfig::default() };
+        let faults = FaultConfig::delayed(Duration::from_micros(500));
         nodes.push(sim.add(stack, faults).unwrap());
     }
     let world =

@@ -202,7 +202,8 @@ impl Crowd {
             config.receive_memory = 1 << 30;
         }
         let stack = Stack::new(sim.now(), config).expect("a stack");
-        sim.add(Station::new(stack, app), faults.parse::<FaultConfig>().expect("faults"))
+        let faults = FaultConfig { cut: false, ..faults.parse().expect("faults") };
+        sim.add(Station::new(stack, app), faults)
     }
 
     fn at(self, host: u8, port: u16) -> std::net::SocketAddr {

@@ -4,6 +4,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pagewire_device::FaultConfig;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
 use pagewire_sim::{NodeId, Sim, SimError, Station, Stream};
 use pagewire_stack::{
@@ -56,7 +57,7 @@ impl Line {
             }
             other(&mut config);
             let stack = Stack::new(sim.now(), config).expect("a stack");
-            let faults = faults.parse().expect("faults");
+            let faults = FaultConfig { cut: false, ..faults.parse().expect("faults") };
             sim.add(Station::new(stack, app), faults).expect("a node")
         };
         let client = add(1, Program::Manual, faults);

@@ -1,0 +1,102 @@
+//! What a line did to frames, and a view of it from outside of the device.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts of a line, in frames: with [`FaultConfig::cut`](super::FaultConfig::cut), which is
+        /// the default, in packets on the wire.
+        ///
+        /// `offered + duplicated` is `delivered`, plus everything lost, plus what is on the line.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct FaultCounters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl FaultCounters {
+            /// Adds what was counted from `before` to `after`.
+            fn add(&mut self, after: &Self, before: &Self) {
+                $(self.$name = self.$name.saturating_add(after.$name.saturating_sub(before.$name));)*
+            }
+        }
+
+        impl FaultWatch {
+            /// Names and counts, the direction in front: `tx_lost`, `rx_lost`.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                let Both { tx, rx } = self.both();
+                let tx = [$((concat!("tx_", stringify!($name)), tx.$name)),*];
+                let rx = [$((concat!("rx_", stringify!($name)), rx.$name)),*];
+                tx.into_iter().chain(rx)
+            }
+        }
+    };
+}
+
+counters! {
+    /// Handed to the line.
+    offered,
+    /// Left the line, copies included.
+    delivered,
+    /// Lost by chance.
+    lost,
+    /// Lost because too many waited for the rate.
+    lost_queue_full,
+    /// Lost because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
+    lost_early,
+    /// Lost because the line can hold no more.
+    lost_line_full,
+    /// Marked because the queue for the rate was too long.
+    marked,
+    /// Nanoseconds that frames waited for the rate, in all.
+    waited_ns,
+    /// Copies made.
+    duplicated,
+    /// Delayed to be overtaken.
+    reordered,
+    /// Marked to be damaged.
+    corrupted,
+}
+
+/// Both directions, as seen from the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Both {
+    pub(super) tx: FaultCounters,
+    pub(super) rx: FaultCounters,
+}
+
+/// A view of bad lines from outside of their devices, on any thread. It adds up what those do that are
+/// [`watched_by`](super::Fault::watched_by) it: several, or one after another.
+///
+/// ```
+/// use pagewire_device::{Fault, FaultWatch, Pair};
+///
+/// let (device, _other) = Pair::new(Default::default())?;
+/// let watch = FaultWatch::default();
+/// let device = Fault::new(device, "loss=1%,delay=10ms".parse()?).watched_by(&watch);
+/// // The device goes into a host. This stays outside.
+/// assert_eq!(watch.transmitted().lost, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct FaultWatch(Arc<Mutex<Both>>);
+
+impl FaultWatch {
+    /// Counts of the frames that stacks sent.
+    pub fn transmitted(&self) -> FaultCounters {
+        self.both().tx
+    }
+
+    /// Counts of the frames for stacks.
+    pub fn received(&self) -> FaultCounters {
+        self.both().rx
+    }
+
+    fn both(&self) -> Both {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what was counted from `before` to `after`.
+    pub(super) fn add(&self, after: &Both, before: &Both) {
+        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sum.tx.add(&after.tx, &before.tx);
+        sum.rx.add(&after.rx, &before.rx);
+    }
+}
