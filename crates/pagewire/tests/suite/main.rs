@@ -5,6 +5,7 @@ mod asynchronous;
 mod chunks;
 mod datagrams;
 mod examples;
+mod first_program;
 mod gibibyte;
 mod groups_tap;
 mod guests;
