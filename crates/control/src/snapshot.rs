@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use pagewire::Host;
-use pagewire_device::DeviceCounters;
 use pagewire_mem::CopyLedger;
 use pagewire_stack::{CongestionKind, DatagramKind, SocketView, Stack, TcpState, TcpView, ViewOf};
 
@@ -27,7 +26,7 @@ pub fn host_stats(name: &str, host: &Host) -> HostStats {
     let of_tcp = counters.iter_tcp_drops().map(|(reason, n)| (reason.name(), n));
     let links = stats.links.iter().zip(names).map(|(link, name)| LinkStats {
         name: name.unwrap_or_else(|| format!("link{}", link.link.scope_id())),
-        device: device(&link.device),
+        device: link.device.iter().map(|(name, n)| (name.to_owned(), n)).collect(),
         error: link.device_error.clone(),
     });
     HostStats {
@@ -59,22 +58,6 @@ fn present(all: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u
 
 fn copies(ledger: &CopyLedger) -> BTreeMap<String, u64> {
     present(ledger.iter().map(|(reason, n)| (reason.name(), n)))
-}
-
-fn device(d: &DeviceCounters) -> BTreeMap<String, u64> {
-    let all = [
-        ("rx_frames", d.rx_frames),
-        ("rx_bytes", d.rx_bytes),
-        ("tx_frames", d.tx_frames),
-        ("tx_bytes", d.tx_bytes),
-        ("syscalls", d.syscalls),
-        ("tx_dropped_full", d.tx_dropped_full),
-        ("tx_dropped_closed", d.tx_dropped_closed),
-        ("tx_dropped_error", d.tx_dropped_error),
-        ("rx_dropped_memory", d.rx_dropped_memory),
-        ("rx_dropped_malformed", d.rx_dropped_malformed),
-    ];
-    all.into_iter().map(|(name, n)| (name.to_owned(), n)).collect()
 }
 
 /// A host's addresses and links.

@@ -119,12 +119,50 @@ pub struct DeviceCounters {
     pub rx_mispredicted: u64,
 }
 
+impl DeviceCounters {
+    /// Names and counts, in the order of a report.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        // A counter that is not named here does not compile.
+        let Self {
+            tx_frames,
+            tx_bytes,
+            rx_frames,
+            rx_bytes,
+            syscalls,
+            tx_dropped_full,
+            tx_dropped_closed,
+            tx_dropped_error,
+            rx_dropped_memory,
+            rx_dropped_malformed,
+            rx_aligned_bytes,
+            rx_payload_bytes,
+            rx_mispredicted,
+        } = *self;
+        [
+            ("tx_frames", tx_frames),
+            ("tx_bytes", tx_bytes),
+            ("rx_frames", rx_frames),
+            ("rx_bytes", rx_bytes),
+            ("syscalls", syscalls),
+            ("tx_dropped_full", tx_dropped_full),
+            ("tx_dropped_closed", tx_dropped_closed),
+            ("tx_dropped_error", tx_dropped_error),
+            ("rx_dropped_memory", rx_dropped_memory),
+            ("rx_dropped_malformed", rx_dropped_malformed),
+            ("rx_payload_bytes", rx_payload_bytes),
+            ("rx_aligned_bytes", rx_aligned_bytes),
+            ("rx_mispredicted", rx_mispredicted),
+        ]
+        .into_iter()
+    }
+}
+
 /// Errors of a device as a whole. The loss of a frame is no error, but a counted drop.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The other side is gone for good.
-    #[error("the device was closed by its other side")]
+    /// The other side is gone for good; or the device is, as a tap that somebody deleted.
+    #[error("the device was closed by its other side, or deleted")]
     Closed,
     /// An invalid setting; the text says which and what to do.
     #[error("{0}")]

@@ -76,21 +76,7 @@ impl fmt::Display for Stats {
 }
 
 fn report(f: &mut fmt::Formatter<'_>, d: &DeviceCounters) -> fmt::Result {
-    for (name, value) in [
-        ("tx_frames", d.tx_frames),
-        ("tx_bytes", d.tx_bytes),
-        ("rx_frames", d.rx_frames),
-        ("rx_bytes", d.rx_bytes),
-        ("syscalls", d.syscalls),
-        ("tx_dropped_full", d.tx_dropped_full),
-        ("tx_dropped_closed", d.tx_dropped_closed),
-        ("tx_dropped_error", d.tx_dropped_error),
-        ("rx_dropped_memory", d.rx_dropped_memory),
-        ("rx_dropped_malformed", d.rx_dropped_malformed),
-        ("rx_payload_bytes", d.rx_payload_bytes),
-        ("rx_aligned_bytes", d.rx_aligned_bytes),
-        ("rx_mispredicted", d.rx_mispredicted),
-    ] {
+    for (name, value) in d.iter() {
         if value > 0 {
             writeln!(f, "  {name:<24} {value}")?;
         }

@@ -390,6 +390,14 @@ fn add_address(
     Ok(())
 }
 
+/// How root makes a tap that another user opens: its address too, without which it is silent.
+fn by_hand(name: &str) -> String {
+    format!(
+        "ip tuntap add {name} mode tap user $USER; ip addr add ADDRESS/24 dev {name}; ip link set \
+         {name} up"
+    )
+}
+
 fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> DeviceError {
     let refused = matches!(errno(&error), Errno::PERM | Errno::ACCESS);
     let what = match step {
@@ -403,11 +411,13 @@ fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> Devi
         }
         Step::Attach if refused && existed => format!(
             "open tap {name}: it belongs to somebody else; run as root, or let root remake it for \
-             you (ip tuntap add {name} mode tap user $USER)"
+             you ({})",
+            by_hand(name)
         ),
         Step::Attach if refused => format!(
             "make tap {name}: run as root or with CAP_NET_ADMIN, or let root make it for you \
-             (ip tuntap add {name} mode tap user $USER)"
+             ({})",
+            by_hand(name)
         ),
         Step::Attach => match errno(&error) {
             Errno::BUSY => format!(

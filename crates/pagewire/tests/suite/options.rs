@@ -99,7 +99,7 @@ fn an_error_that_ends_main_is_printed_as_its_text() {
     let no_memory = Region::anonymous(1).expect_err("refused");
     assert_eq!(format!("{no_memory:?}"), no_memory.to_string());
     let lost = pagewire::device::DeviceError::Closed;
-    assert_eq!(format!("{lost:?}"), "the device was closed by its other side");
+    assert_eq!(format!("{lost:?}"), "the device was closed by its other side, or deleted");
 }
 
 #[test]
