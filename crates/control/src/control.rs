@@ -44,8 +44,8 @@ impl Builder {
         self
     }
 
-    /// Shows counts of the program, which grow only, under this name. `read` is called for each request:
-    /// it must be quick.
+    /// Shows counts of the program, which grow only, under this name. One whose name begins with `most_`
+    /// is a maximum, and no counter in metrics. `read` is called for each request: it must be quick.
     pub fn section(
         mut self,
         name: &str,
@@ -62,7 +62,8 @@ impl Builder {
     }
 
     /// Answers `GET /metrics` on this socket of the kernel, in Prometheus's text format. Whoever can
-    /// connect can read: bind it to an address that only those reach who may.
+    /// connect can read: bind it to an address that only those reach who may. At a loopback address a request
+    /// has to name that address or `localhost`, so that no web page leads a browser there.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, listener: TcpListener) -> Self {
         self.metrics = Some(listener);

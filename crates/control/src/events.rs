@@ -1,6 +1,7 @@
 //! Events of `tracing`: the life of connections, and anomalies.
 
 use std::collections::HashMap;
+use std::iter;
 use std::net::SocketAddr;
 
 use pagewire::{Host, Service};
@@ -23,7 +24,7 @@ pub fn trace(name: &str, host: &Host) {
     host.attach(Tracer {
         name: name.to_owned(),
         seen: HashMap::new(),
-        counts: Vec::new(),
+        counts: Counts::default(),
         look_at: Some(host.now() + TRACE_LOOK),
     });
 }
@@ -31,8 +32,7 @@ pub fn trace(name: &str, host: &Host) {
 struct Tracer {
     name: String,
     seen: HashMap<SocketId, Seen>,
-    /// Counts at the last look, by place in [`anomalies`].
-    counts: Vec<u64>,
+    counts: Counts,
     look_at: Option<Instant>,
 }
 
@@ -96,15 +96,25 @@ impl Tracer {
             );
             false
         });
-        let now = anomalies(stack);
-        let before = std::mem::take(&mut self.counts).into_iter().chain(std::iter::repeat(0));
-        for ((what, n), before) in now.iter().zip(before) {
-            let more = n.saturating_sub(before);
-            if more > 0 {
-                tracing::warn!(host, what, count = more, "anomaly");
-            }
+        for (what, count) in self.counts.news(anomalies(stack)) {
+            tracing::warn!(host, what, count, "anomaly");
         }
-        self.counts = now.into_iter().map(|(_, n)| n).collect();
+    }
+}
+
+/// Counts at the last look, by place in [`anomalies`].
+#[derive(Default)]
+struct Counts(Vec<u64>);
+
+impl Counts {
+    /// What came since the last look.
+    fn news(&mut self, now: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
+        let before = self.0.iter().copied().chain(iter::repeat(0));
+        let more =
+            now.iter().zip(before).map(|((what, n), before)| (*what, n.saturating_sub(before)));
+        let more = more.filter(|(_, n)| *n > 0).collect();
+        self.0 = now.into_iter().map(|(_, n)| n).collect();
+        more
     }
 }
 
@@ -139,3 +149,7 @@ fn anomalies(stack: &Stack) -> Vec<(&'static str, u64)> {
     ];
     drops.chain(of_tcp).chain(others).collect()
 }
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod tests;

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 /// Clients of the control socket that are connected at once, and as many of metrics: who may only read
-/// metrics must not take the places of who may do more. One more is closed at once. A person looks with
-/// one or two programs, a Prometheus server asks by one connection.
+/// metrics must not take the places of who may do more. One more of the control socket is closed at once;
+/// one more of metrics takes the place of the client that came first, because anybody may connect there
+/// and say nothing. A person looks with one or two programs, a Prometheus server asks by one connection.
 pub const CLIENTS: usize = 32;
 
 /// Bytes of a request, its line end included. The longest that means anything has fewer than 100.

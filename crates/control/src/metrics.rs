@@ -7,11 +7,14 @@
 //! |---|---|---|
 //! | `pagewire_tcp_connections` and other sockets | | gauges: sockets that exist now |
 //! | `pagewire_device_receive_bytes_total`, `…_frames_total`, `transmit` | `link` | what devices carried |
+//! | `pagewire_device_receive_payload_bytes_total`, `…_aligned_bytes_total`, `…_mispredicted_total` | `link` | how payload came |
+//! | `pagewire_device_system_calls_total` | `link` | calls to send and to receive |
 //! | `pagewire_device_dropped_frames_total` | `link`, `reason` | frames that a device lost |
 //! | `pagewire_dropped_packets_total` | `reason` | packets and segments that the stack dropped |
 //! | `pagewire_copied_bytes_total` | `reason` | payload copied |
 //! | `pagewire_NAME_total` | | every counter of the stack, as `--stats` names it |
 //! | `pagewire_PART_NAME_total` | | counts of a part of the program, as of its server |
+//! | `pagewire_PART_most_NAME` | | gauges: the most at a time so far |
 
 use metrics::{Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use pagewire::Host;
@@ -41,6 +44,12 @@ pub fn record(recorder: &dyn Recorder, stats: &Stats) {
     }
     for (part, counts) in &stats.sections {
         for (name, n) in counts {
+            if name.starts_with(MAXIMUM) {
+                let name = format!("pagewire_{part}_{name}");
+                let about = "The most so far.";
+                sink.gauge(&name, Vec::new(), *n as f64, Unit::Count, about);
+                continue;
+            }
             let about = format!("Counted by the {part}: {}.", name.replace('_', " "));
             sink.counter(
                 &format!("pagewire_{part}_{name}_total"),
@@ -79,6 +88,9 @@ pub fn render(stats: &Stats) -> Result<String, String> {
     record(&recorder, stats);
     Ok(recorder.handle().render())
 }
+
+/// How the name of a count begins that is no sum: [`Builder::section`](crate::Builder::section).
+const MAXIMUM: &str = "most_";
 
 fn host_metrics(sink: &Sink<'_>, host: &HostStats) {
     let label = || Label::new("host", host.name.clone());
@@ -123,24 +135,28 @@ fn device_metrics(sink: &Sink<'_>, host: &str, link: &LinkStats) {
     let about = "1 if the device of the link has failed.";
     sink.gauge("pagewire_device_failed", labels(), failed, Unit::Count, about);
     for (name, n) in &link.device {
-        let known = match name.as_str() {
-            "rx_frames" => ("receive_frames", Unit::Count, "Frames that the device received."),
-            "rx_bytes" => ("receive_bytes", Unit::Bytes, "Bytes in received frames."),
-            "tx_frames" => ("transmit_frames", Unit::Count, "Frames that the device sent."),
-            "tx_bytes" => ("transmit_bytes", Unit::Bytes, "Bytes in sent frames."),
-            "syscalls" => ("system_calls", Unit::Count, "System calls to send and to receive."),
-            reason => {
-                let mut labels = labels();
-                labels.push(Label::new("reason", reason.to_owned()));
-                let about = "Frames that the device lost.".to_owned();
-                let name = "pagewire_device_dropped_frames_total";
-                sink.counter(name, labels, *n, Unit::Count, about);
-                continue;
-            }
-        };
-        let (name, unit, about) = known;
-        let name = format!("pagewire_device_{name}_total");
-        sink.counter(&name, labels(), *n, unit, about.to_owned());
+        if name.contains("dropped") {
+            let mut labels = labels();
+            labels.push(Label::new("reason", name.clone()));
+            let about = "Frames that the device lost.".to_owned();
+            let name = "pagewire_device_dropped_frames_total";
+            sink.counter(name, labels, *n, Unit::Count, about);
+            continue;
+        }
+        let name = in_words(name);
+        let about = format!("Counted by the device: {}.", name.replace('_', " "));
+        let metric = format!("pagewire_device_{name}_total");
+        sink.counter(&metric, labels(), *n, unit_of(&name), about);
+    }
+}
+
+/// The name of a device's counter, without abbreviations.
+fn in_words(name: &str) -> String {
+    let (direction, rest) = name.split_once('_').unwrap_or(("", name));
+    match direction {
+        "rx" => format!("receive_{rest}"),
+        "tx" => format!("transmit_{rest}"),
+        _ => name.replace("syscalls", "system_calls"),
     }
 }
 

@@ -152,17 +152,29 @@ impl Server {
             };
             let is_metrics = |stream: &Stream| matches!(stream, Stream::Metrics(_));
             let alike = |client: &&Client| is_metrics(&client.stream) == is_metrics(&stream);
-            // One too many is closed by the drop.
-            if nonblocking.is_ok() && self.clients.iter().filter(alike).count() < CLIENTS {
-                let until = is_metrics(&stream).then_some(now + STALL);
-                let (request, out) = (Vec::new(), Vec::new());
-                self.clients.push(Client { stream, request, out, sent: 0, until, last: false });
+            if nonblocking.is_err() {
+                continue;
             }
+            if self.clients.iter().filter(alike).count() >= CLIENTS {
+                let first = self.clients.iter().position(|client| alike(&client));
+                match first.filter(|_| is_metrics(&stream)) {
+                    // A client that says nothing must not keep a Prometheus server out.
+                    Some(first) => drop(self.clients.remove(first)),
+                    // The drop closes one too many.
+                    None => continue,
+                }
+            }
+            self.clients.push(Client::new(stream, now));
         }
     }
 }
 
 impl Client {
+    fn new(stream: Stream, now: Instant) -> Self {
+        let until = matches!(stream, Stream::Metrics(_)).then_some(now + STALL);
+        Self { stream, request: Vec::new(), out: Vec::new(), sent: 0, until, last: false }
+    }
+
     /// Reads requests and sends answers, as far as that needs no waiting.
     fn serve(&mut self, view: &View, now: Instant) -> Fate {
         match self.try_serve(view, now) {
@@ -204,13 +216,15 @@ impl Client {
 
     /// Makes the answer to the first request; `false` if there is none yet.
     fn answer(&mut self, view: &View) -> bool {
-        match self.stream {
+        match &self.stream {
             Stream::Control(_) => self.answer_line(view),
             #[cfg(feature = "prometheus")]
-            Stream::Metrics(_) => {
-                let Some(answer) = http::answer(&self.request, || view.stats()) else {
-                    return false;
-                };
+            Stream::Metrics(stream) => {
+                // Not known is as if it were.
+                let local = stream.local_addr();
+                let is_loopback = local.map_or(true, |at| at.ip().to_canonical().is_loopback());
+                let answer = http::answer(&self.request, is_loopback, || view.stats());
+                let Some(answer) = answer else { return false };
                 (self.out, self.last) = (answer, true);
                 true
             }
@@ -246,3 +260,7 @@ impl Client {
         true
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

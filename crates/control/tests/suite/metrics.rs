@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
+use pagewire::counts::DeviceCounters;
 use pagewire::{Host, Pair, TcpListener as Listener, TcpStream as Connection};
 use pagewire_control::limits::CLIENTS;
 use pagewire_control::{Builder, Client, Control};
@@ -31,7 +32,8 @@ fn lab() -> Lab {
     let metrics = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = metrics.local_addr().expect("an address");
     let shown = Builder::new().host("pw\"0\n", &server).metrics(metrics);
-    let control = shown.section("server", || vec![("responses_2xx", 5), ("bytes_by_copy", 9)]);
+    let counts = || vec![("responses_2xx", 5), ("bytes_by_copy", 9), ("most_at_once", 3)];
+    let control = shown.section("server", counts);
     let _control = control.start().expect("a thread");
     Lab { server, _open: (listener, stream, peer), _control, at }
 }
@@ -39,7 +41,9 @@ fn lab() -> Lab {
 /// The content of an answer, whose status is 200.
 fn scrape(at: SocketAddr) -> String {
     let mut stream = TcpStream::connect(at).expect("it listens");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n").expect("room");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
+        .expect("room");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
     let (head, content) = text.split_once("\r\n\r\n").expect("a head");
@@ -74,6 +78,8 @@ fn counters_and_gauges_have_conventional_names_units_and_labels() {
     let received = format!("pagewire_device_receive_bytes_total{{{host},link=\"link1\"}}");
     assert!(get(&received) > 3000.0);
     assert_eq!(get("pagewire_server_responses_2xx_total"), 5.0);
+    // A maximum is no counter.
+    assert_eq!(get("pagewire_server_most_at_once"), 3.0);
     assert!(get("pagewire_process_memory_bytes{kind=\"anonymous\"}") > 0.0);
     for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
         let mut words = line.split(' ').skip(2);
@@ -81,6 +87,23 @@ fn counters_and_gauges_have_conventional_names_units_and_labels() {
         assert!(name.starts_with("pagewire_"), "{line}");
         assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
         assert!(text.contains(&format!("# HELP {name} ")), "{name} is not described");
+    }
+}
+
+#[test]
+fn every_counter_of_a_device_has_a_metric() {
+    let all = parse(&scrape(lab().at));
+    let labels = r#"host="pw\"0\n",link="link1""#;
+    for (name, _) in DeviceCounters::default().iter() {
+        let words = name.replace("rx_", "receive_").replace("tx_", "transmit_");
+        let words = words.replace("syscalls", "system_calls");
+        let metric = match name.contains("dropped") {
+            true => {
+                format!("pagewire_device_dropped_frames_total{{{labels},reason=\"{name}\"}}")
+            }
+            false => format!("pagewire_device_{words}_total{{{labels}}}"),
+        };
+        assert!(all.contains_key(&metric), "{metric} in {all:?}");
     }
 }
 
@@ -124,10 +147,11 @@ fn silent_clients_of_metrics_take_no_place_of_the_control_socket() {
     let path = directory.path().join("control.sock");
     let builder = Builder::new().host("a", &host).metrics(metrics);
     let _control = builder.attach(&path).expect("a socket");
-    let _silent: Vec<_> =
+    let mut silent: Vec<_> =
         (0..CLIENTS).map(|_| TcpStream::connect(at).expect("it listens")).collect();
-    let mut one_more = TcpStream::connect(at).expect("it listens");
-    assert_eq!(one_more.read(&mut [0]).expect("it is closed"), 0);
+    // Nor of who asks: the one that came first makes room.
+    assert!(scrape(at).contains("pagewire_tcp_connections"));
+    assert_eq!(silent[0].read(&mut [0]).expect("it is closed"), 0);
     let mut client = Client::connect(&path).expect("it listens");
     assert_eq!(client.stats().expect("an answer").hosts.len(), 1);
 }

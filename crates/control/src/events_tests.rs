@@ -1,0 +1,95 @@
+//! Each thing that happens is said once.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use pagewire::Pair;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
+
+use super::*;
+
+/// What was said: each event's fields.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+impl Heard {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().expect("no panic"))
+    }
+}
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl Subscriber for Heard {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("pagewire_control")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().expect("no panic").push(fields.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn tracer() -> Tracer {
+    Tracer {
+        name: "a".to_owned(),
+        seen: HashMap::new(),
+        counts: Counts::default(),
+        look_at: Some(Instant::ZERO),
+    }
+}
+
+fn hosts() -> (Host, Host) {
+    let (left, right) = Pair::new(Default::default()).expect("a pair");
+    let host = |device, at| Host::builder().device(device).address(at).start().expect("a host");
+    (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"))
+}
+
+#[test]
+fn only_what_came_since_the_last_look_is_news() {
+    let mut counts = Counts::default();
+    assert_eq!(counts.news(vec![("a", 3), ("b", 0)]), [("a", 3)]);
+    assert_eq!(counts.news(vec![("a", 3), ("b", 0)]), []);
+    assert_eq!(counts.news(vec![("a", 5), ("b", 1)]), [("a", 2), ("b", 1)]);
+    assert_eq!(counts.news(vec![("a", 5), ("b", 1)]), []);
+}
+
+#[test]
+fn an_anomaly_is_said_once() {
+    let (host, peer) = hosts();
+    let (heard, mut tracer) = (Heard::default(), tracer());
+    tracing::subscriber::with_default(heard.clone(), || {
+        let mut look = || host.with_stack(|stack, _| tracer.look(stack));
+        look();
+        assert_eq!(heard.take(), [""; 0], "nothing has happened");
+        assert!(peer.connect("10.0.0.1:81").is_err(), "nobody listens");
+        look();
+        let said = heard.take();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("what=\"tcp_no_socket\" count=1"), "{said:?}");
+        look();
+        assert_eq!(heard.take(), [""; 0], "it was said");
+    });
+}
