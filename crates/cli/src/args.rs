@@ -59,7 +59,7 @@ Examples:
       to a virtual machine, without privilege
   pagewire bench stream --link tap --json
 
-  pagewire run --fault 'delay=50ms,loss=1%' -- curl -O https://example.org/
+  pagewire run --fault 'delay=50ms,loss=1%' -- curl -sS https://example.org/
       any program on a bad line, without privilege
 
 Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted (but 0 if serve or

@@ -134,7 +134,10 @@ fn tap(
     let Some(place) = &options.netns else {
         return Ok((Tap::builder(name).mtu(options.guest.mtu as usize).open()?, None));
     };
-    let place = match place.to_str().and_then(|text| text.parse().ok()) {
+    let place = match place.to_str().and_then(|text| text.parse::<u32>().ok()) {
+        Some(id) if !Path::new("/proc").join(id.to_string()).exists() => {
+            return Err(Failure::misused(format!("--netns {id}"), "there is no such process"));
+        }
         Some(id) => Namespace::Process(id),
         None => Namespace::Path(place.clone()),
     };

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire::Host;
 use pagewire_control as control;
-use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig};
+use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig, FaultWatch};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxPlan};
 use pagewire_gateway::{
@@ -106,19 +106,9 @@ fn check(ours: Network, guest: IpAddr) -> Result<IpAddr, Failure> {
 
 /// A guest's address if none is given: the 15th of the network, or the first that is free.
 fn guest_of(ours: Network) -> Option<IpAddr> {
-    let nth = |n: u32| match ours.address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(ours.prefix)).unwrap_or(0);
-            IpAddr::V4(Ipv4Addr::from((u32::from(address) & mask) | n))
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ours.prefix)).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from((u128::from(address) & mask) | u128::from(n)))
-        }
-    };
     let fits =
         |guest: &IpAddr| *guest != ours.address && ours.contains(*guest) && is_host(ours, *guest);
-    [GUEST].into_iter().chain(0..GUEST).map(nth).find(fits)
+    [GUEST].into_iter().chain(0..GUEST).map(|n| ours.nth(n)).find(fits)
 }
 
 /// Whether this is neither the network's first address nor, with IPv4, its last.
@@ -192,7 +182,7 @@ pub(crate) fn open(
     }
     let fault = fault(options)?;
     let builder = Gateway::builder()
-        .rules(rules(options)?)
+        .rules(rules(options, networks)?)
         .resolver(resolver(&options.dns)?)
         .names(names(options, networks));
     Ok(Opened {
@@ -210,6 +200,7 @@ impl Opened {
     /// Starts the gateway, for the guest behind a device.
     pub(crate) fn start(self, device: Box<dyn Device>) -> Result<Served, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::because("starting the gateway", e);
+        let line = self.line.watch();
         let mut device = self.line.around(device)?;
         for network in self.told {
             device = network.tell(device)?;
@@ -221,11 +212,11 @@ impl Opened {
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
         guest.serve(self.published).map_err(|e| Failure::because("--publish", reason(&e)))?;
-        Ok(Served { guest, line_delay: self.line_delay, _gateway: gateway })
+        Ok(Served { guest, line, line_delay: self.line_delay, _gateway: gateway })
     }
 }
 
-fn rules(options: &GuestOptions) -> Result<Rules, Failure> {
+fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Failure> {
     let mut rules = if options.offline { Rules::offline() } else { Rules::default() };
     for rule in &options.allow {
         rules = rules.allow(rule.clone());
@@ -234,9 +225,31 @@ fn rules(options: &GuestOptions) -> Result<Rules, Failure> {
         rules = rules.deny(rule.clone());
     }
     if let Some(address) = options.host {
+        check_host(address, networks)?;
         rules = rules.map(address.into(), Ipv4Addr::LOCALHOST.into());
     }
     rules.checked().map_err(|e| Failure::Usage(format!("--allow and --deny: {e}")))
+}
+
+/// Whether what a guest sends to this address comes to us.
+fn check_host(address: Ipv4Addr, networks: &[GuestNetwork]) -> Result<(), Failure> {
+    let failed = |why: &str| {
+        let why = format!("{why}; give another, such as 192.0.2.1, and connect to that");
+        Err(Failure::misused(format!("--host {address}"), why))
+    };
+    let is_beside = |network: &GuestNetwork| {
+        network.ours.contains(address.into()) && network.ours.address != address
+    };
+    match address {
+        _ if address.is_loopback() => failed("this is the guest's own loopback"),
+        _ if address.is_unspecified() || address.is_multicast() || address.is_broadcast() => {
+            failed("this is no address of one host")
+        }
+        _ if networks.iter().any(is_beside) => {
+            failed("it is in the guest's own network, where nobody else answers")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whom to ask.
@@ -274,6 +287,8 @@ fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
 /// A gateway with its one guest.
 pub(crate) struct Served {
     guest: Guest,
+    /// Counts of `--fault` and `--rate`.
+    line: Option<FaultWatch>,
     line_delay: Duration,
     // Behind the guest, which it serves.
     _gateway: Gateway,
@@ -289,7 +304,10 @@ impl Served {
     pub(crate) fn shown(self: &Arc<Self>, shown: control::Builder) -> control::Builder {
         let served = Arc::downgrade(self);
         crate::log::trace("guest", self.host());
-        let shown = shown.host("guest", self.host());
+        let mut shown = shown.host("guest", self.host());
+        if let Some(line) = &self.line {
+            shown = net::show_line(shown, line);
+        }
         let counts = move || match served.upgrade() {
             Some(served) => served.guest.counters().report().collect(),
             None => Vec::new(),
@@ -303,7 +321,8 @@ impl Served {
         for (name, value) in self.guest.counters().report().filter(|(_, value)| *value > 0) {
             text.push_str(&format!("  {name:<24} {value}\n"));
         }
-        format!("{text}{}", self.host().stats())
+        let line = self.line.as_ref().map(net::line_text).unwrap_or_default();
+        format!("{text}{}{line}", self.host().stats())
     }
 
     /// Waits, for so long at most, until what the guest has sent last was passed on: of a guest that
@@ -321,7 +340,9 @@ impl Served {
 /// Why a port cannot be published, and what to do about it.
 fn publish_reason(error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => "; another program has it: take another, as in 8081:80",
+        io::ErrorKind::AddrInUse => {
+            "; another program has it, or another --publish: take another, as in 8081:80"
+        }
         io::ErrorKind::PermissionDenied => "; take a port from 1024 on, as in 8080:80",
         io::ErrorKind::AddrNotAvailable => "; this machine does not have the address",
         _ => "",
@@ -426,6 +447,30 @@ mod tests {
         ] {
             let text = guests(args).unwrap_err();
             assert!(text.contains(says), "{args:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_address_for_this_machine_that_a_guest_never_sends_to_is_refused() {
+        let checked = |address: &str| {
+            let options = options(&["--host", address]);
+            rules(&options, &networks(&options).expect("networks")).map(drop)
+        };
+        for (address, says) in [
+            ("127.0.0.1", "own loopback"),
+            ("127.9.9.9", "own loopback"),
+            ("0.0.0.0", "no address of one host"),
+            ("224.0.0.1", "no address of one host"),
+            ("10.0.2.15", "own network"),
+            ("10.0.2.99", "own network"),
+        ] {
+            match checked(address) {
+                Err(Failure::Usage(text)) => assert!(text.contains(says), "{address}: {text}"),
+                other => panic!("{address}: {other:?}"),
+            }
+        }
+        for address in ["192.0.2.1", "10.0.2.2", "10.0.3.1"] {
+            assert!(checked(address).is_ok(), "{address}");
         }
     }
 

@@ -19,15 +19,19 @@ impl Opened {
     pub(crate) fn look_after(&mut self, options: &NetOptions) -> Result<(), Failure> {
         let Err(error) = self.host.check() else { return Ok(()) };
         let name = net::tap_name(options);
+        let why = match options.link {
+            NetLink::Tap if !exists(name) => format!("the tap {name} was deleted"),
+            _ => reason(&error),
+        };
         if !options.wait_for_device {
             let hint = match options.link {
                 NetLink::Tap => "; with --wait-for-device this waits for another of its name",
                 _ => "",
             };
-            return Err(Failure::Failed(reason(&error) + hint));
+            return Err(Failure::Failed(why + hint));
         }
         if let Some(link) = self.link.take() {
-            eprintln!("pagewire: {}; waiting for {name}", reason(&error));
+            eprintln!("pagewire: {why}; waiting for {name}");
             drop(self.host.remove_link(link));
         }
         // Tried again: the device may exist before its queues.
@@ -49,7 +53,7 @@ impl Opened {
     /// Makes the present device the host's link.
     fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
         let tap = net::tap(options, self.memory)?;
-        let mut link = Link::boxed(net::wrap(Box::new(tap), options)?);
+        let mut link = Link::boxed(self.report.line_again(options.fault).around(Box::new(tap))?);
         for addr in &options.addr {
             link = link.address(addr);
         }

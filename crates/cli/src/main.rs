@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if let Some(code) = pagewire_gateway::netns::inside() {
         return code;
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| end_usage(&error));
+    let cli = Cli::try_parse().unwrap_or_else(|error| end_usage(error));
     #[cfg(feature = "full")]
     if let Err(failure) = log::begin(cli.verbose, cli.log_level.as_deref()) {
         return failure.report();
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 /// Wrong usage. The statuses of `run` are others.
-fn end_usage(error: &clap::Error) -> ! {
+fn end_usage(error: clap::Error) -> ! {
     #[cfg(feature = "full")]
     run::end_usage(error);
     #[cfg(not(feature = "full"))]

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::iter;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,8 @@ use pagewire::{Host, LinkId};
 use pagewire_control as control;
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
-    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, Pcap, PcapConfig, Tap, VhostUser,
+    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, Tap,
+    VhostUser,
 };
 
 use crate::args::{NetLink, NetOptions};
@@ -62,6 +64,25 @@ impl Drop for SocketFile {
 }
 
 impl Opened {
+    /// Warns of a tap by which this machine reaches none of our addresses: it would only be silent.
+    pub(crate) fn warn_of_silence(&self, options: &NetOptions) {
+        let tap = tap_name(options);
+        // In a bridge, others have the addresses.
+        let is_port = Path::new("/sys/class/net").join(tap).join("master").exists();
+        if options.link != NetLink::Tap || is_port {
+            return;
+        }
+        let ours = networks("--addr", &options.addr).unwrap_or_default();
+        if let Some(our) = ours.into_iter().find(|our| !our.is_reached()) {
+            let (Network { address, prefix }, other) = (our, our.neighbour());
+            eprintln!(
+                "pagewire: this machine has no address in the network of {address}/{prefix}: give \
+                 --host-addr {other}/{prefix}, or `ip addr add {other}/{prefix} dev {tap}` and \
+                 `ip link set {tap} up`"
+            );
+        }
+    }
+
     /// On a port, waits until a virtual machine's driver has set it up, or an interrupt comes.
     pub(crate) fn wait_for_peer(&self, options: &NetOptions, stop: &Stop) -> Result<(), Failure> {
         let Some(port) = self.report.port.as_ref().filter(|port| !port.is_up()) else {
@@ -87,11 +108,16 @@ pub(crate) struct Report {
     host: Host,
     port: Option<VhostMonitor>,
     dhcp: Option<DhcpWatch>,
+    /// Of `--fault`.
+    line: Option<FaultWatch>,
 }
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.host.stats())?;
+        if let Some(line) = &self.line {
+            f.write_str(&line_text(line))?;
+        }
         if let Some(port) = &self.port {
             writeln!(f, "port")?;
             for (name, value) in port.counters().iter().filter(|(_, value)| *value > 0) {
@@ -115,6 +141,11 @@ impl std::fmt::Display for Report {
 }
 
 impl Report {
+    /// What lies in front of a device that follows a lost one: counted on. Nothing is captured.
+    pub(crate) fn line_again(&self, fault: Option<FaultConfig>) -> Line {
+        Line { fault: fault.zip(self.line.clone()), capture: None }
+    }
+
     /// What a control socket shows of the host and its link.
     pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
         let name = match options.link {
@@ -126,11 +157,27 @@ impl Report {
         if let Some(port) = self.port.clone() {
             shown = shown.section("port", move || port.counters().iter().collect());
         }
+        if let Some(line) = &self.line {
+            shown = show_line(shown, line);
+        }
         if let Some(dhcp) = self.dhcp.clone() {
             shown = shown.section("dhcp", move || dhcp.counters().iter().collect());
         }
         shown
     }
+}
+
+/// What a control socket shows of a bad line.
+pub(crate) fn show_line(shown: control::Builder, line: &FaultWatch) -> control::Builder {
+    let line = line.clone();
+    shown.section("line", move || line.iter().collect())
+}
+
+/// What `--stats` prints of a bad line.
+pub(crate) fn line_text(line: &FaultWatch) -> String {
+    let counts = line.iter().filter(|(_, value)| *value > 0);
+    let counts = counts.map(|(name, value)| format!("  {name:<24} {value}\n"));
+    iter::once("line\n".to_owned()).chain(counts).collect()
 }
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.
@@ -164,7 +211,9 @@ pub(crate) fn open_with(
         }
         NetLink::Tap | NetLink::Pair => (Box::new(tap(options, memory)?) as Box<dyn Device>, None),
     };
-    let mut device = wrap(link, options)?;
+    let line = Line::open(options.fault, options.pcap.as_deref())?;
+    let watch = line.watch();
+    let mut device = line.around(link)?;
     let mut dhcp = None;
     if let Some(config) = dhcp_config {
         let server = Dhcp::new(device, config)?;
@@ -190,7 +239,7 @@ pub(crate) fn open_with(
         builder = builder.payload_pages(pages);
     }
     let host = builder.start()?;
-    let report = Report { host: host.clone(), port, dhcp };
+    let report = Report { host: host.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(|n| n.address).collect();
     let link = Some(LinkId::FIRST);
@@ -301,17 +350,9 @@ pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
     })
 }
 
-/// The wrappers of the options around a device.
-pub(crate) fn wrap(
-    device: Box<dyn Device>,
-    options: &NetOptions,
-) -> Result<Box<dyn Device>, Failure> {
-    Line::open(options.fault, options.pcap.as_deref())?.around(device)
-}
-
 /// What lies between a stack and its device, with the file of the capture open.
 pub(crate) struct Line {
-    fault: Option<FaultConfig>,
+    fault: Option<(FaultConfig, FaultWatch)>,
     capture: Option<(File, PathBuf)>,
 }
 
@@ -321,13 +362,19 @@ impl Line {
             Ok(file) => Ok((file, path.to_owned())),
             Err(e) => Err(capture_failure(path, &e)),
         };
+        let fault = fault.map(|config| (config, FaultWatch::default()));
         Ok(Self { fault, capture: pcap.map(create).transpose()? })
+    }
+
+    /// What counts the faults.
+    pub(crate) fn watch(&self) -> Option<FaultWatch> {
+        self.fault.as_ref().map(|(_, watch)| watch.clone())
     }
 
     /// The capture is next to the stack, so that it shows what the stack sees.
     pub(crate) fn around(self, mut device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
-        if let Some(config) = self.fault {
-            device = Box::new(Fault::new(device, config));
+        if let Some((config, watch)) = self.fault {
+            device = Box::new(Fault::new(device, config).watched_by(&watch));
         }
         if let Some((file, path)) = self.capture {
             let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -392,15 +439,56 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Whether this machine's kernel has an address here from which it would send to ours.
+    fn is_reached(&self) -> bool {
+        let any: IpAddr = match self.address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        // Chooses the source; sends nothing. The port is discard's (RFC 863).
+        let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect((self.address, 9))?;
+            socket.local_addr()
+        });
+        source.is_ok_and(|source| self.contains(source.ip()))
+    }
+
+    /// Another address of this network: the first, or the second.
+    fn neighbour(&self) -> IpAddr {
+        if self.nth(1) == self.address { self.nth(2) } else { self.nth(1) }
+    }
+
+    /// The address that is `n` behind the network's first.
+    pub(crate) fn nth(&self, n: u32) -> IpAddr {
+        match self.address {
+            IpAddr::V4(address) => {
+                let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from((u32::from(address) & !hosts) | n))
+            }
+            IpAddr::V6(address) => {
+                let hosts = u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from((u128::from(address) & !hosts) | u128::from(n)))
+            }
+        }
+    }
+}
+
 pub(crate) fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
     let parse = |text: &String| {
         let hint = "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64";
         let failed = |()| Failure::misused(format!("{option} {text}"), hint);
         let (address, prefix) = text.split_once('/').ok_or_else(|| failed(()))?;
         let address: IpAddr = address.parse().map_err(|_| failed(()))?;
-        let prefix: u8 = prefix.parse().map_err(|_| failed(()))?;
+        let prefix: u32 = prefix.parse().map_err(|_| failed(()))?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        if prefix > most { Err(failed(())) } else { Ok(Network { address, prefix }) }
+        match u8::try_from(prefix) {
+            Ok(prefix) if prefix <= most => Ok(Network { address, prefix }),
+            _ => {
+                let why = format!("prefix length {prefix} is too long: {address} has {most} bits");
+                Err(Failure::misused(format!("{option} {text}"), why))
+            }
+        }
     };
     texts.iter().map(parse).collect()
 }

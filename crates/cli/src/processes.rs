@@ -57,6 +57,17 @@ pub(crate) fn find(target: &Target) -> Result<Vec<Process>, Failure> {
     Ok(vec![Process::connect(&path).map_err(|error| failed(why_not(&error)))?])
 }
 
+/// Why none was found, and what to do.
+pub(crate) fn none_found() -> &'static str {
+    match view::directory() {
+        Some(_) => "no process with a control socket runs; name one with --control PATH",
+        None => {
+            "XDG_RUNTIME_DIR is not set, so no control socket has a usual place: give the process one \
+             with --control PATH, and name it here in the same way"
+        }
+    }
+}
+
 fn no_socket(pid: u32) -> String {
     if Path::new("/proc").join(pid.to_string()).exists() {
         "this process has no control socket in the usual place; give the path".to_owned()
@@ -127,6 +138,16 @@ fn answering(directory: &Path) -> Vec<Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_sockets_are_asked_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let own = dir.path().join("7.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&own).expect("a socket");
+        std::os::unix::fs::symlink(&own, dir.path().join("8.sock")).expect("a link");
+        std::fs::write(dir.path().join("9.sock"), "").expect("a file");
+        assert_eq!(sockets(dir.path()).collect::<Vec<_>>(), [own]);
+    }
 
     #[test]
     fn a_process_is_named_by_its_command() {

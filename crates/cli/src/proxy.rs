@@ -53,6 +53,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         say(format_args!("forwarding {on} to {}", options.to));
     }
 
+    opened.warn_of_silence(&options.net);
     let mut refusals = Lines::new(Instant::now());
     let mut end = Ok(());
     while stop.proceed() && end.is_ok() {

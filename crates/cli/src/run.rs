@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use pagewire_device::TapBuilder;
 use pagewire_gateway::netns::{Change, Program, ProgramError};
 use pagewire_gateway::sandbox::SandboxPlan;
@@ -21,6 +23,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::args::Cli;
 use crate::args::guest::RunOptions;
 use crate::failure::{Failure, reason};
 use crate::guest;
@@ -36,13 +39,28 @@ const NOT_FOUND: u8 = 127;
 const BY_SIGNAL: i32 = 128;
 
 /// Wrong usage: status 2, but of `run` another, because the program has statuses, too.
-pub(crate) fn end_usage(error: &clap::Error) -> ! {
-    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
-    if !is_run || !error.use_stderr() {
+pub(crate) fn end_usage(mut error: clap::Error) -> ! {
+    if !error.use_stderr() || !is_run() {
         error.exit();
+    }
+    // Such as `pagewire run curl`.
+    let is_word =
+        |word: &ContextValue| matches!(word, ContextValue::String(word) if !word.starts_with('-'));
+    if error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_word)
+    {
+        let tip =
+            "put `--` in front of the program, as in `pagewire run -- curl http://192.0.2.1/`";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     let _ = error.print();
     std::process::exit(FAILED.into())
+}
+
+/// Whether `run` is the command, wherever it stands among the options of all commands.
+fn is_run() -> bool {
+    let words = Cli::command().ignore_errors(true).try_get_matches();
+    words.is_ok_and(|words| words.subcommand_name() == Some("run"))
 }
 
 /// Runs the program to its end, and ends as it did.

@@ -58,6 +58,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
 
     // Behind what may fail: a failure is one line.
+    opened.warn_of_silence(&options.net);
     if geteuid().is_root() {
         eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
     }

@@ -127,12 +127,18 @@ fn bind(path: &Path) -> Result<ControlSocket, Failure> {
 
 /// The default socket, or none where it cannot be made: nobody has asked for it.
 fn by_default() -> Option<ControlSocket> {
-    let path = default_path(std::process::id())?;
-    let directory = path.parent()?;
-    if !directory.is_dir() {
-        std::fs::DirBuilder::new().mode(0o700).create(directory).ok()?;
-    }
-    ControlSocket::bind(path).ok()
+    let made = match default_path(std::process::id()) {
+        Some(path) => make(path),
+        None => Err("XDG_RUNTIME_DIR is not set".to_owned()),
+    };
+    made.inspect_err(|why| tracing::info!(why, "there is no control socket")).ok()
+}
+
+fn make(path: PathBuf) -> Result<ControlSocket, String> {
+    let directory = path.parent().filter(|directory| !directory.is_dir());
+    let made = directory.map(|path| std::fs::DirBuilder::new().mode(0o700).create(path));
+    made.transpose().map_err(|e| reason(&e))?;
+    ControlSocket::bind(path).map_err(|e| e.to_string())
 }
 
 /// Removes from a directory the sockets that processes left: killed ones, and those that a sandbox kept

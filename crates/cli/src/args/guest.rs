@@ -33,7 +33,7 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "PORT")]
     pub(crate) publish: Vec<Publish>,
 
-    /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp],
+    /// Permit what the guest reaches, and from the first of these on nothing else: CIDR[:PORTS][/tcp|udp|icmp],
     /// or a name, perhaps with * as in *.debian.org:443, as our resolver has told it; repeatable. A name
     /// opens no private address and none of this machine, unless --name gave it. With names only, no
     /// other name is resolved; with a CIDR every name is, unless --dns is none
@@ -70,11 +70,11 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
 
-    /// Make the line to the guest bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter
-    /// (ns, us, ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for
+    /// Make the line to the guest bad: loss, dup, reorder, corrupt (percent of packets), delay,
+    /// jitter (ns, us, ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for
     /// rate), aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx:
-    /// to the guest, rx: from it, both), cut (yes: chances are those of packets, not of super-frames),
-    /// as in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    /// to the guest, rx: from it, both), cut (no: super-frames stay whole, and are lost whole; quicker),
+    /// as in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'. --stats counts what it did
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
 

@@ -86,11 +86,11 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
 
-    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (ns, us,
+    /// Make the link bad: loss, dup, reorder, corrupt (percent of packets), delay, jitter (ns, us,
     /// ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for rate),
     /// aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx, rx,
-    /// both), cut (yes: chances are those of packets, not of super-frames), as in
-    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    /// both), cut (no: super-frames stay whole, and are lost whole; quicker), as in
+    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'. --stats counts what it did
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
 

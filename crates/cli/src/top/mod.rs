@@ -53,10 +53,7 @@ pub(crate) fn run(options: &TopOptions) -> Result<(), Failure> {
 /// The one process to be looked at.
 fn choose(mut all: Vec<Process>) -> Result<Process, Failure> {
     match (all.pop(), all.is_empty()) {
-        (None, _) => {
-            let text = "no process with a control socket runs; name one with --control PATH";
-            Err(Failure::Failed(text.into()))
-        }
+        (None, _) => Err(Failure::Failed(processes::none_found().into())),
         (Some(only), true) => Ok(only),
         (Some(last), false) => {
             let names: Vec<String> = all.iter().chain([&last]).map(Process::name).collect();

@@ -117,7 +117,10 @@ fn help_says_units_and_shows_examples() {
 #[test]
 fn an_address_mistake_says_what_an_address_looks_like() {
     is_misuse(&serve(&[]), &["--addr is missing", "10.77.0.2/24"]);
-    for wrong in ["10.77.0.2", "10.77.0.2/33", "10.77.0.300/24", "fd77::2/129", "eth0", ""] {
+    for (long, bits) in [("10.77.0.2/33", "32"), ("10.77.0.2/300", "32"), ("fd77::2/129", "128")] {
+        is_misuse(&serve(&["--addr", long]), &["--addr", long, "too long", bits]);
+    }
+    for wrong in ["10.77.0.2", "10.77.0.2/x", "10.77.0.300/24", "eth0", ""] {
         is_misuse(&serve(&["--addr", wrong]), &["--addr", wrong, "such as 10.77.0.2/24"]);
         let args = [&ADDR[..], &["--host-addr", wrong]].concat();
         is_misuse(&serve(&args), &["--host-addr", wrong, "such as 10.77.0.2/24"]);
@@ -277,6 +280,41 @@ fn a_socket_in_use_is_refused_and_one_left_over_is_taken() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
     assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
     assert!(!path.exists());
+}
+
+#[test]
+fn wrong_usage_of_run_exits_with_125_wherever_the_word_stands_and_says_where_the_program_goes() {
+    for args in [
+        &["run", "--bad", "--", "true"][..],
+        &["-v", "run", "--bad", "--", "true"],
+        &["--log-level", "info", "run", "--bad"],
+        &["run", "curl", "http://192.0.2.1/"],
+        &["run"],
+    ] {
+        let output = pagewire(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {text}");
+        let tip = text.contains("put `--` in front of the program");
+        assert_eq!(tip, args.contains(&"curl"), "{args:?}: {text}");
+    }
+    // The words of a program are its own.
+    let output = pagewire(&["fetch", "run", "--bad"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(pagewire(&["run", "--help"]).status.success());
+}
+
+#[test]
+fn a_namespace_of_a_process_that_is_not_there_is_a_mistake() {
+    let args = ["gateway", "--link", "tap", "--netns", "4194305"];
+    is_misuse(&args, &["--netns 4194305", "there is no such process"]);
+}
+
+#[test]
+fn without_a_usual_place_for_control_sockets_ss_says_why_it_finds_none() {
+    let output = ForAll::new().run("unset XDG_RUNTIME_DIR;", &["ss"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("XDG_RUNTIME_DIR is not set"), "{text}");
+    assert!(text.contains("--control PATH"), "{text}");
 }
 
 #[test]

@@ -205,6 +205,34 @@ fn a_server_gives_up_root_if_asked_and_says_so_if_not() {
 }
 
 #[test]
+fn a_server_that_this_machine_cannot_reach_says_so_and_what_to_do() {
+    let Some(lab) = Lab::new() else { return };
+    let warns = |options: &[&str]| {
+        let mut command = lab.inside(PAGEWIRE);
+        command.args(["serve", "--addr", "10.77.0.2/24", "--control", "none"]);
+        command.args(options).arg("site").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = Server(command.spawn().expect("it runs"));
+        let out = server.0.stdout.take().expect("a pipe");
+        BufReader::new(out).read_line(&mut String::new()).expect("a line");
+        let said = server.end();
+        assert!(
+            !said.contains("no address") || said.contains("--host-addr 10.77.0.1/24"),
+            "{said}"
+        );
+        said.contains("this machine has no address in the network of 10.77.0.2/24")
+    };
+    assert!(warns(&[]), "the tap is made, and its other end has no address");
+    assert!(!warns(&["--host-addr", "10.77.0.1/24"]));
+    // Made beforehand, without an address and with one.
+    let ip = |args: &str| drop(ok(lab.inside("ip").args(args.split(' '))));
+    ip("tuntap add pw0 mode tap user root");
+    assert!(warns(&[]));
+    ip("addr add 10.77.0.9/24 dev pw0");
+    ip("link set pw0 up");
+    assert!(!warns(&[]));
+}
+
+#[test]
 fn verbose_commands_tell_of_connections() {
     let Some(lab) = Lab::new() else { return };
     let server = lab.serve(&["-v"]);

@@ -479,7 +479,7 @@ fn a_server_whose_tap_is_deleted_says_so_and_ends_with_1() {
     let mut stderr = server.0.stderr.take().expect("piped");
     std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
     assert_eq!(server.0.wait().expect("it ends").code(), Some(1), "{said}");
-    assert!(said.contains("network is down: the device was closed"), "{said}");
+    assert!(said.contains("the tap pw0 was deleted"), "{said}");
 }
 
 #[test]

@@ -614,6 +614,47 @@ fn files_of_a_test_program_belong_to_it() {
     none(found, "a module of the program names each file below its folder");
 }
 
+/// Features that no test of the crate itself needs: `testing` is for the tests of other crates, and what
+/// needs openraft is tested in a crate of its own.
+const OF_OTHERS: [&str; 3] = ["device/testing", "gateway/testing", "simulation/openraft"];
+
+/// The quoted words of a text.
+fn quoted(text: &str) -> BTreeSet<&str> {
+    text.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_tests_of_a_crate_have_its_features_without_being_asked_for_them() {
+    let mut missing = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates").flatten() {
+        let Ok(manifest) = fs::read_to_string(entry.path().join("Cargo.toml")) else { continue };
+        let Some((_, features)) = manifest.split_once("\n[features]\n") else { continue };
+        let features = features.split("\n[").next().unwrap_or_default();
+        // A list may go over several lines.
+        let items = features.split("]\n").filter_map(|item| item.split_once(" = ["));
+        let named = |item: &str| item.lines().last().unwrap_or_default().to_owned();
+        let features: BTreeMap<String, BTreeSet<&str>> =
+            items.map(|(name, list)| (named(name), quoted(list))).collect();
+        let of_itself = |line: &&str| line.contains("{ path = \".\",");
+        let asked = manifest.lines().find(of_itself).map(quoted).unwrap_or_default();
+        let mut has: BTreeSet<&str> = asked.into_iter().chain(["default"]).collect();
+        loop {
+            let more: Vec<&str> =
+                has.iter().filter_map(|f| features.get(*f)).flatten().copied().collect();
+            let before = has.len();
+            has.extend(more);
+            if has.len() == before {
+                break;
+            }
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let lacks = features.keys().filter(|feature| !has.contains(feature.as_str()));
+        missing.extend(lacks.map(|feature| format!("{name}/{feature}")));
+    }
+    missing.retain(|feature| !OF_OTHERS.contains(&feature.as_str()));
+    none(missing, "a crate's dev-dependencies name the crate itself, with its features");
+}
+
 #[test]
 fn tests_skip_only_where_it_is_seen_and_counted() {
     for (name, text) in all_sources() {

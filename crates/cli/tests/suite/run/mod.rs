@@ -165,6 +165,33 @@ fn a_bad_line_is_bad_for_this_program() {
 }
 
 #[test]
+fn chances_are_those_of_packets_and_what_the_line_did_is_counted() {
+    let Some(lab) = Lab::new(&["curl", "python3"]) else { return };
+    let file = content(2 << 20);
+    let _servers = lab.serve("file", &file);
+    // Towards the program, where its kernel takes super-frames.
+    let options = ["--fault", "loss=5%,dup=2%,seed=1,on=tx", "--stats=json"];
+    let output = lab.run(&options, &curl(&["-o", "got", &url(V4, "file")])).output();
+    let output = output.expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(is_same(&lab.path("got"), &file));
+    let stats: serde_json::Value = serde_json::from_slice(&output.stderr).expect("one line");
+    let count = |name: &str| stats["sections"]["line"][name].as_u64().expect(name);
+    let packets = (file.len() / 1460) as u64;
+    assert!(count("tx_offered") > packets, "{stats}");
+    assert!((packets * 3 / 100..packets * 8 / 100).contains(&count("tx_lost")), "{stats}");
+    assert_eq!(
+        count("tx_offered") + count("tx_duplicated"),
+        count("tx_delivered") + count("tx_lost"),
+        "{stats}"
+    );
+    assert_eq!(count("rx_offered"), 0, "the other direction is as it was: {stats}");
+    // Text has the same.
+    let plain = lab.run(&["--fault", "loss=0%", "--stats"], &["true"]).output().expect("it runs");
+    assert!(text(&plain.stderr).contains("\nline\n"), "{}", text(&plain.stderr));
+}
+
+#[test]
 fn a_capture_has_what_the_program_sent() {
     let Some(lab) = Lab::new(&["curl", "python3"]) else { return };
     let _servers = lab.serve("a-name-to-be-found", b"content");

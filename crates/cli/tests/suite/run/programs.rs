@@ -105,6 +105,15 @@ impl Drop for Ended {
 }
 
 #[test]
+fn a_port_that_is_published_twice_is_refused() {
+    let Some(lab) = Lab::new(&[]) else { return };
+    let output = lab.fails(&["--publish", "8080:80", "--publish", "8080:81"], &["true"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("8080") && said.contains("or another --publish"), "{said}");
+    assert_eq!(output.status.code(), Some(125));
+}
+
+#[test]
 fn ports_that_take_root_and_unix_sockets_are_published_at_each_start() {
     let Some(lab) = Lab::new(&["python3", "curl"]) else { return };
     std::fs::write(lab.path("file"), "from inside").expect("a file");
