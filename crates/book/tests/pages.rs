@@ -178,6 +178,7 @@ fn literal(text: &str) -> Option<(String, &str)> {
             '"' => return Some((out, chars.as_str())),
             '\\' => match chars.next()? {
                 '\n' => chars = chars.as_str().trim_start().chars(),
+                'n' => out.push(' '),
                 other => out.push(other),
             },
             other => out.push(other),
@@ -245,7 +246,7 @@ fn error_texts() -> BTreeSet<(String, String)> {
 }
 
 /// What texts of errors stand behind, in the sources of what users meet.
-const BEGINS: [&str; 18] = [
+const BEGINS: [&str; 23] = [
     "Failed(",
     "Usage(",
     "because(",
@@ -262,6 +263,11 @@ const BEGINS: [&str; 18] = [
     "io::Error::new(",
     "Error::other(",
     "let why =",
+    "let text =",
+    "ok_or(",
+    "ok_or_else(|| ",
+    "map_err(|_| ",
+    "eprintln!(",
     "let hint =",
     "=> \"; ",
 ];
@@ -314,7 +320,8 @@ fn every_error_text_is_in_troubleshooting() {
     let texts = error_texts().into_iter().chain(other_texts());
     let missing: Vec<String> = texts
         .filter(|(_, text)| {
-            let words = text.trim_matches([' ', ';', ':', ',', '…', '-', '.']);
+            let words = text.trim_start_matches("pagewire: ");
+            let words = words.trim_matches([' ', ';', ':', ',', '…', '-', '.']);
             // Names of options, paths and values alone say nothing.
             words.split_whitespace().count() > 2 && !page.contains(words)
         })
