@@ -9,7 +9,7 @@ use pagewire_stack::{Cidr, CidrError};
 use crate::ask::{Journal, Judge};
 use crate::dns::{DeniedName, OwnNames, Resolver};
 use crate::limits::{CONNECTIONS, IDLE_TIME, POOL_BYTES, RECEIVE_MEMORY};
-use crate::policy::Rules;
+use crate::policy::{Routes, Rules};
 use crate::publish::Publish;
 use crate::relay::{Dial, Kernel};
 
@@ -23,6 +23,8 @@ pub struct Builder {
     pub(crate) resolver: Resolver,
     pub(crate) names: OwnNames,
     pub(crate) denied: DeniedName,
+    /// Opened before a sandbox forbids it.
+    pub(crate) routes: Arc<Routes>,
 }
 
 impl Builder {
@@ -35,6 +37,7 @@ impl Builder {
             resolver: Resolver::default(),
             names: OwnNames::default(),
             denied: DeniedName::default(),
+            routes: Arc::default(),
         }
     }
 

@@ -62,6 +62,8 @@ pub(crate) enum Denial {
     Refuse,
     Prohibit,
     Drop,
+    /// Nobody could say whose address it is: the next attempt asks again.
+    Forget,
 }
 
 impl Context {
@@ -78,9 +80,14 @@ impl Context {
         ask.given = self.dns.given(&ask.names, to.ip());
         self.last_flow += 1;
         let flow = self.last_flow;
-        let (verdict, end) = self.verdict(now, &mut ask);
+        let said = self.verdict(now, &mut ask);
+        let (verdict, end) = said.unwrap_or((Verdict::Drop, to));
         self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         let to = match verdict {
+            _ if said.is_none() => {
+                self.counters.undecided += 1;
+                Err(Denial::Forget)
+            }
             Verdict::Allow | Verdict::To(_) => Ok(end),
             Verdict::Refuse => Err(Denial::Refuse),
             Verdict::Prohibit => Err(Denial::Prohibit),
@@ -116,13 +123,19 @@ impl Context {
     }
 
     /// The verdict on a flow, and where it is to go: each destination that rules lead to is judged.
-    fn verdict(&mut self, now: Instant, ask: &mut Ask) -> (Verdict, SocketAddr) {
+    /// `None`: it is about this machine's addresses, and the kernel does not say whether this is one.
+    fn verdict(&mut self, now: Instant, ask: &mut Ask) -> Option<(Verdict, SocketAddr)> {
         let asked = ask.to;
         let mut verdict = Verdict::Refuse;
         let looks = self.rules.asks_for_ours()
             || self.judge.as_ref().is_some_and(|judge| judge.asks_for_ours());
         for _ in 0..REDIRECTIONS {
-            ask.ours = looks && self.whereabouts.is_ours(now, ask.to.ip());
+            let ours = if looks { self.whereabouts.is_ours(now, ask.to.ip()) } else { Some(false) };
+            let Some(ours) = ours else {
+                (ask.to, ask.mapped) = (asked, false);
+                return None;
+            };
+            ask.ours = ours;
             let opinion = self.judge.as_ref().and_then(|judge| judge.judge(ask));
             verdict = opinion.unwrap_or_else(|| self.rules.judge(ask));
             match verdict {
@@ -140,14 +153,14 @@ impl Context {
         }
         ask.mapped = false;
         let to = std::mem::replace(&mut ask.to, asked);
-        match verdict {
+        Some(match verdict {
             // Rules that lead to each other.
             Verdict::To(_) => (Verdict::Refuse, to),
             // Nobody answers there but this gateway, which did not take it.
             Verdict::Allow if to == asked && self.is_inside(to.ip()) => (Verdict::Refuse, to),
             Verdict::Allow if to != asked => (Verdict::To(to), to),
             verdict => (verdict, to),
-        }
+        })
     }
 
     /// The gateway's address of the same version of IP.

@@ -34,6 +34,8 @@ counters! {
     idle,
     /// Asks that rules refused, prohibited or left without an answer.
     denied,
+    /// Asks that were dropped because the kernel did not say whether the destination is this machine.
+    undecided,
     /// Dials that the far side refused.
     refused,
     /// Dials that no route led to, or whose host did not answer for the network.

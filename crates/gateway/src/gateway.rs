@@ -11,7 +11,7 @@ use pagewire::{Device, Host, StartError};
 use pagewire_stack::{DatagramKind, Error, TcpConfig};
 use rustix::process::{Resource, getrlimit};
 
-use crate::ask::GuestId;
+use crate::ask::{GuestId, Judge as _};
 use crate::builder::{Builder, GuestConfig};
 use crate::context::{Context, Share};
 use crate::counters::Counters;
@@ -98,6 +98,14 @@ impl Builder {
     /// Starts the gateway, which has no guests yet. Its guests share the descriptors that the process
     /// may have at this time (`RLIMIT_NOFILE`), each an equal part.
     pub fn start(self) -> Gateway {
+        if let Err(error) = self.routes.check()
+            && self.rules.asks_for_ours()
+        {
+            tracing::warn!(
+                %error,
+                "the kernel does not say which addresses are this machine's: nothing is permitted"
+            );
+        }
         let (last_guest, guests) = (AtomicU32::new(0), Arc::<AtomicUsize>::default());
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -177,7 +185,7 @@ impl Gateway {
             rules: Arc::clone(&settings.rules),
             judge: settings.judge.clone(),
             dns,
-            whereabouts: Whereabouts::default(),
+            whereabouts: Whereabouts::new(Arc::clone(&settings.routes)),
             journal: settings.journal.clone(),
             watch,
             share: self.0.share.clone(),

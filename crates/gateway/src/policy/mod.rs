@@ -11,4 +11,5 @@ mod whereabouts;
 
 pub use names::{Names, Resolved};
 pub use rules::{Glob, Pattern, Ports, Rule, RuleError, Rules};
+pub(crate) use whereabouts::Routes;
 pub use whereabouts::Whereabouts;

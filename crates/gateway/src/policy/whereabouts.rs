@@ -1,74 +1,164 @@
-//! Which destinations are on the gateway's own machine: its kernel knows.
+//! Which destinations are on the gateway's own machine: its kernel's routes say.
+//!
+//! ```text
+//!   0 length u32 | 4 type u16 | 6 flags u16 | 8 sequence u32 | 12 port u32 | 16 route … attributes
+//!   route: 0 family | 1 bits | 2 … | 7 kind | 8 flags u32
+//! ```
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagewire_mem::Instant;
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with,
-};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{recv, send, socket_with};
 
 use crate::limits::{OURS_DESTINATIONS, OURS_TIME};
+
+const HEADER: usize = 16;
+/// Bytes of a route, behind the header.
+const ROUTE: usize = 12;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const RTA_DST: u16 = 1;
+/// Kinds of routes whose packets this machine takes itself: local, broadcast, anycast.
+const TAKEN_HERE: std::ops::RangeInclusive<u8> = 2..=4;
+/// More than the kernel's answer about one route has.
+const ANSWER: usize = 4096;
+/// Late answers to earlier questions that are skipped.
+const STALE: usize = 8;
 
 /// Asks the kernel whether addresses are its own, and remembers the answers for a second.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
+    routes: Arc<Routes>,
     known: HashMap<IpAddr, (bool, Instant)>,
 }
 
 impl Whereabouts {
-    /// Whether this machine has the address. A datagram to an address of its own has that address
-    /// as its source, too: nothing is sent to find out.
-    pub fn is_ours(&mut self, now: Instant, address: IpAddr) -> bool {
+    /// By these routes.
+    pub(crate) fn new(routes: Arc<Routes>) -> Self {
+        Self { routes, known: HashMap::new() }
+    }
+
+    /// Whether packets to the address end on this machine. `None`: the kernel does not say, so a rule
+    /// that needs to know can permit nothing.
+    pub fn is_ours(&mut self, now: Instant, address: IpAddr) -> Option<bool> {
+        if address.is_loopback() {
+            return Some(true);
+        }
         if let Some((ours, until)) = self.known.get(&address)
             && *until > now
         {
-            return *ours;
+            return Some(*ours);
         }
-        let ours = address.is_loopback() || source_for(address) == Some(address);
+        let ours = self.routes.lead_here(address).ok()?;
         if self.known.len() >= OURS_DESTINATIONS {
             self.known.clear();
         }
         self.known.insert(address, (ours, now + OURS_TIME));
-        ours
+        Some(ours)
     }
 }
 
-fn source_for(address: IpAddr) -> Option<IpAddr> {
-    let (family, any) = match address {
-        IpAddr::V4(_) => (AddressFamily::INET, IpAddr::from([0; 4])),
-        IpAddr::V6(_) => (AddressFamily::INET6, IpAddr::from([0; 16])),
+/// The kernel's routes, by a netlink socket of the network namespace in which it was opened. It is
+/// opened once: a question takes no descriptor, which a guest could use up, and the sandbox forbids
+/// further ones.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    /// The socket, and the number of the last question.
+    door: io::Result<Mutex<(OwnedFd, u32)>>,
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        // Protocol 0 of this family is NETLINK_ROUTE.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None);
+        Self { door: socket.map(|socket| Mutex::new((socket, 0))).map_err(io::Error::from) }
+    }
+}
+
+impl Routes {
+    /// Why the kernel cannot be asked.
+    pub(crate) fn check(&self) -> Result<(), &io::Error> {
+        self.door.as_ref().map(drop)
+    }
+
+    /// Whether packets to the address end here. The answer is the route's kind, and not whether a
+    /// datagram to the address would have that as its source: to a second address of an interface it
+    /// has the first.
+    fn lead_here(&self, address: IpAddr) -> io::Result<bool> {
+        let door = self.door.as_ref().map_err(|error| io::Error::from(error.kind()))?;
+        let mut door = door.lock().unwrap_or_else(PoisonError::into_inner);
+        door.1 = door.1.wrapping_add(1);
+        let (socket, number) = (&door.0, door.1);
+        send(socket, &question(address, number), SendFlags::empty())?;
+        // The kernel has answered when the call returns.
+        let mut answer = [0; ANSWER];
+        for _ in 0..STALE {
+            let (_, len) = recv(socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+            let answer = answer.get(..len).unwrap_or_default();
+            if field(answer, 8) == Some(number) {
+                return read(answer);
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn closed() -> Self {
+        Self { door: Err(io::ErrorKind::PermissionDenied.into()) }
+    }
+}
+
+fn question(address: IpAddr, number: u32) -> Vec<u8> {
+    let (family, octets) = match address {
+        IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
     };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None).ok()?;
-    bind(&socket, &SocketAddr::new(any, 0)).ok()?;
-    // Any port: 9 is "discard".
-    connect(&socket, &SocketAddr::new(address, 9)).ok()?;
-    let source = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
-    Some(source.ip())
+    let attribute = 4 + octets.len() as u16;
+    let len = (HEADER + ROUTE) as u32 + u32::from(attribute);
+    let mut route = [0; ROUTE];
+    [route[0], route[1]] = [family.as_raw() as u8, octets.len() as u8 * 8];
+    let header = (len.to_ne_bytes().into_iter())
+        .chain(RTM_GETROUTE.to_ne_bytes())
+        .chain(NLM_F_REQUEST.to_ne_bytes())
+        .chain(number.to_ne_bytes())
+        .chain([0; 4]);
+    let attribute = attribute.to_ne_bytes().into_iter().chain(RTA_DST.to_ne_bytes());
+    header.chain(route).chain(attribute).chain(octets).collect()
+}
+
+fn field(message: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?))
+}
+
+/// What an answer says.
+fn read(answer: &[u8]) -> io::Result<bool> {
+    let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
+    match kind {
+        Some(RTM_NEWROUTE) => {
+            let kind = answer.get(HEADER + 7).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(TAKEN_HERE.contains(kind))
+        }
+        Some(NLMSG_ERROR) => {
+            let code = field(answer, HEADER).map_or(0, |code| -code.cast_signed());
+            match Errno::from_raw_os_error(code) {
+                // No route, or one that is unreachable, prohibited or a blackhole: it leads nowhere.
+                Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL => Ok(false),
+                error => Err(error.into()),
+            }
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_machines_addresses_are_its_own_and_a_strangers_are_not() {
-        let mut whereabouts = Whereabouts::default();
-        let now = Instant::from_millis(1);
-        assert!(whereabouts.is_ours(now, "127.0.0.1".parse().unwrap()));
-        assert!(whereabouts.is_ours(now, "::1".parse().unwrap()));
-        // RFC 5737: documentation.
-        assert!(!whereabouts.is_ours(now, "192.0.2.1".parse().unwrap()));
-    }
-
-    #[test]
-    fn what_is_remembered_has_a_limit() {
-        let mut whereabouts = Whereabouts::default();
-        for n in 0..2 * OURS_DESTINATIONS as u32 {
-            let address = IpAddr::V4((0x7f00_0000 + n).into());
-            whereabouts.is_ours(Instant::from_millis(1), address);
-            assert!(whereabouts.known.len() <= OURS_DESTINATIONS);
-        }
-    }
-}
+#[path = "whereabouts_tests.rs"]
+mod tests;

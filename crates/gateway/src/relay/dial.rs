@@ -424,6 +424,7 @@ fn answer_of(denial: Denial) -> Answer {
         Denial::Refuse => Answer::Refuse,
         Denial::Prohibit => Answer::Unreachable(Unreachable::Prohibited),
         Denial::Drop => Answer::Silence,
+        Denial::Forget => Answer::Forget,
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn denial(denial: Denial) -> Option<Unreachable> {
     match denial {
         Denial::Refuse => Some(Unreachable::Port),
         Denial::Prohibit => Some(Unreachable::Prohibited),
-        Denial::Drop => None,
+        Denial::Drop | Denial::Forget => None,
     }
 }
 
