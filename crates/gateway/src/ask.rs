@@ -114,6 +114,8 @@ pub struct Ask {
     pub direction: Direction,
     /// Those of `names` that the gateway's own settings give this address.
     pub(crate) given: Arc<[Name]>,
+    /// Names that denials have, which once led to this address.
+    pub(crate) once: Arc<[Name]>,
     /// The rules themselves have led here, from an address that they permit.
     pub(crate) mapped: bool,
 }
@@ -122,8 +124,8 @@ impl Ask {
     /// The question of a guest's flow to `to`, whose names are not known.
     pub fn new(guest: GuestId, protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Self {
         let (names, direction) = (Arc::default(), Direction::Out);
-        let (given, ours, mapped) = (Arc::default(), false, false);
-        Self { guest, protocol, from, to, names, ours, direction, given, mapped }
+        let (given, once, ours, mapped) = (Arc::default(), Arc::default(), false, false);
+        Self { guest, protocol, from, to, names, ours, direction, given, once, mapped }
     }
 }
 
@@ -184,6 +186,22 @@ pub enum Record {
         ask: Ask,
         /// The answer.
         verdict: Verdict,
+    },
+    /// A name that a rule, or the lack of a resolver, kept from the guest.
+    DeniedName {
+        /// Whose question it was.
+        guest: GuestId,
+        /// The name; `None`: the question has none that can be read.
+        name: Option<Name>,
+    },
+    /// Refusals, of names and flows, that have no records of their own: there were too many.
+    Denials {
+        /// Who was refused.
+        guest: GuestId,
+        /// How many there were.
+        count: u64,
+        /// For how long they were counted.
+        duration: Duration,
     },
     /// Both sides of a flow are connected.
     Opened {

@@ -10,9 +10,13 @@ use pagewire_stack::Cidr;
 
 use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Protocol, Record, Verdict};
 use crate::counters::Counters;
+use crate::denials::Denials;
 use crate::dns::DnsServer;
-use crate::limits::REDIRECTIONS;
+use crate::limits::{
+    DESTINATIONS_BURST, DESTINATIONS_PER_SECOND, REDIRECTIONS, UDP_ENDPOINTS, UDP_PORTS,
+};
 use crate::policy::{Rules, Whereabouts};
+use crate::rate::Rate;
 use crate::watch::Watch;
 
 pub(crate) struct Context {
@@ -28,6 +32,9 @@ pub(crate) struct Context {
     pub(crate) journal: Option<Arc<dyn Journal>>,
     pub(crate) watch: Watch,
     pub(crate) counters: Counters,
+    pub(crate) denials: Denials,
+    /// New destinations of datagrams and echo requests.
+    pub(crate) destinations: Rate,
     pub(crate) last_flow: u64,
     pub(crate) share: Share,
     /// Descriptors of the guest's connections, for those who open others.
@@ -45,6 +52,11 @@ impl Share {
     /// How many one guest may have.
     pub(crate) fn of_one(&self) -> usize {
         self.all / self.guests.load(Ordering::Relaxed).max(1)
+    }
+
+    /// How many ports for datagrams one guest may have.
+    pub(crate) fn ports_of_one(&self) -> usize {
+        UDP_ENDPOINTS.min(UDP_PORTS / self.guests.load(Ordering::Relaxed).max(1))
     }
 }
 
@@ -78,11 +90,12 @@ impl Context {
         let mut ask = Ask::new(self.guest, protocol, from, to);
         ask.names = self.dns.names().of(now, to.ip());
         ask.given = self.dns.given(&ask.names, to.ip());
+        ask.once = self.dns.names().denied(to.ip());
         self.last_flow += 1;
         let flow = self.last_flow;
         let said = self.verdict(now, &mut ask);
         let (verdict, end) = said.unwrap_or((Verdict::Drop, to));
-        self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        self.note_verdict(now, flow, &ask, verdict);
         let to = match verdict {
             _ if said.is_none() => {
                 self.counters.undecided += 1;
@@ -97,9 +110,23 @@ impl Context {
         Judged { flow, ask, to }
     }
 
-    /// Asks the rules about a client of a published port.
+    /// Asks the rules about a client of a published port, and writes down what they say.
     pub(crate) fn judge_client(
         &mut self,
+        now: Instant,
+        protocol: Protocol,
+        client: SocketAddr,
+        to: SocketAddr,
+    ) -> Judged {
+        let judged = self.consider_client(now, protocol, client, to);
+        self.note_client(&judged);
+        judged
+    }
+
+    /// The same, but writes down denials only: others may be nobody.
+    pub(crate) fn consider_client(
+        &mut self,
+        now: Instant,
         protocol: Protocol,
         client: SocketAddr,
         to: SocketAddr,
@@ -110,7 +137,9 @@ impl Context {
         let flow = self.last_flow;
         let opinion = self.judge.as_ref().and_then(|judge| judge.judge(&ask));
         let verdict = opinion.unwrap_or_else(|| self.rules.judge(&ask));
-        self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        if !is_leave(verdict) {
+            self.note_verdict(now, flow, &ask, verdict);
+        }
         let to = match verdict {
             Verdict::Allow => Ok(to),
             Verdict::To(other) => Ok(other),
@@ -120,6 +149,58 @@ impl Context {
         };
         self.counters.denied += u64::from(to.is_err());
         Judged { flow, ask, to }
+    }
+
+    /// Writes down that a client may pass.
+    pub(crate) fn note_client(&self, judged: &Judged) {
+        let Judged { flow, ask, to } = judged;
+        let Ok(to) = *to else { return };
+        let verdict = if to == ask.to { Verdict::Allow } else { Verdict::To(to) };
+        self.note(|| Record::Verdict { flow: *flow, ask: ask.clone(), verdict });
+    }
+
+    /// Writes down a verdict; denials as far as their rate allows, and then their number.
+    fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
+        if is_leave(verdict) || self.denials.note_address(now, ask.to.ip()) {
+            if !is_leave(verdict) {
+                tracing::info!(guest = %ask.guest, to = %ask.to, "a destination was refused");
+            }
+            self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
+        }
+    }
+
+    /// Writes down names that the resolver refused.
+    pub(crate) fn note_refused_names(&mut self, now: Instant) {
+        let (names, more) = self.dns.take_refused();
+        self.denials.note_beyond(now, more);
+        for name in names {
+            if self.denials.note_name(now, name.as_ref()) {
+                let guest = self.guest;
+                let text = name.as_ref().map_or("unreadable", |name| name.as_str());
+                tracing::info!(%guest, name = text, "a name was refused");
+                self.note(|| Record::DeniedName { guest, name });
+            }
+        }
+    }
+
+    /// Writes down how many refusals had no record of their own, if that is due.
+    pub(crate) fn sum_up(&mut self, now: Instant, at_the_end: bool) {
+        if let Some((count, duration)) = self.denials.take_sum(now, at_the_end) {
+            let guest = self.guest;
+            self.note(|| Record::Denials { guest, count, duration });
+        }
+    }
+
+    /// Whether the guest may send to one more destination.
+    pub(crate) fn may_begin(&mut self, now: Instant) -> bool {
+        let may = self.destinations.take(now).is_ok();
+        self.counters.destinations_refused += u64::from(!may);
+        may
+    }
+
+    /// The rate of new destinations of a guest.
+    pub(crate) fn rate_of_destinations() -> Rate {
+        Rate::new(DESTINATIONS_PER_SECOND, DESTINATIONS_BURST)
     }
 
     /// The verdict on a flow, and where it is to go: each destination that rules lead to is judged.
@@ -182,15 +263,11 @@ impl Context {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guests_have_equal_parts_of_the_descriptors() {
-        let share = Share { all: 1000, guests: Arc::default() };
-        assert_eq!(share.of_one(), 1000);
-        share.guests.store(4, Ordering::Relaxed);
-        assert_eq!(share.of_one(), 250);
-    }
+/// Whether a flow may pass.
+fn is_leave(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Allow | Verdict::To(_))
 }
+
+#[cfg(test)]
+#[path = "context_tests.rs"]
+mod tests;

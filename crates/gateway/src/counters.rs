@@ -36,6 +36,12 @@ counters! {
     denied,
     /// Asks that were dropped because the kernel did not say whether the destination is this machine.
     undecided,
+    /// Names that the resolver did not tell, because of a rule or for want of a resolver.
+    names_denied,
+    /// Datagrams and echo requests to new destinations, beyond the rate of these.
+    destinations_refused,
+    /// Clients of published UDP ports that made room for others before the guest answered.
+    clients_forgotten,
     /// Dials that the far side refused.
     refused,
     /// Dials that no route led to, or whose host did not answer for the network.

@@ -181,6 +181,9 @@ impl Echo {
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
+        if !context.may_begin(now) {
+            return Err(None);
+        }
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from).ok_or(None)?,

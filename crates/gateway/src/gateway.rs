@@ -15,6 +15,7 @@ use crate::ask::{GuestId, Judge as _};
 use crate::builder::{Builder, GuestConfig};
 use crate::context::{Context, Share};
 use crate::counters::Counters;
+use crate::denials::{Denials, Denied};
 use crate::dns::{DnsConfig, DnsCounters, DnsServer};
 use crate::echo::Echo;
 use crate::engine::Engine;
@@ -191,6 +192,8 @@ impl Gateway {
             share: self.0.share.clone(),
             descriptors: 0,
             counters: Counters::default(),
+            denials: Denials::default(),
+            destinations: Context::rate_of_destinations(),
             last_flow: 0,
         };
         let setup = Setup {
@@ -304,6 +307,24 @@ impl Guest {
         self.engine.read(Relay::counters)
     }
 
+    /// What it was refused so far.
+    pub fn denied(&self) -> Denied {
+        self.engine.read(Relay::denied)
+    }
+
+    /// Whether the guest still has a network. A device that is lost ends it, and so does a panic in the
+    /// relay, which is a bug here: it is contained, so other guests go on.
+    ///
+    /// # Errors
+    /// What ended it.
+    pub fn check(&self) -> io::Result<()> {
+        self.host.check()?;
+        if self.host.stats().contained.services > 0 {
+            return Err(io::Error::other("the guest's relay has failed: this is a bug of Pagewire"));
+        }
+        Ok(())
+    }
+
     /// The counts of its resolver.
     pub fn dns_counters(&self) -> DnsCounters {
         self.engine.read(Relay::dns_counters)
@@ -315,7 +336,7 @@ impl Guest {
     }
 
     /// The gateway's end of the guest's network: services for the guest alone may listen here, and
-    /// [`Host::check`] says whether the device is lost.
+    /// [`check`](Self::check) says whether there still is one.
     pub fn host(&self) -> &Host {
         &self.host
     }

@@ -22,10 +22,12 @@ mod autoconf;
 mod builder;
 mod context;
 mod counters;
+mod denials;
 mod dns;
 mod echo;
 mod engine;
 mod gateway;
+mod latest;
 pub mod limits;
 mod log;
 pub mod netns;
@@ -37,6 +39,9 @@ pub mod sandbox;
 mod sys;
 mod udp;
 mod watch;
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod world;
 
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -48,6 +53,7 @@ pub use ask::{
 pub use autoconf::{Autoconf, AutoconfConfig, AutoconfCounters, AutoconfWatch};
 pub use builder::{Builder, GuestConfig};
 pub use counters::Counters;
+pub use denials::Denied;
 pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver};
 pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;

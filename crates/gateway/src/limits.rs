@@ -20,6 +20,19 @@ pub const DIALS_PER_DESTINATION: usize = 32;
 /// (RFC 6298: 1 s) and the second (2 s) are sent by then. It is given up for the next.
 pub const DIAL_FAIR: Duration = Duration::from_secs(3);
 
+/// Connections to one address and port that the guest may end first, in a burst. Each leaves a port of
+/// this machine unusable for that destination for a minute (TIME-WAIT), and Linux gives out 28,232.
+pub const LEAVES_BURST: u32 = 12_000;
+
+/// The same a second, on average once the burst is spent: as many as are over by then.
+pub const LEAVES_PER_SECOND: u32 = 200;
+
+/// Destinations for which that is counted, some 100 bytes each.
+pub const LEFT_DESTINATIONS: usize = 4096;
+
+/// Of these, so many are looked at for the one that is forgotten for another.
+pub(crate) const LEFT_LOOK: usize = 16;
+
 /// Dials of one guest a second, on average once the burst is spent: more than the kernel's own
 /// virtual links carry on two cores, and a quarter of a core's time.
 pub const CONNECTS_PER_SECOND: u32 = 25_000;
@@ -117,6 +130,14 @@ pub const POOL_BYTES: usize = 16 << 20;
 /// How often a guest that ends is looked at.
 pub(crate) const FINISH_LOOK: Duration = Duration::from_millis(1);
 
+/// Connections of one guest whose kernel sockets grow their buffers as they need: up to 10 MB each with
+/// Linux's defaults (`tcp_rmem`, `tcp_wmem`).
+pub const LARGE_BUFFERS: usize = 1024;
+
+/// Bytes that further connections ask for in each direction; the kernel doubles them. All
+/// [`CONNECTIONS`] then hold 4 GiB, and not 160.
+pub const SMALL_BUFFER: usize = 64 << 10;
+
 /// Guests of one gateway: each has a stack and a thread.
 pub const GUESTS: usize = 256;
 
@@ -126,6 +147,18 @@ pub const GUESTS: usize = 256;
 /// process and less than a KiB of memory.
 pub const UDP_ENDPOINTS: usize = 4096;
 
+/// Endpoints of all guests of a gateway: half of the ports that Linux gives out
+/// (`net.ipv4.ip_local_port_range`), each of which has one.
+pub const UDP_PORTS: usize = 14_000;
+
+/// New destinations of one guest's datagrams and echo requests a second, on average once the burst is
+/// spent. A firewall of this machine remembers each for 30 s (`nf_conntrack_udp_timeout`), and some
+/// remember no more than 65,536 flows of all.
+pub const DESTINATIONS_PER_SECOND: u32 = 1000;
+
+/// New destinations in one burst.
+pub const DESTINATIONS_BURST: u32 = 4000;
+
 /// Destinations of one endpoint; the first makes room for a new one. Some 200 bytes each, and a
 /// datagram is compared with all.
 pub const UDP_PEERS: usize = 512;
@@ -133,12 +166,16 @@ pub const UDP_PEERS: usize = 512;
 /// Destinations of all endpoints of one guest: three megabytes. Beyond, an endpoint has one only.
 pub const UDP_PEERS_IN_ALL: usize = 16_384;
 
-/// New clients of published UDP ports a second, on average once the burst is spent: each has records
-/// of its own, and anybody may pretend to be thousands.
-pub const UDP_CLIENTS_PER_SECOND: u32 = 1000;
+/// Clients of one published UDP port that the guest has not answered; any of them makes room for a new
+/// one. Some 300 bytes each. Anybody may pretend to be thousands: at ten thousand a second, half of
+/// those who ask are still known after a seventh of a second.
+pub const UDP_ASKING: usize = 2048;
+
+/// New clients of published UDP ports a second, on average once the burst is spent.
+pub const UDP_CLIENTS_PER_SECOND: u32 = 10_000;
 
 /// New clients of published UDP ports in one burst.
-pub const UDP_CLIENTS_BURST: u32 = 1000;
+pub const UDP_CLIENTS_BURST: u32 = 10_000;
 
 /// Silence after which an endpoint is closed: what RFC 4787 recommends (section 4.3, REQ-5).
 pub const UDP_IDLE: Duration = Duration::from_secs(300);
@@ -182,9 +219,17 @@ pub const ECHO_IDLE: Duration = Duration::from_secs(30);
 /// some ten microseconds for so many.
 pub const RULES: usize = 1024;
 
-/// Addresses whose names are remembered for one guest, about 150 bytes each; more than a browser
-/// asks for in the time for which they are kept.
+/// Addresses whose names are remembered for one guest, some 150 bytes each beside the names; more than
+/// a browser asks for in the time for which they are kept.
 pub const NAMED_ADDRESSES: usize = 4096;
+
+/// Bytes of the names of all these addresses, each name counted for each of its addresses: 500 for
+/// each address. Whoever owns a zone makes names of any length.
+pub const NAMED_BYTES: usize = 2 << 20;
+
+/// Names that denials have, with an address to which each led, that are remembered for good: some 350
+/// bytes each. Names whose addresses find no room are not resolved.
+pub const DENIED_NAMES: usize = 4096;
 
 /// Names that one address has: those of a server that many sites share. The latest are kept.
 pub const NAMES_OF_ADDRESS: usize = 16;
@@ -204,11 +249,22 @@ pub const OURS_TIME: Duration = Duration::from_secs(1);
 // The resolver.
 
 /// Queries of one guest on their way to resolvers, each with a descriptor; stub resolvers have a
-/// few. More fail at once.
-pub const DNS_IN_FLIGHT: usize = 256;
+/// few. More fail at once. A resolver such as dnsmasq takes 150 of all that it serves, and this machine
+/// asks it, too.
+pub const DNS_IN_FLIGHT: usize = 100;
+
+/// Queries of one guest that are passed on in a second, on average once the burst is spent: what a
+/// large resolver answers without notice. More fail at once.
+pub const DNS_PER_SECOND: u32 = 1000;
+
+/// Queries that are passed on in one burst: the names of a program that starts.
+pub const DNS_BURST: u32 = 1000;
+
+/// Refused names of one turn that are written down one by one; more are counted.
+pub const DNS_DENIED: usize = 64;
 
 /// Longest query in bytes: a name has 255, options of EDNS some hundred more. With
-/// [`DNS_IN_FLIGHT`] it bounds the memory that a guest's queries take: a megabyte, and for those
+/// [`DNS_IN_FLIGHT`] it bounds the memory that a guest's queries take: 400 KiB, and for those
 /// that are asked by TCP as much as their answers have ([`DNS_MESSAGE`]).
 pub const DNS_QUERY: usize = 4096;
 
@@ -274,10 +330,39 @@ pub const RA_VALID: Duration = Duration::from_secs(2_592_000);
 /// Associations of one DHCPv6 message, and addresses of each, that are looked at: clients have one.
 pub const DHCP6_MAX_IDENTITIES: usize = 4;
 
+// What was refused.
+
+/// Refusals of one guest that are written down one by one in a second, on average once the burst is
+/// spent: 10 KB. More are counted, and each second has a line with their number.
+pub const DENIAL_LINES_PER_SECOND: u32 = 50;
+
+/// Refusals that are written down in one burst.
+pub const DENIAL_LINES_BURST: u32 = 500;
+
+/// For how long those beyond are counted before a line says how many there were.
+pub const DENIAL_SUM: Duration = Duration::from_secs(1);
+
+/// Names, and addresses, that are told apart in what is said of a guest's refusals at its end; some
+/// 50 KiB in all.
+pub const DENIALS_REMEMBERED: usize = 256;
+
 // The log.
 
 /// Lines of the log that wait to be written; more are lost, and counted. Each takes some 250 bytes.
 pub const LOG_LINES: usize = 4096;
+
+/// Lines about verdicts and names that wait; the rest of [`LOG_LINES`] is for connections that were
+/// opened, which are harder to come by.
+pub const LOG_VERDICTS: usize = 2048;
+
+/// Bytes of a log by default: some 250,000 lines.
+pub const LOG_BYTES: u64 = 64 << 20;
+
+/// The shortest limit of a log in bytes, which has some hundred lines after the older half went.
+pub const LOG_BYTES_LEAST: u64 = 64 << 10;
+
+/// Bytes that are moved at once when the older half of a log goes.
+pub(crate) const LOG_MOVE: usize = 64 << 10;
 
 /// How long the end of the log may take to be written when it is closed.
 pub const LOG_END_TIME: Duration = Duration::from_secs(1);

@@ -1,23 +1,28 @@
 //! The journal as a file: one JSON object in each line.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::ask::{Ask, Direction, Journal, Protocol, Record, Verdict};
-use crate::limits::{LOG_END_TIME, LOG_LINES};
+use crate::ask::{Ask, Direction, Journal, Name, Protocol, Record, Verdict};
+use crate::latest::Latest;
+use crate::limits::{LOG_BYTES_LEAST, LOG_END_TIME, LOG_LINES, LOG_VERDICTS};
 
 /// Writes records as lines of JSON, from a thread of its own: who notes them never waits. Lines
-/// beyond [`LOG_LINES`] that were not written yet are lost, and a line says how many.
+/// beyond [`LOG_LINES`] that were not written yet are lost, those about verdicts beyond
+/// [`LOG_VERDICTS`], and a line says how many. Lines that cannot be written, on a full disk for
+/// instance, are lost, too; later ones are tried again.
 ///
-/// Each line has `time` (seconds since 1970), `event` (`verdict`, `opened`, `closed` or `lost`),
-/// `guest`, `flow`, `protocol`, `direction`, `from`, `to` and `names`. A verdict has `verdict`, and
-/// `via` where it leads elsewhere; an opened flow has `peer`; a closed one has `bytes_out`,
-/// `bytes_in`, `seconds` and `how`.
+/// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened` and `closed`
+/// have `guest`, `flow`, `protocol`, `direction`, `from`, `to` and `names`. A verdict has `verdict`,
+/// and `via` where it leads elsewhere; an opened flow has `peer`; a closed one has `bytes_out`,
+/// `bytes_in`, `seconds` and `how`. A `name` that was refused has `guest` and `name`; `denials` has
+/// `guest`, and `count`, the refusals in `seconds` that have no line; `lost` has `lines`.
 ///
 /// ```
 /// use pagewire_gateway::Log;
@@ -31,6 +36,7 @@ use crate::limits::{LOG_END_TIME, LOG_LINES};
 pub struct Log {
     /// `None` once the log is being dropped.
     lines: Option<SyncSender<Line>>,
+    waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
     /// Disconnected when the thread has written all.
     end: Mutex<Receiver<()>>,
@@ -50,21 +56,38 @@ impl Log {
     pub fn new(to: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, queue) = sync_channel(LOG_LINES);
         let (ended, end) = channel();
-        let lost = Arc::<AtomicU64>::default();
-        let writer = Writer { queue, lost: Arc::clone(&lost), to: BufWriter::new(to) };
+        let (waiting, lost) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
+        let counts = (Arc::clone(&waiting), Arc::clone(&lost));
+        let writer = Writer { queue, waiting: counts.0, lost: counts.1, to: BufWriter::new(to) };
         thread::Builder::new().name("pagewire-log".into()).spawn(move || {
             writer.run();
             drop::<Sender<()>>(ended);
         })?;
-        Ok(Self { lines: Some(lines), lost, end: Mutex::new(end) })
+        Ok(Self { lines: Some(lines), waiting, lost, end: Mutex::new(end) })
+    }
+
+    /// The same, to a file that is open for reading and appending, and keeps its latest lines: when it
+    /// would have more than `most` bytes, but not less than
+    /// [`LOG_BYTES_LEAST`](crate::limits::LOG_BYTES_LEAST), its older half goes. What is no file, such
+    /// as a pipe, has no limit.
+    ///
+    /// # Errors
+    /// If the system has no thread left, or does not say what the file is.
+    pub fn to_file(file: File, most: u64) -> io::Result<Self> {
+        Self::new(Latest::new(file, most.max(LOG_BYTES_LEAST))?)
     }
 }
 
 impl Journal for Log {
     fn note(&self, record: Record) {
+        // A guest makes verdicts as quickly as it sends.
+        let is_cheap = matches!(record, Record::Verdict { .. } | Record::DeniedName { .. });
         let line = Line { at: SystemTime::now(), record };
-        let sent = self.lines.as_ref().is_some_and(|lines| lines.try_send(line).is_ok());
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let has_room = !is_cheap || before < LOG_VERDICTS;
+        let sent = has_room && self.lines.as_ref().is_some_and(|to| to.try_send(line).is_ok());
         if !sent {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -81,6 +104,7 @@ impl Drop for Log {
 
 struct Writer<W: Write> {
     queue: Receiver<Line>,
+    waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
     to: BufWriter<W>,
 }
@@ -94,13 +118,23 @@ impl<W: Write> Writer<W> {
             let mut result = Ok(());
             // As many as are there, then what was written goes out.
             for line in first.into_iter().chain(std::iter::from_fn(|| self.queue.try_recv().ok())) {
-                result = result.and(write(&mut self.to, &line));
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                let written = write(&mut self.to, &line);
+                self.lost.fetch_add(u64::from(written.is_err()), Ordering::Relaxed);
+                result = result.and(written);
             }
             let result = result.and_then(|()| self.flush());
-            if let Err(error) = result
-                && !std::mem::replace(&mut failed, true)
-            {
-                tracing::warn!(%error, "the log of connections cannot be written");
+            match result {
+                Err(error) if !failed => {
+                    tracing::warn!(%error, "the log of connections cannot be written");
+                    failed = true;
+                }
+                Err(_) => {}
+                Ok(()) if failed => {
+                    tracing::warn!("the log of connections is written again");
+                    failed = false;
+                }
+                Ok(()) => {}
             }
             if over {
                 return;
@@ -109,10 +143,13 @@ impl<W: Write> Writer<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let lost = self.lost.swap(0, Ordering::Relaxed);
+        // What could not be written before goes first.
+        self.to.flush()?;
+        let lost = self.lost.load(Ordering::Relaxed);
         if lost > 0 {
             let at = seconds(SystemTime::now());
             writeln!(self.to, "{{\"time\":{at},\"event\":\"lost\",\"lines\":{lost}}}")?;
+            self.lost.fetch_sub(lost, Ordering::Relaxed);
         }
         self.to.flush()
     }
@@ -146,6 +183,22 @@ fn describe(out: &mut String, line: &Line) {
                     let _ = write!(out, ",\"verdict\":\"to\",\"via\":\"{to}\"");
                 }
             }
+        }
+        Record::DeniedName { guest, name } => {
+            let _ = write!(out, "{{\"time\":{time},\"event\":\"name\",\"guest\":{guest},\"name\":");
+            match name {
+                Some(name) => quote(out, name),
+                None => out.push_str("null"),
+            }
+            out.push_str(",\"verdict\":\"refuse\"");
+        }
+        Record::Denials { guest, count, duration } => {
+            let seconds = duration.as_secs_f64();
+            let _ = write!(
+                out,
+                "{{\"time\":{time},\"event\":\"denials\",\"guest\":{guest},\"count\":{count},\
+                 \"seconds\":{seconds:.6}"
+            );
         }
         Record::Opened { flow, ask, peer } => {
             begin(out, &time, "opened", *flow, ask);
@@ -182,123 +235,24 @@ fn begin(out: &mut String, time: &str, event: &str, flow: u64, ask: &Ask) {
          \"to\":\"{to}\",\"names\":["
     );
     for (at, name) in names.iter().enumerate() {
-        out.push_str(if at == 0 { "\"" } else { ",\"" });
-        // Names are printable ASCII, which may still have what ends a string.
-        for c in name.as_str().chars() {
-            if matches!(c, '"' | '\\') {
-                out.push('\\');
-            }
-            out.push(c);
-        }
-        out.push('"');
+        out.push_str(if at == 0 { "" } else { "," });
+        quote(out, name);
     }
     out.push(']');
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::ask::{GuestId, How};
-
-    fn ask(names: &[&str]) -> Ask {
-        let (from, to) = ("10.0.2.15:4000".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap());
-        let names = names.iter().map(|name| name.parse().unwrap()).collect();
-        Ask { names, ..Ask::new(GuestId(3), Protocol::Tcp, from, to) }
-    }
-
-    fn text(record: Record) -> String {
-        let mut out = String::new();
-        describe(&mut out, &Line { at: UNIX_EPOCH + Duration::from_micros(1_500_000), record });
-        out
-    }
-
-    #[test]
-    fn a_record_is_one_json_object() {
-        let start = "{\"time\":1.500000,\"event\":";
-        let flow = "\"guest\":3,\"flow\":7,\"protocol\":\"tcp\",\"direction\":\"out\",\
-                    \"from\":\"10.0.2.15:4000\",\"to\":\"[2001:db8::1]:443\",\
-                    \"names\":[\"a.org\",\"b.org\"]";
-        let ask = ask(&["a.org", "b.org"]);
-        let verdict = Record::Verdict { flow: 7, ask: ask.clone(), verdict: Verdict::Prohibit };
-        let expected = format!("{start}\"verdict\",{flow},\"verdict\":\"prohibit\"}}");
-        assert_eq!(text(verdict), expected);
-        let via = Verdict::To("127.0.0.1:80".parse().unwrap());
-        let verdict = Record::Verdict { flow: 7, ask: ask.clone(), verdict: via };
-        assert!(text(verdict).ends_with(",\"verdict\":\"to\",\"via\":\"127.0.0.1:80\"}"));
-        let peer = "192.0.2.1:443".parse().unwrap();
-        let opened = Record::Opened { flow: 7, ask: ask.clone(), peer };
-        let expected = format!("{start}\"opened\",{flow},\"peer\":\"192.0.2.1:443\"}}");
-        assert_eq!(text(opened), expected);
-        let duration = Duration::from_micros(2_250_001);
-        let how = How::PeerReset;
-        let closed = Record::Closed { flow: 7, ask, bytes_out: 5, bytes_in: 6, duration, how };
-        let rest = "\"bytes_out\":5,\"bytes_in\":6,\"seconds\":2.250001,\"how\":\"peer-reset\"";
-        assert_eq!(text(closed), format!("{start}\"closed\",{flow},{rest}}}"));
-    }
-
-    #[test]
-    fn a_name_ends_no_string() {
-        let ask = ask(&["a\\b\"c.org"]);
-        let verdict = Record::Verdict { flow: 1, ask, verdict: Verdict::Allow };
-        assert!(text(verdict).contains(r#""names":["a\\b\"c.org"]"#));
-    }
-
-    /// Takes lines once it is told to.
-    struct Slow {
-        begin: Option<Receiver<()>>,
-        taken: Arc<Mutex<Vec<u8>>>,
-    }
-
-    impl Write for Slow {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            if let Some(begin) = self.begin.take() {
-                let _ = begin.recv();
-            }
-            self.taken.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
+/// A name as a string of JSON: printable ASCII, which may still have what ends a string.
+fn quote(out: &mut String, name: &Name) {
+    out.push('"');
+    for c in name.as_str().chars() {
+        if matches!(c, '"' | '\\') {
+            out.push('\\');
         }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+        out.push(c);
     }
-
-    fn slow() -> (Slow, Sender<()>, Arc<Mutex<Vec<u8>>>) {
-        let (start, begin) = channel();
-        let taken = Arc::<Mutex<Vec<u8>>>::default();
-        (Slow { begin: Some(begin), taken: Arc::clone(&taken) }, start, taken)
-    }
-
-    #[test]
-    fn all_lines_are_written_before_the_log_is_gone() {
-        let (to, start, taken) = slow();
-        start.send(()).unwrap();
-        let log = Log::new(to).unwrap();
-        for flow in 0..1000 {
-            log.note(Record::Verdict { flow, ask: ask(&[]), verdict: Verdict::Allow });
-        }
-        drop(log);
-        let text = String::from_utf8(taken.lock().unwrap().clone()).unwrap();
-        assert_eq!(text.lines().count(), 1000);
-        assert!(text.lines().last().unwrap().contains("\"flow\":999,"));
-    }
-
-    #[test]
-    fn who_notes_never_waits_and_lost_lines_are_counted() {
-        let (to, start, taken) = slow();
-        let log = Log::new(to).unwrap();
-        let all = 3 * LOG_LINES as u64;
-        for flow in 0..all {
-            log.note(Record::Verdict { flow, ask: ask(&[]), verdict: Verdict::Allow });
-        }
-        start.send(()).unwrap();
-        drop(log);
-        let text = String::from_utf8(taken.lock().unwrap().clone()).unwrap();
-        let lost = text.lines().find_map(|line| line.split("\"lost\",\"lines\":").nth(1));
-        let lost: u64 = lost.expect("a line about it").trim_end_matches('}').parse().unwrap();
-        assert!(lost > 0);
-        assert_eq!(lost + text.lines().count() as u64 - 1, all);
-    }
+    out.push('"');
 }
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

@@ -4,11 +4,14 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
+
+use pagewire_stack::Cidr;
 
 use crate::ask::Protocol;
 use crate::limits::PUBLISHED_BACKLOG;
@@ -144,7 +147,12 @@ impl Publish {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let address = SocketAddrUnix::new(path)?;
         if let Err(error) = bind(&socket, &address) {
-            // The socket of a process that is gone refuses; anything else stays.
+            // The socket of a process that is gone refuses, and so does an ordinary file: anything but
+            // such a socket stays.
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                let text = "there is a file that is no socket; take another path";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
             let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             if connect(&probe, &address) != Err(rustix::io::Errno::CONNREFUSED) {
                 return Err(error.into());
@@ -237,13 +245,15 @@ impl fmt::Display for Publish {
     }
 }
 
-/// Whether a guest can answer to the client's own address.
-pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr) -> bool {
+/// Whether a guest can answer to the client's own address: not to one that means another host in each
+/// place, and not to one of the guest's own networks, which the guest looks for on its link.
+pub(crate) fn can_be_kept(client: IpAddr, guest: IpAddr, inside: &[Cidr]) -> bool {
     let local = match client {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_link_local() || v4.is_unspecified(),
         IpAddr::V6(v6) => v6.is_loopback() || v6.is_unicast_link_local() || v6.is_unspecified(),
     };
-    !local && client.is_ipv4() == guest.is_ipv4()
+    let same = client.is_ipv4() == guest.is_ipv4();
+    same && !local && !inside.iter().any(|network| network.contains(client))
 }
 
 #[cfg(test)]

@@ -32,3 +32,56 @@ fn a_range_leads_to_as_many_ports_from_the_first_on() {
     let Ok(opened) = text.parse::<Publish>().expect("a range").open() else { return };
     assert_eq!(opened.iter().map(|o| o.port).collect::<Vec<_>>(), [80, 81, 82]);
 }
+
+#[test]
+fn a_file_that_is_no_socket_stays_and_a_socket_that_nobody_serves_is_replaced() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("guest.sock");
+    let publish: Publish = format!("{}:80", path.display()).parse().expect("a path");
+    std::fs::write(&path, "precious").expect("a file");
+    let error = publish.open().expect_err("there is a file");
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(std::fs::read(&path).expect("the file"), b"precious");
+    std::fs::remove_file(&path).expect("the file");
+    // Nor does what a link leads to.
+    let other = dir.path().join("other");
+    std::fs::write(&other, "precious").expect("a file");
+    std::os::unix::fs::symlink(&other, &path).expect("a link");
+    assert!(publish.open().is_err());
+    assert_eq!(std::fs::read(&other).expect("the file"), b"precious");
+    std::fs::remove_file(&path).expect("the link");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    let opened = publish.open().expect("nobody listens there");
+    assert!(publish.open().is_err(), "somebody listens now");
+    drop(opened);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_client_keeps_its_address_where_the_guest_can_answer_to_it() {
+    let inside = ["10.0.2.2/24", "fd00:2::2/64"].map(|text| text.parse().expect(text));
+    for (client, guest, kept) in [
+        ("203.0.113.1", "10.0.2.15", true),
+        ("10.0.3.7", "10.0.2.15", true),
+        ("2001:db8::1", "fd00:2::15", true),
+        // Of the other version of IP.
+        ("203.0.113.1", "fd00:2::15", false),
+        ("2001:db8::1", "10.0.2.15", false),
+        // They mean another host to the guest.
+        ("127.0.0.1", "10.0.2.15", false),
+        ("169.254.1.1", "10.0.2.15", false),
+        ("0.0.0.0", "10.0.2.15", false),
+        ("::1", "fd00:2::15", false),
+        ("::", "fd00:2::15", false),
+        ("fe80::1", "fd00:2::15", false),
+        ("febf::1", "fd00:2::15", false),
+        // The guest looks for these on its link: others of its network, itself, the gateway.
+        ("10.0.2.77", "10.0.2.15", false),
+        ("10.0.2.15", "10.0.2.15", false),
+        ("10.0.2.2", "10.0.2.15", false),
+        ("fd00:2::77", "fd00:2::15", false),
+    ] {
+        let [client, guest] = [client, guest].map(|text| text.parse().expect(text));
+        assert_eq!(can_be_kept(client, guest, &inside), kept, "{client} to {guest}");
+    }
+}

@@ -31,6 +31,16 @@ impl Rate {
         Ok(())
     }
 
+    /// Whether an event would be granted, or when there is the next.
+    pub(crate) fn look(&self, now: Instant) -> Result<(), Instant> {
+        { *self }.take(now)
+    }
+
+    /// When all that was granted is forgotten.
+    pub(crate) fn busy_until(&self) -> Instant {
+        self.full_at
+    }
+
     /// Counts so many events more: one that was granted was more costly than others.
     pub(crate) fn charge(&mut self, now: Instant, events: u32) {
         self.full_at = self.full_at.max(now) + self.interval * events;

@@ -206,6 +206,11 @@ impl Query {
     }
 }
 
+/// Whether all records of an answer are looked at for names and addresses.
+pub(crate) fn is_looked_through(answer: &[u8]) -> bool {
+    word(answer, 6).is_some_and(|answers| usize::from(answers) <= DNS_RECORDS)
+}
+
 /// An answer to something that could not be read as a query.
 pub(crate) fn refuse(message: &[u8], code: Code) -> Vec<u8> {
     error(message, code, HEADER)

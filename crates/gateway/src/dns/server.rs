@@ -1,5 +1,6 @@
 //! The forwarder: queries of guests in, judged, answered here or passed on, answers out.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,8 +15,11 @@ use super::query::{self, Bad, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{Asked, Done, Upstream, Way};
 use crate::ask::Name;
-use crate::limits::{DNS_OWN_TTL, DNS_QUERY};
+use crate::limits::{
+    DNS_ADDRESSES, DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY,
+};
 use crate::policy::{Names, Resolved, Rules};
+use crate::rate::Rate;
 
 /// Where DNS is spoken.
 const PORT: u16 = 53;
@@ -72,7 +76,7 @@ counters! {
     denied,
     /// Malformed, or not supported (zone transfers, updates).
     malformed,
-    /// No resolver answered, or too many were on their way.
+    /// No resolver answered, or too many were on their way, or in a second.
     failed,
     /// Attempts with one resolver that failed or took too long.
     attempts_failed,
@@ -106,6 +110,12 @@ pub struct DnsServer {
     rules: Arc<Rules>,
     denied: DeniedName,
     names: Names,
+    /// Queries that are passed on.
+    rate: Rate,
+    /// Names that were refused, for whoever writes that down.
+    refused: VecDeque<Option<Name>>,
+    /// Those beyond [`DNS_DENIED`].
+    untold: u64,
     counters: DnsCounters,
     buffer: Box<[u8]>,
     done: Vec<Done<Asker>>,
@@ -148,6 +158,9 @@ impl DnsServer {
             rules,
             denied,
             names: Names::default(),
+            rate: Rate::new(DNS_PER_SECOND, DNS_BURST),
+            refused: VecDeque::new(),
+            untold: 0,
             counters: DnsCounters::default(),
             buffer: vec![0; DNS_QUERY + 1].into(),
             done: Vec::new(),
@@ -250,7 +263,11 @@ impl DnsServer {
             Decision::Forward(query) => {
                 let way = if matches!(asker, Asker::Tcp(_)) { Way::Tcp } else { Way::Udp };
                 let asked = Asked { asker, message, query, way };
-                if let Some(done) = self.upstream.ask(now, &mut self.resolvers, asked) {
+                let done = match self.rate.take(now) {
+                    Ok(()) => self.upstream.ask(now, &mut self.resolvers, asked),
+                    Err(_) => Some(Done { asked, answer: None }),
+                };
+                if let Some(done) = done {
                     self.deliver(now, stack, done);
                 }
             }
@@ -283,8 +300,12 @@ impl DnsServer {
             self.counters.own += 1;
             let addresses_with_time = addresses.iter().map(|addr| (*addr, DNS_OWN_TTL)).collect();
             let said = Resolved { names: vec![name.clone()], addresses: addresses_with_time };
+            let answer = query.lead_to(message, addresses);
             self.names.learn(now, &said);
-            return Decision::Answer(query.lead_to(message, addresses));
+            if !self.keep_denials(&said) {
+                return self.deny(&query, message);
+            }
+            return Decision::Answer(answer);
         }
         let may = match &query.name {
             Some(name) => self.rules.resolves(name),
@@ -292,19 +313,64 @@ impl DnsServer {
             None => !self.rules.has_names(),
         };
         if !may {
-            self.counters.denied += 1;
-            let code = match self.denied {
-                DeniedName::Refused => Code::Refused,
-                DeniedName::NxDomain => Code::NxDomain,
-            };
-            return Decision::Answer(query.answer(message, code));
+            return self.deny(&query, message);
         }
         self.resolvers.refresh(now);
         if self.resolvers.is_nobody() {
-            self.counters.denied += 1;
+            self.note_denied(&query);
             return Decision::Answer(query.answer(message, Code::Refused));
         }
         Decision::Forward(query)
+    }
+
+    /// What the guest is told of a name that a rule forbids.
+    fn deny(&mut self, query: &Query, message: &[u8]) -> Decision {
+        self.note_denied(query);
+        let code = match self.denied {
+            DeniedName::Refused => Code::Refused,
+            DeniedName::NxDomain => Code::NxDomain,
+        };
+        Decision::Answer(query.answer(message, code))
+    }
+
+    fn note_denied(&mut self, query: &Query) {
+        self.counters.denied += 1;
+        if self.refused.len() < DNS_DENIED {
+            self.refused.push_back(query.name.clone());
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// The names that were refused since the last call, none for a query that has no readable one;
+    /// and how many more there were.
+    pub(crate) fn take_refused(&mut self) -> (VecDeque<Option<Name>>, u64) {
+        (std::mem::take(&mut self.refused), std::mem::take(&mut self.untold))
+    }
+
+    /// Remembers for good where the names lead that denials have. `false`: there is no room.
+    fn keep_denials(&mut self, said: &Resolved) -> bool {
+        let (rules, names) = (&self.rules, &mut self.names);
+        said.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
+            let addresses = said.addresses.iter().map(|(address, _)| *address);
+            let stands_for = |other: &Name| rules.denies_as_much(other, name);
+            names.deny(name, addresses, stands_for).is_ok()
+        })
+    }
+
+    /// Remembers what an answer says. `false`: the guest must not see it, because a denial has one of
+    /// its names, and not all of its addresses can be remembered.
+    fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
+        let Some(said) = query.resolved(answer) else { return true };
+        self.names.learn(now, &said);
+        let is_whole = said.addresses.len() < DNS_ADDRESSES && query::is_looked_through(answer);
+        let denied = said.names.iter().any(|name| self.rules.denies_name(name));
+        !denied || (is_whole && self.keep_denials(&said))
+    }
+
+    /// Queries that wait for resolvers, each with a descriptor.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.upstream.len()
     }
 
     fn deliver(&mut self, now: Instant, stack: &mut Stack, done: Done<Asker>) {
@@ -312,10 +378,12 @@ impl DnsServer {
         let reply = match answer {
             Some(answer) => {
                 self.counters.answered += 1;
-                if let Some(resolved) = asked.query.resolved(&answer) {
-                    self.names.learn(now, &resolved);
+                if self.learn(now, &asked.query, &answer) {
+                    answer
+                } else {
+                    self.note_denied(&asked.query);
+                    asked.query.answer(&asked.message, Code::Refused)
                 }
-                answer
             }
             None => {
                 self.counters.failed += 1;

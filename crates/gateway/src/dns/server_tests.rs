@@ -15,7 +15,8 @@ use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
 
 use super::{DeniedName, DnsConfig, DnsServer, Resolver};
 use crate::limits::{
-    DNS_CLIENT_TIME, DNS_CLIENTS, DNS_IN_FLIGHT, DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
+    DENIED_NAMES, DNS_ADDRESSES, DNS_BURST, DNS_CLIENT_TIME, DNS_CLIENTS, DNS_DENIED, DNS_IN_FLIGHT,
+    DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
 };
 use crate::policy::Rules;
 
@@ -540,4 +541,117 @@ fn a_closed_server_leaves_its_port_to_others() {
     world.settle();
     assert_eq!(world.read(client), None);
     assert!(DnsServer::open(&mut world.gateway, config(&[])).is_ok());
+}
+
+#[test]
+fn an_answer_is_for_the_connection_that_asked_and_not_for_the_next_in_its_place() {
+    use std::io::{Read, Write};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut world = World::new(config(&[listener.local_addr().unwrap()]));
+    let first = world.client();
+    let message = with_length(&query(1, "a.org", 1));
+    world.write(first, &message);
+    let (mut resolver, _) = listener.accept().unwrap();
+    world.wait();
+    let mut asked = vec![0; message.len()];
+    resolver.read_exact(&mut asked).unwrap();
+    world.guest.abort(world.now, first);
+    world.settle();
+    // It has the place of the first, and has asked nothing.
+    let next = world.client();
+    resolver.write_all(&with_length(&reply(&asked[2..], [192, 0, 2, 1]))).unwrap();
+    world.wait();
+    assert_eq!(world.read(next), Some(Vec::new()));
+    assert_eq!((world.server.counters().answered, world.server.counters().unsent), (1, 1));
+}
+
+#[test]
+fn several_silent_resolvers_take_no_longer_than_one() {
+    let fakes = [Fake::new(), Fake::new(), Fake::new()];
+    let mut world = World::new(config(&fakes.each_ref().map(Fake::address)));
+    let socket = world.socket();
+    world.send(socket, &query(1, "example.org", 1));
+    let (mut passed, mut code) = (Duration::ZERO, None);
+    while code.is_none() && passed <= DNS_TIME + DNS_TRY_TIME {
+        world.pass(DNS_TRY_TIME);
+        passed += DNS_TRY_TIME;
+        code = world.rcode(socket);
+    }
+    assert_eq!((code, passed), (Some(RCODE::ServerFailure), DNS_TIME));
+    assert!(fakes[2].is_silent());
+}
+
+#[test]
+fn queries_have_a_rate_beyond_which_they_fail_at_once() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    for id in 0..DNS_BURST as u16 {
+        world.send(socket, &query(id, "example.org", 1));
+        fake.answer([192, 0, 2, 1]);
+        world.wait();
+        assert_eq!(world.rcode(socket), Some(RCODE::NoError), "{id}");
+    }
+    world.send(socket, &query(9999, "example.org", 1));
+    assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
+    assert!(fake.is_silent());
+    world.pass(Duration::from_millis(10));
+    world.send(socket, &query(1, "example.org", 1));
+    fake.next();
+}
+
+#[test]
+fn refused_names_are_told_and_those_beyond_counted() {
+    let rules = Rules::default().deny("*.evil.net".parse().unwrap());
+    let mut world = World::new(DnsConfig { rules: Arc::new(rules), ..config(&[]) });
+    let socket = world.socket();
+    world.send(socket, &query(1, "www.evil.net", 1));
+    world.send(socket, &query(1, "www.ev il.net", 1));
+    let (names, more) = world.server.take_refused();
+    assert_eq!((names[0].as_ref().unwrap().as_str(), &names[1], more), ("www.evil.net", &None, 0));
+    for id in 0..DNS_DENIED as u16 + 5 {
+        world.send(socket, &query(id, "www.evil.net", 1));
+    }
+    let (names, more) = world.server.take_refused();
+    assert_eq!((names.len(), more), (DNS_DENIED, 5));
+    assert_eq!(world.server.take_refused(), Default::default());
+}
+
+/// Asks for a name, and has this answer; returns what the guest is told.
+fn told(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RCODE {
+    let socket = world.socket();
+    world.send(socket, &query(1, name, 1));
+    let (message, from) = fake.next();
+    let packet = Packet::parse(&message).unwrap();
+    let name = packet.questions[0].qname.clone();
+    let mut reply = packet.clone().into_reply();
+    for address in addresses {
+        let data = RData::A(A { address: u32::from_be_bytes(*address) });
+        reply.answers.push(ResourceRecord::new(name.clone(), CLASS::IN, 60, data));
+    }
+    fake.0.send_to(&reply.build_bytes_vec_compressed().unwrap(), from).unwrap();
+    world.wait();
+    world.rcode(socket).unwrap()
+}
+
+#[test]
+fn a_name_with_a_denial_is_told_as_long_as_its_addresses_can_be_remembered() {
+    let fake = Fake::new();
+    let rules = Arc::new(Rules::default().deny("*.evil.net:25".parse().unwrap()));
+    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let address = |n: usize| (0xc633_0000_u32 + n as u32).to_be_bytes();
+    assert_eq!(told(&mut world, &fake, "mx.evil.net", &[address(0)]), RCODE::NoError);
+    assert_eq!(world.server.names().denied(address(0).into()).len(), 1);
+    // Another name of the same denial needs no room.
+    assert_eq!(told(&mut world, &fake, "mx2.evil.net", &[address(0)]), RCODE::NoError);
+    assert_eq!(world.server.names().denied(address(0).into()).len(), 1);
+    // More addresses than are looked at.
+    let many: Vec<[u8; 4]> = (1..=DNS_ADDRESSES + 1).map(address).collect();
+    assert_eq!(told(&mut world, &fake, "many.evil.net", &many), RCODE::Refused);
+    assert_eq!(told(&mut world, &fake, "many.good.net", &many), RCODE::NoError);
+    let name = "mx.evil.net".parse().unwrap();
+    let all = (1000..).map(|n| address(n).into());
+    let _ = world.server.names().deny(&name, all.take(DENIED_NAMES), |_| false);
+    assert_eq!(told(&mut world, &fake, "last.evil.net", &[address(9)]), RCODE::Refused);
+    assert_eq!(told(&mut world, &fake, "last.good.net", &[address(9)]), RCODE::NoError);
 }

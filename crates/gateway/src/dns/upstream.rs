@@ -115,6 +115,11 @@ impl<A> Upstream<A> {
         (self.due < Instant::FAR).then_some(self.due)
     }
 
+    /// Queries that are on their way.
+    pub(super) fn len(&self) -> usize {
+        self.exchanges.len()
+    }
+
     /// Asks. What fails at once is done at once; `None`: it is on its way.
     pub(super) fn ask(
         &mut self,

@@ -8,7 +8,9 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::ask::Name;
-use crate::limits::{NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMES_OF_ADDRESS};
+use crate::limits::{
+    DENIED_NAMES, NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMED_BYTES, NAMES_OF_ADDRESS,
+};
 
 /// What an answer of the resolver says: each of these names leads to each of these addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,16 +24,26 @@ pub struct Resolved {
 /// Addresses with their names, as one guest was told; the oldest make way for new ones.
 #[derive(Debug, Default)]
 pub struct Names {
-    known: HashMap<IpAddr, Known>,
+    pub(super) known: HashMap<IpAddr, Known>,
     /// Addresses by the time of the last answer that has them: the oldest first.
-    order: BTreeMap<u64, IpAddr>,
+    pub(super) order: BTreeMap<u64, IpAddr>,
     /// Number of the next answer.
-    next: u64,
+    pub(super) next: u64,
+    /// Bytes of all names, each counted for each of its addresses.
+    pub(super) bytes: usize,
+    /// Names that denials have, by the addresses to which they have led: for good.
+    denied: HashMap<IpAddr, Arc<[Name]>>,
+    /// How many there are.
+    denied_len: usize,
     none: Arc<[Name]>,
 }
 
+/// There is no room to remember where a denied name leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     /// The latest first, each until its time.
     names: Vec<(Name, Instant)>,
     /// What is handed out, until the first of them is over.
@@ -57,19 +69,54 @@ impl Names {
             self.order.remove(&known.order);
             self.order.insert(order, *address);
             known.order = order;
+            self.bytes -= known.bytes();
             known.learn(now, &answer.names, until);
+            self.bytes += known.bytes();
         }
-        while self.known.len() > NAMED_ADDRESSES {
+        while self.known.len() > NAMED_ADDRESSES || self.bytes > NAMED_BYTES {
             let Some((_, oldest)) = self.order.pop_first() else { return };
-            self.known.remove(&oldest);
+            self.bytes -= self.known.remove(&oldest).map_or(0, |known| known.bytes());
         }
+    }
+
+    /// Notes for good that a name that a denial has leads to these addresses. A name is left out where
+    /// one that `stands_for` it is there already.
+    ///
+    /// # Errors
+    /// If there is no room. Then the guest must not learn where the name leads.
+    pub(crate) fn deny(
+        &mut self,
+        name: &Name,
+        addresses: impl Iterator<Item = IpAddr>,
+        stands_for: impl Fn(&Name) -> bool,
+    ) -> Result<(), Full> {
+        for address in addresses {
+            let list = self.denied.get(&address).unwrap_or(&self.none);
+            if list.iter().any(|known| known == name || stands_for(known)) {
+                continue;
+            }
+            if self.denied_len >= DENIED_NAMES {
+                return Err(Full);
+            }
+            let list = list.iter().chain([name]).cloned().collect();
+            self.denied.insert(address, list);
+            self.denied_len += 1;
+        }
+        Ok(())
+    }
+
+    /// The names of an address that denials have, whenever the guest was told of them.
+    pub(crate) fn denied(&self, address: IpAddr) -> Arc<[Name]> {
+        Arc::clone(self.denied.get(&address).unwrap_or(&self.none))
     }
 
     /// The names of an address, the latest first; none if the guest has it from elsewhere.
     pub fn of(&mut self, now: Instant, address: IpAddr) -> Arc<[Name]> {
         let Some(known) = self.known.get_mut(&address) else { return Arc::clone(&self.none) };
         if known.until <= now {
+            self.bytes -= known.bytes();
             known.forget(now);
+            self.bytes += known.bytes();
         }
         if known.names.is_empty() {
             self.order.remove(&known.order);
@@ -99,6 +146,11 @@ impl Known {
         self.names.splice(0..0, names.iter().map(|name| (name.clone(), until)));
         self.names.truncate(NAMES_OF_ADDRESS);
         self.refresh();
+    }
+
+    /// Bytes of its names.
+    pub(super) fn bytes(&self) -> usize {
+        self.names.iter().map(|(name, _)| name.as_str().len()).sum()
     }
 
     fn forget(&mut self, now: Instant) {

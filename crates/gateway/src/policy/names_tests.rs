@@ -7,7 +7,9 @@ use pagewire_mem::Instant;
 
 use super::{Names, Resolved};
 use crate::ask::Name;
-use crate::limits::{NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMES_OF_ADDRESS};
+use crate::limits::{
+    DENIED_NAMES, NAME_GRACE, NAME_TIME, NAMED_ADDRESSES, NAMED_BYTES, NAMES_OF_ADDRESS,
+};
 
 fn answer(names: &[&str], addresses: &[(&str, u64)]) -> Resolved {
     Resolved {
@@ -99,4 +101,65 @@ fn no_answer_is_believed_for_longer_than_a_week() {
     names.learn(START, &answer(&["x.org"], &[("192.0.2.1", u64::from(u32::MAX))]));
     let week = Duration::from_secs(7 * 86_400);
     assert!(of(&mut names, START + week, "192.0.2.1").is_empty());
+}
+
+#[test]
+fn an_address_whose_names_ran_out_is_as_new_when_it_is_learned_again() {
+    let mut names = Names::default();
+    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
+    let learn = |names: &mut Names, now, n| {
+        let addresses = vec![(address(n), Duration::from_secs(60))];
+        names.learn(now, &Resolved { names: vec!["x.org".parse().unwrap()], addresses });
+    };
+    learn(&mut names, START, 0);
+    let later = START + NAME_TIME;
+    assert!(names.of(later, address(0)).is_empty());
+    assert_eq!((names.order.len(), names.known.len(), names.bytes), (0, 0, 0));
+    for n in (1..NAMED_ADDRESSES).chain([0]) {
+        learn(&mut names, later, n);
+    }
+    learn(&mut names, later, NAMED_ADDRESSES);
+    // The latest stays, and the oldest went.
+    assert_eq!(names.of(later, address(0)).len(), 1);
+    assert_eq!(names.of(later, address(1)).len(), 0);
+    assert_eq!(names.order.len(), names.known.len());
+}
+
+#[test]
+fn long_names_are_remembered_for_fewer_addresses() {
+    let mut names = Names::default();
+    let long = |n: usize| {
+        let label = "x".repeat(60);
+        format!("n{n:06}.{label}.{label}.{label}")
+    };
+    for n in 0..NAMED_ADDRESSES {
+        for _ in 0..4 {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32)).to_string();
+            names.learn(START, &answer(&[&long(names.next as usize)], &[(&address, 60)]));
+        }
+        assert!(names.bytes <= NAMED_BYTES);
+    }
+    assert!(names.len() < NAMED_ADDRESSES && names.len() > NAMED_ADDRESSES / 4);
+    let counted: usize = names.known.values().map(super::names::Known::bytes).sum();
+    assert_eq!(counted, names.bytes);
+    let last = names.of(START, IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + NAMED_ADDRESSES as u32 - 1)));
+    assert_eq!(last.len(), 4);
+}
+
+#[test]
+fn a_denied_name_is_remembered_for_good_until_there_is_no_room() {
+    let mut names = Names::default();
+    let name: Name = "mx.evil.net".parse().unwrap();
+    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
+    for n in 0..DENIED_NAMES {
+        names.deny(&name, [address(n)].into_iter(), |_| false).unwrap();
+    }
+    assert_eq!(&*names.denied(address(7)), &[name.clone()][..]);
+    // What is known needs no room, nor what another name stands for.
+    names.deny(&name, [address(7)].into_iter(), |_| false).unwrap();
+    let other: Name = "mx2.evil.net".parse().unwrap();
+    names.deny(&other, [address(7)].into_iter(), |known| *known == name).unwrap();
+    assert!(names.deny(&other, [address(7)].into_iter(), |_| false).is_err());
+    assert!(names.deny(&name, [address(DENIED_NAMES)].into_iter(), |_| false).is_err());
+    assert!(names.denied(address(DENIED_NAMES)).is_empty());
 }

@@ -94,9 +94,7 @@ impl Rules {
         if is_no_host(to) {
             return Verdict::Prohibit;
         }
-        if let Some(inner) = translated(to)
-            && (is_no_host(inner.into()) || is_closed(inner.into()))
-        {
+        if translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
             return Verdict::Prohibit;
         }
         // What an address is mapped to was judged as that address.
@@ -107,7 +105,10 @@ impl Rules {
         if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
             return Verdict::Prohibit;
         }
-        if self.deny.iter().any(|rule| rule.matches(ask) || rule.matches_translated(ask)) {
+        let denies = |rule: &Rule| {
+            rule.matches(ask) || rule.matches_translated(ask) || rule.matches_once(ask)
+        };
+        if self.deny.iter().any(denies) {
             return Verdict::Prohibit;
         }
         if !self.allow.is_empty() && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
@@ -121,12 +122,24 @@ impl Rules {
     /// Whether the name may be asked for: no denial of all its ports has it, and if permissions
     /// are given and all of them are names, one has it.
     pub fn resolves(&self, name: &Name) -> bool {
-        let has = |rule: &Rule| matches!(&rule.what, Pattern::Name(glob) if glob.matches(name));
+        let has = |rule: &Rule| rule.has_name(name);
         let denied = |rule: &Rule| rule.is_of_all_ports() && has(rule);
         let names_only = self.allow.iter().all(|rule| matches!(rule.what, Pattern::Name(_)));
         !self.offline
             && !self.deny.iter().any(denied)
             && (self.allow.is_empty() || !names_only || self.allow.iter().any(has))
+    }
+}
+
+impl Rules {
+    /// Whether some denial has this name, be it of a few ports only.
+    pub(crate) fn denies_name(&self, name: &Name) -> bool {
+        self.deny.iter().any(|rule| rule.has_name(name))
+    }
+
+    /// Whether every denial that has `name` has `other`, too.
+    pub(crate) fn denies_as_much(&self, other: &Name, name: &Name) -> bool {
+        self.deny.iter().all(|rule| !rule.has_name(name) || rule.has_name(other))
     }
 }
 
@@ -163,21 +176,27 @@ static CLOSED: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
         v4(168, 63, 129, 16, 32),
         v4(100, 100, 100, 200, 32),
         v4(192, 0, 0, 192, 32),
-        // Those of EC2, Google Cloud and Oracle Cloud over IPv6.
-        v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128),
+        // Those of EC2 and Scaleway over IPv6, which have several in one network.
+        v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0], 32),
+        v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0], 32),
+        // Those of Google Cloud and Oracle Cloud.
         v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128),
         v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128),
     ])
 });
 
-/// Addresses of private networks: RFC 1918, RFC 6598 (shared address space), RFC 4193 (unique local
-/// addresses).
+/// Addresses of private networks: RFC 1918, RFC 6598 (shared address space), RFC 6890 (IETF protocol
+/// assignments), RFC 2544 (measurements), RFC 4193 (unique local addresses), RFC 3879 (site-local
+/// addresses, which some still use).
 static PRIVATE: LazyLock<Vec<Cidr>> = LazyLock::new(|| {
     networks(&[
         v4(10, 0, 0, 0, 8),
         v4(172, 16, 0, 0, 12),
         v4(192, 168, 0, 0, 16),
         v4(100, 64, 0, 0, 10),
+        v4(192, 0, 0, 0, 24),
+        v4(198, 18, 0, 0, 15),
+        v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10),
         v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
     ])
 });
@@ -192,23 +211,42 @@ fn is_closed(addr: IpAddr) -> bool {
 
 /// Whether the address is of a private network, also behind a translator.
 fn is_private(addr: IpAddr) -> bool {
-    let inner = translated(addr).map(IpAddr::V4);
-    PRIVATE.iter().any(|range| range.contains(addr) || inner.is_some_and(|a| range.contains(a)))
+    let mut all = translated(addr).chain([addr]);
+    all.any(|addr| PRIVATE.iter().any(|range| range.contains(addr)))
 }
 
-/// The IPv4 address to which a network with a translator (NAT64: RFC 6052 section 2.1, RFC 8215) or a
-/// tunnel (6to4: RFC 3056 section 2) takes a packet to this IPv6 address.
-fn translated(addr: IpAddr) -> Option<Ipv4Addr> {
-    let IpAddr::V6(v6) = addr else { return None };
-    match v6.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 1, .., high, low] => {
-            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+/// The IPv4 addresses to which a network with a translator or a tunnel may take a packet to this IPv6
+/// address. A guest chooses the address, and we do not know the network: each that it can mean counts.
+pub(super) fn translated(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let mut found = [None; 4];
+    if let IpAddr::V6(v6) = addr {
+        let [_, _, _, _, b4, b5, b6, b7, _, b9, b10, b11, b12, b13, b14, b15] = v6.octets();
+        let last = [b12, b13, b14, b15];
+        match v6.segments() {
+            // RFC 6052 section 2.1: the well-known prefix of translators has 96 bits.
+            [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some(last),
+            // RFC 8215: a network may translate by any prefix in there. RFC 6052 section 2.2 says where
+            // the address is behind one of 48, 56, 64 and 96 bits: bits 64 to 71 are skipped.
+            [0x64, 0xff9b, 1, ..] => {
+                let all = [[b6, b7, b9, b10], [b7, b9, b10, b11], [b9, b10, b11, b12], last];
+                // What begins with zero is the padding of another length, unless all do.
+                found = all.map(|octets| (octets[0] != 0).then_some(octets));
+                if found == [None; 4] {
+                    found[0] = Some([0; 4]);
+                }
+            }
+            // 6to4 (RFC 3056 section 2).
+            [0x2002, ..] => found[0] = v6.octets().get(2..6).and_then(|o| o.try_into().ok()),
+            // Teredo (RFC 4380 section 4): the server, and the client with its bits inverted.
+            [0x2001, 0, ..] => {
+                found = [Some([b4, b5, b6, b7]), Some(last.map(|b| !b)), None, None];
+            }
+            // ISATAP (RFC 5214 section 6.1), within any network.
+            [_, _, _, _, 0 | 0x200, 0x5efe, ..] => found[0] = Some(last),
+            _ => {}
         }
-        [0x2002, high, low, ..] => {
-            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-        }
-        _ => None,
     }
+    found.into_iter().flatten().map(IpAddr::from)
 }
 
 /// What no rule opens, because it is no host's address, or another way to write one. A kernel takes
@@ -285,8 +323,17 @@ impl Rule {
     /// Whether the rule is about the address to which a translator takes this.
     fn matches_translated(&self, ask: &Ask) -> bool {
         let Pattern::Net(net) = &self.what else { return false };
-        let inner = translated(ask.to.ip()).is_some_and(|inner| net.contains(inner.into()));
-        inner && self.matches_service(ask)
+        translated(ask.to.ip()).any(|inner| net.contains(inner)) && self.matches_service(ask)
+    }
+
+    /// Whether the rule has a name that once led to this address.
+    fn matches_once(&self, ask: &Ask) -> bool {
+        ask.once.iter().any(|name| self.has_name(name)) && self.matches_service(ask)
+    }
+
+    /// Whether the rule is about this name.
+    fn has_name(&self, name: &Name) -> bool {
+        matches!(&self.what, Pattern::Name(glob) if glob.matches(name))
     }
 
     /// Whether the rule is about this protocol and port.

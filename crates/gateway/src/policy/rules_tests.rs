@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::rules::translated;
 use super::{Rule, RuleError, Rules};
 use crate::ask::{Ask, Direction, GuestId, Judge, Name, Protocol, Verdict};
 
@@ -257,6 +258,10 @@ fn a_name_opens_no_private_network_and_not_the_gateways_machine() {
         "192.168.1.1:80",
         "100.64.0.1:80",
         "[fd00::1]:80",
+        "[fec0::1]:80",
+        "192.0.0.1:80",
+        "198.18.0.1:80",
+        "198.19.255.255:80",
         "[64:ff9b::192.168.1.1]:80",
         "[2002:c0a8:101::1]:80",
     ] {
@@ -286,6 +291,8 @@ fn where_clouds_tell_secrets_is_closed_unless_a_rule_names_it() {
         "100.100.100.200",
         "192.0.0.192",
         "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd00:42::42",
         "fd20:ce::254",
         "fd00:c1::a9fe:a9fe",
     ] {
@@ -295,7 +302,7 @@ fn where_clouds_tell_secrets_is_closed_unless_a_rule_names_it() {
         assert_eq!(allow(&[address]).judge(&to), YES, "{address}");
     }
     // Their neighbours are not.
-    for to in ["168.63.129.17:80", "100.100.100.201:80", "192.0.0.193:80", "[fd20:ce::253]:80"] {
+    for to in ["168.63.129.17:80", "100.100.100.201:80", "192.0.0.193:80", "[fd20:ce::253]:80", "[fd00:ec3::23]:80"] {
         assert_eq!(Rules::default().judge(&tcp(to)), YES, "{to}");
     }
 }
@@ -320,6 +327,60 @@ fn an_address_behind_a_translator_is_judged_as_what_it_is_there() {
 }
 
 #[test]
+fn every_address_that_a_translator_can_make_of_one_is_looked_at() {
+    for (to, leads_to) in [
+        // The example of RFC 6052 section 2.4, behind prefixes of 48, 56, 64 and 96 bits.
+        ("64:ff9b:1:c000:2:2100::", &["192.0.2.33"][..]),
+        ("64:ff9b:1:c0:0:221::", &["192.0.2.33"]),
+        ("64:ff9b:1::c0:2:2100:0", &["192.0.2.33"]),
+        ("64:ff9b:1::192.0.2.33", &["192.0.2.33"]),
+        ("64:ff9b:1::", &["0.0.0.0"]),
+        ("64:ff9b::192.0.2.33", &["192.0.2.33"]),
+        ("2002:c000:221::1", &["192.0.2.33"]),
+        // Of RFC 4380 section 4: the server, and the client behind its translator.
+        ("2001:0:c000:221:8000:63bf:3fff:fdd2", &["192.0.2.33", "192.0.2.45"]),
+        ("2001:db8::5efe:192.0.2.33", &["192.0.2.33"]),
+        ("2001:db8::200:5efe:192.0.2.33", &["192.0.2.33"]),
+        ("2001:db8::1", &[]),
+        ("192.0.2.33", &[]),
+    ] {
+        let found: Vec<String> =
+            translated(to.parse().unwrap()).map(|inner| inner.to_string()).collect();
+        for inner in leads_to {
+            assert!(found.iter().any(|one| one == inner), "{to}: {found:?}");
+        }
+        assert!(!leads_to.is_empty() || found.is_empty(), "{to}: {found:?}");
+        if let ["192.0.2.33", ..] = leads_to {
+            let rules = deny(&["192.0.2.33"]);
+            let to = SocketAddr::new(to.parse().unwrap(), 80).to_string();
+            assert_eq!(rules.judge(&tcp(&to)), NO, "{to}");
+        }
+    }
+    // An ordinary address behind the longest prefix is none of the others.
+    assert_eq!(Rules::default().judge(&tcp("[64:ff9b:1::8.8.8.8]:80")), YES);
+    // Those at which clouds tell secrets are closed behind each.
+    for to in ["[64:ff9b:1:a9fe:a9:fe00::]:80", "[2001:db8::5efe:169.254.169.254]:80"] {
+        assert_eq!(Rules::default().judge(&tcp(to)), NO, "{to}");
+    }
+}
+
+#[test]
+fn a_denied_name_that_once_led_somewhere_is_denied_there() {
+    let rules = deny(&["*.evil.net:25"]);
+    let once = ["mx.evil.net".parse().unwrap()];
+    let ask = |to| Ask { once: once.clone().into(), ..tcp(to) };
+    assert_eq!(rules.judge(&ask("203.0.113.1:25")), NO);
+    assert_eq!(rules.judge(&ask("203.0.113.1:80")), YES);
+    // It is no permission: that lapses with the name's time.
+    let rules = allow(&["*.evil.net"]);
+    assert_eq!(rules.judge(&ask("203.0.113.1:80")), NO);
+    let [one, other]: [Name; 2] = ["a.evil.net".parse().unwrap(), "a.net".parse().unwrap()];
+    let rules = deny(&["*.evil.net:25", "a.*:80"]);
+    assert!(rules.denies_name(&one) && rules.denies_name(&other));
+    assert!(rules.denies_as_much(&one, &other) && !rules.denies_as_much(&other, &one));
+}
+
+#[test]
 fn what_comes_in_by_a_published_port_is_not_judged_by_rules() {
     let rules = allow(&["192.0.2.0/24"]);
     let ask = Ask { direction: Direction::In, ..tcp("10.0.2.15:80") };
@@ -332,10 +393,11 @@ fn a_name_is_resolved_if_it_could_lead_somewhere() {
     let resolves = |rules: &Rules, name: &str| rules.resolves(&name.parse::<Name>().unwrap());
     let all = Rules::default();
     assert!(resolves(&all, "example.org"));
-    let denied = deny(&["*.evil.net", "evil.net", "half.net:80"]);
+    let denied = deny(&["*.evil.net", "evil.net", "half.net:80", "udp.net/udp"]);
     assert!(!resolves(&denied, "www.evil.net"));
     assert!(!resolves(&denied, "EVIL.net."));
     assert!(resolves(&denied, "half.net"));
+    assert!(resolves(&denied, "udp.net"));
     assert!(resolves(&denied, "example.org"));
     let named = allow(&["*.example.org:443"]);
     assert!(resolves(&named, "www.example.org"));

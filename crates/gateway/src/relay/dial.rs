@@ -27,7 +27,8 @@ use crate::ask::{Ask, How, Protocol, Record};
 use crate::context::{Denial, Judged};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
-    FAILED_CONNECT_COSTS,
+    FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS, LEFT_LOOK,
+    SMALL_BUFFER,
 };
 use crate::rate::Rate;
 
@@ -45,6 +46,8 @@ pub(super) struct Dials {
     in_flight: usize,
     by_destination: HashMap<IpAddr, usize>,
     rate: Rate,
+    /// Connections to each destination that the guest ended first.
+    left: HashMap<SocketAddr, Rate>,
     /// Nothing is dialled before, for want of descriptors or ports.
     rest_until: Option<Instant>,
     /// When to look at those that wait again.
@@ -84,6 +87,8 @@ enum Place {
     Full,
     /// None for this destination.
     Crowded,
+    /// No port for this destination.
+    NoPort,
 }
 
 impl Dials {
@@ -95,6 +100,7 @@ impl Dials {
             in_flight: 0,
             by_destination: HashMap::new(),
             rate: Rate::new(CONNECTS_PER_SECOND, CONNECTS_BURST),
+            left: HashMap::new(),
             rest_until: None,
             retry_at: None,
         }
@@ -112,6 +118,33 @@ impl Dials {
     /// Dials that have no answer yet.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Notes a connection that the guest has ended first: its port waits. (To loopback addresses Linux
+    /// takes such a port again after a second.)
+    pub(super) fn note_left(&mut self, now: Instant, to: SocketAddr) {
+        if to.ip().is_loopback() {
+            return;
+        }
+        if self.left.len() >= LEFT_DESTINATIONS && !self.left.contains_key(&to) {
+            let some = self.left.iter().take(LEFT_LOOK);
+            let least = some.min_by_key(|(_, rate)| rate.busy_until()).map(|(to, _)| *to);
+            least.map(|to| self.left.remove(&to));
+        }
+        let fresh = || Rate::new(LEAVES_PER_SECOND, LEAVES_BURST);
+        self.left.entry(to).or_insert_with(fresh).charge(now, 1);
+    }
+
+    /// How many connections to the destination are counted.
+    #[cfg(test)]
+    pub(super) fn left(&self, now: Instant, to: SocketAddr) -> u32 {
+        let busy = self.left.get(&to).map_or(Instant::ZERO, Rate::busy_until);
+        (busy.saturating_since(now) * LEAVES_PER_SECOND).as_secs() as u32
+    }
+
+    /// Whether the destination has ports left; if not, when it has one.
+    fn ports_for(&self, now: Instant, to: SocketAddr) -> Result<(), Instant> {
+        self.left.get(&to).map_or(Ok(()), |rate| rate.look(now))
     }
 
     fn begin(&mut self, now: Instant, id: RequestId, to: IpAddr) {
@@ -202,7 +235,7 @@ impl Relay {
             let Some(Stage::Waiting(to)) = stage else { continue };
             let place = match crowded.contains(&to.ip()) {
                 true => Place::Crowded,
-                false => self.place_for(now, stack, to.ip()),
+                false => self.place_for(now, stack, to),
             };
             match place {
                 Place::Free => self.dial(now, stack, id, to),
@@ -210,6 +243,10 @@ impl Relay {
                     self.note_waits(id);
                     self.dials.waiting.push_front(id);
                     break;
+                }
+                Place::NoPort => {
+                    self.note_waits(id);
+                    self.dials.waiting.push_back(id);
                 }
                 Place::Crowded => {
                     if !crowded.contains(&to.ip()) {
@@ -231,7 +268,7 @@ impl Relay {
     }
 
     /// Looks for a place, perhaps that of an old dial.
-    fn place_for(&mut self, now: Instant, stack: &mut Stack, to: IpAddr) -> Place {
+    fn place_for(&mut self, now: Instant, stack: &mut Stack, to: SocketAddr) -> Place {
         if let Some(until) = self.dials.rest_until.filter(|until| *until > now) {
             self.retry_by(until);
             return Place::Full;
@@ -245,6 +282,11 @@ impl Relay {
             self.retry_by(now + DIAL_RETRY);
             return Place::Full;
         }
+        if let Err(at) = self.dials.ports_for(now, to) {
+            self.retry_by(at);
+            return Place::NoPort;
+        }
+        let to = to.ip();
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);
         let (is_full, is_crowded) = (self.dials.in_flight >= DIALS, here >= DIALS_PER_DESTINATION);
         if is_full || is_crowded {
@@ -276,6 +318,9 @@ impl Relay {
         self.context.counters.dialled += 1;
         match self.setup.dialler.dial(to, &asked.ask) {
             Ok(Dialled { socket, connected }) => {
+                if self.flows.len() >= LARGE_BUFFERS {
+                    limit_buffers(&socket);
+                }
                 let dialling = Dialling { socket, request: id, ready: EventFlags::empty() };
                 let at = match self.insert(Flow::Dialling(dialling)) {
                     Ok(at) => at,
@@ -417,6 +462,13 @@ impl Relay {
         self.dials = Dials::new();
         self.flows.retain(|_, (_, flow)| !matches!(flow, Flow::Dialling(_)));
     }
+}
+
+/// Keeps a socket's buffers in the kernel small.
+fn limit_buffers(socket: &OwnedFd) {
+    // Fails for what is no socket of the kernel's.
+    let _ = sockopt::set_socket_send_buffer_size(socket, SMALL_BUFFER);
+    let _ = sockopt::set_socket_recv_buffer_size(socket, SMALL_BUFFER);
 }
 
 fn answer_of(denial: Denial) -> Answer {

@@ -133,11 +133,14 @@ impl Relay {
         // What came in one segment leaves in one; a Unix socket has no segments.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
-        let Judged { flow, ask, to: verdict } = self.context.judge_client(Protocol::Tcp, from, to);
+        let Judged { flow, ask, to: verdict } = self.context.judge_client(now, Protocol::Tcp, from, to);
         let Ok(to) = verdict else {
             return reset_on_drop(&socket);
         };
-        match connect(now, stack, client, to) {
+        // A client that the guest can answer keeps its address.
+        let inside = &self.context.inside;
+        let kept = client.filter(|client| can_be_kept(client.ip(), to.ip(), inside));
+        match connect(now, stack, kept, to) {
             Ok(tcp) => {
                 let mut pair = Pair::new(tcp, socket, (ask, from), now);
                 pair.flow = flow;
@@ -170,7 +173,7 @@ fn connect(
     client: Option<SocketAddr>,
     to: SocketAddr,
 ) -> Result<TcpId, Error> {
-    if let Some(client) = client.filter(|client| can_be_kept(client.ip(), to.ip())) {
+    if let Some(client) = client {
         let options = ConnectOptions { local: Some(client), ..ConnectOptions::default() };
         if let Ok(tcp) = stack.connect(now, to, options) {
             return Ok(tcp);

@@ -26,9 +26,10 @@ use pagewire_stack::{Event, ListenerId, Readiness, SocketId, Stack, TcpId};
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 
-use crate::ask::{How, Record};
+use crate::ask::{Direction, How, Record};
 use crate::context::Context;
 use crate::counters::Counters;
+use crate::denials::Denied;
 use crate::dns::DnsCounters;
 use crate::echo::Echo;
 use crate::limits::{
@@ -148,6 +149,7 @@ impl Relay {
         self.context.watch.give_back(news);
         if names {
             self.context.dns.turn(now, stack, events);
+            self.context.note_refused_names(now);
         }
         self.pump(now, stack);
         self.deliver(now, stack);
@@ -155,9 +157,10 @@ impl Relay {
         // Behind what makes room.
         self.accept(now, stack);
         self.admit(now, stack);
-        self.context.descriptors = self.flows.len();
+        self.context.descriptors = self.flows.len() + self.context.dns.descriptors();
         self.udp.turn(now, stack, &mut self.context);
         self.echo.turn(now, stack, &mut self.context);
+        self.context.sum_up(now, false);
     }
 
     /// When [`turn`](Self::turn) is due without an event.
@@ -166,7 +169,8 @@ impl Relay {
         let datagrams = [self.udp.poll_timeout(), self.echo.poll_timeout()];
         let due = [listed, self.dials.poll_timeout(), self.deliver_at, self.sweep_at];
         let names = self.context.dns.poll_timeout();
-        due.into_iter().chain([self.accept_at, names]).chain(datagrams).flatten().min()
+        let denials = self.context.denials.poll_timeout();
+        due.into_iter().chain([self.accept_at, names, denials]).chain(datagrams).flatten().min()
     }
 
     fn handle_guest(&mut self, at: u32, ready: Readiness) {
@@ -226,11 +230,14 @@ impl Relay {
     /// Removes a pair.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: u32, step: Step) {
         let Some((_, Flow::Pair(pair))) = self.flows.try_remove(at as usize) else { return };
-        let Pair { tcp, socket, flags, flow, ask, bytes_out, bytes_in, began, .. } = pair;
+        let Pair { tcp, socket, flags, flow, ask, peer, bytes_out, bytes_in, began, .. } = pair;
         self.places.remove(&tcp.into());
         let how = match step {
             Step::Finished | Step::Wait | Step::Again => {
                 self.context.counters.finished += 1;
+                if flags.contains(Flags::LEFT_FIRST) && ask.direction == Direction::Out {
+                    self.dials.note_left(now, peer);
+                }
                 stack.close(now, tcp);
                 How::Finished
             }
@@ -342,7 +349,8 @@ impl Relay {
 
     /// Whether this guest may have another descriptor.
     fn may_open(&self) -> bool {
-        let used = self.flows.len() + self.udp.len() + self.echo.len();
+        let connections = self.flows.len() + self.context.dns.descriptors();
+        let used = connections + self.udp.len() + self.echo.len();
         used < self.context.share.of_one()
     }
 
@@ -352,7 +360,18 @@ impl Relay {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        self.context.counters
+        let names_denied = self.context.dns.counters().denied;
+        Counters { names_denied, ..self.context.counters }
+    }
+
+    /// What the guest was refused.
+    pub(crate) fn denied(&self) -> Denied {
+        self.context.denials.so_far()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn udp(&self) -> &Udp {
+        &self.udp
     }
 
     /// Resets everything: the guest is removed.
@@ -371,6 +390,8 @@ impl Relay {
         self.context.dns.close(now, stack);
         self.udp.end_all(now, stack, &self.context);
         self.echo.end_all(now, stack, &self.context);
+        self.context.note_refused_names(now);
+        self.context.sum_up(now, true);
     }
 }
 
@@ -378,3 +399,7 @@ fn reset(now: Instant, stack: &mut Stack, tcp: TcpId) {
     stack.abort(now, tcp);
     stack.close(now, tcp);
 }
+
+#[cfg(test)]
+#[path = "relay_tests.rs"]
+mod tests;

@@ -47,6 +47,8 @@ bitflags::bitflags! {
         const PASS_MARK = 1 << 11;
         /// It is on the list of pairs to be worked on.
         const LISTED = 1 << 12;
+        /// The guest's stream ended before the far side's: the kernel's socket has a minute to wait.
+        const LEFT_FIRST = 1 << 15;
         /// It has its keep-alive settings.
         const SETTLED = 1 << 13;
     }

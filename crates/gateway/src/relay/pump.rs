@@ -55,6 +55,8 @@ impl Pair {
                 Ok(0) => {
                     // Fails only if the socket is broken, which reading tells.
                     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+                    let is_first = !self.flags.intersects(Flags::IN_ENDED | Flags::HOST_ENDS);
+                    self.flags.set(Flags::LEFT_FIRST, is_first);
                     self.flags.insert(Flags::OUT_ENDED);
                 }
                 Ok(n) => {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
-use crate::ask::{Ask, How, Record};
+use super::asking::{Asking, Client};
+use crate::ask::{Ask, Direction, How, Record};
 use crate::context::{Context, Judged};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
 use crate::sys::datagrams::{self, Sending};
@@ -26,6 +27,8 @@ pub(super) struct Endpoint {
     pub(super) serial: u32,
     /// Where the guest has sent, the latest last.
     peers: VecDeque<Peer>,
+    /// Clients of the published port that it has not answered.
+    asking: Asking,
     /// When the guest last sent, and when something was last passed to it.
     sent_at: Instant,
     heard_at: Option<Instant>,
@@ -75,6 +78,7 @@ impl Endpoint {
             socket,
             serial: 0,
             peers: VecDeque::new(),
+            asking: Asking::default(),
             sent_at: now,
             heard_at: None,
             only_dns: true,
@@ -97,7 +101,7 @@ impl Endpoint {
     }
 
     /// Adds a peer, by what the guest calls it and where it is; the first goes if there are too many
-    /// here, or `full` in all. Returns whether there is one more.
+    /// here, or `full` in all.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -105,23 +109,55 @@ impl Endpoint {
         (asked, at): (SocketAddr, SocketAddr),
         full: bool,
         context: &Context,
-    ) -> bool {
-        let before = self.peers.len();
-        if (full || before >= UDP_PEERS)
+    ) {
+        if (full || self.peers.len() >= UDP_PEERS)
             && let Some(first) = self.peers.pop_front()
         {
+            self.ask_again(&first);
             first.close(now, How::Finished, context);
         }
         let Judged { flow, ask, .. } = judged;
         context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
         self.only_dns &= at.port() == DNS;
         self.peers.push_back(Peer { flow, ask, asked, at, began: now, bytes_out: 0, bytes_in: 0 });
-        self.peers.len() > before
     }
 
-    /// How many peers there are.
+    /// Keeps a client in mind that makes room for another: what the guest says to it is still an answer.
+    fn ask_again(&mut self, peer: &Peer) {
+        let Peer { flow, ask, asked, at, .. } = peer;
+        if ask.direction == Direction::In {
+            let judged = Judged { flow: *flow, ask: ask.clone(), to: Ok(ask.to) };
+            self.welcome(judged, (*asked, *at), false);
+        }
+    }
+
+    /// Adds a client of the published port, whom the guest calls so: it is a peer once the guest
+    /// answers. Returns whether another made room.
+    pub(super) fn welcome(
+        &mut self,
+        judged: Judged,
+        (called, at): (SocketAddr, SocketAddr),
+        full: bool,
+    ) -> bool {
+        self.asking.add(Client { judged, called, at, bytes_in: 0 }, full)
+    }
+
+    /// Makes the client that the guest answers a peer; `false`: there is none.
+    pub(super) fn answer(&mut self, now: Instant, called: SocketAddr, context: &Context) -> bool {
+        let Some(client) = self.asking.take(called) else { return false };
+        let Client { judged, at, bytes_in, .. } = client;
+        context.note_client(&judged);
+        // There was room for it already.
+        self.add(now, judged, (called, at), false, context);
+        if let Some(peer) = self.peers.back_mut() {
+            peer.bytes_in = bytes_in;
+        }
+        true
+    }
+
+    /// How many peers there are, and clients that may become some.
     pub(super) fn peers(&self) -> usize {
-        self.peers.len()
+        self.peers.len() + self.asking.len()
     }
 
     /// Notes what was sent.
@@ -139,7 +175,9 @@ impl Endpoint {
 
     /// Whether somebody new sends to a published port.
     pub(super) fn is_new_client(&self, from: SocketAddr) -> bool {
-        self.published && !self.peers.iter().any(|peer| peer.at == from)
+        self.published
+            && !self.asking.has(from)
+            && !self.peers.iter().any(|peer| peer.at == from)
     }
 
     /// The source that the guest sees on a datagram from `from`, and notes it; `None`: the guest has
@@ -152,7 +190,15 @@ impl Endpoint {
     ) -> Option<SocketAddr> {
         let exact = |peer: &Peer| peer.at == from;
         let near = |peer: &Peer| peer.at.ip() == from.ip();
-        let at = self.peers.iter().rposition(exact).or(self.peers.iter().rposition(near))?;
+        let exact = self.peers.iter().rposition(exact);
+        if exact.is_none()
+            && let Some(client) = self.asking.get_mut(from)
+        {
+            client.bytes_in += bytes as u64;
+            self.heard_at = Some(now);
+            return Some(client.called);
+        }
+        let at = exact.or(self.peers.iter().rposition(near))?;
         let peer = self.peers.get_mut(at)?;
         peer.bytes_in += bytes as u64;
         let asked = peer.asked;
@@ -212,3 +258,7 @@ impl Peer {
         context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
     }
 }
+
+#[cfg(test)]
+#[path = "endpoint_tests.rs"]
+mod tests;

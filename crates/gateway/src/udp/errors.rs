@@ -97,6 +97,41 @@ mod tests {
     }
 
     #[test]
+    fn each_report_of_the_network_is_the_message_that_the_guest_would_have_got() {
+        use Unreachable::{Host, Net, Port, Prohibited, Protocol, TimeExceeded};
+        let too_big = Unreachable::TooBig { mtu: 1400 };
+        for (origin, kind, codes, told) in [
+            (ICMP, 3, &[0, 6, 11][..], Some(Net)),
+            (ICMP, 3, &[1, 5, 7, 8, 12], Some(Host)),
+            (ICMP, 3, &[2], Some(Protocol)),
+            (ICMP, 3, &[3], Some(Port)),
+            (ICMP, 3, &[4], Some(too_big)),
+            (ICMP, 3, &[9, 10, 13, 14, 15], Some(Prohibited)),
+            (ICMP, 3, &[16], None),
+            (ICMP, 11, &[0], Some(TimeExceeded)),
+            // Reassembly took too long.
+            (ICMP, 11, &[1], None),
+            (ICMP, 4, &[0], None),
+            (ICMP6, 1, &[0], Some(Net)),
+            (ICMP6, 1, &[1, 5, 6], Some(Prohibited)),
+            (ICMP6, 1, &[2, 3], Some(Host)),
+            (ICMP6, 1, &[4], Some(Port)),
+            (ICMP6, 1, &[7], None),
+            (ICMP6, 2, &[0], Some(too_big)),
+            (ICMP6, 3, &[0], Some(TimeExceeded)),
+            (ICMP6, 3, &[1], None),
+            (ICMP6, 4, &[1], None),
+            // No origin of errors.
+            (0, 3, &[3], None),
+        ] {
+            for code in codes {
+                let found = meaning(&reported(origin, (kind, *code), ""), [203, 0, 113, 1].into());
+                assert_eq!(found.map(|(what, _)| what), told, "{origin} {kind} {code}");
+            }
+        }
+    }
+
+    #[test]
     fn a_datagram_that_this_machine_finds_too_long_is_too_long_for_the_guest() {
         let asked = "203.0.113.1".parse().unwrap();
         let too_big = Unreachable::TooBig { mtu: 1400 };

@@ -3,6 +3,7 @@
 //!
 //! Read [`Udp`] first, then `endpoint.rs` (a socket, its peers and its time) and `errors.rs`.
 
+mod asking;
 mod endpoint;
 pub(crate) mod errors;
 
@@ -21,8 +22,7 @@ use slab::Slab;
 use crate::ask::{How, Protocol};
 use crate::context::Context;
 use crate::limits::{
-    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_ENDPOINTS,
-    UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::publish::can_be_kept;
 use crate::rate::Rate;
@@ -215,9 +215,14 @@ impl Udp {
         let known = self.by_guest.get(&message.from).copied();
         if let Some(at) = known
             && let Some(endpoint) = self.endpoints.get_mut(at as usize)
-            && endpoint.peer(message.to).is_some()
         {
-            return Ok(at);
+            let before = endpoint.peers();
+            let to = message.to;
+            let is_known = endpoint.peer(to).is_some() || endpoint.answer(now, to, context);
+            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
+            if is_known {
+                return Ok(at);
+            }
         }
         // A flood from all ports costs no verdicts, but for one each time that places are looked for.
         if known.is_none() && self.is_full(context) && now < self.evict_at {
@@ -229,20 +234,23 @@ impl Udp {
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
+        if !context.may_begin(now) {
+            return Err(None);
+        }
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from)?,
         };
         if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
-            let full = self.peers >= UDP_PEERS_IN_ALL;
-            let more = endpoint.add(now, judged, (message.to, to), full, context);
-            self.peers += usize::from(more);
+            let (full, before) = (self.peers >= UDP_PEERS_IN_ALL, endpoint.peers());
+            endpoint.add(now, judged, (message.to, to), full, context);
+            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
         }
         Ok(at)
     }
 
     fn is_full(&self, context: &Context) -> bool {
-        self.endpoints.len() >= UDP_ENDPOINTS
+        self.endpoints.len() >= context.share.ports_of_one()
             || self.endpoints.len() + context.descriptors >= context.share.of_one()
     }
 
@@ -325,7 +333,7 @@ impl Udp {
             let before = endpoint.peers();
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
             read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
-            self.peers += endpoint.peers().saturating_sub(before);
+            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
             if read != Read::More {
                 break;
             }
@@ -454,14 +462,15 @@ fn welcome(
     full: bool,
     context: &mut Context,
 ) {
-    let judged = context.judge_client(Protocol::Udp, client, endpoint.guest);
-    let called = match can_be_kept(client.ip(), endpoint.guest.ip()) {
+    let judged = context.consider_client(now, Protocol::Udp, client, endpoint.guest);
+    let called = match can_be_kept(client.ip(), endpoint.guest.ip(), &context.inside) {
         true => Some(client),
         // The gateway's address stands for clients that the guest could not answer.
         false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
     };
     if let (Ok(_), Some(called)) = (judged.to, called) {
-        endpoint.add(now, judged, (called, client), full, context);
+        let made_room = endpoint.welcome(judged, (called, client), full);
+        context.counters.clients_forgotten += u64::from(made_room);
     }
 }
 
@@ -522,3 +531,7 @@ impl Iterator for Parts<'_> {
         (!part.is_empty()).then_some((part, None))
     }
 }
+
+#[cfg(test)]
+#[path = "udp_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use pagewire::Tap;
 use pagewire_gateway::{Ask, Builder, Gateway, Guest, GuestConfig, Verdict};
@@ -23,6 +24,9 @@ pub const NEAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
 /// Nobody has this address, and packets to it get no answer at all.
 pub const SILENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+
+/// More than any test in two worlds takes.
+const LIMIT: Duration = Duration::from_secs(45);
 
 /// A tap lives until its last descriptor is closed, and a child that starts holds copies.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -105,7 +109,18 @@ pub fn worlds_with(
     };
     let sides =
         [thread::spawn(|| Netns::new().inside(guest)), thread::spawn(|| Netns::new().inside(host))];
+    join(sides);
+}
+
+/// Waits for both sides, but not for ever: what hangs is a lost wake-up, and has to fail by name.
+#[track_caller]
+fn join(sides: [thread::JoinHandle<()>; 2]) {
+    let end = Instant::now() + LIMIT;
     for side in sides {
+        while !side.is_finished() {
+            assert!(Instant::now() < end, "a side of this test hangs");
+            thread::park_timeout(Duration::from_millis(1));
+        }
         if let Err(panic) = side.join() {
             std::panic::resume_unwind(panic);
         }

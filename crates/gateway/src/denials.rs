@@ -1,0 +1,173 @@
+//! What a guest was refused: which of it is written down one by one, and what is said at its end.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::ask::Name;
+use crate::limits::{DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED};
+use crate::rate::Rate;
+
+/// What a guest was refused so far, in names and addresses that differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Denied {
+    /// Names that the resolver did not tell; no more are counted than
+    /// [`DENIALS_REMEMBERED`](crate::limits::DENIALS_REMEMBERED).
+    pub names: usize,
+    /// Addresses that were not reached; no more are counted.
+    pub addresses: usize,
+    /// The first of all, as text; `None`: nothing was refused.
+    pub first: Option<String>,
+}
+
+impl fmt::Display for Denied {
+    /// As a sentence: "3 names and 1 address were refused; the first: pypi.org".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |n: usize, one: &str, many: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            DENIALS_REMEMBERED.. => Some(format!("{n} or more {many}")),
+            _ => Some(format!("{n} {many}")),
+        };
+        let names = part(self.names, "name", "names");
+        let parts = names.into_iter().chain(part(self.addresses, "address", "addresses"));
+        let parts: Vec<String> = parts.collect();
+        let verb = if self.names + self.addresses == 1 { "was" } else { "were" };
+        write!(f, "{} {verb} refused", parts.join(" and "))?;
+        self.first.as_ref().map_or(Ok(()), |first| write!(f, "; the first: {first}"))
+    }
+}
+
+/// The refusals of one guest.
+#[derive(Debug)]
+pub(crate) struct Denials {
+    /// Refusals that are written down one by one.
+    lines: Rate,
+    /// Those beyond, and since when they are counted.
+    beyond: Option<(u64, Instant)>,
+    names: BTreeSet<Name>,
+    addresses: BTreeSet<IpAddr>,
+    first: Option<String>,
+}
+
+impl Default for Denials {
+    fn default() -> Self {
+        Self {
+            lines: Rate::new(DENIAL_LINES_PER_SECOND, DENIAL_LINES_BURST),
+            beyond: None,
+            names: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+            first: None,
+        }
+    }
+}
+
+impl Denials {
+    /// Notes a destination that is refused. `true`: it is to be written down.
+    pub(crate) fn note_address(&mut self, now: Instant, to: IpAddr) -> bool {
+        if self.addresses.len() < DENIALS_REMEMBERED {
+            self.first.get_or_insert_with(|| to.to_string());
+            self.addresses.insert(to);
+        }
+        self.may_write(now)
+    }
+
+    /// Notes a name that is refused; `None`: one that cannot be read. `true`: it is to be written down.
+    pub(crate) fn note_name(&mut self, now: Instant, name: Option<&Name>) -> bool {
+        if let Some(name) = name
+            && self.names.len() < DENIALS_REMEMBERED
+        {
+            self.first.get_or_insert_with(|| name.to_string());
+            self.names.insert(name.clone());
+        }
+        self.may_write(now)
+    }
+
+    fn may_write(&mut self, now: Instant) -> bool {
+        let may = self.lines.take(now).is_ok();
+        if !may {
+            self.note_beyond(now, 1);
+        }
+        may
+    }
+
+    /// Counts refusals that are not written down one by one.
+    pub(crate) fn note_beyond(&mut self, now: Instant, n: u64) {
+        if n > 0 {
+            self.beyond.get_or_insert((0, now)).0 += n;
+        }
+    }
+
+    /// When the sum of those is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.beyond.map(|(_, since)| since + DENIAL_SUM)
+    }
+
+    /// How many were not written down, and for how long they were counted; all of them at the end.
+    pub(crate) fn take_sum(&mut self, now: Instant, at_the_end: bool) -> Option<(u64, Duration)> {
+        let due = at_the_end || self.poll_timeout().is_some_and(|at| at <= now);
+        let (n, since) = due.then(|| self.beyond.take())??;
+        Some((n, now.saturating_since(since)))
+    }
+
+    /// What was refused so far.
+    pub(crate) fn so_far(&self) -> Denied {
+        let (names, addresses) = (self.names.len(), self.addresses.len());
+        Denied { names, addresses, first: self.first.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Instant = Instant::from_millis(1000);
+
+    fn address(n: u32) -> IpAddr {
+        IpAddr::V4((0xc000_0200 + n).into())
+    }
+
+    #[test]
+    fn refusals_beyond_the_rate_are_summed_up_and_none_is_lost() {
+        let mut denials = Denials::default();
+        let all = 3 * u64::from(DENIAL_LINES_BURST);
+        let mut written = 0;
+        for _ in 0..all {
+            written += u64::from(denials.note_address(START, address(1)));
+        }
+        assert_eq!(written, u64::from(DENIAL_LINES_BURST));
+        assert_eq!(denials.take_sum(START, false), None);
+        let due = denials.poll_timeout().unwrap();
+        assert_eq!(denials.take_sum(due, false), Some((all - written, DENIAL_SUM)));
+        assert_eq!(denials.poll_timeout(), None);
+        // At the end, nothing waits.
+        denials.note_beyond(due, 7);
+        assert_eq!(denials.take_sum(due, true), Some((7, Duration::ZERO)));
+    }
+
+    #[test]
+    fn the_sentence_counts_names_and_addresses_that_differ() {
+        let mut denials = Denials::default();
+        assert_eq!(denials.so_far(), Denied::default());
+        for name in ["a.org", "b.org", "a.org"] {
+            denials.note_name(START, Some(&name.parse().unwrap()));
+        }
+        let text = denials.so_far().to_string();
+        assert_eq!(text, "2 names were refused; the first: a.org");
+        denials.note_address(START, address(1));
+        let text = denials.so_far().to_string();
+        assert_eq!(text, "2 names and 1 address were refused; the first: a.org");
+        for n in 0..2 * DENIALS_REMEMBERED as u32 {
+            denials.note_address(START, address(n));
+        }
+        let text = denials.so_far().to_string();
+        assert!(text.contains(&format!("and {DENIALS_REMEMBERED} or more addresses")), "{text}");
+        let mut one = Denials::default();
+        one.note_address(START, address(1));
+        assert_eq!(one.so_far().to_string(), "1 address was refused; the first: 192.0.2.1");
+    }
+}

@@ -1,0 +1,245 @@
+//! A guest's stack, a gateway's stack with its relay, and far ends that the tests hold. The stacks'
+//! time is virtual, and each end of a Unix socket stands for a connection of the kernel's.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagewire_device::Capabilities;
+use pagewire_mem::{Instant, RxChecksum, TxChecksum};
+use pagewire_stack::{
+    DatagramKind, Error, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpConfig, TcpId,
+};
+
+use crate::ask::{Ask, GuestId, How, Judge, Record, Verdict};
+use crate::context::{Context, Share};
+use crate::counters::Counters;
+use crate::denials::Denials;
+use crate::dns::{DnsConfig, DnsServer, OwnNames, Resolver};
+use crate::echo::Echo;
+use crate::limits::UNSENT;
+use crate::policy::{Routes, Rules, Whereabouts};
+use crate::relay::{Dial, Dialled, Relay, Setup};
+use crate::udp::Udp;
+use crate::watch::Watch;
+
+/// What was written down.
+pub(crate) type Records = Arc<Mutex<Vec<Record>>>;
+
+/// The far ends of the dials.
+#[derive(Clone, Default)]
+pub(crate) struct Far(pub(crate) Arc<Mutex<Vec<(SocketAddr, UnixStream)>>>);
+
+/// A port to which dials have no answer.
+pub(crate) const SILENT: u16 = 9;
+
+impl Dial for Far {
+    fn dial(&self, to: SocketAddr, _: &Ask) -> io::Result<Dialled> {
+        let (near, far) = UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        far.set_nonblocking(true)?;
+        let connected = to.port() != SILENT;
+        if !connected {
+            // A socket without room says nothing.
+            while (&near).write(&[0; 65_536]).is_ok() {}
+        }
+        self.0.lock().unwrap().push((to, far));
+        Ok(Dialled { socket: near.into(), connected })
+    }
+}
+
+/// What a test may set.
+#[derive(Default)]
+pub(crate) struct Settings {
+    pub(crate) rules: Rules,
+    pub(crate) judge: Option<Arc<dyn Judge>>,
+    pub(crate) names: OwnNames,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) connections: Option<usize>,
+}
+
+pub(crate) struct World {
+    pub(crate) guest: Stack,
+    pub(crate) gateway: Stack,
+    pub(crate) relay: Relay,
+    pub(crate) now: Instant,
+    pub(crate) far: Far,
+    pub(crate) records: Records,
+}
+
+fn stack(host: u8, addresses: [&str; 2], change: impl FnOnce(&mut StackConfig)) -> Stack {
+    let capabilities = Capabilities::offloading([2, 0, 0, 0, 0, host], 1500);
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+    let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
+    config.announce = false;
+    config.pool_bytes = 16 << 20;
+    change(&mut config);
+    Stack::new(Instant::from_millis(1000), config).unwrap()
+}
+
+/// What a relay has beside its flows, and what it writes down.
+pub(crate) fn context(settings: Settings, stack: &mut Stack) -> (Context, Records) {
+    let records = Records::default();
+    let noted = Arc::clone(&records);
+    let rules = Arc::new(settings.rules);
+    let dns = DnsConfig {
+        on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
+        resolver: Resolver::None,
+        own: settings.names,
+        rules: Arc::clone(&rules),
+        ..DnsConfig::default()
+    };
+    let context = Context {
+        guest: GuestId(1),
+        inside: vec!["10.0.2.2/24".parse().unwrap(), "fd00:2::2/64".parse().unwrap()],
+        rules,
+        judge: settings.judge,
+        dns: DnsServer::open(stack, dns).unwrap(),
+        whereabouts: Whereabouts::new(settings.routes),
+        journal: Some(Arc::new(move |record| noted.lock().unwrap().push(record))),
+        watch: Watch::new().unwrap(),
+        counters: Counters::default(),
+        denials: Denials::default(),
+        destinations: Context::rate_of_destinations(),
+        last_flow: 0,
+        share: Share { all: 10_000, guests: Arc::default() },
+        descriptors: 0,
+    };
+    (context, records)
+}
+
+/// The same, where no guest is.
+pub(crate) fn lone_context(settings: Settings) -> (Context, Records) {
+    context(settings, &mut stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |_| {}))
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let routers = ["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()];
+        let inside = ["10.0.2.15/24", "fd00:2::15/64"];
+        let guest = stack(15, inside, |config| config.gateways = routers.to_vec());
+        let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
+        let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |config| {
+            (config.transparent, config.tcp) = (true, tcp);
+        });
+        let (idle, connections) = (settings.idle, settings.connections.unwrap_or(1000));
+        let link = gateway.links().next().unwrap();
+        let datagrams = gateway.bind_every(link, DatagramKind::Udp).unwrap();
+        let udp = Udp::new(&mut gateway, datagrams).unwrap();
+        let echo = Echo::new(gateway.bind_every(link, DatagramKind::Echo).unwrap());
+        let listener = gateway.listen_every(link).unwrap();
+        let (context, records) = context(settings, &mut gateway);
+        let far = Far::default();
+        let setup = Setup {
+            listener,
+            dialler: Arc::new(far.clone()),
+            connections,
+            idle,
+            addresses: vec!["10.0.2.15".parse().unwrap()],
+        };
+        let relay = Relay::new(context, setup, udp, echo);
+        Self { guest, gateway, relay, now: Instant::from_millis(1000), far, records }
+    }
+
+    /// Carries frames and events until nothing more happens.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let carried = carry(self.now, &mut self.guest, &mut self.gateway)
+                + carry(self.now, &mut self.gateway, &mut self.guest);
+            while self.guest.poll_event().is_some() {}
+            let events: Vec<Event> = std::iter::from_fn(|| self.gateway.poll_event()).collect();
+            let due = self.relay.poll_timeout().is_some_and(|at| at <= self.now);
+            if carried == 0 && events.is_empty() && !due && !self.relay.poll() {
+                return;
+            }
+            self.relay.turn(self.now, &mut self.gateway, &events);
+            self.guest.end_turn();
+            self.gateway.end_turn();
+        }
+        panic!("it never settles");
+    }
+
+    /// Lets time pass, with all that is due on the way.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            let due = [
+                self.guest.poll_timeout(),
+                self.gateway.poll_timeout(),
+                self.relay.poll_timeout(),
+            ];
+            let next = due.into_iter().flatten().min().unwrap_or(end);
+            self.now = next.max(self.now + Duration::from_micros(1)).min(end);
+            self.guest.handle_timeout(self.now);
+            self.gateway.handle_timeout(self.now);
+            self.settle();
+        }
+    }
+
+    pub(crate) fn connect(&mut self, to: &str) -> TcpId {
+        let id = self.guest.connect(self.now, to.parse().unwrap(), None).unwrap();
+        self.settle();
+        id
+    }
+
+    /// How the guest's connection ended; `None`: it has not.
+    pub(crate) fn error(&mut self, id: TcpId) -> Option<Error> {
+        let mut byte = [0; 1];
+        let mut tcp = self.guest.tcp(id).unwrap();
+        match tcp.recv(self.now, &mut byte[..], RecvFlags::PEEK) {
+            Ok(_) | Err(Error::WouldBlock | Error::NotConnected) => None,
+            Err(error) => Some(error),
+        }
+    }
+
+    pub(crate) fn say(&mut self, id: TcpId, bytes: &[u8]) {
+        self.guest.tcp(id).unwrap().send(self.now, bytes, SendFlags::empty()).unwrap();
+        self.settle();
+    }
+
+    /// The far end of a dial.
+    pub(crate) fn far(&self, nth: usize) -> UnixStream {
+        self.far.0.lock().unwrap()[nth].1.try_clone().unwrap()
+    }
+
+    pub(crate) fn dialled(&self) -> Vec<SocketAddr> {
+        self.far.0.lock().unwrap().iter().map(|(to, _)| *to).collect()
+    }
+
+    pub(crate) fn ends(&self) -> Vec<How> {
+        let ends = |record: &Record| match record {
+            Record::Closed { how, .. } => Some(*how),
+            _ => None,
+        };
+        self.records.lock().unwrap().iter().filter_map(ends).collect()
+    }
+
+    pub(crate) fn verdicts(&self) -> Vec<Verdict> {
+        let verdicts = |record: &Record| match record {
+            Record::Verdict { verdict, .. } => Some(*verdict),
+            _ => None,
+        };
+        self.records.lock().unwrap().iter().filter_map(verdicts).collect()
+    }
+}
+
+fn carry(now: Instant, from: &mut Stack, to: &mut Stack) -> usize {
+    let (mut frames, mut carried) = (VecDeque::new(), 0);
+    loop {
+        let more = from.poll_transmit(now, &mut frames);
+        carried += frames.len();
+        for mut frame in frames.drain(..) {
+            if frame.tx_checksum != TxChecksum::Done {
+                (frame.tx_checksum, frame.rx_checksum) = (TxChecksum::Done, RxChecksum::Valid);
+            }
+            to.handle_frame(now, frame);
+        }
+        if !more {
+            return carried;
+        }
+    }
+}
