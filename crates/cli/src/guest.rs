@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ pub(crate) struct Opened {
     builder: Builder,
     config: GuestConfig,
     published: Vec<OpenPort>,
-    log: Option<File>,
+    log: Option<(File, u64)>,
     line: Line,
     /// How long a frame may be on the line, faults included.
     line_delay: Duration,
@@ -165,10 +165,6 @@ pub(crate) fn open(
     networks: &[GuestNetwork],
     tells: bool,
 ) -> Result<Opened, Failure> {
-    let create = |path: &PathBuf| {
-        let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
-        File::options().create(true).append(true).open(path).map_err(failed)
-    };
     let mut config = GuestConfig::new();
     for GuestNetwork { ours, guest } in networks {
         let text = format!("{}/{}", ours.address, ours.prefix);
@@ -189,7 +185,7 @@ pub(crate) fn open(
         builder,
         config,
         published,
-        log: options.log.as_ref().map(create).transpose()?,
+        log: options.log.as_deref().map(|path| log(path, options.log_size)).transpose()?,
         line_delay: fault.map_or(Duration::ZERO, |fault| fault.delay + fault.jitter),
         line: Line::open(fault, options.pcap.as_deref())?,
         told: if tells { networks.to_vec() } else { Vec::new() },
@@ -206,14 +202,23 @@ impl Opened {
             device = network.tell(device)?;
         }
         let mut builder = self.builder;
-        if let Some(file) = self.log {
-            builder = builder.journal(Log::new(file).map_err(|e| failed(&e))?);
+        if let Some((file, most)) = self.log {
+            builder = builder.journal(Log::to_file(file, most).map_err(|e| failed(&e))?);
         }
         let gateway = builder.start();
         let guest = gateway.add_boxed(device, self.config).map_err(|e| failed(&e))?;
         guest.serve(self.published).map_err(|e| Failure::because("--publish", reason(&e)))?;
         Ok(Served { guest, line, line_delay: self.line_delay, _gateway: gateway })
     }
+}
+
+/// Opens the log. A file is read, too, when its older half goes; a pipe is not.
+fn log(path: &Path, most: u64) -> Result<(File, u64), Failure> {
+    let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
+    let open = |reads| File::options().create(true).append(true).read(reads).open(path);
+    let file = open(false).map_err(failed)?;
+    let is_file = file.metadata().map_err(failed)?.is_file();
+    Ok((if is_file { open(true).map_err(failed)? } else { file }, most))
 }
 
 fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Failure> {
@@ -298,6 +303,17 @@ impl Served {
     /// The gateway's end of the guest's network.
     pub(crate) fn host(&self) -> &Host {
         self.guest.host()
+    }
+
+    /// Whether there is still a network, and if not, why.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.guest.check().map_err(|e| Failure::Failed(reason(&e)))
+    }
+
+    /// A sentence about what was refused; `None`: nothing was.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let denied = self.guest.denied();
+        denied.first.is_some().then(|| denied.to_string())
     }
 
     /// What a control socket shows of it.

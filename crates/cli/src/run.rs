@@ -113,6 +113,10 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     if let Some(format) = options.guest.stats {
         view::print_stats(format, &control.handle(), || gateway.report());
     }
+    // A name that is refused looks to the program like one that does not exist. `--offline` was asked for.
+    if let Some(refused) = gateway.refused().filter(|_| !options.guest.offline) {
+        eprintln!("pagewire: {refused}");
+    }
     gateway.end(LAST_TIME);
     Ok(end)
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use pagewire_device::FaultConfig;
+use pagewire_gateway::limits::LOG_BYTES_LEAST;
 use pagewire_gateway::{Name, Publish, Rule};
 
+use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
 
 /// What a guest of the gateway sees, and by which line it is reached.
@@ -62,9 +64,14 @@ pub(crate) struct GuestOptions {
     #[arg(long, value_name = "NAME=ADDR", value_parser = named)]
     pub(crate) name: Vec<(Name, IpAddr)>,
 
-    /// Write a line of JSON for each verdict and each connection (names, bytes, how it ended) to FILE
+    /// Write a line of JSON for each verdict, each refused name and each connection (names, bytes, how
+    /// it ended) to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+
+    /// Longest --log file: its older half goes when it would be longer. K, M and G are powers of 1024
+    #[arg(long, default_value = "64M", value_parser = log_size, value_name = "BYTES", requires = "log")]
+    pub(crate) log_size: u64,
 
     /// Write every frame to FILE, in pcapng
     #[arg(long, value_name = "FILE")]
@@ -98,6 +105,15 @@ pub(crate) struct GuestOptions {
 
     #[command(flatten)]
     pub(crate) view: ViewOptions,
+}
+
+/// The limit of a log.
+fn log_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes < LOG_BYTES_LEAST {
+        true => Err("a log has 64K at least".to_owned()),
+        false => Ok(bytes),
+    }
 }
 
 /// A line of this speed.

@@ -187,6 +187,21 @@ fn rules_say_what_is_in_reach_and_the_log_what_came_of_it() {
 }
 
 #[test]
+fn a_name_that_is_refused_leaves_a_line_a_count_and_a_sentence() {
+    let Some(lab) = Lab::new(&["curl"]) else { return };
+    let options = ["--allow", "*.example:8000", "--log", "log", "--stats"];
+    let curl = ["curl", "-sS", "--max-time", "20", "http://www.refused.test/"];
+    let said = text(&lab.fails(&options, &curl).stderr).to_string();
+    assert!(said.contains("pagewire: 1 name was refused; the first: www.refused.test"), "{said}");
+    assert!(said.contains("names_denied"), "{said}");
+    let log = std::fs::read_to_string(lab.path("log")).expect("a log");
+    assert!(log.contains("\"event\":\"name\",\"guest\":1,\"name\":\"www.refused.test\""), "{log}");
+    // Of what was asked for, or not refused, nothing is said.
+    let said = text(&lab.fails(&["--offline"], &curl).stderr).to_string();
+    assert!(!said.contains("pagewire:"), "{said}");
+}
+
+#[test]
 fn a_name_that_is_permitted_is_reached_by_its_name() {
     let Some(lab) = Lab::new(&["curl", "python3"]) else { return };
     let _servers = lab.serve("file", b"content");
