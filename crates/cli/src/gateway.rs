@@ -68,7 +68,7 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
         if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
             break;
         }
-        end = served.check();
+        end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
     if options.guest.stats.is_some() {
         print();

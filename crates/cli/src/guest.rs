@@ -305,11 +305,6 @@ impl Served {
         self.guest.host()
     }
 
-    /// Whether there is still a network, and if not, why.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        self.guest.check().map_err(|e| Failure::Failed(reason(&e)))
-    }
-
     /// A sentence about what was refused; `None`: nothing was.
     pub(crate) fn refused(&self) -> Option<String> {
         let denied = self.guest.denied();

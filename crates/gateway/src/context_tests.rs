@@ -49,7 +49,8 @@ fn where_it_is_not_known_whose_address_it_is_rules_about_that_permit_nothing() {
         (Rules::default(), true),
     ] {
         let routes = Arc::new(Routes::closed());
-        let (mut context, records) = lone_context(Settings { rules, routes, ..Settings::default() });
+        let (mut context, records) =
+            lone_context(Settings { rules, routes, ..Settings::default() });
         learn(&mut context, "www.example.org", "203.0.113.1");
         let to = judge(&mut context, "203.0.113.1:443");
         assert_eq!(to.is_ok(), permits, "{to:?}");

@@ -312,19 +312,6 @@ impl Guest {
         self.engine.read(Relay::denied)
     }
 
-    /// Whether the guest still has a network. A device that is lost ends it, and so does a panic in the
-    /// relay, which is a bug here: it is contained, so other guests go on.
-    ///
-    /// # Errors
-    /// What ended it.
-    pub fn check(&self) -> io::Result<()> {
-        self.host.check()?;
-        if self.host.stats().contained.services > 0 {
-            return Err(io::Error::other("the guest's relay has failed: this is a bug of Pagewire"));
-        }
-        Ok(())
-    }
-
     /// The counts of its resolver.
     pub fn dns_counters(&self) -> DnsCounters {
         self.engine.read(Relay::dns_counters)
@@ -336,7 +323,7 @@ impl Guest {
     }
 
     /// The gateway's end of the guest's network: services for the guest alone may listen here, and
-    /// [`check`](Self::check) says whether there still is one.
+    /// [`Host::check`] says whether the device is lost, or the relay has failed.
     pub fn host(&self) -> &Host {
         &self.host
     }

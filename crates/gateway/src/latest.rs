@@ -95,7 +95,8 @@ mod tests {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.len() as u64 > most / 2 - 100, "{} bytes", text.len());
-        let first: u32 = text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
+        let first: u32 =
+            text.lines().next().unwrap().strip_prefix("line ").unwrap().parse().unwrap();
         let expected: String = (first..all).map(|n| format!("line {n}\n")).collect();
         assert!(text == expected, "lines are missing, or broken");
     }

@@ -14,8 +14,8 @@ use crate::latest::Latest;
 use crate::limits::{LOG_BYTES_LEAST, LOG_END_TIME, LOG_LINES, LOG_VERDICTS};
 
 /// Writes records as lines of JSON, from a thread of its own: who notes them never waits. Lines
-/// beyond [`LOG_LINES`] that were not written yet are lost, those about verdicts beyond
-/// [`LOG_VERDICTS`], and a line says how many. Lines that cannot be written, on a full disk for
+/// beyond [`LOG_LINES`] that were not written yet are lost, those about verdicts and
+/// flows without a byte beyond [`LOG_VERDICTS`], and a line says how many. Lines that cannot be written, on a full disk for
 /// instance, are lost, too; later ones are tried again.
 ///
 /// Each line has `time` (seconds since 1970) and `event`. Of a flow, `verdict`, `opened` and `closed`
@@ -80,8 +80,12 @@ impl Log {
 
 impl Journal for Log {
     fn note(&self, record: Record) {
-        // A guest makes verdicts as quickly as it sends.
-        let is_cheap = matches!(record, Record::Verdict { .. } | Record::DeniedName { .. });
+        // A guest makes these as quickly as it sends.
+        let is_cheap = match record {
+            Record::Verdict { .. } | Record::DeniedName { .. } => true,
+            Record::Closed { bytes_out, bytes_in, .. } => bytes_out + bytes_in == 0,
+            _ => false,
+        };
         let line = Line { at: SystemTime::now(), record };
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
         let has_room = !is_cheap || before < LOG_VERDICTS;

@@ -167,11 +167,8 @@ impl World {
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
-            let due = [
-                self.guest.poll_timeout(),
-                self.gateway.poll_timeout(),
-                self.relay.poll_timeout(),
-            ];
+            let due =
+                [self.guest.poll_timeout(), self.gateway.poll_timeout(), self.relay.poll_timeout()];
             let next = due.into_iter().flatten().min().unwrap_or(end);
             self.now = next.max(self.now + Duration::from_micros(1)).min(end);
             self.guest.handle_timeout(self.now);

@@ -15,9 +15,7 @@ use super::query::{self, Bad, Code, Query};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{Asked, Done, Upstream, Way};
 use crate::ask::Name;
-use crate::limits::{
-    DNS_ADDRESSES, DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY,
-};
+use crate::limits::{DNS_ADDRESSES, DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
 use crate::policy::{Names, Resolved, Rules};
 use crate::rate::Rate;
 

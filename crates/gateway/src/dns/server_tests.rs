@@ -15,8 +15,8 @@ use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
 
 use super::{DeniedName, DnsConfig, DnsServer, Resolver};
 use crate::limits::{
-    DENIED_NAMES, DNS_ADDRESSES, DNS_BURST, DNS_CLIENT_TIME, DNS_CLIENTS, DNS_DENIED, DNS_IN_FLIGHT,
-    DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
+    DENIED_NAMES, DNS_ADDRESSES, DNS_BURST, DNS_CLIENT_TIME, DNS_CLIENTS, DNS_DENIED,
+    DNS_IN_FLIGHT, DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
 };
 use crate::policy::Rules;
 
@@ -552,7 +552,7 @@ fn an_answer_is_for_the_connection_that_asked_and_not_for_the_next_in_its_place(
     let message = with_length(&query(1, "a.org", 1));
     world.write(first, &message);
     let (mut resolver, _) = listener.accept().unwrap();
-    world.wait();
+    world.settle();
     let mut asked = vec![0; message.len()];
     resolver.read_exact(&mut asked).unwrap();
     world.guest.abort(world.now, first);

@@ -142,7 +142,8 @@ fn long_names_are_remembered_for_fewer_addresses() {
     assert!(names.len() < NAMED_ADDRESSES && names.len() > NAMED_ADDRESSES / 4);
     let counted: usize = names.known.values().map(super::names::Known::bytes).sum();
     assert_eq!(counted, names.bytes);
-    let last = names.of(START, IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + NAMED_ADDRESSES as u32 - 1)));
+    let last =
+        names.of(START, IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + NAMED_ADDRESSES as u32 - 1)));
     assert_eq!(last.len(), 4);
 }
 

@@ -302,7 +302,13 @@ fn where_clouds_tell_secrets_is_closed_unless_a_rule_names_it() {
         assert_eq!(allow(&[address]).judge(&to), YES, "{address}");
     }
     // Their neighbours are not.
-    for to in ["168.63.129.17:80", "100.100.100.201:80", "192.0.0.193:80", "[fd20:ce::253]:80", "[fd00:ec3::23]:80"] {
+    for to in [
+        "168.63.129.17:80",
+        "100.100.100.201:80",
+        "192.0.0.193:80",
+        "[fd20:ce::253]:80",
+        "[fd00:ec3::23]:80",
+    ] {
         assert_eq!(Rules::default().judge(&tcp(to)), YES, "{to}");
     }
 }

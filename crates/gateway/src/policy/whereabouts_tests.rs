@@ -69,7 +69,7 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
 fn a_question_needs_no_free_descriptor() {
     let mut whereabouts = Whereabouts::default();
     let before = getrlimit(Resource::Nofile);
-    let none = Rlimit { current: Some(0), ..before.clone() };
+    let none = Rlimit { current: Some(0), ..before };
     setrlimit(Resource::Nofile, none).unwrap();
     let opened = std::net::UdpSocket::bind("127.0.0.1:0");
     let said = is_ours(&mut whereabouts, "192.0.2.1");

@@ -133,7 +133,8 @@ impl Relay {
         // What came in one segment leaves in one; a Unix socket has no segments.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let from = client.unwrap_or(SocketAddr::new(to.ip(), 0));
-        let Judged { flow, ask, to: verdict } = self.context.judge_client(now, Protocol::Tcp, from, to);
+        let Judged { flow, ask, to: verdict } =
+            self.context.judge_client(now, Protocol::Tcp, from, to);
         let Ok(to) = verdict else {
             return reset_on_drop(&socket);
         };

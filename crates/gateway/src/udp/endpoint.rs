@@ -175,9 +175,7 @@ impl Endpoint {
 
     /// Whether somebody new sends to a published port.
     pub(super) fn is_new_client(&self, from: SocketAddr) -> bool {
-        self.published
-            && !self.asking.has(from)
-            && !self.peers.iter().any(|peer| peer.at == from)
+        self.published && !self.asking.has(from) && !self.peers.iter().any(|peer| peer.at == from)
     }
 
     /// The source that the guest sees on a datagram from `from`, and notes it; `None`: the guest has

@@ -22,7 +22,8 @@ use slab::Slab;
 use crate::ask::{How, Protocol};
 use crate::context::Context;
 use crate::limits::{
-    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_LONGEST,
+    UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::publish::can_be_kept;
 use crate::rate::Rate;

