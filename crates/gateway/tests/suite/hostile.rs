@@ -189,9 +189,14 @@ fn forged_sources_reach_nobody() {
 #[test]
 fn whatever_address_it_names_the_hosts_loopback_is_never_reached() {
     let _alone = alone();
-    let tcp = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-    let port = tcp.local_addr().unwrap().port();
-    let udp = UdpSocket::bind(("0.0.0.0", port)).unwrap();
+    // Another test may have the port for datagrams.
+    let (tcp, port, udp) = loop {
+        let tcp = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = tcp.local_addr().unwrap().port();
+        if let Ok(udp) = UdpSocket::bind(("0.0.0.0", port)) {
+            break (tcp, port, udp);
+        }
+    };
     tcp.set_nonblocking(true).unwrap();
     udp.set_nonblocking(true).unwrap();
     // The rules as they are by default.
