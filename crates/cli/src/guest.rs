@@ -229,11 +229,14 @@ fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Fai
     for rule in &options.deny {
         rules = rules.deny(rule.clone());
     }
+    for prefix in &options.nat64 {
+        rules = rules.nat64(*prefix);
+    }
     if let Some(address) = options.host {
         check_host(address, networks)?;
         rules = rules.map(address.into(), Ipv4Addr::LOCALHOST.into());
     }
-    rules.checked().map_err(|e| Failure::Usage(format!("--allow and --deny: {e}")))
+    rules.checked().map_err(|e| Failure::Usage(format!("--allow, --deny and --nat64: {e}")))
 }
 
 /// Whether what a guest sends to this address comes to us.

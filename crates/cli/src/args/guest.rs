@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use pagewire_device::FaultConfig;
 use pagewire_gateway::limits::LOG_BYTES_LEAST;
-use pagewire_gateway::{Name, Publish, Rule};
+use pagewire_gateway::{Cidr, Name, Publish, Rule};
 
 use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};
@@ -46,6 +46,11 @@ pub(crate) struct GuestOptions {
     /// loopback and link-local addresses, and cloud metadata services unless --allow names their address
     #[arg(long, value_name = "RULE")]
     pub(crate) deny: Vec<Rule>,
+
+    /// An IPv6 prefix behind which this network translates to IPv4, as in 2001:db8:64::/96: what the guest
+    /// reaches there is judged as the IPv4 address, too; repeatable. 64:ff9b::/96 and 6to4 are known
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) nat64: Vec<Cidr>,
 
     /// Forbid everything, names and clients of the guest's ports too. Programs of `run` still reach
     /// the services of this machine that have a path, such as /run/docker.sock

@@ -34,6 +34,8 @@ pub struct Rules {
     deny: Vec<Rule>,
     /// Addresses that stand for others, such as the host's loopback address.
     mapped: Vec<(IpAddr, IpAddr)>,
+    /// Prefixes behind which the network translates to IPv4.
+    translators: Vec<Cidr>,
     offline: bool,
 }
 
@@ -66,13 +68,68 @@ impl Rules {
         self
     }
 
-    /// Checks the number of rules: each is looked at for each new connection.
+    /// Addresses within `prefix` lead to IPv4 addresses, because the network has a translator (NAT64) with
+    /// a prefix of its own: they are judged as those, too.
+    #[must_use]
+    pub fn nat64(mut self, prefix: Cidr) -> Self {
+        self.translators.push(prefix);
+        self
+    }
+
+    /// Checks the number of rules, each of which is looked at for each new connection, and the prefixes of
+    /// translators.
     ///
     /// # Errors
-    /// `TooMany`.
+    /// `TooMany`, `Nat64`.
     pub fn checked(self) -> Result<Self, RuleError> {
-        let given = self.allow.len() + self.deny.len() + self.mapped.len();
-        if given > RULES { Err(RuleError::TooMany { given }) } else { Ok(self) }
+        let given = self.allow.len() + self.deny.len() + self.mapped.len() + self.translators.len();
+        if given > RULES {
+            return Err(RuleError::TooMany { given });
+        }
+        let is_wrong =
+            |prefix: &&Cidr| !prefix.addr().is_ipv6() || !LENGTHS.contains(&prefix.prefix());
+        match self.translators.iter().find(is_wrong) {
+            Some(prefix) => Err(RuleError::Nat64(prefix.to_string())),
+            None => Ok(self),
+        }
+    }
+
+    /// The IPv4 addresses to which the address may lead.
+    fn translated(&self, addr: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let here = self.translators.iter().filter(move |prefix| prefix.contains(addr));
+        let here = here.filter_map(move |prefix| match addr {
+            IpAddr::V6(v6) => embedded(v6, prefix.prefix()),
+            IpAddr::V4(_) => None,
+        });
+        here.map(IpAddr::from).chain(translated(addr))
+    }
+
+    /// Whether the address is of a private network, also behind a translator.
+    fn is_private(&self, addr: IpAddr) -> bool {
+        let mut all = self.translated(addr).chain([addr]);
+        all.any(|addr| PRIVATE.iter().any(|range| range.contains(addr)))
+    }
+
+    /// Whether the rule permits this: as [`Rule::matches`], but a name that others gave does not lead
+    /// into private networks, nor to the gateway's machine.
+    fn permits(&self, rule: &Rule, ask: &Ask) -> bool {
+        match &rule.what {
+            Pattern::Name(glob) if ask.ours || self.is_private(ask.to.ip()) => {
+                rule.matches_service(ask) && ask.given.iter().any(|name| glob.matches(name))
+            }
+            _ => rule.matches(ask),
+        }
+    }
+
+    /// Whether the rule denies this, or where a translator takes it, or what it once was.
+    fn denies(&self, rule: &Rule, ask: &Ask) -> bool {
+        let leads_to = |net: &Cidr| self.translated(ask.to.ip()).any(|inner| net.contains(inner));
+        let elsewhere = match &rule.what {
+            Pattern::Net(net) => leads_to(net),
+            Pattern::Name(glob) => ask.once.iter().any(|name| glob.matches(name)),
+            Pattern::Host => false,
+        };
+        rule.matches(ask) || (elsewhere && rule.matches_service(ask))
     }
 
     /// Whether some rule is about names.
@@ -94,21 +151,18 @@ impl Rules {
         if is_no_host(to) {
             return Verdict::Prohibit;
         }
-        if translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
+        if self.translated(to).any(|inner| is_no_host(inner) || is_closed(inner)) {
             return Verdict::Prohibit;
         }
         // What an address is mapped to was judged as that address.
-        let permitted = |rule: &&Rule| rule.permits(ask);
+        let permitted = |rule: &&Rule| self.permits(rule, ask);
         let opened = |range: &Cidr| {
             ask.mapped || self.allow.iter().filter(permitted).any(|rule| rule.lies_in(range))
         };
         if CLOSED.iter().any(|range| range.contains(to) && !opened(range)) {
             return Verdict::Prohibit;
         }
-        let denies = |rule: &Rule| {
-            rule.matches(ask) || rule.matches_translated(ask) || rule.matches_once(ask)
-        };
-        if self.deny.iter().any(denies) {
+        if self.deny.iter().any(|rule| self.denies(rule, ask)) {
             return Verdict::Prohibit;
         }
         if !self.allow.is_empty() && !ask.mapped && !self.allow.iter().any(|r| permitted(&r)) {
@@ -209,10 +263,16 @@ fn is_closed(addr: IpAddr) -> bool {
     CLOSED.iter().any(|range| range.contains(addr))
 }
 
-/// Whether the address is of a private network, also behind a translator.
-fn is_private(addr: IpAddr) -> bool {
-    let mut all = translated(addr).chain([addr]);
-    all.any(|addr| PRIVATE.iter().any(|range| range.contains(addr)))
+/// Lengths of translators' prefixes in bits (RFC 6052 section 2.2).
+const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
+
+/// The IPv4 address behind a translator's prefix of so many bits. RFC 6052 section 2.2: "Bits 64 to 71 of
+/// the address are reserved", so the address goes around them.
+fn embedded(addr: Ipv6Addr, prefix: u8) -> Option<[u8; 4]> {
+    let octets = addr.octets().into_iter().enumerate();
+    let mut behind = octets.skip(usize::from(prefix / 8)).filter(|(at, _)| *at != 8);
+    let mut next = || behind.next().map(|(_, octet)| octet);
+    Some([next()?, next()?, next()?, next()?])
 }
 
 /// The IPv4 addresses to which a network with a translator or a tunnel may take a packet to this IPv6
@@ -220,26 +280,25 @@ fn is_private(addr: IpAddr) -> bool {
 pub(super) fn translated(addr: IpAddr) -> impl Iterator<Item = IpAddr> {
     let mut found = [None; 4];
     if let IpAddr::V6(v6) = addr {
-        let [_, _, _, _, b4, b5, b6, b7, _, b9, b10, b11, b12, b13, b14, b15] = v6.octets();
-        let last = [b12, b13, b14, b15];
+        let [_, _, _, _, a, b, c, d, .., e, f, g, h] = v6.octets();
+        let last = [e, f, g, h];
         match v6.segments() {
             // RFC 6052 section 2.1: the well-known prefix of translators has 96 bits.
             [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some(last),
-            // RFC 8215: a network may translate by any prefix in there. RFC 6052 section 2.2 says where
-            // the address is behind one of 48, 56, 64 and 96 bits: bits 64 to 71 are skipped.
+            // RFC 8215: a network may translate by any prefix in there. What begins with zero is the
+            // padding of another length, unless all do.
             [0x64, 0xff9b, 1, ..] => {
-                let all = [[b6, b7, b9, b10], [b7, b9, b10, b11], [b9, b10, b11, b12], last];
-                // What begins with zero is the padding of another length, unless all do.
-                found = all.map(|octets| (octets[0] != 0).then_some(octets));
+                let behind = |bits| embedded(v6, bits).filter(|octets| octets[0] != 0);
+                found = [48, 56, 64, 96].map(behind);
                 if found == [None; 4] {
                     found[0] = Some([0; 4]);
                 }
             }
             // 6to4 (RFC 3056 section 2).
-            [0x2002, ..] => found[0] = v6.octets().get(2..6).and_then(|o| o.try_into().ok()),
+            [0x2002, ..] => found[0] = embedded(v6, 16),
             // Teredo (RFC 4380 section 4): the server, and the client with its bits inverted.
             [0x2001, 0, ..] => {
-                found = [Some([b4, b5, b6, b7]), Some(last.map(|b| !b)), None, None];
+                found = [Some([a, b, c, d]), Some(last.map(|byte| !byte)), None, None];
             }
             // ISATAP (RFC 5214 section 6.1), within any network.
             [_, _, _, _, 0 | 0x200, 0x5efe, ..] => found[0] = Some(last),
@@ -307,28 +366,6 @@ impl Rule {
                 Pattern::Host => ask.ours,
                 Pattern::Name(glob) => ask.names.iter().any(|name| glob.matches(name)),
             }
-    }
-
-    /// Whether the rule permits this: as [`matches`](Self::matches), but a name that others gave does
-    /// not lead into private networks, nor to the gateway's machine.
-    fn permits(&self, ask: &Ask) -> bool {
-        match &self.what {
-            Pattern::Name(glob) if ask.ours || is_private(ask.to.ip()) => {
-                self.matches_service(ask) && ask.given.iter().any(|name| glob.matches(name))
-            }
-            _ => self.matches(ask),
-        }
-    }
-
-    /// Whether the rule is about the address to which a translator takes this.
-    fn matches_translated(&self, ask: &Ask) -> bool {
-        let Pattern::Net(net) = &self.what else { return false };
-        translated(ask.to.ip()).any(|inner| net.contains(inner)) && self.matches_service(ask)
-    }
-
-    /// Whether the rule has a name that once led to this address.
-    fn matches_once(&self, ask: &Ask) -> bool {
-        ask.once.iter().any(|name| self.has_name(name)) && self.matches_service(ask)
     }
 
     /// Whether the rule is about this name.
@@ -416,6 +453,11 @@ pub enum RuleError {
     /// Echo requests have no ports.
     #[error("'{0}': icmp has no ports")]
     EchoPorts(String),
+    /// No prefix of a translator.
+    #[error(
+        "'{0}' is no prefix of NAT64: that is an IPv6 network of 32, 40, 48, 56, 64 or 96 bits"
+    )]
+    Nat64(String),
     /// More rules than are looked at for each connection.
     #[error("{given} rules given, at most {RULES} are supported")]
     TooMany {

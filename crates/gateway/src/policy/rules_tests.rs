@@ -371,6 +371,34 @@ fn every_address_that_a_translator_can_make_of_one_is_looked_at() {
 }
 
 #[test]
+fn a_translator_with_a_prefix_of_its_own_is_one_when_it_is_named() {
+    // The table of RFC 6052 section 2.4.
+    for (prefix, to) in [
+        ("2001:db8::/32", "2001:db8:c000:221::"),
+        ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+        ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
+        ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+        ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+        ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+    ] {
+        let ask = tcp(&SocketAddr::new(to.parse().unwrap(), 80).to_string());
+        let rules = deny(&["192.0.2.0/24"]);
+        assert_eq!(rules.judge(&ask), YES, "{to}");
+        let rules = rules.nat64(prefix.parse().unwrap()).checked().unwrap();
+        assert_eq!(rules.judge(&ask), NO, "{to}");
+    }
+    let rules = allow(&["*.example.org"]).nat64("2001:db8::/96".parse().unwrap());
+    let named = |to: &str| ask(Protocol::Tcp, to, &["www.example.org"]);
+    assert_eq!(rules.judge(&named("[2001:db8::8.8.8.8]:80")), YES);
+    assert_eq!(rules.judge(&named("[2001:db8::10.0.0.1]:80")), NO);
+    assert_eq!(rules.judge(&named("[2001:db8::169.254.169.254]:80")), NO);
+    for wrong in ["192.0.2.0/24", "2001:db8::/60"] {
+        let error = Rules::default().nat64(wrong.parse().unwrap()).checked().unwrap_err();
+        assert!(error.to_string().contains("no prefix of NAT64"), "{error}");
+    }
+}
+
+#[test]
 fn a_denied_name_that_once_led_somewhere_is_denied_there() {
     let rules = deny(&["*.evil.net:25"]);
     let once = ["mx.evil.net".parse().unwrap()];
