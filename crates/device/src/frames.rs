@@ -247,7 +247,7 @@ impl FramesEnd {
     pub fn arm(&mut self) -> bool {
         self.flush();
         let has_room = self.refused && self.out.is_empty();
-        self.pair.arm() || !self.arrived.is_empty() || has_room || self.is_closed()
+        self.pair.arm() || !self.arrived.is_empty() || has_room
     }
 
     /// Ends a wait: the host makes no system call to wake this side from here on.

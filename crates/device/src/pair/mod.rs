@@ -296,11 +296,11 @@ impl Device for PairEnd {
         }
         self.armed = true;
         self.ours.bell.set(if self.blocked { FRAMES | ROOM } else { FRAMES });
-        // Check again, after the fence in `set`: the peer's earlier changes are visible.
-        let room =
-            self.blocked && (self.tx.is_closed() || is_roomy(self.tx.free(), self.tx.capacity()));
+        // Check again, after the fence in `set`: the peer's earlier changes are visible. A peer that
+        // went before that has rung nobody.
+        let room = self.blocked && is_roomy(self.tx.free(), self.tx.capacity());
         self.reclaim();
-        room || self.rx.available() > 0
+        room || self.tx.is_closed() || self.rx.available() > 0
     }
 
     fn disarm(&mut self) {

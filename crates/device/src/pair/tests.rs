@@ -246,6 +246,18 @@ fn a_sender_that_waits_for_room_finds_that_its_peer_went_before_it_sleeps() {
     assert_eq!(left.counters().tx_dropped_closed, 1);
 }
 
+/// The peer went between the look that found nothing and the word that asks for a wake-up.
+#[test]
+fn an_idle_receiver_finds_that_its_peer_went_before_it_sleeps() {
+    let (mut left, right) = pair(4);
+    assert!(receive(&mut left).is_empty());
+    drop(right);
+    assert!(!is_readable(&left), "nobody slept, so nobody was rung");
+    assert!(left.arm(), "it would sleep for ever");
+    left.disarm();
+    assert!(is_closed(&mut left));
+}
+
 #[test]
 fn a_peer_that_is_gone_is_an_error_and_what_is_sent_there_is_counted() {
     let pool = PagePool::new("pair-test", 1 << 20).expect("a pool");

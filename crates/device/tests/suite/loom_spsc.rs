@@ -19,7 +19,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use bell::{Bell, FRAMES, ROOM};
+use bell::{Bell, FRAMES, GONE, ROOM};
 
 /// Counts drops, so that a lost or doubled item shows. Holds an allocation as a frame does.
 struct Item(usize, Arc<AtomicUsize>);
@@ -125,6 +125,27 @@ fn a_sender_that_waits_for_room_is_always_rung() {
         let sleeps = tx.free() == 0;
         let rung = consumer.join().expect("consumer");
         assert!(!sleeps || rung, "asleep with room in the ring");
+    });
+}
+
+#[test]
+fn a_receiver_that_sleeps_is_always_told_that_its_peer_went() {
+    loom::model(|| {
+        let bell = Arc::new(Bell::default());
+        let (tx, mut theirs_rx) = spsc::ring::<usize>(1);
+        let (theirs_tx, mut rx) = spsc::ring::<usize>(1);
+        let theirs = Arc::clone(&bell);
+        // An end drops its two queues, then wakes its peer.
+        let peer = thread::spawn(move || {
+            assert_eq!(theirs_rx.pop(), None);
+            drop(theirs_tx);
+            drop(theirs_rx);
+            theirs.claim(GONE)
+        });
+        bell.set(FRAMES);
+        let sleeps = !tx.is_closed() && rx.available() == 0;
+        let rung = peer.join().expect("peer");
+        assert!(!sleeps || rung, "asleep, and nobody is left to ring");
     });
 }
 
