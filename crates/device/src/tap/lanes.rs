@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
 
-use super::limits::{LANE_BURST, LANE_BYTES, SPARE_LANES};
+use super::limits::{LANE_BURST, LANE_BYTES, MOVE_FRAMES, SPARE_LANES};
 use super::predict::Predictor;
 use super::steer::Steering;
 use super::sys;
@@ -41,12 +41,15 @@ pub(super) struct Lane {
     pub(super) registered: Option<Arc<Level>>,
     /// Registered memory has too few pages: the tap's own are used meanwhile.
     pub(super) short: bool,
+    /// Frames of the first queue that are still read before those of this one, at most: frames of the
+    /// lane's flow may be among them, which are older.
+    behind: usize,
 }
 
 impl Lane {
     pub(super) fn new() -> Self {
         let (bulk, predictor) = (PageWriter::new(), Predictor::new());
-        Self { bulk, predictor, queue: 0, registered: None, short: false }
+        Self { bulk, predictor, queue: 0, registered: None, short: false, behind: 0 }
     }
 }
 
@@ -54,13 +57,13 @@ impl Lane {
 #[derive(Debug)]
 pub(super) struct TapQueues {
     first: (Arc<OwnedFd>, Lane),
-    spare: Vec<(Arc<OwnedFd>, Lane)>,
-    steering: Steering,
+    pub(super) spare: Vec<(Arc<OwnedFd>, Lane)>,
+    pub(super) steering: Steering,
     /// Readable when any attached queue is; only with spare queues.
     ready: Option<OwnedFd>,
     /// Attached lanes, all read: the kernel may deliver anything there; and the index of the next.
     active: Vec<usize>,
-    next: usize,
+    pub(super) next: usize,
     /// Lanes attached for queues of the interface, one bit each.
     attached: Arc<AtomicU32>,
     /// `changes` of the rules, when last read.
@@ -69,8 +72,8 @@ pub(super) struct TapQueues {
     attach: SetAttached,
     /// Spare lanes that have sent nothing for their flow yet, one bit each.
     unused: u32,
-    /// Older frames of a lane's flow may still be in the first queue, and come first.
-    moving: bool,
+    /// Lanes that wait for frames of the first queue ([`Lane::behind`]), one bit each.
+    moving: u32,
 }
 
 /// Attaches a queue of a tap, or detaches it.
@@ -105,7 +108,7 @@ impl TapQueues {
             seen: 0,
             attach: sys::set_attached,
             unused: 0,
-            moving: false,
+            moving: 0,
         })
     }
 
@@ -195,8 +198,14 @@ impl TapQueues {
     pub(super) fn fd_for(&mut self, packet: &PacketBuf, queue: usize) -> BorrowedFd<'_> {
         let dedicated = self.lane_of_queue(queue);
         let lane = dedicated.unwrap_or_else(|| self.steering.lane_of(packet));
-        self.moving |= self.unused & bit(lane) != 0;
-        self.unused &= !bit(lane);
+        let spare = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i));
+        if self.unused & bit(lane) != 0
+            && let Some((_, place)) = spare
+        {
+            self.unused &= !bit(lane);
+            self.moving |= bit(lane);
+            place.behind = MOVE_FRAMES;
+        }
         let spare = lane.checked_sub(1).and_then(|i| self.spare.get(i));
         spare.unwrap_or(&self.first).0.as_fd()
     }
@@ -213,9 +222,16 @@ impl TapQueues {
         let (mut left, mut empty) = (max, 0);
         while left > 0 && empty < self.active.len() {
             let lanes = self.active.len().max(1);
-            let turn = if self.moving { 0 } else { self.next % lanes };
+            let turn = self.next % lanes;
             let at = self.active.get(turn).copied().unwrap_or(0);
-            let burst = if lanes == 1 { left } else { left.min(LANE_BURST) };
+            self.next = turn + 1;
+            if self.moving & bit(at) != 0 {
+                empty += 1;
+                continue;
+            }
+            // Lanes that wait for the first queue do not wait for the others, too.
+            let hurry = at == 0 && self.moving != 0;
+            let burst = if lanes == 1 || hurry { left } else { left.min(LANE_BURST) };
             let mut came = 0;
             while came < burst {
                 let (fd, lane) = match at.checked_sub(1).and_then(|i| self.spare.get_mut(i)) {
@@ -240,13 +256,27 @@ impl TapQueues {
             }
             left -= came;
             let drained = came < burst;
-            self.moving &= !(drained && at == 0);
-            if drained || !self.moving {
-                self.next = turn + 1;
-            }
-            empty = if drained { empty + 1 } else { 0 };
+            let moved = hurry && self.note_first(came, drained);
+            empty = match drained {
+                // Lanes that were passed over have their turn.
+                true if moved => 1,
+                true => empty + 1,
+                false => 0,
+            };
         }
         Ok(())
+    }
+
+    /// So many frames were read from the first queue. Returns whether a lane waits no longer.
+    fn note_first(&mut self, frames: usize, drained: bool) -> bool {
+        let before = self.moving;
+        for (lane, (_, place)) in (1..).zip(&mut self.spare) {
+            place.behind = if drained { 0 } else { place.behind.saturating_sub(frames) };
+            if place.behind == 0 {
+                self.moving &= !bit(lane);
+            }
+        }
+        self.moving != before
     }
 
     /// Attaches the queue of a lane that a flow just got, whose headers are so long.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{
@@ -12,7 +12,7 @@ use pagewire_mem::{
     PacketBuf, PagePool, Region,
 };
 
-use super::limits::VNET_HEADER;
+use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
 use crate::{HeaderSplit, Medium, QueueMemory, Rule};
 
@@ -110,7 +110,7 @@ impl Rig {
     fn receive(&mut self, lane: usize, port: u16, payload: usize) -> PacketBuf {
         let frame = frame(4000, port, self.seq, payload);
         self.seq += payload as u32;
-        self.kernel[lane].send(&[&[0; VNET_HEADER][..], &frame].concat()).unwrap();
+        self.put(lane, &frame);
         let packet = self.poll().pop_front().expect("not dropped");
         let mut all = packet.head().to_vec();
         packet.frags().iter().for_each(|f| all.extend_from_slice(f.as_slice().unwrap()));
@@ -118,12 +118,14 @@ impl Rig {
         packet
     }
 
+    /// The kernel puts a frame into the queue of a lane.
+    fn put(&self, lane: usize, frame: &[u8]) {
+        self.kernel[lane].send(&[&[0; VNET_HEADER][..], frame].concat()).unwrap();
+    }
+
     /// By which lane an answer from `port` leaves.
     fn lane_of_answer(&mut self, port: u16) -> usize {
-        let head = frame(port, 4000, 1, 0);
-        let mut packet = PacketBuf::for_tx();
-        packet.push(head.len()).unwrap().copy_from_slice(&head);
-        let mut frames = VecDeque::from([packet]);
+        let mut frames = VecDeque::from([answer(port)]);
         self.tap.transmit(Instant::ZERO, &mut frames, &mut self.ledger).unwrap();
         let mut buffer = [0; VNET_HEADER + HEAD_CAPACITY];
         let came = |end: &UnixDatagram| end.recv(&mut buffer).is_ok();
@@ -149,6 +151,18 @@ fn frame(from: u16, to: u16, seq: u32, payload: usize) -> Vec<u8> {
     f.extend([0, 0, 0, 0, 0x80, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
     f.extend((0..payload).map(|i| (seq as usize + i * 7) as u8));
     f
+}
+
+fn answer(port: u16) -> PacketBuf {
+    let head = frame(port, 4000, 1, 0);
+    let mut packet = PacketBuf::for_tx();
+    packet.push(head.len()).unwrap().copy_from_slice(&head);
+    packet
+}
+
+/// The sequence number of a frame of `frame`.
+fn seq(packet: &PacketBuf) -> u32 {
+    u32::from_be_bytes(packet.head()[38..42].try_into().unwrap())
 }
 
 fn is_in(lease: &Lease, packet: &PacketBuf) -> bool {
@@ -323,4 +337,63 @@ fn a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once() {
     steering.bind(1, QueueMemory::new(PagePool::over(region).unwrap())).unwrap();
     drop(steering.unbind(1));
     rig.receive(LANE, PORT, 5000);
+}
+
+/// Flows to `OTHER` and to the ports after it get lanes; returns the port of the one that has lane 1.
+fn spread(rig: &mut Rig) -> u16 {
+    for _ in 0..100 {
+        for flow in 0..3 {
+            rig.receive(0, OTHER + flow, 20_000);
+        }
+    }
+    let mut ports = OTHER..OTHER + 3;
+    let port = ports.find(|&port| rig.tap.queues.steering.lane_of(&answer(port)) == 1);
+    port.expect("it has lane 1")
+}
+
+#[test]
+fn frames_of_a_flow_that_gets_a_lane_stay_in_order() {
+    let mut rig = Rig::new();
+    let port = spread(&mut rig);
+    // Behind some frames of others, two of the flow are still in the first queue.
+    for n in 0..8 {
+        let port = if n < 6 { OTHER + 9 } else { port };
+        rig.put(0, &frame(4000, port, n, 100));
+    }
+    assert_eq!(rig.lane_of_answer(port), 1);
+    rig.put(1, &frame(4000, port, 8, 100));
+    // Whichever queue has its turn.
+    rig.tap.queues.next = 1;
+    let seqs: Vec<u32> = rig.poll().iter().map(seq).collect();
+    assert_eq!(seqs, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn a_lane_is_read_although_the_first_queue_is_never_empty() {
+    let mut rig = Rig::new();
+    let port = spread(&mut rig);
+    let queues = &mut rig.tap.queues;
+    let lanes: Vec<_> = queues.spare.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
+    let lane_of = |fd: BorrowedFd<'_>| lanes.iter().position(|&l| l == fd.as_raw_fd());
+    // The lane has sent for its flow: what comes by it now may be younger than what is in the first.
+    queues.fd_for(&answer(port), 0);
+    let (mut first, mut moved, mut others) = (0, None, None);
+    for _ in 0..100 {
+        let read = |fd: BorrowedFd<'_>, _: &mut Lane| {
+            let since = match lane_of(fd) {
+                None => {
+                    first += 1;
+                    return Ok(None);
+                }
+                Some(0) => &mut moved,
+                Some(_) => &mut others,
+            };
+            since.get_or_insert(first);
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        queues.read_each(64, read, |_| ()).unwrap();
+    }
+    let moved = moved.expect("the lane starves");
+    assert!((MOVE_FRAMES..MOVE_FRAMES + 64).contains(&moved), "after {moved} frames");
+    assert!(others.expect("others starve") <= 64, "they wait for nothing");
 }

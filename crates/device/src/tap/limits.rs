@@ -56,6 +56,10 @@ pub const LANE_IDLE: u64 = 1024;
 /// Frames read from one queue before the others have their turn, if there are several.
 pub const LANE_BURST: usize = 8;
 
+/// Frames of the first queue, where that is never empty, that are read before those of a flow that got
+/// another queue: more than the largest window in super-frames. Frames that stay behind arrive out of order.
+pub const MOVE_FRAMES: usize = 1024;
+
 /// How often, and how far apart, the driver checks whether a new address is in use.
 pub const SETTLE_TRIES: usize = 200;
 /// The pause between two tries.
