@@ -45,6 +45,8 @@ pub struct Fault<D> {
     arrived: VecDeque<PacketBuf>,
     /// Who is told the counts, and which ones that one knows.
     watch: Option<(FaultWatch, Both)>,
+    /// The device is gone, though frames may still be on the line.
+    gone: bool,
 }
 
 /// One direction of a bad link: a [`FaultLine`] that also cuts and damages frames.
@@ -71,7 +73,7 @@ impl<D: Device> Fault<D> {
         let receive = path(FaultDirection::Transmit);
         let capabilities = of_a_wire(device.capabilities());
         let arrived = VecDeque::new();
-        Self { device, capabilities, transmit, receive, arrived, watch: None }
+        Self { device, capabilities, transmit, receive, arrived, gone: false, watch: None }
     }
 
     /// Has `watch` count what happens on this line, too.
@@ -233,7 +235,10 @@ impl<D: Device> Device for Fault<D> {
         self.publish();
         match result {
             // Frames sent before the device was gone are still on the line.
-            Err(DeviceError::Closed) if left > 0 || count > 0 => Ok(count),
+            Err(DeviceError::Closed) if left > 0 || count > 0 => {
+                self.gone = true;
+                Ok(count)
+            }
             result => result.map(|_| count),
         }
     }
@@ -256,7 +261,8 @@ impl<D: Device> Device for Fault<D> {
 
     fn arm(&mut self) -> bool {
         let waiting = self.receive.as_ref().is_some_and(|path| !path.ready.is_empty());
-        self.device.arm() || waiting
+        // A device that is gone has nothing more to say: what is on the line has a time.
+        (!self.gone && self.device.arm()) || waiting
     }
 
     forward_device! {

@@ -339,6 +339,22 @@ fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
 }
 
 #[test]
+fn frames_of_a_peer_that_went_arrive_on_time_and_nobody_is_kept_awake_for_them() {
+    let (mut near, mut far) = link("delay=10ms");
+    send(&mut far, Instant::ZERO, vec![segment(1, b"x", None)]);
+    assert!(receive(&mut near, Instant::ZERO).is_empty());
+    drop(far);
+    assert!(receive(&mut near, Instant::ZERO).is_empty());
+    assert!(!near.arm(), "the line says when to look");
+    near.disarm();
+    assert_eq!(near.poll_timeout(), Some(Instant::from_millis(10)));
+    assert_eq!(receive(&mut near, Instant::from_millis(10)).len(), 1);
+    let (mut none, mut ledger) = (VecDeque::new(), CopyLedger::new());
+    let end = near.receive(Instant::from_millis(10), &mut none, 1, &mut ledger);
+    assert!(matches!(end, Err(crate::DeviceError::Closed)), "{end:?}");
+}
+
+#[test]
 fn wrappers_wrap_boxes_and_each_other() {
     let (left, mut right) = Pair::new(PairConfig::default()).expect("a pair");
     let inner: Box<dyn Device> = Box::new(left);
