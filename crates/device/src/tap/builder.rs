@@ -122,9 +122,10 @@ impl TapBuilder {
     }
 
     /// Opens or makes the device with `queues` queues, one [`Tap`] each. The kernel steers each
-    /// flow to the queue that last sent for it, and one that it does not know to any, by a hash: so
-    /// stacks on them need the same addresses and listeners, and the answer to a connection that one
-    /// of them opens may come to another.
+    /// flow to the queue that last sent for it, and forgets that after three seconds without a frame. It
+    /// knows nothing of the queues' addresses: what it sends to no known flow comes by any queue, by a
+    /// hash. So stacks on them need the same addresses and listeners, and the answer to a connection that
+    /// one of them opens may come to another.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -421,7 +422,8 @@ fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> Devi
         ),
         Step::Attach => match errno(&error) {
             Errno::BUSY => format!(
-                "open tap {name}: another program has it open; stop that, or choose another name"
+                "open tap {name}: another program has it open, or a host of this one that still \
+                 ends (`Host::shutdown` waits for that); stop that, or choose another name"
             ),
             Errno::INVAL if existed => format!(
                 "open tap {name}: the network device of that name was made for one queue; choose \
