@@ -78,6 +78,7 @@ impl Driver {
 
     /// Takes a turn, if it is this driver's, and decides how to wait for the next.
     pub(crate) fn step(&mut self, shared: &Shared) -> Next {
+        shared.note_step();
         shared.wake_up();
         let (mut inner, now) = shared.lock_now();
         let leaving = shared.departure.is_asked();

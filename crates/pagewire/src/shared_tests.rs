@@ -10,7 +10,9 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
-use pagewire_stack::{BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig, ZeroCopyCall};
+use pagewire_stack::{
+    BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig, UdpId, ZeroCopyCall,
+};
 
 use super::{Poller, Shared};
 use crate::Host;
@@ -343,4 +345,121 @@ fn a_host_that_has_lost_its_only_device_leaves_its_driver_alone() {
     let now = shared.now();
     inner.flush(now);
     assert!(!inner.unfinished, "nothing is left to send by");
+}
+
+/// Two datagram sockets of the host, and one of the peer's for each.
+fn sockets(shared: &Shared, peer: &Host) -> [(UdpId, crate::UdpSocket); 2] {
+    [1, 2].map(|port| {
+        let at = ([10, 0, 0, 1], port).into();
+        let near = shared.with(|stack, _| stack.bind_udp(at, BindOptions::default()));
+        let far = peer.udp(std::net::SocketAddr::from(([10, 0, 0, 2], port))).expect("bound");
+        far.connect(at).expect("has a route");
+        (near.expect("bound"), far)
+    })
+}
+
+fn receive(shared: &Shared, socket: UdpId) {
+    let receive = |stack: &mut Stack, _: &Clock<'_>| {
+        stack.udp(socket)?.recv(pagewire_stack::Datagram, RecvFlags::empty()).map(drop)
+    };
+    shared.wait(socket, Interest::Read, Patience::For(None), receive).expect("it comes");
+}
+
+/// Whether a thread that polls, and gets what it waits for, wakes the driver at its end.
+fn hands_over(other_waits: bool) -> bool {
+    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (mut shared, peer) = (without_driver(device), peer(far));
+    // However long the test takes, the other has gone to sleep just now.
+    Arc::get_mut(&mut shared).expect("nobody else has it").clock = Some(Default::default());
+    let [(first, to_first), (second, to_second)] = sockets(&shared, &peer);
+    shared.lock().poller = Poller::Deferred;
+    let spawn = |socket| {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || receive(&shared, socket))
+    };
+    let polls = spawn(first);
+    while shared.lock().last_inline.is_none() {
+        thread::yield_now();
+    }
+    // One polls already, so this one sleeps.
+    let sleeps = other_waits.then(|| spawn(second));
+    while other_waits && !shared.lock().waiters.is_other_asleep(first.into(), shared.now()) {
+        thread::yield_now();
+    }
+    to_first.send(b"?").expect("sent");
+    while !polls.is_finished() {
+        peer.turn();
+    }
+    polls.join().expect("it ends");
+    let woken = was_woken(&shared);
+    assert_eq!(shared.lock().last_inline.is_none(), woken, "the driver is to take over");
+    if let Some(sleeps) = sleeps {
+        to_second.send(b"?").expect("sent");
+        while !sleeps.is_finished() {
+            peer.turn();
+            let (mut inner, now) = shared.lock_now();
+            inner.turn(now);
+            shared.unlock_and_wake(inner);
+        }
+        sleeps.join().expect("it ends");
+    }
+    woken
+}
+
+#[test]
+fn a_thread_that_polled_leaves_nobody_waiting_without_a_poller() {
+    assert!(hands_over(true));
+}
+
+#[test]
+fn a_thread_that_polled_for_itself_alone_wakes_nobody_at_its_end() {
+    assert!(!hands_over(false));
+}
+
+#[test]
+fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
+    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let shared = without_driver(device);
+    let at = ([10, 0, 0, 1], 9).into();
+    let socket = shared.with(|stack, _| stack.bind_udp(at, BindOptions::default()));
+    let socket = socket.expect("bound");
+    let mut tries = 0;
+    let poll = std::panic::AssertUnwindSafe(|| {
+        shared.wait(socket, Interest::Read, Patience::For(None), |_, _| -> Result<(), Error> {
+            tries += 1;
+            assert!(tries < 3, "as code of this crate would");
+            Err(Error::WouldBlock)
+        })
+    });
+    assert!(std::panic::catch_unwind(poll).is_err());
+    assert!(!shared.spins.load(Ordering::Relaxed));
+}
+
+#[test]
+fn an_operation_without_output_tells_a_sleeping_driver_of_an_earlier_timer() {
+    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let shared = without_driver(device);
+    let connect = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
+    shared.with(connect).expect("has a route");
+    falls_asleep(&shared, Instant::FAR);
+    assert!(!shared.lock().has_output() && !was_woken(&shared));
+    let look = &mut |_: &mut Stack, clock: &Clock<'_>| {
+        clock.now();
+        Ok(())
+    };
+    shared.try_once(look).expect("done");
+    assert!(was_woken(&shared));
+    shared.try_once(look).expect("done");
+    assert!(!was_woken(&shared), "it knows");
+}
+
+#[test]
+fn of_several_requests_for_the_end_the_shortest_limit_counts() {
+    let (short, long) = (Duration::from_millis(500), Duration::from_secs(8));
+    for limits in [[short, long], [long, short]] {
+        let (device, _far) = Pair::new(Default::default()).expect("pair");
+        let shared = without_driver(device);
+        limits.into_iter().for_each(|limit| shared.ask_to_leave(limit, false));
+        assert_eq!(shared.departure.limit(), short, "{limits:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
@@ -26,6 +26,16 @@ pub(crate) enum Patience {
     /// For ever, or for a time.
     For(Option<Duration>),
 }
+
+/// How long a thread that waits for a host of a runtime's task sleeps at first before it looks whether
+/// that task still runs; twice as long each time.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+
+/// The longest of these sleeps: how long what arrives waits at most if all of the runtime's threads wait.
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
+
+/// How long the other threads sleep, of which one takes over when the one that looked has its answer.
+const OTHERS_LOOK: Duration = Duration::from_millis(250);
 
 /// The time of one operation, read when it is first asked for.
 pub(crate) struct Clock<'a> {
@@ -156,12 +166,12 @@ impl Shared {
         result
     }
 
-    /// Sends the output of an operation. One that left none has moved no timer.
+    /// Sends the output of an operation. One that left none may have set a timer all the same.
     fn finish(&self, inner: &mut Inner, now: Instant) {
         if inner.has_output() {
             inner.flush(now);
-            self.rearm_timer(inner);
         }
+        self.rearm_timer(inner);
     }
 
     /// Waits after a first try that found no answer.
@@ -185,7 +195,7 @@ impl Shared {
             return done;
         }
         let began = self.now();
-        let done = match self.poll_device(began, &mut op) {
+        let done = match self.poll_device(socket, began, &mut op) {
             Some(done) => done.map_err(|e| self.error(e)),
             None => self.park(socket, interest, deadline, op),
         };
@@ -196,15 +206,15 @@ impl Shared {
     /// Polls the device for a while, unless another thread does.
     fn poll_device<T>(
         &self,
+        socket: SocketId,
         began: Instant,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Option<Result<T, Error>> {
         let limit = self.spin.limit(began);
-        if limit.is_zero()
-            || self.spinners.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
+        if limit.is_zero() {
             return None;
         }
+        let polls = Role::take(&self.spins)?;
         let until = began + limit;
         let (mut first, mut looked) = (true, None);
         let done = loop {
@@ -220,6 +230,12 @@ impl Shared {
             inner.last_inline = Some(now);
             let result = op(&mut inner.stack, &Clock::at(self, now));
             inner.flush(now);
+            if !matches!(result, Err(Error::WouldBlock))
+                && inner.waiters.is_other_asleep(socket, now)
+            {
+                // Nobody polls for that thread until the grace is over.
+                self.end_inline(&mut inner);
+            }
             self.unlock_and_wake(inner);
             match result {
                 Err(Error::WouldBlock) => {}
@@ -231,16 +247,19 @@ impl Shared {
             }
             driver::pause();
         };
-        self.spinners.store(0, Ordering::Release);
+        drop(polls);
         if done.is_none() {
-            // The driver takes the device back now, not after its grace.
-            let mut inner = self.lock();
-            inner.last_inline = None;
-            if inner.poller == Poller::Deferred {
-                self.kick();
-            }
+            self.end_inline(&mut self.lock());
         }
         done
+    }
+
+    /// The driver takes the device back now, not after its grace.
+    fn end_inline(&self, inner: &mut Inner) {
+        inner.last_inline = None;
+        if inner.poller == Poller::Deferred {
+            self.kick();
+        }
     }
 
     /// Sleeps until the socket's waker is called, again and again.
@@ -252,21 +271,38 @@ impl Shared {
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         let waker = thread_waker();
+        let mut relief = Relief::new(self);
         loop {
-            match self.try_or_register(socket, interest, &waker, &mut op) {
+            let tried = self.once(|inner, clock| {
+                let result = op(&mut inner.stack, clock);
+                if let Err(Error::WouldBlock) = result {
+                    inner.waiters.register(socket, interest, &waker);
+                    inner.waiters.note_sleep(socket, self.now());
+                }
+                result
+            });
+            match tried {
                 Err(Error::WouldBlock) => {}
                 done => {
                     self.lock().unregister(socket, &waker);
                     return done.map_err(|e| self.error(e));
                 }
             }
-            match deadline.map(|at| at.saturating_since(self.now())) {
-                None => std::thread::park(),
-                Some(left) if left.is_zero() => {
-                    self.lock().unregister(socket, &waker);
-                    return Err(io::ErrorKind::TimedOut.into());
+            let left = deadline.map(|at| at.saturating_since(self.now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                self.lock().unregister(socket, &waker);
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match relief.sleep(left) {
+                Slept::Enough => {}
+                Slept::Stuck => {
+                    let driven = self.drive_until(deadline, &mut op, Some(&relief));
+                    self.hand_back();
+                    if let Some(done) = driven {
+                        self.lock().unregister(socket, &waker);
+                        return done;
+                    }
                 }
-                Some(left) => std::thread::park_timeout(left),
             }
         }
     }
@@ -294,6 +330,17 @@ impl Shared {
         deadline: Option<Instant>,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
+        let driven = self.drive_until(deadline, &mut op, None);
+        driven.unwrap_or_else(|| Err(io_error(Error::WouldBlock)))
+    }
+
+    /// Drives the stack until there is an answer, or in the place of a task until that is back: `None` then.
+    fn drive_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+        relief: Option<&Relief<'_>>,
+    ) -> Option<io::Result<T>> {
         loop {
             let (mut inner, now) = self.lock_now();
             let worked = inner.turn(now);
@@ -302,12 +349,91 @@ impl Shared {
             self.unlock_and_wake(inner);
             match result {
                 Err(Error::WouldBlock) if deadline.is_some_and(|at| now >= at) => {
-                    return Err(io::ErrorKind::TimedOut.into());
+                    return Some(Err(io::ErrorKind::TimedOut.into()));
                 }
+                Err(Error::WouldBlock) if relief.is_some_and(Relief::is_over) => return None,
                 Err(Error::WouldBlock) if worked => {}
-                Err(Error::WouldBlock) => driver::wait_for_device(self, deadline),
-                done => return done.map_err(|e| self.error(e)),
+                Err(Error::WouldBlock) => {
+                    // A task that is back has taken what this thread waits for.
+                    let look = relief.map(|_| now + LONGEST_LOOK);
+                    let until = deadline.into_iter().chain(look).min();
+                    driver::wait_for_device(self, until);
+                }
+                done => return Some(done.map_err(|e| self.error(e))),
             }
         }
+    }
+}
+
+/// A role that one thread at most has; its drop gives it up.
+struct Role<'a>(&'a AtomicBool);
+
+impl<'a> Role<'a> {
+    fn take(free: &'a AtomicBool) -> Option<Self> {
+        (!free.swap(true, Ordering::AcqRel)).then_some(Self(free))
+    }
+}
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// How a sleep of [`Relief`] ended.
+enum Slept {
+    /// The waker was called, or time is up: look again.
+    Enough,
+    /// The driving task does not run.
+    Stuck,
+}
+
+/// The sleeps of a thread that waits while a task of a runtime drives the host. All of the runtime's
+/// threads may wait like this: then the task cannot run, and one of them takes its place.
+///
+/// ```text
+///   sleep 1 ms, 2 ms, … 50 ms --> frames came, and the task took no step --> drive until it does
+/// ```
+struct Relief<'a> {
+    shared: &'a Shared,
+    /// This thread is the one that looks.
+    looks: Option<Role<'a>>,
+    next: Duration,
+    /// The driver's steps before the last sleep.
+    steps: u64,
+}
+
+impl<'a> Relief<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self { shared, looks: None, next: FIRST_LOOK, steps: 0 }
+    }
+
+    /// Sleeps until the thread is woken, at most for `left`.
+    fn sleep(&mut self, left: Option<Duration>) -> Slept {
+        let shared = self.shared;
+        if !shared.is_driven_by_task() {
+            match left {
+                None => std::thread::park(),
+                Some(left) => std::thread::park_timeout(left),
+            }
+            return Slept::Enough;
+        }
+        self.steps = shared.steps();
+        self.looks = self.looks.take().or_else(|| Role::take(&shared.looks));
+        if self.looks.is_some() && shared.is_stuck_at(self.steps) {
+            return Slept::Stuck;
+        }
+        let limit = if self.looks.is_some() { self.next } else { OTHERS_LOOK };
+        std::thread::park_timeout(left.map_or(limit, |left| left.min(limit)));
+        if self.looks.is_none() || self.is_over() {
+            return Slept::Enough;
+        }
+        self.next = (self.next * 2).min(LONGEST_LOOK);
+        if shared.take_stuck_turn(self.steps) { Slept::Stuck } else { Slept::Enough }
+    }
+
+    /// Whether the task has taken a step since.
+    fn is_over(&self) -> bool {
+        self.shared.steps() != self.steps
     }
 }

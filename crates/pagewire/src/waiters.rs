@@ -1,9 +1,14 @@
 //! The tasks and threads that wait for a socket.
 
 use std::task::Waker;
+use std::time::Duration;
 
+use pagewire_mem::Instant;
 use pagewire_stack::{Readiness, SocketId};
 use rustc_hash::FxHashMap;
+
+/// How long after a thread went to sleep its answer is expected soon.
+const SOON: Duration = Duration::from_millis(10);
 
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub(crate) struct Waiters {
     pub(crate) ready: Vec<Waker>,
     /// Wakers called because a socket became ready.
     pub(crate) wakeups: u64,
+    /// The two sockets for which threads went to sleep last, and when.
+    asleep: [Option<(SocketId, Instant)>; 2],
 }
 
 #[derive(Default)]
@@ -62,6 +69,23 @@ impl Waiters {
     /// Calls `waker` once when `socket` becomes ready.
     pub(crate) fn register(&mut self, socket: SocketId, interest: Interest, waker: &Waker) {
         self.sockets.entry(socket).or_default().register(interest, waker);
+    }
+
+    /// A thread goes to sleep for a socket.
+    pub(crate) fn note_sleep(&mut self, socket: SocketId, now: Instant) {
+        let [last, before] = &mut self.asleep;
+        if last.is_none_or(|(id, _)| id != socket) {
+            *before = *last;
+        }
+        *last = Some((socket, now));
+    }
+
+    /// Whether a thread that went to sleep just now still waits, for another socket than this one.
+    pub(crate) fn is_other_asleep(&self, socket: SocketId, now: Instant) -> bool {
+        self.asleep.iter().flatten().any(|(id, since)| {
+            let waits = |lists: &Lists| !(lists.read.is_empty() && lists.write.is_empty());
+            *id != socket && now < *since + SOON && self.sockets.get(id).is_some_and(waits)
+        })
     }
 
     /// Ends a wait whose waker was not called; returns the wakers, to be dropped without the lock.

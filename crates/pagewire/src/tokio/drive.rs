@@ -44,6 +44,8 @@ pub(crate) fn spawn(shared: &Arc<Shared>) -> Result<(), StartError> {
     if alone {
         // Calls before the task's first step have to drive the host, too.
         shared.drive_on_this_thread();
+    } else {
+        shared.drive_by_task();
     }
     runtime.spawn(drive(Driven { shared: Arc::clone(shared), alone, over: false }, bells));
     Ok(())
@@ -72,7 +74,7 @@ impl Driven {
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        self.shared.drive_on_no_thread();
+        self.shared.drive_by_no_task();
         if self.over {
             return;
         }
@@ -139,48 +141,42 @@ impl Bells {
         self.set_timer(now, wait);
         let devices = devices.is_some();
         let mut asked = false;
-        poll_fn(|cx| {
-            let rang = self.take_edges(devices, cx);
-            if std::mem::replace(&mut asked, true) {
-                return if rang { Poll::Ready(()) } else { Poll::Pending };
+        let rang = poll_fn(|cx| {
+            let mut rang = self.take_edges(devices, cx);
+            if !std::mem::replace(&mut asked, true) {
+                // An edge from here on wakes the task; an earlier one is seen in the level.
+                rang = self.levels(devices);
             }
-            // An edge from here on wakes the task; an earlier one is seen in the level.
-            if self.is_any_ready(devices) { Poll::Ready(()) } else { Poll::Pending }
+            if rang == Rang::default() { Poll::Pending } else { Poll::Ready(rang) }
         })
         .await;
-        self.forget_rings();
+        self.forget(rang);
     }
 
-    fn all(&self, devices: bool) -> impl Iterator<Item = &AsyncFd<Arc<OwnedFd>>> {
+    /// Registers the task with each descriptor; returns which were reported since the last time.
+    fn take_edges(&self, devices: bool, cx: &mut Context<'_>) -> Rang {
+        let (wake, timer) = (take_edge(&self.wake, cx), take_edge(&self.timer, cx));
         let devices = if devices { &self.devices[..] } else { &[] };
-        std::iter::once(&self.wake).chain(devices)
-    }
-
-    /// Registers the task with each descriptor; returns whether one was reported since the last time.
-    fn take_edges(&self, devices: bool, cx: &mut Context<'_>) -> bool {
-        let mut rang = take_edge(&self.timer, cx);
-        for bell in self.all(devices) {
-            rang |= take_edge(bell, cx);
-        }
-        rang
+        // Each is registered.
+        let device = devices.iter().fold(false, |rang, device| take_edge(device, cx) | rang);
+        Rang { wake, timer, device }
     }
 
     /// Asks the kernel.
-    fn is_any_ready(&self, devices: bool) -> bool {
+    fn levels(&self, devices: bool) -> Rang {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let wake = PollFd::new(&self.wake, PollFlags::IN);
         let timer = PollFd::new(&self.timer, PollFlags::IN);
-        let ready = match &self.devices[..] {
+        match &self.devices[..] {
             [device] if devices => {
-                poll(&mut [wake, timer, PollFd::new(device, PollFlags::IN)], Some(&zero))
+                rang(&mut [wake, timer, PollFd::new(device, PollFlags::IN)], &zero)
             }
-            _ => {
-                let all = self.all(devices).map(|bell| PollFd::new(bell, PollFlags::IN));
-                poll(&mut all.chain([timer]).collect::<Vec<_>>(), Some(&zero))
+            many if devices => {
+                let many = many.iter().map(|device| PollFd::new(device, PollFlags::IN));
+                rang(&mut [wake, timer].into_iter().chain(many).collect::<Vec<_>>(), &zero)
             }
-        };
-        // An error is no reason to sleep.
-        ready.map_or(true, |n| n > 0)
+            _ => rang(&mut [wake, timer], &zero),
+        }
     }
 
     /// Registers the devices' descriptors in the place of those before.
@@ -214,14 +210,34 @@ impl Bells {
         }
     }
 
-    /// Empties the eventfd and the timer; neither blocks.
-    fn forget_rings(&mut self) {
+    /// Empties the eventfd and the timer, if they rang; neither blocks.
+    fn forget(&mut self, rang: Rang) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut count);
-        if rustix::io::read(&self.timer, &mut count).is_ok() {
+        if rang.wake {
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
+        if rang.timer && rustix::io::read(&self.timer, &mut count).is_ok() {
             self.rings_at = None;
         }
     }
+}
+
+/// Which descriptors became readable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rang {
+    wake: bool,
+    timer: bool,
+    /// One of the devices.
+    device: bool,
+}
+
+/// Polls the eventfd, the timer and then devices.
+fn rang(fds: &mut [PollFd<'_>], timeout: &Timespec) -> Rang {
+    // An error is no reason to sleep.
+    let failed = poll(fds, Some(timeout)).is_err();
+    let mut ready = fds.iter().map(|fd| failed || !fd.revents().is_empty());
+    let (wake, timer) = (ready.next(), ready.next());
+    Rang { wake: wake == Some(true), timer: timer == Some(true), device: ready.any(|ready| ready) }
 }
 
 /// Registers a descriptor with the runtime.
@@ -246,3 +262,7 @@ fn take_edge<T: AsRawFd>(bell: &AsyncFd<T>, cx: &mut Context<'_>) -> bool {
     }
     rang
 }
+
+#[cfg(test)]
+#[path = "drive_tests.rs"]
+mod tests;

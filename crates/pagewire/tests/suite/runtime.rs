@@ -175,6 +175,98 @@ fn blocking_calls_on_other_threads_wait_for_the_runtime() -> Result {
     Ok(())
 }
 
+/// A peer with a thread of its own, which sends to all that connect when it is told to.
+fn sender(server: Host, connections: usize) -> Result<std::sync::mpsc::Sender<()>> {
+    let (says, hears) = std::sync::mpsc::channel();
+    let listener = server.listen(SERVER)?;
+    std::thread::spawn(move || {
+        let streams = (0..connections).map(|_| Ok(listener.accept()?.0));
+        let streams: std::io::Result<Vec<_>> = streams.collect();
+        hears.recv().expect("it is told");
+        for mut stream in streams? {
+            stream.write_all(b"hello")?;
+        }
+        // The host stays until the test is over.
+        let _ = hears.recv();
+        drop(server);
+        std::io::Result::Ok(())
+    });
+    Ok(says)
+}
+
+/// Blocking reads in so many tasks of a runtime with as many threads, which the host's task needs, too.
+fn blocked_readers(workers: usize) -> Result {
+    let _alone = alone();
+    let runtime =
+        RuntimeBuilder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    let (server, client) = on_a_pair()?;
+    let tells = sender(server.start()?, workers)?;
+    let (says, hears) = std::sync::mpsc::channel();
+    let client = runtime.block_on(async { client.start_in_runtime() })?;
+    let streams =
+        (0..workers).map(|_| client.connect(SERVER)).collect::<std::io::Result<Vec<_>>>()?;
+    let begun = std::sync::Arc::new(std::sync::Barrier::new(workers + 1));
+    for mut stream in streams {
+        let (says, begun) = (says.clone(), std::sync::Arc::clone(&begun));
+        runtime.spawn(async move {
+            begun.wait();
+            let mut data = [0; 5];
+            let read = stream.read_exact(&mut data).map(|()| data);
+            says.send(read).expect("the test listens");
+        });
+    }
+    begun.wait();
+    // The readers are about to wait: the runtime has no thread left.
+    tells.send(())?;
+    let sent = std::time::Instant::now();
+    let reads = (0..workers).map(|_| hears.recv_timeout(Duration::from_secs(20)));
+    let reads: Vec<_> = reads.collect();
+    let took = sent.elapsed();
+    // Does not wait for readers that never end.
+    runtime.shutdown_background();
+    for read in reads {
+        assert_eq!(&read.expect("the bytes arrive")?, b"hello");
+    }
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    drop(tells);
+    Ok(())
+}
+
+#[test]
+fn a_blocking_read_on_the_only_worker_gets_what_comes_later() -> Result {
+    blocked_readers(1)
+}
+
+#[test]
+fn blocking_reads_on_all_workers_get_what_comes_later() -> Result {
+    blocked_readers(3)
+}
+
+#[test]
+fn a_host_is_shut_down_and_drained_on_the_only_worker_of_its_runtime() -> Result {
+    let _alone = alone();
+    let runtime = RuntimeBuilder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let (server, client) = on_a_pair()?;
+    let server = server.start()?;
+    let listener = server.listen(SERVER)?;
+    let ends = async move {
+        let client = client.start_in_runtime()?;
+        let mut stream = client.connect(SERVER)?;
+        stream.write_all(b"the last words")?;
+        assert!(client.drain(Duration::from_secs(60)));
+        let report = client.shutdown(Duration::from_secs(60));
+        assert!(report.is_clean() && report.connections == 1, "{report:?}");
+        Result::Ok(())
+    };
+    let begun = std::time::Instant::now();
+    runtime.block_on(async { tokio::spawn(ends).await })??;
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let mut words = String::new();
+    listener.accept()?.0.read_to_string(&mut words)?;
+    assert_eq!(words, "the last words");
+    Ok(())
+}
+
 #[test]
 fn what_is_queued_when_the_runtime_ends_is_still_delivered() -> Result {
     let _alone = alone();
