@@ -4,10 +4,17 @@ use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::time::Duration;
 
+use pagewire::services::Error;
 use pagewire::{SendBuf, TcpStream};
 use pagewire_mem::{Frag, FragVec};
 
 use crate::http::connection::Connection;
+
+/// Whether a zero-copy send met a limit, of pages or of notifications.
+fn is_limit(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(inner, Some(Error::TooManyPagesHeld | Error::TooManyNotifications))
+}
 
 impl Connection for TcpStream {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
@@ -17,8 +24,8 @@ impl Connection for TcpStream {
             false => self.send_some(&mut pieces()),
         };
         let taken = match sent {
-            // The limit of zero-copy memory. No completion is needed here: it is sent without.
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.send_some(&mut pieces())?,
+            // A limit of zero-copy sends. No completion is needed here: it is sent without.
+            Err(e) if is_limit(&e) => self.send_some(&mut pieces())?,
             sent => sent?,
         };
         let mut left = taken;

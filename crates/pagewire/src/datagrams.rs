@@ -71,6 +71,16 @@ impl UdpSocket {
         self.0.ttl()
     }
 
+    /// The type of service of its datagrams, or their traffic class.
+    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
+        self.0.set_tos(tos)
+    }
+
+    /// See [`set_tos`](Self::set_tos).
+    pub fn tos(&self) -> io::Result<u32> {
+        self.0.tos()
+    }
+
     /// Whether [`recv_message`](Self::recv_message) hands out several datagrams of one sender and one
     /// length as one (`UDP_GRO`); off by default.
     pub fn set_joining(&self, on: bool) -> io::Result<()> {

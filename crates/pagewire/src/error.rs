@@ -13,8 +13,17 @@ pub struct NetworkDown {
 }
 
 /// The stack's errors as `std::io`'s, errno included; `Shared::error` adds why the network is down.
+///
+/// Two limits of zero-copy sends have one number on Linux, `ENOBUFS`, and need different cures: these are
+/// the stack's [`Error`] inside, of the kind of that number.
 pub(crate) fn io_error(error: Error) -> io::Error {
-    io::Error::from_raw_os_error(error.errno())
+    let plain = io::Error::from_raw_os_error(error.errno());
+    match error {
+        Error::TooManyNotifications | Error::TooManyPagesHeld => {
+            io::Error::new(plain.kind(), error)
+        }
+        _ => plain,
+    }
 }
 
 /// Why a host did not start; the text says what to do.

@@ -1,7 +1,7 @@
 //! A host: one stack on its devices.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as WallClock};
@@ -13,6 +13,7 @@ use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
 };
 
+use crate::addr::{ToSocketAddrs, addresses};
 use crate::connect::ConnectOptions;
 use crate::devices::Devices;
 use crate::driver;
@@ -134,7 +135,7 @@ impl Host {
     /// Those of the last address tried: `ConnectionRefused` (the port is closed),
     /// `NetworkUnreachable` (no route), `HostUnreachable` (no neighbour answers for it),
     /// `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown) in it when the device
-    /// of the route is lost for good; `InvalidInput` for text that is no address.
+    /// of the route is lost for good; `InvalidInput` for text that is no address, such as a name.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_each(to, None)
     }
@@ -303,6 +304,7 @@ impl Host {
         let shared = self.shared();
         let device = shared.work(|inner, _| {
             inner.stack.remove_link(link);
+            inner.note_down();
             inner.devices.remove(link)
         });
         shared.kick();
@@ -359,13 +361,13 @@ impl Host {
         std::iter::once(inner.stack.pool_audit()).chain(inner.devices.pool_audits()).collect()
     }
 
-    /// Checks that the host was not shut down and has a device left.
+    /// Checks that the host was not shut down and has a device left; [`failed`](Self::failed) waits for that.
     ///
     /// # Errors
     /// `NetworkDown`, with a [`NetworkDown`](crate::NetworkDown) in it that has the cause.
     pub fn check(&self) -> io::Result<()> {
         let inner = self.shared().lock();
-        match inner.stack.is_down() || inner.failed {
+        match inner.is_down() {
             true => Err(inner.error(Error::NetworkDown)),
             false => Ok(()),
         }
@@ -418,7 +420,7 @@ impl Host {
     /// not enough. The host goes on; [`shutdown`](Self::shutdown) ends it.
     pub fn drain(&self, limit: Duration) -> bool {
         let shared = self.shared();
-        let driven = shared.is_driven_by_waits();
+        let driven = shared.is_driven_by_waits() || shared.is_driven_by_task();
         let until = shared.now() + limit;
         let quiet = loop {
             if shared.lock().stack.is_quiet() {
@@ -682,8 +684,9 @@ impl Builder {
     /// sooner, and with less CPU time, than by [`start`](Self::start). The price: the host waits for the runtime. While a task computes or blocks
     /// on a runtime of one thread, nothing is received, acknowledged or retransmitted.
     ///
-    /// Blocking calls work on other threads and on the only thread of a `current_thread` runtime, where
-    /// they drive the host. When the runtime ends before the host, the host gets a thread.
+    /// Blocking calls work on other threads and on those of the runtime: on the only thread of a
+    /// `current_thread` runtime they drive the host, and so does one of them where they block all threads of
+    /// another, after up to 50 ms. When the runtime ends before the host, the host gets a thread.
     ///
     /// # Errors
     /// [`StartError::NoRuntime`] where no runtime runs, or one without I/O (`enable_io`).
@@ -755,12 +758,12 @@ impl Builder {
 
 /// Tries the addresses in order until one succeeds; the error is the last one's, or `none`.
 pub(crate) fn try_each<T>(
-    addresses: impl ToSocketAddrs,
+    of: impl ToSocketAddrs,
     none: &'static str,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, none);
-    for address in addresses.to_socket_addrs()? {
+    for address in addresses(&of)? {
         match attempt(address) {
             Ok(done) => return Ok(done),
             Err(error) => last = error,

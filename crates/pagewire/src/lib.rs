@@ -117,7 +117,8 @@
 //! within two seconds ([`Builder::shutdown_limit`]). A process that a signal kills sends nothing.
 //!
 //! A device that is lost for good (a deleted tap, a pair whose other end is dropped) ends its
-//! connections with [`NetworkDown`]; the last device ends all sockets: [`Host::check`] reports it.
+//! connections with [`NetworkDown`]; the last device ends all sockets: [`Host::failed`] waits for that, and
+//! [`Host::check`] reports it.
 //!
 //! # Settings
 //!
@@ -142,11 +143,13 @@
 
 #![deny(unsafe_code)]
 
+mod addr;
 mod buf;
 mod connect;
 mod contain;
 mod datagrams;
 mod devices;
+mod down;
 mod driver;
 mod error;
 mod exit;
@@ -179,10 +182,12 @@ mod wait;
 mod waiters;
 mod zerocopy;
 
+pub use addr::ToSocketAddrs;
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use connect::ConnectOptions;
 pub use contain::Contained;
 pub use datagrams::Datagram;
+pub use down::Failed;
 pub use error::{NetworkDown, StartError};
 pub use host::{Builder, Host, WeakHost};
 pub use link::Link;

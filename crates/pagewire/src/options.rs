@@ -4,11 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use pagewire_stack::{
-    Error, KeepAlive, RecvFlags, SendFlags, SocketId, SocketOption, Stack, TcpConfig, TcpOption,
-    limits,
+    Error, KeepAlive, PacketMarks, RecvFlags, SendFlags, SocketId, SocketOption, Stack, TcpConfig,
+    TcpOption, limits,
 };
 
 use crate::buf::SendBuf;
+use crate::error::io_error;
 use crate::socket::Socket;
 use crate::stream::{TcpListener, TcpStream};
 use crate::waiters::Interest;
@@ -84,6 +85,16 @@ impl TcpStream {
         self.0.ttl()
     }
 
+    /// The type of service of its packets, or their traffic class; the two lowest bits are TCP's own.
+    pub fn set_tos(&self, tos: u32) -> io::Result<()> {
+        self.0.set_tos(tos)
+    }
+
+    /// See [`set_tos`](Self::set_tos).
+    pub fn tos(&self) -> io::Result<u32> {
+        self.0.tos()
+    }
+
     /// The settings of this connection.
     pub fn config(&self) -> io::Result<TcpConfig> {
         self.0.ask(|tcp| tcp.config().clone())
@@ -97,22 +108,39 @@ fn clamp(bytes: usize) -> u32 {
 /// What sockets of both kinds have in the headers of their packets.
 impl<Id: Copy + Into<SocketId>> Socket<Id> {
     pub(crate) fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        let ttl = u8::try_from(ttl).ok().filter(|ttl| *ttl > 0);
+        let ttl = ttl.ok_or_else(|| io_error(Error::InvalidInput))?;
+        self.set_marks(|marks| marks.hop_limit = Some(ttl))
+    }
+
+    pub(crate) fn ttl(&self) -> io::Result<u32> {
+        Ok(self.marks()?.hop_limit.unwrap_or(limits::DEFAULT_HOP_LIMIT).into())
+    }
+
+    pub(crate) fn set_tos(&self, tos: u32) -> io::Result<()> {
+        let tos = u8::try_from(tos).map_err(|_| io_error(Error::InvalidInput))?;
+        self.set_marks(|marks| marks.traffic_class = tos)
+    }
+
+    pub(crate) fn tos(&self) -> io::Result<u32> {
+        Ok(self.marks()?.traffic_class.into())
+    }
+
+    fn marks(&self) -> io::Result<PacketMarks> {
+        let shared = &self.host.shared;
+        let marks = shared.lock().stack.marks(self.id);
+        marks.map_err(|e| shared.error(e))
+    }
+
+    fn set_marks(&self, change: impl FnOnce(&mut PacketMarks)) -> io::Result<()> {
         let shared = &self.host.shared;
         let set = |stack: &mut Stack| {
             let mut marks = stack.marks(self.id)?;
-            let ttl = u8::try_from(ttl).ok().filter(|ttl| *ttl > 0);
-            marks.hop_limit = Some(ttl.ok_or(Error::InvalidInput)?);
+            change(&mut marks);
             stack.set_option(self.id, SocketOption::Marks(marks))
         };
         let done = set(&mut shared.lock().stack);
         done.map_err(|e| shared.error(e))
-    }
-
-    pub(crate) fn ttl(&self) -> io::Result<u32> {
-        let shared = &self.host.shared;
-        let marks = shared.lock().stack.marks(self.id);
-        let ttl = marks.map_err(|e| shared.error(e))?.hop_limit;
-        Ok(ttl.unwrap_or(limits::DEFAULT_HOP_LIMIT).into())
     }
 }
 

@@ -1,13 +1,14 @@
 //! Forwarding connections on a host: [`Proxy`], which is a [`Service`].
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::Instant;
 use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, Stack};
 
+use crate::addr::ToSocketAddrs;
 use crate::host::Host;
 use crate::service::Service;
 use crate::stream::TcpStream;

@@ -10,13 +10,14 @@
 //! ```
 //!
 //! In `Deferred` an application thread that waits polls the device inline, so that a round trip costs
-//! microseconds; the driver only checks from time to time that it still does.
+//! microseconds; the driver only checks from time to time that it still does. A thread that has its answer
+//! while another one has just gone to sleep ends `Deferred`, too.
 
 pub(crate) mod leave;
 mod locked;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
@@ -28,6 +29,7 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 
 use crate::contain::Panics;
 use crate::devices::Devices;
+use crate::down::Watchers;
 use crate::error::{NetworkDown, io_error};
 use crate::inside;
 use crate::rings::serve::Attachments;
@@ -65,11 +67,22 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
     pub(crate) departure: Departure,
+    /// Who waits until the host is down, and the number of the last that came.
+    pub(crate) watchers: Watchers,
+    last_watcher: AtomicU64,
     pub(crate) panics: Panics,
     /// The driver sleeps, and no other thread takes turns.
     asleep: Arc<AtomicBool>,
-    /// Application threads that poll the device inline; at most one.
-    pub(crate) spinners: AtomicU32,
+    /// An application thread polls the device inline.
+    pub(crate) spins: AtomicBool,
+    /// A task drives the host on any of its runtime's threads; waits must not keep it from running.
+    by_task: AtomicBool,
+    /// Of the threads that wait for such a host, one looks whether the task runs.
+    pub(crate) looks: AtomicBool,
+    /// Steps that the driver has taken.
+    steps: AtomicU64,
+    /// Their number when a thread last found that the task does not run.
+    stuck_at: AtomicU64,
     /// How long an application's wait polls before it sleeps; the driver has its own (`driver.rs`).
     pub(crate) spin: Spin,
     /// How long any wait polls, at most.
@@ -106,6 +119,7 @@ pub(crate) struct Inner {
     /// As in [`Shared`].
     pub(crate) id: u64,
     pub(crate) panics: Panics,
+    pub(crate) watchers: Watchers,
     /// The last flush stopped before all output was sent.
     pub(crate) unfinished: bool,
     /// When an armed driver wakes by itself.
@@ -140,7 +154,7 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
-        let panics = Panics::default();
+        let (panics, watchers) = (Panics::default(), Watchers::default());
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
         stack.completions().set_waker(wake_driver(&wake, &asleep));
         stack.returns().set_waker(wake_driver(&wake, &asleep));
@@ -156,6 +170,7 @@ impl Shared {
             poller: Poller::Running,
             id,
             panics: panics.clone(),
+            watchers: watchers.clone(),
             unfinished: false,
             armed_until: Instant::FAR,
             last_inline: None,
@@ -175,8 +190,14 @@ impl Shared {
             wake,
             asleep,
             departure: Departure::default(),
+            watchers,
+            last_watcher: AtomicU64::new(0),
             panics,
-            spinners: AtomicU32::new(0),
+            spins: AtomicBool::new(false),
+            by_task: AtomicBool::new(false),
+            looks: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
+            stuck_at: AtomicU64::new(u64::MAX),
             spin: Spin::new(spin),
             spin_max: spin,
             manual,
@@ -185,6 +206,11 @@ impl Shared {
             process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
         })
+    }
+
+    /// A number for who waits until the host is down.
+    pub(crate) fn next_key(&self) -> u64 {
+        self.last_watcher.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The one clock of the host.
@@ -220,7 +246,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the driver if it sleeps beyond the next deadline or retry.
+    /// Wakes the driver if it sleeps beyond the next deadline or retry. A thread's sleep has no timer that
+    /// could be moved from here; a wake-up comes once in each of its sleeps, at most.
     pub(crate) fn rearm_timer(&self, inner: &mut Inner) {
         if inner.poller != Poller::Armed {
             return;
@@ -253,10 +280,49 @@ impl Shared {
         self.runner.store(inside::thread(), Ordering::Relaxed);
     }
 
-    /// The driver can run on any thread again, or is none.
+    /// The host's driver is a task, on any thread of its runtime.
     #[cfg(feature = "tokio")]
-    pub(crate) fn drive_on_no_thread(&self) {
+    pub(crate) fn drive_by_task(&self) {
+        self.by_task.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread of its own drives the host, or none does.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drive_by_no_task(&self) {
         self.runner.store(0, Ordering::Relaxed);
+        self.by_task.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a task drives the host that cannot run if all of its runtime's threads wait.
+    pub(crate) fn is_driven_by_task(&self) -> bool {
+        self.by_task.load(Ordering::Relaxed)
+    }
+
+    /// The driver takes a step.
+    pub(crate) fn note_step(&self) {
+        // There is one driver.
+        self.steps.store(self.steps() + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// Whether a thread found the task stuck, and it has taken no step since.
+    pub(crate) fn is_stuck_at(&self, steps: u64) -> bool {
+        self.stuck_at.load(Ordering::Relaxed) == steps
+    }
+
+    /// Takes a turn in the place of a task that may be stuck: whether it is, and something came in.
+    pub(crate) fn take_stuck_turn(&self, steps: u64) -> bool {
+        let (mut inner, now) = self.lock_now();
+        let worked = inner.turn(now);
+        self.unlock_and_wake(inner);
+        let stuck = worked && self.steps() == steps;
+        if stuck {
+            self.stuck_at.store(steps, Ordering::Relaxed);
+        }
+        stuck
     }
 
     /// Wakes the driver.

@@ -81,16 +81,12 @@ impl TcpStream {
         self.send_part(buf, false)
     }
 
-    /// `later`: a part was sent already, so that an error is left for the next call; 0 then.
+    /// See [`queue_part`].
     fn send_part(&self, buf: &mut SendBuf, later: bool) -> io::Result<usize> {
-        let id = self.0.id;
         if buf.is_empty() {
             return Ok(0);
         }
-        self.0.wait_on(Interest::Write, |stack, now| match later && has_error(stack, id) {
-            true => Ok(0),
-            false => queue(buf)(stack.tcp(id)?, now),
-        })
+        self.0.wait_on(Interest::Write, queue_part(buf, self.0.id, later))
     }
 
     /// Receives up to `max` bytes by reference, waiting for one; empty at the end of the stream.
@@ -198,6 +194,19 @@ impl TcpStream {
 #[inline]
 pub(crate) fn queue(buf: &mut SendBuf) -> impl FnMut(Tcp<'_>, Instant) -> Result<usize, Error> {
     |mut tcp, now| tcp.send(now, &mut buf.frags, SendFlags::empty())
+}
+
+/// As [`queue`]; `later`: a part was sent already, so that an error is left for the next call; 0 then.
+#[inline]
+pub(crate) fn queue_part(
+    buf: &mut SendBuf,
+    id: TcpId,
+    later: bool,
+) -> impl FnMut(&mut Stack, Instant) -> Result<usize, Error> {
+    move |stack, now| match later && has_error(stack, id) {
+        true => Ok(0),
+        false => queue(buf)(stack.tcp(id)?, now),
+    }
 }
 
 /// Queues copies of slices, one after the other, as far as there is room.

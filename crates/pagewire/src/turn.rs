@@ -168,6 +168,7 @@ impl Inner {
             self.stack.handle_link_lost(now, link);
         }
         self.devices.gather_fds();
+        self.note_down();
     }
 
     /// Reports events to the observer, rings, waits and services. Returns whether a service had a turn.

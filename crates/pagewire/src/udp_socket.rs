@@ -1,13 +1,14 @@
 //! Datagram sockets.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{Error, GroupLink, MtuDiscover, MulticastSettings, RecvFlags, Udp, UdpId};
 
+use crate::addr::{ToSocketAddrs, first};
 use crate::buf::{Chunks, SendBuf};
 use crate::error::io_error;
 use crate::handle::Handle;
@@ -25,7 +26,7 @@ impl UdpSocket {
 
     /// Sends a datagram by copy. Returns its length.
     pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
-        self.0.wait(Interest::Write, send(data, Some(first(to)?)))
+        self.0.wait(Interest::Write, send(data, Some(first(&to)?)))
     }
 
     /// Sends a datagram by reference. Returns its length.
@@ -34,7 +35,7 @@ impl UdpSocket {
         data: impl Into<SendBuf>,
         to: impl ToSocketAddrs,
     ) -> io::Result<usize> {
-        self.0.wait(Interest::Write, send_frags(data.into(), Some(first(to)?)))
+        self.0.wait(Interest::Write, send_frags(data.into(), Some(first(&to)?)))
     }
 
     /// Sends a datagram by reference to the address that the socket is connected to.
@@ -69,7 +70,7 @@ impl UdpSocket {
 
     /// Sets the address that `send` sends to; only datagrams from there are received.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
-        let to = first(to)?;
+        let to = first(&to)?;
         self.0.act(|mut udp, _| udp.connect(to))
     }
 
@@ -274,11 +275,6 @@ fn by_address(interface: Ipv4Addr) -> GroupLink {
 
 fn by_number(interface: u32) -> GroupLink {
     if interface == 0 { GroupLink::Route } else { GroupLink::Number(interface) }
-}
-
-pub(crate) fn first(to: impl ToSocketAddrs) -> io::Result<SocketAddr> {
-    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
-    to.to_socket_addrs()?.next().ok_or_else(none)
 }
 
 impl std::fmt::Debug for UdpSocket {

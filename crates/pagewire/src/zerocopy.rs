@@ -2,7 +2,7 @@
 //! be used again (Linux's MSG_ZEROCOPY). Read [`TcpStream::send_zc`] first.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -10,12 +10,13 @@ use std::sync::OnceLock;
 use pagewire_mem::{Frag, FragVec, Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::{Error, Notification, SendFlags, SocketId, Stack, Udp, ZeroCopyCall};
 
+use crate::addr::{ToSocketAddrs, first};
 use crate::buf::SendBuf;
 use crate::error::io_error;
 use crate::handle::Handle;
 use crate::socket::Socket;
 use crate::stream::TcpStream;
-use crate::udp_socket::{UdpSocket, first};
+use crate::udp_socket::UdpSocket;
 use crate::waiters::Interest;
 
 /// The result of a zero-copy send.
@@ -159,7 +160,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`send_chunks_to`](Self::send_chunks_to), and `ENOBUFS` as for [`TcpStream::send_zc`].
     pub fn send_zc_to(&self, data: impl Into<SendBuf>, to: impl ToSocketAddrs) -> io::Result<Sent> {
-        self.send_frags_zc(data.into(), Some(first(to)?))
+        self.send_frags_zc(data.into(), Some(first(&to)?))
     }
 
     /// [`send_zc_to`](Self::send_zc_to) the address that the socket is connected to.
@@ -180,7 +181,7 @@ impl UdpSocket {
     ) -> io::Result<Sent> {
         // SAFETY: the caller's promise, word by word.
         let lent = |&(at, len): &_| unsafe { Frag::lent(at, len) };
-        self.send_frags_zc(pieces.iter().map(lent).collect(), Some(first(to)?))
+        self.send_frags_zc(pieces.iter().map(lent).collect(), Some(first(&to)?))
     }
 
     /// The completions that are there now; see [`TcpStream::completions`].

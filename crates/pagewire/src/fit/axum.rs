@@ -10,9 +10,15 @@
 //!     .route("/who", get(async |ConnectInfo(Peer(peer)): ConnectInfo<Peer>| peer.to_string()))
 //!     .layer(middleware::map_response(by_reference)); // bodies leave without a copy
 //! let listener = TcpListener::bind(host, "0.0.0.0:80").await?;
-//! axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await
+//! let failed = host.failed(); // a lost device
+//! axum::serve(listener, app.into_make_service_with_connect_info::<Peer>())
+//!     .with_graceful_shutdown(async move { drop(failed.await) })
+//!     .await
 //! # }
 //! ```
+//!
+//! `axum::serve` never ends by itself, not even when the host's device is lost: a listener that has
+//! nothing to give waits. [`Host::failed`](crate::Host::failed) as the signal of the shutdown ends it.
 
 use std::fmt;
 use std::io;
@@ -50,11 +56,15 @@ impl Listener for TcpListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        let mut said = false;
         loop {
             match Self::accept(self).await {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    tracing::error!(%error, "accept failed");
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::error!(%error, "accept failed; it is tried again in silence");
+                    }
+                    // Another device may bring it back.
                     ::tokio::time::sleep(REST).await;
                 }
             }

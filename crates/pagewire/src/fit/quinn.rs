@@ -25,7 +25,7 @@ use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, UdpPoller};
 
 use crate::Host;
-use crate::tokio::wait::poll_on;
+use crate::tokio::wait::Seat;
 use crate::tokio::{ToSocketAddrs, UdpSocket};
 use crate::waiters::Interest;
 
@@ -56,7 +56,7 @@ pub async fn endpoint(
 
 impl AsyncUdpSocket for UdpSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Poller(self))
+        Box::pin(Poller(self, Seat::default()))
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
@@ -93,7 +93,7 @@ impl AsyncUdpSocket for UdpSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let (host, id) = (&self.as_sync().0.host, self.as_sync().0.id);
-        poll_on((host, id.into()), Interest::Read, cx, |stack, _| {
+        self.receives().poll_on((host, id.into()), Interest::Read, cx, |stack, _| {
             let mut received = 0;
             for (buf, meta) in bufs.iter_mut().zip(meta.iter_mut()) {
                 match receive(stack, id, buf) {
@@ -146,12 +146,19 @@ fn receive(
     })
 }
 
-/// Waits until a datagram can be sent.
-struct Poller(Arc<UdpSocket>);
+/// Waits until a datagram can be sent: each connection has one, and a seat of its own.
+struct Poller(Arc<UdpSocket>, Seat);
 
 impl UdpPoller for Poller {
     fn poll_writable(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_send_ready(cx)
+        self.0.as_sync().0.poll_ready(&self.1, ::tokio::io::Interest::WRITABLE, cx)
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        let socket = &self.0.as_sync().0;
+        self.1.leave(&socket.host, socket.id.into());
     }
 }
 

@@ -1,13 +1,14 @@
 //! Datagram sockets on rings, for tasks.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use pagewire_ring::{Completion, Op, Submission};
 
 use super::buf::RingBuf;
 use super::futures::{AsyncRings, result};
 use super::router::Brought;
+use crate::addr::{ToSocketAddrs, addresses};
 
 /// A datagram socket on rings. A drop closes it.
 ///
@@ -70,7 +71,7 @@ impl AsyncRings {
     /// address.
     pub async fn bind(&self, on: impl ToSocketAddrs) -> io::Result<RingSocket> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for on in on.to_socket_addrs()? {
+        for on in addresses(&on)? {
             let (done, _) = self.run(Submission::bind(on, 0)).await;
             match result(&done) {
                 Ok(_) => return Ok(RingSocket::new(self, &done, on)),

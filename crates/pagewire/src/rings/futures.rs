@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -14,6 +14,7 @@ use pagewire_ring::{Completion, Entry, Op, QueueConfig, RegisterError, Submissio
 use super::Rings;
 use super::buf::RingBuf;
 use super::router::{Brought, Locked, Router};
+use crate::addr::{ToSocketAddrs, addresses};
 
 /// Rings for tasks of any executor. Cheap to clone.
 ///
@@ -156,7 +157,7 @@ impl AsyncRings {
     /// `InvalidInput` for port 0 or without an address.
     pub async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<RingStream> {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
-        for to in to.to_socket_addrs()? {
+        for to in addresses(&to)? {
             let (done, _) = self.run(Submission::connect(to, 0)).await;
             match result(&done) {
                 Ok(_) => return Ok(RingStream::new(self, done.handle)),

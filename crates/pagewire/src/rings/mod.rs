@@ -63,7 +63,7 @@ mod router;
 pub(crate) mod serve;
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +81,7 @@ pub use pagewire_ring::{
     Completion, Counters, EngineConfig, Entry, Fill, Op, QueueConfig, RegisterError, Submission,
 };
 
+use crate::addr::ToSocketAddrs;
 use crate::handle::Handle;
 use crate::host::{Host, try_each};
 use serve::RingWaker;

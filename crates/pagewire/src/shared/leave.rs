@@ -85,7 +85,7 @@ impl Departure {
         self.stays.load(Ordering::Acquire)
     }
 
-    fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         Duration::from_nanos(self.limit.load(Ordering::Acquire))
     }
 
@@ -216,7 +216,7 @@ impl Shared {
 
     /// Waits for the requested end; `None`: it did not come in time, or this thread must not wait.
     pub(crate) fn wait_until_left(&self, until: WallClock) -> Option<ShutdownReport> {
-        if self.is_driven_by_waits() || inside::drives(self.id) {
+        if self.is_driven_by_waits() || self.is_driven_by_task() || inside::drives(self.id) {
             return self.leave_here(until);
         }
         if inside::is_called_by(self.id) || inside::drives_any() {
@@ -273,6 +273,7 @@ impl Inner {
         let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);
         self.waiters.forget_all();
+        self.note_down();
         self.rings.look_at_all();
         self.flush(now);
         let report = ShutdownReport { connections, reset, ..ShutdownReport::default() };

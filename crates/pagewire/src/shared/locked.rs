@@ -158,5 +158,6 @@ impl Inner {
         self.note_services();
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         self.waiters.forget_all();
+        self.note_down();
     }
 }

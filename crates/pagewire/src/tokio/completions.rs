@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use pagewire_stack::SocketId;
 
-use super::wait::poll_on;
+use super::wait::Seat;
 use crate::handle::Handle;
 use crate::socket::{Socket, Verbs};
 use crate::waiters::Interest as Until;
@@ -18,13 +18,14 @@ use crate::zerocopy::{self, Completion};
 pub struct CompletionStream<'a> {
     host: &'a Arc<Handle>,
     id: SocketId,
+    seat: &'a Seat,
 }
 
 impl Stream for CompletionStream<'_> {
     type Item = io::Result<Completion>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        poll_completion(self.host, self.id, cx).map(Result::transpose)
+        poll_completion(self.seat, (self.host, self.id), cx).map(Result::transpose)
     }
 }
 
@@ -42,20 +43,21 @@ impl<Id: Verbs> Socket<Id> {
 
     pub(super) fn poll_completion(
         &self,
+        seat: &Seat,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Completion>>> {
-        poll_completion(&self.host, self.id.into(), cx)
+        poll_completion(seat, (&self.host, self.id.into()), cx)
     }
 
-    pub(super) fn completion_stream(&self) -> CompletionStream<'_> {
-        CompletionStream { host: &self.host, id: self.id.into() }
+    pub(super) fn completion_stream<'a>(&'a self, seat: &'a Seat) -> CompletionStream<'a> {
+        CompletionStream { host: &self.host, id: self.id.into(), seat }
     }
 }
 
 fn poll_completion(
-    host: &Handle,
-    id: SocketId,
+    seat: &Seat,
+    (host, id): (&Arc<Handle>, SocketId),
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Option<Completion>>> {
-    poll_on((host, id), Until::Completion, cx, |stack, _| zerocopy::next(stack, id))
+    seat.poll_on((host, id), Until::Completion, cx, |stack, _| zerocopy::next(stack, id))
 }

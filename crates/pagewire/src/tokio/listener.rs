@@ -7,16 +7,20 @@ use std::task::{Context, Poll};
 
 use pagewire_stack::{Listener, ListenerId};
 
-use super::addr::{ToSocketAddrs, addresses};
 use super::stream::TcpStream;
+use super::wait::Seat;
 use crate::Host;
+use crate::addr::{ToSocketAddrs, addresses};
 use crate::host::DEFAULT_BACKLOG;
 use crate::socket::Socket;
 use crate::stream as sync;
 use crate::waiters::Interest as Until;
 
 /// A socket that listens for connections, as tokio's. It closes when it is dropped.
-pub struct TcpListener(sync::TcpListener);
+pub struct TcpListener {
+    listener: sync::TcpListener,
+    accepts: Seat,
+}
 
 impl TcpListener {
     /// Listens; see [`Host::listen`].
@@ -36,7 +40,7 @@ impl TcpListener {
         on: impl ToSocketAddrs,
         backlog: usize,
     ) -> io::Result<Self> {
-        host.listen_with(&*addresses(&on)?, backlog).map(Self)
+        host.listen_with(&*addresses(&on)?, backlog).map(Self::from)
     }
 
     /// Waits for the next connection. It is established, and the address is the peer's.
@@ -49,9 +53,10 @@ impl TcpListener {
         Ok((sync::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote))
     }
 
-    /// [`accept`](Self::accept) for tasks that poll.
+    /// [`accept`](Self::accept) for tasks that poll: only the one that polled last is woken.
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let accepted = self.socket().poll(Until::Read, cx, |mut listener, _| listener.accept());
+        let accept = |mut listener: Listener<'_>, _| listener.accept();
+        let accepted = self.socket().poll(&self.accepts, Until::Read, cx, accept);
         accepted.map_ok(|(conn, remote)| {
             (sync::TcpStream::new(Arc::clone(&self.socket().host), conn).into(), remote)
         })
@@ -62,38 +67,38 @@ impl TcpListener {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.listener.local_addr()
     }
 
     /// The same listener for threads: options and state.
     pub fn as_sync(&self) -> &sync::TcpListener {
-        &self.0
+        &self.listener
     }
 
     /// The same listener for threads.
     pub fn into_sync(self) -> sync::TcpListener {
-        self.0
+        self.listener
     }
 
     fn socket(&self) -> &Socket<ListenerId> {
-        &self.0.0
+        &self.listener.0
     }
 }
 
 impl From<sync::TcpListener> for TcpListener {
     fn from(listener: sync::TcpListener) -> Self {
-        Self(listener)
+        Self { listener, accepts: Seat::default() }
     }
 }
 
 impl From<TcpListener> for sync::TcpListener {
     fn from(listener: TcpListener) -> Self {
-        listener.0
+        listener.listener
     }
 }
 
 impl std::fmt::Debug for TcpListener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.listener.fmt(f)
     }
 }

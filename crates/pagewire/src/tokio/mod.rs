@@ -44,7 +44,6 @@
 //! A future that is dropped before it is ready has taken nothing from the socket and leaves no waker
 //! behind. [`TcpStream::send`] and [`TcpStream::send_zc`] may have queued a part by then.
 
-mod addr;
 mod completions;
 pub(crate) mod drive;
 mod listener;
@@ -52,9 +51,10 @@ mod reference;
 pub mod split;
 mod stream;
 mod udp;
+mod udp_more;
 pub(crate) mod wait;
 
-pub use addr::ToSocketAddrs;
+pub use crate::addr::ToSocketAddrs;
 pub use completions::CompletionStream;
 pub use listener::TcpListener;
 pub use reference::by_reference;

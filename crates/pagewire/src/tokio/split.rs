@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use bytes::BufMut;
-use pagewire_stack::RecvFlags;
+use pagewire_stack::{MapError, RecvFlags};
 
 use super::completions::CompletionStream;
 use super::stream::TcpStream;
@@ -146,8 +146,16 @@ macro_rules! halves {
             ///
             /// # Errors
             /// As there.
-            pub async fn map(&self, len: usize) -> io::Result<Mapping> {
-                self.stream().map(len).await
+            pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
+                self.stream().map(len)
+            }
+
+            /// See [`TcpStream::map_wait`].
+            ///
+            /// # Errors
+            /// As there.
+            pub async fn map_wait(&self, len: usize) -> io::Result<Mapping> {
+                self.stream().map_wait(len).await
             }
 
             /// See [`TcpStream::peek`].

@@ -5,21 +5,26 @@ use std::iter;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use bytes::{BufMut, Bytes};
-use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, ZeroCopyCall};
+use pagewire_stack::{
+    Error, MapError, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, ZeroCopyCall,
+};
 
-use super::addr::{ToSocketAddrs, addresses};
 use super::completions::CompletionStream;
 use super::reference::{anything_noted, noted};
 use super::wait::Seat;
 use crate::Host;
+use crate::addr::{ToSocketAddrs, addresses};
 use crate::buf::{Chunks, SendBuf};
 use crate::connect::ConnectOptions;
 use crate::mapping::{Mapping, try_map};
 use crate::socket::Socket;
-use crate::stream::{self as sync, queue, queue_slices, read_slices, take_chunks, write_slices};
+use crate::stream::{
+    self as sync, queue, queue_part, queue_slices, read_slices, take_chunks, write_slices,
+};
 use crate::wait::{Clock, Patience};
 use crate::waiters::Interest as Until;
 use crate::zerocopy::{Completion, Completions, Sent};
@@ -34,8 +39,11 @@ const READ_BUF_ROOM: usize = 16 << 10;
 /// calls take that. A drop closes it as that of [`pagewire::TcpStream`](crate::TcpStream).
 pub struct TcpStream {
     stream: sync::TcpStream,
+    /// Of reads of any kind, and of readiness.
     reads: Seat,
+    /// The same of writes.
     writes: Seat,
+    completes: Seat,
 }
 
 impl TcpStream {
@@ -146,6 +154,46 @@ impl TcpStream {
         self.stream.nodelay()
     }
 
+    /// See [`pagewire::TcpStream::set_ttl`](crate::TcpStream::set_ttl).
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended; `InvalidInput` for 0 and above 255.
+    pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
+        self.stream.set_ttl(ttl)
+    }
+
+    /// See [`set_ttl`](Self::set_ttl).
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn ttl(&self) -> io::Result<u32> {
+        self.stream.ttl()
+    }
+
+    /// See [`pagewire::TcpStream::set_linger`](crate::TcpStream::set_linger).
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn set_linger(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.stream.set_linger(limit)
+    }
+
+    /// A drop of the connection resets it, and queued data is lost.
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.stream.set_linger(Some(Duration::ZERO))
+    }
+
+    /// See [`set_linger`](Self::set_linger).
+    ///
+    /// # Errors
+    /// `NetworkDown` when the host has ended.
+    pub fn linger(&self) -> io::Result<Option<Duration>> {
+        self.stream.linger()
+    }
+
     /// The error that the connection ended with, once.
     ///
     /// # Errors
@@ -161,12 +209,20 @@ impl TcpStream {
     /// [`pagewire::TcpStream::send`](crate::TcpStream::send). Returns the number of bytes.
     ///
     /// # Errors
-    /// `BrokenPipe`, `ConnectionReset`, `TimedOut`; a part may be queued by then.
+    /// `BrokenPipe`, `ConnectionReset`, `TimedOut`. If a part was queued before the error, its length is
+    /// returned, and the next call returns the error.
     pub async fn send(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
         let mut buf = buf.into();
-        let all = buf.len();
+        let (all, id) = (buf.len(), self.stream.0.id);
         while !buf.is_empty() {
-            self.send_some(&mut buf).await?;
+            let sent = all - buf.len();
+            let part = queue_part(&mut buf, id, sent > 0);
+            match self.socket().later_on(Until::Write, part).await {
+                Ok(0) => return Ok(sent),
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
         }
         Ok(all)
     }
@@ -188,7 +244,7 @@ impl TcpStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.socket().poll(Until::Write, cx, queue(buf))
+        self.socket().poll(&self.writes, Until::Write, cx, queue(buf))
     }
 
     /// [`send_some`](Self::send_some), or `WouldBlock` if there is no room.
@@ -212,7 +268,8 @@ impl TcpStream {
 
     /// [`recv_chunks`](Self::recv_chunks) for tasks that poll.
     pub fn poll_recv_chunks(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Chunks>> {
-        self.socket().poll(Until::Read, cx, |tcp, now| take_chunks(tcp, now, max))
+        let take = |tcp: Tcp<'_>, now| take_chunks(tcp, now, max);
+        self.socket().poll(&self.reads, Until::Read, cx, take)
     }
 
     /// [`recv_chunks`](Self::recv_chunks), or `WouldBlock` if nothing is there.
@@ -223,12 +280,21 @@ impl TcpStream {
         self.socket().try_now(Until::Read, |tcp, now| take_chunks(tcp, now, max))
     }
 
-    /// The next `len` bytes as contiguous memory; see
+    /// The next `len` bytes as contiguous memory, if they are there; see
+    /// [`pagewire::TcpStream::map`](crate::TcpStream::map).
+    ///
+    /// # Errors
+    /// Those of `map` there.
+    pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
+        self.stream.map(len)
+    }
+
+    /// [`map`](Self::map), once `len` bytes are there; see
     /// [`pagewire::TcpStream::map_wait`](crate::TcpStream::map_wait).
     ///
     /// # Errors
-    /// Those of `map_wait`.
-    pub async fn map(&self, len: usize) -> io::Result<Mapping> {
+    /// Those of `map_wait` there.
+    pub async fn map_wait(&self, len: usize) -> io::Result<Mapping> {
         let id = self.stream.0.id;
         self.socket().later_on(Until::Read, |stack, now| try_map(stack, now, id, len)).await?
     }
@@ -274,12 +340,12 @@ impl TcpStream {
 
     /// [`next_completion`](Self::next_completion) for tasks that poll.
     pub fn poll_completion(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-        self.socket().poll_completion(cx)
+        self.socket().poll_completion(&self.completes, cx)
     }
 
     /// The completions as a stream, which ends when no send is outstanding, until there is one.
     pub fn completion_stream(&self) -> CompletionStream<'_> {
-        self.socket().completion_stream()
+        self.socket().completion_stream(&self.completes)
     }
 }
 
@@ -311,12 +377,12 @@ impl TcpStream {
 
     /// [`readable`](Self::readable) for tasks that poll.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_ready(Interest::READABLE, cx)
+        self.socket().poll_ready(&self.reads, Interest::READABLE, cx)
     }
 
     /// [`writable`](Self::writable) for tasks that poll.
     pub fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_ready(Interest::WRITABLE, cx)
+        self.socket().poll_ready(&self.writes, Interest::WRITABLE, cx)
     }
 
     /// Runs `f` if the connection is ready for `interest`.
@@ -507,7 +573,8 @@ impl AsyncWrite for TcpStream {
 
 impl From<sync::TcpStream> for TcpStream {
     fn from(stream: sync::TcpStream) -> Self {
-        Self { stream, reads: Seat::default(), writes: Seat::default() }
+        let (reads, writes, completes) = Default::default();
+        Self { stream, reads, writes, completes }
     }
 }
 

@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use ::tokio::io::{Interest, ReadBuf, Ready};
 use pagewire_stack::{RecvFlags, Udp, UdpId};
 
-use super::addr::{ToSocketAddrs, addresses, first};
 use super::completions::CompletionStream;
+use super::wait::Seat;
 use crate::Host;
+use crate::addr::{ToSocketAddrs, addresses, first};
 use crate::buf::{Chunks, SendBuf};
 use crate::datagrams::{Datagram, receive_message};
 use crate::socket::Socket;
@@ -19,7 +20,14 @@ use crate::zerocopy::{Completion, Completions, Sent, send_datagram};
 
 /// A UDP socket, as tokio's; beyond it, sends and receives by reference. All calls take `&self`: tasks
 /// share it by an [`Arc`](std::sync::Arc).
-pub struct UdpSocket(sync::UdpSocket);
+pub struct UdpSocket {
+    socket: sync::UdpSocket,
+    /// Of receives of any kind, and of readiness.
+    receives: Seat,
+    /// The same of sends.
+    sends: Seat,
+    completes: Seat,
+}
 
 impl UdpSocket {
     /// A socket bound to a local address; see [`Host::udp`].
@@ -27,7 +35,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`Host::udp`].
     pub async fn bind(host: &Host, on: impl ToSocketAddrs) -> io::Result<Self> {
-        host.udp(&*addresses(&on)?).map(Self)
+        host.udp(&*addresses(&on)?).map(Self::from)
     }
 
     /// Sets the address that `send` sends to; only datagrams from there are received.
@@ -35,21 +43,26 @@ impl UdpSocket {
     /// # Errors
     /// `NetworkUnreachable` without a route.
     pub async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
-        self.0.connect(first(&to)?)
+        self.socket.connect(first(&to)?)
     }
 
     /// The same socket for threads: options and state.
     pub fn as_sync(&self) -> &sync::UdpSocket {
-        &self.0
+        &self.socket
     }
 
     /// The same socket for threads.
     pub fn into_sync(self) -> sync::UdpSocket {
-        self.0
+        self.socket
     }
 
-    fn socket(&self) -> &Socket<UdpId> {
-        &self.0.0
+    #[cfg(feature = "quinn")]
+    pub(crate) fn receives(&self) -> &Seat {
+        &self.receives
+    }
+
+    pub(super) fn socket(&self) -> &Socket<UdpId> {
+        &self.socket.0
     }
 
     /// The address of this side.
@@ -57,7 +70,15 @@ impl UdpSocket {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.socket.local_addr()
+    }
+
+    /// The address that the socket is connected to.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
     }
 
     /// The pending error, once: a closed port, an unreachable host.
@@ -65,7 +86,7 @@ impl UdpSocket {
     /// # Errors
     /// `NetworkDown` when the host has ended.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.0.take_error()
+        self.socket.take_error()
     }
 }
 
@@ -81,7 +102,7 @@ impl UdpSocket {
 
     /// [`send`](Self::send) for tasks that poll.
     pub fn poll_send(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.socket().poll(Until::Write, cx, send(data, None))
+        self.socket().poll(&self.sends, Until::Write, cx, send(data, None))
     }
 
     /// [`send`](Self::send), or `WouldBlock`.
@@ -109,7 +130,7 @@ impl UdpSocket {
         data: &[u8],
         to: SocketAddr,
     ) -> Poll<io::Result<usize>> {
-        self.socket().poll(Until::Write, cx, send(data, Some(to)))
+        self.socket().poll(&self.sends, Until::Write, cx, send(data, Some(to)))
     }
 
     /// [`send_to`](Self::send_to), or `WouldBlock`.
@@ -155,8 +176,17 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<SocketAddr>> {
-        let receive = receive(buf.initialize_unfilled(), RecvFlags::empty());
-        let received = self.socket().poll(Until::Read, cx, receive);
+        self.poll_receive(cx, buf, RecvFlags::empty())
+    }
+
+    pub(super) fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+        flags: RecvFlags,
+    ) -> Poll<io::Result<SocketAddr>> {
+        let receive = receive(buf.initialize_unfilled(), flags);
+        let received = self.socket().poll(&self.receives, Until::Read, cx, receive);
         received.map_ok(|(n, from)| {
             buf.advance(n);
             from
@@ -169,14 +199,6 @@ impl UdpSocket {
     /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.socket().try_now(Until::Read, receive(buf, RecvFlags::empty()))
-    }
-
-    /// As [`recv_from`](Self::recv_from), and leaves the datagram in the queue.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
-    pub async fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.socket().later(Until::Read, receive(buf, RecvFlags::PEEK)).await
     }
 }
 
@@ -237,7 +259,7 @@ impl UdpSocket {
 
     /// [`recv_message`](Self::recv_message) for tasks that poll.
     pub fn poll_recv_message(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
-        self.socket().poll(Until::Read, cx, receive_message)
+        self.socket().poll(&self.receives, Until::Read, cx, receive_message)
     }
 }
 
@@ -271,7 +293,7 @@ impl UdpSocket {
 
     /// The completions that are there now; never waits.
     pub fn completions(&self) -> Completions<'_> {
-        self.0.completions()
+        self.socket.completions()
     }
 
     /// The next completion; `None`: no send is outstanding.
@@ -284,12 +306,12 @@ impl UdpSocket {
 
     /// [`next_completion`](Self::next_completion) for tasks that poll.
     pub fn poll_completion(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-        self.socket().poll_completion(cx)
+        self.socket().poll_completion(&self.completes, cx)
     }
 
     /// The completions as a stream; see [`TcpStream::completion_stream`](super::TcpStream::completion_stream).
     pub fn completion_stream(&self) -> CompletionStream<'_> {
-        self.socket().completion_stream()
+        self.socket().completion_stream(&self.completes)
     }
 }
 
@@ -321,12 +343,12 @@ impl UdpSocket {
 
     /// [`readable`](Self::readable) for tasks that poll.
     pub fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_ready(Interest::READABLE, cx)
+        self.socket().poll_ready(&self.receives, Interest::READABLE, cx)
     }
 
     /// [`writable`](Self::writable) for tasks that poll.
     pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_ready(Interest::WRITABLE, cx)
+        self.socket().poll_ready(&self.sends, Interest::WRITABLE, cx)
     }
 
     /// Runs `f` if the socket is ready for `interest`.
@@ -344,18 +366,19 @@ impl UdpSocket {
 
 impl From<sync::UdpSocket> for UdpSocket {
     fn from(socket: sync::UdpSocket) -> Self {
-        Self(socket)
+        let (receives, sends, completes) = Default::default();
+        Self { socket, receives, sends, completes }
     }
 }
 
 impl From<UdpSocket> for sync::UdpSocket {
     fn from(socket: UdpSocket) -> Self {
-        socket.0
+        socket.socket
     }
 }
 
 impl std::fmt::Debug for UdpSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.socket.fmt(f)
     }
 }

@@ -15,22 +15,6 @@ use crate::socket::{Socket, Verbs};
 use crate::wait::{Clock, Patience};
 use crate::waiters::Interest as Until;
 
-/// One try for a caller that polls: registers the task if there is no answer yet.
-pub(crate) fn poll_on<T>(
-    (host, id): (&Handle, SocketId),
-    until: Until,
-    cx: &mut Context<'_>,
-    op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-) -> Poll<io::Result<T>> {
-    // A task that always finds something to do lets others run, as with tokio's sockets.
-    let budget = ready!(coop::poll_proceed(cx));
-    let done = try_or_register((host, id), until, cx.waker(), op);
-    if done.is_ready() {
-        budget.made_progress();
-    }
-    done
-}
-
 fn try_or_register<T>(
     (host, id): (&Handle, SocketId),
     until: Until,
@@ -44,14 +28,15 @@ fn try_or_register<T>(
 }
 
 impl<Id: Verbs> Socket<Id> {
-    /// [`wait`](Self::wait) for a task that polls.
+    /// [`wait`](Self::wait) for a task that polls, and has that seat.
     pub(super) fn poll<T>(
         &self,
+        seat: &Seat,
         until: Until,
         cx: &mut Context<'_>,
         mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
     ) -> Poll<io::Result<T>> {
-        poll_on((&self.host, self.id.into()), until, cx, |stack, clock| {
+        seat.poll_on((&self.host, self.id.into()), until, cx, |stack, clock| {
             verb(self.id.of(stack)?, clock.now())
         })
     }
@@ -91,15 +76,16 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
         self.later_on(until_of(interest), move |stack, _| level(stack, id, mask)).await
     }
 
-    /// [`ready`](Self::ready) for a task that polls.
-    pub(super) fn poll_ready(
+    /// [`ready`](Self::ready) for a task that polls, and has that seat.
+    pub(crate) fn poll_ready(
         &self,
+        seat: &Seat,
         interest: Interest,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let (id, mask) = (self.id.into(), mask_of(interest));
         let look = |stack: &mut Stack, _: &Clock<'_>| level(stack, id, mask).map(drop);
-        poll_on((&self.host, id), until_of(interest), cx, look)
+        seat.poll_on((&self.host, id), until_of(interest), cx, look)
     }
 
     /// Runs `f` if the socket is ready for it.
@@ -161,20 +147,21 @@ fn level(stack: &mut Stack, id: SocketId, mask: Readiness) -> Result<Ready, Erro
     if ready.is_empty() { Err(Error::WouldBlock) } else { Ok(ready) }
 }
 
-/// The place of the one task that polls a direction of a stream, as in tokio: one that polls later takes
+/// The place of the one task that polls a direction of a socket, as in tokio: one that polls later takes
 /// it over. Without it, the wakers of tasks that gave up would stay until something happens.
 #[derive(Default)]
-pub(super) struct Seat(Mutex<Option<Arc<Own>>>);
+pub(crate) struct Seat(Mutex<Option<Arc<Own>>>);
 
 impl Seat {
-    /// [`poll_on`] for whoever polls last.
-    pub(super) fn poll_on<T>(
+    /// One try for whoever polls last: registers the task if there is no answer yet.
+    pub(crate) fn poll_on<T>(
         &self,
         (host, id): (&Arc<Handle>, SocketId),
         until: Until,
         cx: &mut Context<'_>,
         op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> Poll<io::Result<T>> {
+        // A task that always finds something to do lets others run, as with tokio's sockets.
         let budget = ready!(coop::poll_proceed(cx));
         let done = self.wait_on((host, id), until, cx.waker(), op);
         if done.is_ready() {
@@ -215,6 +202,14 @@ impl Seat {
             host.outside(move |host| host.shared.lock().unregister(id, &left));
         }
         try_or_register((host, id), until, &own, op)
+    }
+
+    /// The task that has it waits no longer.
+    pub(crate) fn leave(&self, host: &Arc<Handle>, id: SocketId) {
+        let own = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(own) = own.map(Waker::from) {
+            host.outside(move |host| host.shared.lock().unregister(id, &own));
+        }
     }
 
     /// The waker for this task, and that of the one before it.

@@ -1,7 +1,7 @@
 //! What adapters add to the sockets: which payload goes by reference, and what QUIC asks of datagrams.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{IntoFuture, poll_fn};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -143,6 +143,22 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
     writer.await??;
     assert!(received == page);
     assert_eq!(copied(&host), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_of_axum_ends_with_its_device() -> Result {
+    let (left, right) = Pair::new(Default::default())?;
+    let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    let listener = TcpListener::bind(&server, SERVER).await?;
+    let (says, why) = tokio::sync::oneshot::channel();
+    let failed = server.failed();
+    let served = axum::serve(listener, Router::new()).with_graceful_shutdown(async move {
+        let _ = says.send(failed.await);
+    });
+    drop(right);
+    tokio::time::timeout(Duration::from_secs(30), served.into_future()).await??;
+    assert_eq!(why.await?.cause, "the device was closed by its other side");
     Ok(())
 }
 

@@ -2,12 +2,13 @@
 
 use std::io::IoSlice;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pagewire::tokio::{TcpListener, TcpStream, UdpSocket};
-use pagewire::{Host, Pair};
+use pagewire::{Host, MapError, Pair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 
 fn hosts() -> (Host, Host) {
@@ -238,6 +239,150 @@ fn of_tasks_that_poll_a_stream_one_after_the_other_the_last_is_woken_and_the_oth
     conn.send(&b"x"[..]).unwrap();
     hears.recv_timeout(Duration::from_secs(20)).expect("it is woken");
     assert!(hears.recv_timeout(Duration::from_millis(1)).is_err(), "once");
+}
+
+/// A waker of its own allocation, which counts the drops of all.
+struct Fresh(Arc<AtomicUsize>);
+
+impl std::task::Wake for Fresh {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tasks_that_poll_an_idle_socket_and_go_leave_nothing_behind() {
+    const TASKS: usize = 100_000;
+    let (server, client) = hosts();
+    let listener = TcpListener::from(server.listen("10.0.0.1:9000").unwrap());
+    let near = TcpStream::from(client.connect("10.0.0.1:9000").unwrap());
+    let far = block_on(listener.accept()).unwrap().0;
+    let socket = UdpSocket::from(server.udp("10.0.0.1:9000").unwrap());
+    let mut room = [0; 8];
+    type Polls<'a> = Box<dyn FnMut(&mut Context<'_>) -> bool + 'a>;
+    let mut read =
+        |cx: &mut Context<'_>| socket.poll_recv(cx, &mut ReadBuf::new(&mut room)).is_pending();
+    let polls: Vec<Polls<'_>> = vec![
+        Box::new(|cx| listener.poll_accept(cx).is_pending()),
+        Box::new(|cx| read(cx)),
+        Box::new(|cx| socket.poll_recv_ready(cx).is_pending()),
+        Box::new(|cx| socket.poll_recv_message(cx).is_pending()),
+        Box::new(|cx| socket.poll_peek_sender(cx).is_pending()),
+        Box::new(|cx| near.poll_read_ready(cx).is_pending()),
+        Box::new(|cx| near.poll_recv_chunks(cx, 1).is_pending()),
+    ];
+    for (n, mut poll) in polls.into_iter().enumerate() {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        for _ in 0..TASKS {
+            let waker = Waker::from(Arc::new(Fresh(Arc::clone(&dropped))));
+            assert!(poll(&mut Context::from_waker(&waker)), "poll {n} waits");
+        }
+        let left = TASKS - dropped.load(Ordering::Relaxed);
+        assert!(left <= 1, "poll {n} left {left} wakers");
+    }
+    drop(far);
+}
+
+/// Whether a wait that a second task polls wakes that one. `happens` ends the wait.
+fn moves<T>(wait: impl Future<Output = T>, happens: impl FnOnce()) -> T {
+    let mut wait = pin!(wait);
+    let (first, second) = (mpsc::channel(), mpsc::channel());
+    for says in [first.0, second.0] {
+        let waker = Waker::from(Arc::new(Called(Mutex::new(says))));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    happens();
+    second.1.recv_timeout(Duration::from_secs(20)).expect("the task that polled last is woken");
+    assert!(first.1.try_recv().is_err(), "and no other");
+    block_on(wait)
+}
+
+#[test]
+fn a_wait_that_moves_to_another_task_wakes_that_one() {
+    let (server, client) = hosts();
+    let listener = TcpListener::from(server.listen("10.0.0.1:9000").unwrap());
+    let connect = || client.connect("10.0.0.1:9000").unwrap();
+    let mut near = None;
+    let (far, _) = moves(listener.accept(), || near = Some(connect())).unwrap();
+    let near = near.unwrap();
+    let hello = || assert_eq!(near.send(&b"hello"[..]).unwrap(), 5);
+    assert_eq!(moves(far.recv_chunks(100), hello).unwrap().len(), 5);
+    let hello = || assert_eq!(near.send(&b"hello"[..]).unwrap(), 5);
+    assert!(moves(far.readable(), hello).is_ok());
+    let socket = UdpSocket::from(server.udp("10.0.0.1:9000").unwrap());
+    let sender = client.udp("10.0.0.2:9000").unwrap();
+    let hello = || assert_eq!(sender.send_to(b"hello", "10.0.0.1:9000").unwrap(), 5);
+    assert_eq!(moves(socket.recv_message(), hello).unwrap().payload.len(), 5);
+}
+
+#[test]
+fn a_send_that_fails_behind_a_part_says_how_much_and_the_next_one_says_why() {
+    const LEN: usize = 64 << 20;
+    for sync in [true, false] {
+        let (server, client) = hosts();
+        let listener = server.listen("10.0.0.1:9000").unwrap();
+        let near = TcpStream::from(client.connect("10.0.0.1:9000").unwrap());
+        let (far, _) = listener.accept().unwrap();
+        let resets = std::thread::spawn(move || {
+            far.wait_readable().unwrap();
+            far.abort();
+        });
+        let send = || match sync {
+            true => near.as_sync().send(vec![7; LEN]),
+            false => block_on(near.send(vec![7; LEN])),
+        };
+        let sent = send().expect("a part was queued");
+        assert!(0 < sent && sent < LEN, "sync {sync}: {sent}");
+        let error = send().expect_err("the reset");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "sync {sync}");
+        resets.join().unwrap();
+    }
+}
+
+#[test]
+fn a_map_never_waits_and_a_map_that_waits_says_so_in_both_forms() {
+    let (server, client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let conn = client.connect("10.0.0.1:9000").unwrap();
+    let far = TcpStream::from(listener.accept().unwrap().0);
+    let nothing = [far.map(4096).err(), far.as_sync().map(4096).err()];
+    assert_eq!(nothing, [Some(MapError::WouldBlock); 2]);
+    let page = || std::io::Write::write_all(&mut &conn, &[7; 4096]).unwrap();
+    assert_eq!(moves(far.map_wait(4096), page).unwrap().len(), 4096);
+    page();
+    assert_eq!(far.as_sync().map_wait(4096).unwrap().len(), 4096);
+}
+
+#[tokio::test]
+async fn a_datagram_can_be_looked_at_and_settings_are_those_of_the_sync_form() {
+    let (server, client) = hosts();
+    let far = UdpSocket::bind(&server, "10.0.0.1:9000").await.expect("socket");
+    let near = UdpSocket::bind(&client, "10.0.0.2:9001").await.expect("socket");
+    near.connect("10.0.0.1:9000").await.expect("connect");
+    assert_eq!(near.peer_addr().expect("peer"), far.local_addr().expect("bound"));
+    let kind = |error: std::io::Error| error.kind();
+    assert_eq!(far.peer_addr().map_err(kind), Err(std::io::ErrorKind::NotConnected));
+    assert_eq!(far.try_peek_sender().map_err(kind), Err(std::io::ErrorKind::WouldBlock));
+    near.send(b"hello").await.expect("send");
+    let sender = near.local_addr().expect("bound");
+    assert_eq!(far.peek_sender().await.expect("sender"), sender);
+    let mut buf = [0; 8];
+    assert_eq!(far.peek(&mut buf).await.expect("peek"), 5);
+    assert_eq!(far.try_peek_from(&mut buf).expect("peek"), (5, sender));
+    let mut all = bytes::BytesMut::with_capacity(8);
+    assert_eq!(far.recv_buf_from(&mut all).await.expect("receive"), (5, sender));
+    assert_eq!(&all[..], b"hello");
+    far.set_ttl(7).expect("ttl");
+    far.set_tos(0x20).expect("tos");
+    far.set_broadcast(true).expect("broadcast");
+    let sync = far.as_sync();
+    let settings = (sync.ttl().ok(), sync.tos().ok(), sync.broadcast().ok());
+    assert_eq!(settings, (Some(7), Some(0x20), Some(true)));
+    assert_eq!(far.set_tos(256).map_err(kind), Err(std::io::ErrorKind::InvalidInput));
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod options;
 mod page_payload;
 mod panics;
 mod ping_tap;
+mod queues_tap;
 mod ring_to_file;
 mod rings;
 mod rings_datagrams;

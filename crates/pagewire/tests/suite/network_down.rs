@@ -94,6 +94,65 @@ fn every_blocked_call_ends_at_once_with_the_cause() {
 }
 
 #[test]
+fn who_waits_for_the_end_of_a_host_is_told_why() {
+    let (host, peer) = two();
+    let (waits, dropped) = (host.failed(), host.failed());
+    let mut unasked = pin!(host.failed());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(unasked.as_mut().poll(&mut cx).is_pending());
+    drop(dropped);
+    let (says, hears) = mpsc::channel();
+    let (also, asks) = (says.clone(), host.failed());
+    thread::spawn(move || says.send(waits.wait()));
+    thread::spawn(move || also.send(block_on(asks)));
+    drop(peer.remove_link(LinkId::FIRST));
+    for _ in 0..2 {
+        let why = hears.recv_timeout(Duration::from_secs(30)).expect("every wait ends");
+        assert_eq!(why.cause, "the device was closed by its other side");
+    }
+    assert!(unasked.as_mut().poll(&mut cx).is_ready());
+    assert!(!host.failed().wait().cause.is_empty(), "later, too");
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_host_does_not_keep_it_and_is_told_of_its_shutdown() {
+    let (host, peer) = two();
+    let (of_host, of_peer) = (host.failed(), peer.failed());
+    host.shutdown(Duration::ZERO);
+    assert!(why(of_host).contains("shut down"));
+    // Its device went with it.
+    let of_peer = why(of_peer);
+    assert!(of_peer.contains("closed by its other side"), "{of_peer}");
+    let (host, _peer) = two();
+    let failed = host.failed();
+    drop(host);
+    assert!(why(failed).contains("shut down"), "the last handle is dropped");
+}
+
+/// Why a host is down, which another thread waits for.
+fn why(failed: pagewire::Failed) -> String {
+    let (says, hears) = mpsc::channel();
+    thread::spawn(move || says.send(failed.wait().cause));
+    hears.recv_timeout(Duration::from_secs(30)).expect("the wait ends")
+}
+
+#[test]
+fn a_host_that_has_one_of_two_devices_left_has_not_failed() {
+    let ((here, left), (there, right)) = (pair(), pair());
+    let host = Host::builder().device(here).address("10.0.0.1/24");
+    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let mut failed = host.failed();
+    let mut cx = Context::from_waker(Waker::noop());
+    drop(left);
+    while host.stats().device_error.is_none() {
+        thread::yield_now();
+    }
+    assert!(pin!(&mut failed).poll(&mut cx).is_pending());
+    drop(right);
+    assert!(why(failed).contains("closed by its other side"));
+}
+
+#[test]
 fn what_was_received_before_is_still_read_and_its_end_too() {
     let (host, peer) = two();
     let listener = peer.listen("10.0.0.2:80").expect("listen");

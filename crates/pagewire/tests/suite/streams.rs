@@ -463,3 +463,31 @@ fn an_error_behind_a_part_that_was_sent_is_the_next_calls() {
     assert!((1..64 << 20).contains(&first));
     assert_eq!(error, io::ErrorKind::ConnectionReset);
 }
+
+#[test]
+fn a_name_is_no_address_and_nobody_is_asked_for_it() {
+    let (host, _peer) = hosts();
+    let socket = host.udp("10.0.0.1:0").expect("socket");
+    let errors = [
+        ("connect", host.connect("localhost:80").map(drop)),
+        ("connect", host.connect(("localhost", 80)).map(drop)),
+        ("connect", host.connect((String::from("localhost"), 80)).map(drop)),
+        (
+            "connect_timeout",
+            host.connect_timeout("localhost:80", Duration::from_secs(60)).map(drop),
+        ),
+        ("connect_with", host.connect_with("localhost:80", &Default::default()).map(drop)),
+        ("listen", host.listen("localhost:80").map(drop)),
+        ("udp", host.udp("localhost:80").map(drop)),
+        ("udp.connect", socket.connect("localhost:80")),
+        ("send_to", socket.send_to(b"?", "localhost:80").map(drop)),
+        ("send_chunks_to", socket.send_chunks_to(vec![7], "localhost:80").map(drop)),
+        ("send_zc_to", socket.send_zc_to(vec![7], "localhost:80").map(drop)),
+    ];
+    for (call, done) in errors {
+        let error = done.expect_err(call);
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{call}");
+        let text = error.to_string();
+        assert!(text.contains("`localhost:80` is no IP address with a port"), "{call}: {text}");
+    }
+}

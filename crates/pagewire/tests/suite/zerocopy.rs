@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pagewire::services::Error;
 use pagewire::{Completion, CopyReason, Host, Pair, Region, Sent, TcpStream};
 
 /// A limit on waits: a test that hangs is to fail.
@@ -204,8 +205,35 @@ fn memory_held_is_bounded_by_the_setting() {
     let _peer = listener.accept().unwrap();
     conn.set_zerocopy(true).unwrap();
     let error = conn.send_zc(vec![0; 61_440]).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(105), "ENOBUFS");
+    assert_eq!(cause(&error), Some(Error::TooManyPagesHeld));
+    assert_eq!(error.to_string(), "zero-copy sends hold too many pages");
     conn.send_zc(vec![0; 61_439]).unwrap();
+}
+
+/// The stack's error inside one of `std::io`.
+fn cause(error: &std::io::Error) -> Option<Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref().copied())
+}
+
+#[test]
+fn too_many_notifications_are_told_from_too_many_pages() {
+    let (left, right) = Pair::new(Default::default()).unwrap();
+    let server = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
+    let client = Host::builder().device(right).address("10.0.0.2/24").notification_memory(704);
+    let client = client.zerocopy_memory(1 << 30).start().unwrap();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let conn = client.connect("10.0.0.1:9000").unwrap();
+    let _peer = listener.accept().unwrap();
+    conn.set_zerocopy(true).unwrap();
+    let error = loop {
+        if let Err(error) = conn.send_zc(vec![0; 100]) {
+            break error;
+        }
+    };
+    assert_eq!(cause(&error), Some(Error::TooManyNotifications));
+    assert_eq!(cause(&error).unwrap().errno(), 105, "ENOBUFS");
+    let text = "too many notifications of zero-copy sends unread or to come";
+    assert_eq!(error.to_string(), text);
 }
 
 #[test]

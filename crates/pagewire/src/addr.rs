@@ -1,4 +1,4 @@
-//! Addresses as arguments of calls that must not wait for a resolver.
+//! Addresses as arguments: literal ones, because a host has no resolver.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// One address or several: socket addresses, pairs of an IP address and a port, slices of addresses, or
 /// text such as `"10.0.0.1:80"`.
 ///
-/// Text is an address, never a name: those of `std` would ask the kernel's resolver and hold up the
-/// executor. Resolve names first.
+/// Text is an address, never a name. The trait of `std` with this name asks the kernel's resolver, which
+/// uses the kernel's network, and waits for it. Resolve names first.
 pub trait ToSocketAddrs: sealed::Sealed {}
 
 mod sealed {
@@ -20,12 +20,12 @@ mod sealed {
 }
 
 /// The addresses that an argument names.
-pub(super) fn addresses(of: &impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn addresses(of: &impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     of.addresses()
 }
 
 /// The first of them, to send to.
-pub(super) fn first(of: &impl ToSocketAddrs) -> io::Result<SocketAddr> {
+pub(crate) fn first(of: &impl ToSocketAddrs) -> io::Result<SocketAddr> {
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
     of.addresses()?.first().copied().ok_or_else(none)
 }
@@ -84,6 +84,14 @@ impl sealed::Sealed for (&str, u16) {
         let (host, port) = *self;
         let ip: IpAddr = host.parse().map_err(|_| no_address(&format!("{host}:{port}")))?;
         Ok(vec![SocketAddr::new(ip, port)])
+    }
+}
+
+impl ToSocketAddrs for (String, u16) {}
+
+impl sealed::Sealed for (String, u16) {
+    fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        (self.0.as_str(), self.1).addresses()
     }
 }
 
