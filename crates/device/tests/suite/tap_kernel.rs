@@ -147,7 +147,7 @@ fn refusals_say_what_to_do_in_one_line() {
         ip("link set veth3 up");
         ip("tuntap add pwtun0 mode tun");
         for (builder, text) in [
-            (Tap::builder("pwtest0"), "another program has it open"),
+            (Tap::builder("pwtest0"), "another program has it open, or a host of this one"),
             (Tap::builder("veth0"), "is no tap; choose another name"),
             (Tap::builder("veth2"), "is no tap; choose another name"),
             (Tap::builder("lo"), "is no tap; choose another name"),
