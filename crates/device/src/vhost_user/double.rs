@@ -419,6 +419,7 @@ impl Guest {
     pub fn send_from_beside(&mut self, frame: &[u8]) -> Result<Beside, GuestError> {
         let len = (GUEST_HEADER + frame.len()).next_multiple_of(PAGE_SIZE);
         let memory = Region::memfd_shared("pagewire-beside", len)?;
+        memory.copy_shared_in(GUEST_HEADER, frame)?;
         self.transmit.reclaim();
         let Some(head) = self.transmit.free.pop() else {
             return Err(GuestError::Config("no descriptor is free"));
@@ -428,7 +429,6 @@ impl Guest {
             self.transmit.free.push(head);
             return Err(error.into());
         }
-        beside.memory.copy_shared_in(GUEST_HEADER, frame).unwrap();
         let len = (GUEST_HEADER + frame.len()) as u32;
         self.transmit.ring.set_desc(head, Desc { addr: BESIDE_BASE, len, flags: 0, next: 0 });
         self.transmit.post(head);
