@@ -32,6 +32,7 @@ use crate::path::{Path, Stage};
 use crate::record::Kind;
 use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
+use crate::tape::Tape;
 use crate::watch::alone;
 use crate::world::{Here, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
@@ -69,16 +70,11 @@ impl Sim {
             return Ok(false);
         }
         self.instant(SimTime::from_nanos(first))?;
-        self.compare()?;
+        if let Some(parted) = self.config.tape.as_ref().and_then(Tape::parted) {
+            return Err(self.failure(FailureKind::NotDeterministic, None, parted));
+        }
         self.check_invariants()?;
         Ok(true)
-    }
-
-    /// Fails if this run has parted from the first one of its seed.
-    fn compare(&self) -> Done {
-        let Some(tape) = &self.config.tape else { return Ok(()) };
-        let parted = tape.parted();
-        parted.map_or(Ok(()), |what| Err(self.failure(FailureKind::NotDeterministic, None, what)))
     }
 
     /// Lets hosts run now whose tasks were woken by code that is no task's: by the test between two
@@ -113,7 +109,9 @@ impl Sim {
         };
         if runtime.is_woken() {
             drop(guard);
-            return self.woken_unseen(id);
+            // Many hosts are not asked for after every instant: it may have been another one.
+            let certain = self.machines.len() <= WATCHED_HOSTS;
+            return self.foreign_wake(id, certain);
         }
         let (clock, built, run) = (state.clock, machine.built, state.run);
         let agenda = &world.agenda;
@@ -150,21 +148,18 @@ impl Sim {
         self.hear_panics()?;
         if touched || tasks || blocked.is_some() {
             // A task has run, which a thread woke after it was asked for: it may have been the last.
-            run_now(&mut self.world.lock(), &mut self.clean, &self.machines, id);
-            return self.foreign_wake(id);
+            return self.foreign_wake(id, true);
         }
         Ok(())
     }
 
-    /// A host is found woken although no task has run since it was last asked for.
-    fn woken_unseen(&mut self, id: HostId) -> Done {
+    /// A host was woken although no task has run since it was last asked for. If that is `certain`, it
+    /// was by a thread that is not of the simulation: when, no seed says.
+    fn foreign_wake(&mut self, id: HostId, certain: bool) -> Done {
         run_now(&mut self.world.lock(), &mut self.clean, &self.machines, id);
-        // Many hosts are not asked for after every instant: it may have been another one.
-        if self.machines.len() > WATCHED_HOSTS { Ok(()) } else { self.foreign_wake(id) }
-    }
-
-    /// A thread that is not of the simulation has woken a task: when, no seed says.
-    fn foreign_wake(&mut self, id: HostId) -> Done {
+        if !certain {
+            return Ok(());
+        }
         let what = "a thread outside of the simulation woke a task: when it does so is real time, which \
                     no seed determines. Use tokio::spawn, or spawn_blocking, whose work the simulation \
                     waits for";
@@ -446,31 +441,20 @@ impl Sim {
 
     /// Carries out all orders.
     pub(crate) fn obey(&mut self) -> Done {
-        while let Some(command) = self.next_order(|_| true) {
+        loop {
+            let command = self.world.lock().next_order(|_| true);
+            let Some(command) = command else { return Ok(()) };
             self.carry_out(command)?;
         }
-        Ok(())
     }
 
     /// Carries out orders for the network, up to the first one for a host.
     fn obey_network(&mut self) -> Done {
-        while let Some(command) = self.next_order(Command::is_for_network) {
+        loop {
+            let command = self.world.lock().next_order(Command::is_for_network);
+            let Some(command) = command else { return Ok(()) };
             self.carry_out(command)?;
         }
-        Ok(())
-    }
-
-    /// Takes the next order, if it is of this kind.
-    fn next_order(&mut self, is_due: impl FnOnce(&Command) -> bool) -> Option<Command> {
-        let mut world = self.world.lock();
-        let world = &mut *world;
-        let command = world.commands.pop_front_if(|command| is_due(command))?;
-        let hosts = &world.hosts;
-        let name = |host: HostId| hosts.get(host.index()).map_or("", |host| host.name.as_str());
-        let words = command.describe(name);
-        world.record.order(world.now, &command.to_string(), &words);
-        tracing::info!(target: "pagewire_simulation", at = %world.now, "{words}");
-        Some(command)
     }
 
     fn carry_out(&mut self, command: Command) -> Done {
@@ -497,7 +481,13 @@ impl Sim {
                 }
             }
             Command::Pause(hosts, what) => {
-                hosts.into_iter().for_each(|host| self.pause(host, what))
+                let mut world = self.world.lock();
+                for host in hosts {
+                    if let Some(machine) = self.machines.get(host.index()) {
+                        self.clean.set(machine.clean, None);
+                    }
+                    world.pause(host, what);
+                }
             }
             Command::Resume(hosts) => {
                 let mut world = self.world.lock();
@@ -521,21 +511,6 @@ impl Sim {
         match self.broken.take() {
             Some(failure) => Err(failure),
             None => Ok(()),
-        }
-    }
-
-    fn pause(&mut self, id: HostId, what: Pause) {
-        let Some(machine) = self.machines.get(id.index()) else { return };
-        self.clean.set(machine.clean, None);
-        let mut world = self.world.lock();
-        let world = &mut *world;
-        let Some(state) = world.hosts.get_mut(id.index()) else { return };
-        // Of two pauses the one that stops more, or packets would overtake those that wait.
-        let more = state.paused == Some(Pause::Machine);
-        state.paused = Some(if more { Pause::Machine } else { what });
-        world.agenda.set(state.run, None);
-        if what == Pause::Machine {
-            world.agenda.set(state.timer, None);
         }
     }
 }
@@ -569,6 +544,29 @@ fn run_now(world: &mut World, clean: &mut Agenda, machines: &[Machine], id: Host
 
 /// What orders do to the network.
 impl World {
+    /// Takes the next order, if it is of this kind.
+    fn next_order(&mut self, is_due: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        let command = self.commands.pop_front_if(|command| is_due(command))?;
+        let hosts = &self.hosts;
+        let name = |host: HostId| hosts.get(host.index()).map_or("", |host| host.name.as_str());
+        let words = command.describe(name);
+        self.record.order(self.now, &command.to_string(), &words);
+        tracing::info!(target: "pagewire_simulation", at = %self.now, "{words}");
+        Some(command)
+    }
+
+    fn pause(&mut self, id: HostId, what: Pause) {
+        let Self { hosts, agenda, .. } = self;
+        let Some(state) = hosts.get_mut(id.index()) else { return };
+        // Of two pauses the one that stops more, or packets would overtake those that wait.
+        let more = state.paused == Some(Pause::Machine);
+        state.paused = Some(if more { Pause::Machine } else { what });
+        agenda.set(state.run, None);
+        if what == Pause::Machine {
+            agenda.set(state.timer, None);
+        }
+    }
+
     fn change_path(&mut self, from: HostId, to: HostId, change: PathChange) {
         let Self { fabric, agenda, .. } = self;
         match change {

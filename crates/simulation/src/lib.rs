@@ -24,6 +24,7 @@ pub mod control;
 mod digest;
 mod engine;
 mod fabric;
+mod fate;
 #[cfg(any(
     feature = "axum",
     feature = "hyper",

@@ -7,7 +7,8 @@ use crate::machine::{Machine, watched};
 use crate::runtime::TICK;
 use crate::sim::Sim;
 use crate::waiters::Waiter;
-use crate::world::{Here, HostRef, HostState, World};
+use crate::watch::Watch;
+use crate::world::{Here, HostRef, HostState, SharedWorld, World};
 use crate::{Failure, FailureKind, HostId, SimTime};
 
 /// What is still to come when time is up.
@@ -22,7 +23,7 @@ struct Ahead {
 impl Sim {
     /// Clients are not done, and time is up. The run cannot go on after this.
     pub(crate) fn stuck(&mut self) -> Failure {
-        let ahead = self.look_ahead();
+        let ahead = look_ahead(&self.world, &self.watch, &mut self.machines);
         let world = self.world.lock();
         let open: Vec<&str> = self
             .machines
@@ -71,43 +72,40 @@ impl Sim {
     }
 }
 
-impl Sim {
-    /// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
-    fn look_ahead(&mut self) -> Ahead {
-        let shared = self.world.clone();
-        let now = shared.lock().now;
-        let mut ahead = Ahead::default();
-        for (index, machine) in self.machines.iter_mut().enumerate() {
-            ahead.timers.push(None);
-            let (clock, run, host) = match shared.lock().hosts.get(index) {
-                Some(host) if host.paused.is_none() => {
-                    let HostState { id, incarnation, .. } = *host;
-                    (host.clock, host.run, HostRef { id, incarnation })
-                }
-                _ => continue,
-            };
-            let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
-            let Some(runtime) = runtime else { continue };
-            if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
-                // It would run at once.
-                ahead.next = Some(now);
-                continue;
+/// Finds out what would happen next. This moves the clocks of hosts that nothing can reach.
+fn look_ahead(shared: &SharedWorld, watch: &Watch, machines: &mut [Machine]) -> Ahead {
+    let now = shared.lock().now;
+    let mut ahead = Ahead::default();
+    for (index, machine) in machines.iter_mut().enumerate() {
+        ahead.timers.push(None);
+        let (clock, run, host) = match shared.lock().hosts.get(index) {
+            Some(host) if host.paused.is_none() => {
+                let HostState { id, incarnation, .. } = *host;
+                (host.clock, host.run, HostRef { id, incarnation })
             }
-            let here = Here { world: shared.clone(), host };
-            let (timer, _) = watched(here, &self.watch, &machine.span, || runtime.next_timer());
-            // A visit of its next tick, without a timer there, is nothing that happens.
-            shared.lock().agenda.set(run, None);
-            if let Some((local, exact)) = timer {
-                ahead.timers.pop();
-                ahead.timers.push(Some((clock.global(machine.built + local), exact)));
-            }
+            _ => continue,
+        };
+        let runtime = machine.runtime.as_mut().filter(|runtime| runtime.tasks() > 0);
+        let Some(runtime) = runtime else { continue };
+        if runtime.is_woken() || !runtime.clock().is_multiple_of(TICK) {
+            // It would run at once.
+            ahead.next = Some(now);
+            continue;
         }
-        let world = shared.lock();
-        let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
-        let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
-        ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
-        ahead
+        let here = Here { world: shared.clone(), host };
+        let (timer, _) = watched(here, watch, &machine.span, || runtime.next_timer());
+        // A visit of its next tick, without a timer there, is nothing that happens.
+        shared.lock().agenda.set(run, None);
+        if let Some((local, exact)) = timer {
+            ahead.timers.pop();
+            ahead.timers.push(Some((clock.global(machine.built + local), exact)));
+        }
     }
+    let world = shared.lock();
+    let timer = ahead.timers.iter().flatten().map(|&(at, _)| at).min();
+    let event = world.agenda.first().map(|(at, ..)| SimTime::from_nanos(at));
+    ahead.next = ahead.next.into_iter().chain(timer).chain(event).min();
+    ahead
 }
 
 /// A line for each task that waits for a socket, and one for the others of a host.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::SimTime;
 use crate::digest::{Digest, Event};
+use crate::fate::{Fate, Kind};
 use crate::limits::MAX_TAPE;
-use crate::record::{Fate, Kind};
 
 /// Two runs of a seed.
 #[derive(Clone, Debug, Default)]
