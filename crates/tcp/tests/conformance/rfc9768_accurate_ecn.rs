@@ -228,8 +228,16 @@ fn simultaneous_open_counts_as_an_answer_would() {
     let mut t = Test::connecting(accurate());
     t.expect("SEWA 0:0(0)");
     let _ = t.peer_marked(ECT0, "SEWA 0:0(0) win 65535 <mss 1000>");
-    t.expect("SA. 0:0(0) ack 1");
-    assert!(has_accurate(&t));
+    let answer = &t.sent_segments()[0].header;
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::AE);
+    assert!(answer.options.accurate_ecn.is_some() && has_accurate(&t));
+    // Nor do SYNs that were sent before count as answers.
+    let mut t = Test::connecting(accurate());
+    t.expect("SEWA 0:0(0)").wait(3000).sent();
+    let _ = t.peer_any("SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+    let answer = &t.sent_segments()[0].header;
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK | Flags::CWR);
+    assert!(answer.options.accurate_ecn.is_some());
 }
 
 // ---- section 3.2.2.1, table 4: the server hears of its SYN,ACK ----

@@ -89,6 +89,8 @@ pub(crate) struct Accurate {
     last: u8,
     syn: u8,
     known: Known,
+    /// SYN,ACKs that have left.
+    syn_acks: u8,
     /// Options that are due, and the fields that they need.
     demanded: u8,
     needed: u8,
@@ -118,6 +120,7 @@ impl Accurate {
             last: NOT_ECT,
             syn,
             known: Known::empty(),
+            syn_acks: 0,
             demanded: 0,
             needed: 0,
             told_at: Instant::default(),
@@ -501,7 +504,7 @@ pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
     transfer.rare().accurate = Some(accurate);
 }
 
-/// The flags of a SYN,ACK that was sent `sent` times before.
+/// The flags of a SYN,ACK, which leaves now.
 ///
 /// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
 /// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
@@ -510,8 +513,10 @@ pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
 /// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
 /// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
 /// > (0,0,0) during the handshake.
-pub(super) fn of_syn_ack(transfer: &mut Transfer, sent: u32) -> Flags {
+pub(super) fn of_syn_ack(transfer: &mut Transfer) -> Flags {
     let Some(accurate) = transfer.accurate_mut() else { return Flags::empty() };
+    let sent = accurate.syn_acks;
+    accurate.syn_acks = sent.saturating_add(1);
     if sent > 0 {
         accurate.known.insert(Known::NO_OPTION);
     }

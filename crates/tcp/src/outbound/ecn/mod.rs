@@ -70,7 +70,7 @@ impl Transfer {
     pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
         let ecn = self.loss.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
-            accurate::of_syn_ack(self, sent)
+            accurate::of_syn_ack(self)
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
         } else if path.config().ecn == EcnMode::Accurate && sent <= 1 {
