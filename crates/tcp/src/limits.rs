@@ -49,6 +49,10 @@ pub const DATAGRAM_RESERVE: usize = 64;
 /// up to 32 times as long, and three of those would exhaust the reserve.
 pub const RESERVE_SEGMENT: usize = 64 * 1024;
 
+/// Payload bytes beyond gaps that a connection may hold in the reserve: two segments of the usual MTU,
+/// enough for selective acknowledgements that show a loss.
+pub const RESERVE_BEYOND_GAP: usize = 3000;
+
 // Congestion control.
 
 /// Largest congestion window, in wire segments: the largest window that the header can express

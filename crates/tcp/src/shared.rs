@@ -37,7 +37,8 @@ pub struct Env<'a> {
 /// One connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections
 /// are not limited, each of many gets less, and some is always left for the next. Windows open only
 /// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
-/// refused, if the connection holds more than its share or the data lies beyond a gap. Half of that
+/// refused, if the connection holds more than its share or, but for two segments, the data lies beyond
+/// a gap. Half of that
 /// eighth is for connections that hold nothing, and half of that for those whose application has
 /// read before. There a super-frame counts up to the length of one on a wire
 /// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). The budget is never exceeded.

@@ -211,6 +211,33 @@ fn data_for_a_host_without_memory_is_refused_and_taken_when_there_is_some() {
     t.peer(". 1:1001(1000) ack 1").read(1000);
 }
 
+/// In the last eighth of the memory. Without any selective acknowledgement, only a timeout would tell
+/// the peer of the gap.
+#[test]
+fn two_segments_beyond_a_gap_are_taken_although_memory_is_short() {
+    let mut t = Test::established(plain());
+    t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+    t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 10_000);
+    t.peer(". 1001:2001(1000) ack 1").expect(". 1:1(0) ack 1 <sack 1001:2001>");
+    // Of a coalesced frame, as much.
+    t.peer_dropped(DropReason::HostMemory, ". 3001:23001(20000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
+    t.peer_dropped(DropReason::HostMemory, ". 30001:31001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 3001:5001 1001:2001>");
+    t.peer(". 1:1001(1000) ack 1").sent();
+    t.peer(". 2001:3001(1000) ack 1").expect(". 1:1(0) ack 5001 <>").read(5000);
+}
+
+/// The last sixteenth is for those that hold nothing.
+#[test]
+fn nothing_beyond_a_gap_is_taken_of_what_is_left_for_others() {
+    let mut t = Test::established(plain());
+    t.shared.receive = pagewire_tcp::ReceiveBudget::new(1 << 20);
+    t.shared.receive.charge(0, (1 << 20) * 15 / 16 - 500);
+    t.peer_dropped(DropReason::HostMemory, ". 1001:2001(1000) ack 1");
+    t.expect(". 1:1(0) ack 1 <>");
+}
+
 #[test]
 fn what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap() {
     // RFC 2018 section 8: what was SACKed may be thrown away when memory runs out.

@@ -28,8 +28,8 @@ pub use pages::Parts;
 use crate::error::DropReason;
 use crate::inbound::{InFlags, Inbound};
 use crate::limits::{
-    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
-    SMALL_SEGMENT,
+    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_BEYOND_GAP,
+    RESERVE_SEGMENT, SMALL_SEGMENT,
 };
 use crate::options::SackBlocks;
 use crate::seq::Seq;
@@ -191,8 +191,15 @@ impl ReceiveQueue {
 
     /// How much of a segment to queue when the host's memory is short. A connection that holds
     /// nothing may exceed its share, but not by a super-frame: the peer retransmits the rest.
+    ///
+    /// Data beyond a gap is of no use yet. A little of it shows the peer by SACK what is missing, which
+    /// would otherwise wait for a timeout.
     #[cold]
     fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
+        if seq.gt(self.next) {
+            let beyond = self.out_of_order.as_ref().map_or(0, |ranges| ranges.len());
+            return len.min(saturated(RESERVE_BEYOND_GAP.saturating_sub(beyond)));
+        }
         if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
             return len;
         }
@@ -206,9 +213,8 @@ impl ReceiveQueue {
         if (seq + len as u32).le(self.next) {
             return false;
         }
-        // Data beyond a gap is of no use yet.
         if seq.gt(self.next) {
-            return true;
+            return len == 0 || !budget.has_room(len, false, true);
         }
         if !self.in_order.is_empty() || self.held > 0 {
             return !budget.has_room(len, self.read_from, true)

@@ -61,8 +61,9 @@ pub(crate) fn start_retransmit_timer(
 /// > one segment: PTO += TLP.max_ack_delay; Else: PTO = 1 second; If Now() + PTO >
 /// > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()
 ///
-/// Linux's least RTO stands for the longest delay of an acknowledgement. The delay counts for a full
-/// window too: a peer whose reader takes nothing has no larger window to tell, and delays.
+/// Linux's least RTO stands for the longest delay of an acknowledgement. Unlike in Linux, the delay
+/// counts for a full window too: a peer whose reader takes nothing has no larger window to tell, and
+/// delays. The probe would be sent in vain.
 fn schedule_probe(transfer: &mut Transfer, path: &Path, now: Instant, restart: bool) -> bool {
     let calm = matches!(transfer.loss.state, CaState::Open | CaState::Cwr);
     let Some(first) = transfer.flight.first() else { return false };
