@@ -14,7 +14,7 @@ use super::handles::Tcp;
 use super::ids::SocketId;
 use super::table::Socket;
 use super::tcp::Lists;
-use crate::limits::UDP_RECEIVE_BYTES;
+use crate::limits::{SEND_RESERVE, UDP_RECEIVE_BYTES};
 use crate::net::Mem;
 use crate::stack::{Core, Stack};
 
@@ -50,12 +50,11 @@ impl LentMemory {
     }
 }
 
-/// Whether there is room to copy `pinned` bytes: half of the pool stays free.
+/// Whether there is room to copy `pinned` bytes. Copies may take of the pages that are left to data which
+/// can leave at once, but the last half of them. The receive budget counts the lent memory already.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
     let pool = mem.pool.stats();
-    let receive = &mem.shared.receive;
-    let free = (pool.free * PAGE_SIZE).saturating_sub(2 * pinned);
-    free >= pool.total * PAGE_SIZE / 2 && receive.used() + pinned <= receive.limit()
+    pool.free >= pinned.div_ceil(PAGE_SIZE) + pool.total / (2 * SEND_RESERVE)
 }
 
 impl Core {

@@ -529,6 +529,33 @@ fn what_a_receiver_does_not_read_in_time_is_given_back() {
 }
 
 #[test]
+fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_itself() {
+    let mut b = config(capabilities(2), 2);
+    b.pool_bytes = 1 << 20;
+    b.tcp.send_buffer_initial = b.tcp.send_buffer;
+    let mut a = config(capabilities(1), 1);
+    // On this link, what was received and not read is in the pages of its sender.
+    (a.tcp.recv_buffer, a.tcp.recv_buffer_initial) = (4 << 10, 4 << 10);
+    let mut p = Pair::with(a, b);
+    let (client, server) = connected(&mut p);
+    // The receiver has as much to send as it may, and its peers do not read either.
+    let (writes, now) = (vec![7; 1 << 20], p.now);
+    let others: Vec<_> = (0..10).map(|n| p.connect(&format!("10.0.0.2:{}", 100 + n)).1).collect();
+    for _ in 0..100 {
+        for id in &others {
+            while p.b.tcp(*id).unwrap().send(now, &writes, SendFlags::empty()).is_ok() {}
+        }
+        p.run(Duration::from_millis(1));
+    }
+    let pool = p.b.pool_audit();
+    assert!(pool.free < pool.total / 2, "{pool:?}");
+    assert_eq!(send(&mut p, client, [bytes(40_000)]), Some(0));
+    p.run(Duration::from_secs(2));
+    assert_eq!(p.a.poll_error_queue(client), copied(0, 0));
+    assert!(read(&mut p, server) == pattern(40_000));
+}
+
+#[test]
 fn a_deadline_can_be_switched_off() {
     let mut b = config(capabilities(2), 2);
     b.zerocopy.received_deadline = None;
