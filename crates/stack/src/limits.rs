@@ -264,6 +264,10 @@ pub const LOOPBACKS_PER_POLL: usize = 64;
 /// How often a stack with an empty pool looks for pages: other threads' releases are not noticed.
 pub const STARVED_CHECK: Duration = Duration::from_millis(10);
 
+/// Timers of the wheel's first slot that are compared for the time of the next wake-up: each send asks
+/// for that time. With more, the host may wake at the slot's beginning, and again.
+pub const TIMERS_LOOKED_AT: usize = 4;
+
 /// The part of the stack's free pages that one connection may have for data that waits to leave:
 /// 1/4, as of receive memory. A few connections are not limited by it, and each of
 /// many leaves some to the next (dynamic thresholds, Choudhury and Hahne 1998).

@@ -16,6 +16,8 @@
 
 use pagewire_mem::Instant;
 
+use crate::limits::TIMERS_LOOKED_AT;
+
 /// log2 of the nanoseconds in a tick.
 const TICK_SHIFT: u32 = 17;
 
@@ -136,8 +138,25 @@ impl TimerWheel {
 
     /// When [`pop_expired`](Self::pop_expired) is due; may be early, never late.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let (_, _, tick) = self.first_slot()?;
+        let (level, slot, begins) = self.first_slot()?;
+        let tick = self.first_tick(level, slot).unwrap_or(begins);
         Some(Instant::from_nanos(tick << TICK_SHIFT))
+    }
+
+    /// The first tick of a slot with few timers. Else a host with one timer would wake for each level
+    /// that the timer passes.
+    fn first_tick(&self, level: usize, slot: usize) -> Option<u64> {
+        let mut at = *self.heads.get(level)?.get(slot)?;
+        let mut first = u64::MAX;
+        for _ in 0..TIMERS_LOOKED_AT {
+            let entry = self.entries.get(at as usize)?;
+            first = first.min(entry.tick());
+            at = entry.next;
+            if at == NIL {
+                return Some(first);
+            }
+        }
+        None
     }
 
     /// Clears and returns a timer that is due; in order of their ticks. `None`: no more.

@@ -22,6 +22,21 @@ fn a_timer_never_fires_early_and_late_by_less_than_a_tick() {
 }
 
 #[test]
+fn a_host_with_few_timers_wakes_once_for_each() {
+    let ends = [5_000_000, 200_000_000, 201_000_000, 7_200_000_000_000];
+    let mut wheel = TimerWheel::new(Instant::ZERO);
+    for (index, ns) in (0..).zip(ends) {
+        wheel.schedule(index, Instant::from_nanos(ns));
+    }
+    let mut woken = 0;
+    while let Some(due) = wheel.poll_timeout() {
+        assert!(wheel.pop_expired(due).is_some(), "woken for nothing at {due:?}");
+        woken += 1;
+    }
+    assert_eq!(woken, ends.len());
+}
+
+#[test]
 fn the_far_future_can_be_waited_for() {
     let mut wheel = TimerWheel::new(Instant::from_nanos(u64::MAX / 3));
     wheel.schedule(0, Instant::FAR);
