@@ -19,7 +19,7 @@ use crate::Host;
 use crate::devices::Devices;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
-use crate::wait::{Clock, Patience};
+use crate::wait::{Clock, Patience, Role};
 use crate::waiters::Interest;
 
 /// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
@@ -414,6 +414,18 @@ fn a_thread_that_polled_leaves_nobody_waiting_without_a_poller() {
 #[test]
 fn a_thread_that_polled_for_itself_alone_wakes_nobody_at_its_end() {
     assert!(!hands_over(false));
+}
+
+#[test]
+fn a_role_is_one_threads_until_that_gives_it_up() {
+    let taken = Default::default();
+    let role = Role::take(&taken);
+    assert!(role.is_some());
+    for _ in 0..2 {
+        assert!(Role::take(&taken).is_none(), "who asks in vain frees it for nobody");
+    }
+    drop(role);
+    assert!(Role::take(&taken).is_some());
 }
 
 #[test]

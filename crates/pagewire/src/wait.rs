@@ -366,11 +366,12 @@ impl Shared {
 }
 
 /// A role that one thread at most has; its drop gives it up.
-struct Role<'a>(&'a AtomicBool);
+pub(crate) struct Role<'a>(&'a AtomicBool);
 
 impl<'a> Role<'a> {
-    fn take(free: &'a AtomicBool) -> Option<Self> {
-        (!free.swap(true, Ordering::AcqRel)).then_some(Self(free))
+    pub(crate) fn take(taken: &'a AtomicBool) -> Option<Self> {
+        // Made only for the one that has it: its drop gives it up.
+        (!taken.swap(true, Ordering::AcqRel)).then(|| Self(taken))
     }
 }
 
