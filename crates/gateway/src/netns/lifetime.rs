@@ -9,12 +9,14 @@ use std::path::{Component, Path};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::Namespace;
 use crate::limits::WATCH_BYTES;
 
-/// Until a namespace's process has ended, or its file is removed. Its descriptor is readable when there
+/// Until a namespace's process has ended, or its file is removed; as long as this process, where the
+/// system has no watch left for the file. Its descriptor is readable when there
 /// is something to look at.
 #[derive(Debug)]
 pub struct Lifetime {
@@ -41,7 +43,14 @@ impl Lifetime {
         fs::metadata(path)?;
         // A link to a file of `/proc` leads to nothing that has a name.
         let path = fs::canonicalize(path).or_else(|_| std::path::absolute(path))?;
-        let fd = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let fd = match init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
+            // A user has 128 of them by default, and may have more gateways.
+            Err(Errno::MFILE) => {
+                tracing::warn!("the removal of {} is not seen", path.display());
+                return Self::of_process(getpid());
+            }
+            made => made?,
+        };
         let gone = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
         add_watch(&fd, path.parent().unwrap_or(Path::new("/")), gone | itself)?;
