@@ -316,7 +316,8 @@ fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
 fn half_sent() -> (Pair, TcpId, TcpId) {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
     a.zerocopy.looped_copy = true;
-    b.tcp.recv_buffer = 4096;
+    // Three segments.
+    b.tcp.recv_buffer = 5000;
     let mut p = Pair::with(a, b);
     let (client, server) = connected(&mut p);
     for id in 0..4 {

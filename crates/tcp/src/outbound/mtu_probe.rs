@@ -65,7 +65,8 @@ impl Outbound {
         let (low, high) = (search.low, search.high.min(path.link().mss));
         let size = low.midpoint(high);
         let mss = self.transfer.send_mss(path);
-        let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
+        let options = u32::from(path.option_bytes()) + self.transfer.steady_ecn_bytes(path);
+        let len = u32::from(size).saturating_sub(options);
         if high < low || high - low < probing.threshold || len <= mss {
             search_again(&mut self.transfer, path, now, probing);
             return ProbeStep::No;

@@ -307,7 +307,7 @@ impl Transfer {
     /// Payload of a full wire segment, with the options that are always there.
     #[inline]
     pub(crate) fn send_mss(&self, path: &Path) -> u32 {
-        let options = u32::from(path.option_bytes());
+        let options = u32::from(path.option_bytes()) + self.steady_ecn_bytes(path);
         base_mss(self, path).saturating_sub(options).max(1)
     }
 

@@ -356,6 +356,24 @@ fn first_acknowledgement_and_first_data_have_all_counters() {
     assert!(sent.iter().all(|s| wire(s) == FULL));
 }
 
+/// The option is in every segment: it leaves no rest of what would fit without it.
+#[test]
+fn segments_with_the_option_are_all_full() {
+    let link = pagewire_tcp::LinkLimits { max_super_payload: 10_000, ..link() };
+    let mut t = Test::connecting_over(accurate(), link);
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e1b 1 ceb 0 e0b 1>").sent();
+    t.send(60_000);
+    let mut at = 1;
+    for _ in 0..3 {
+        for segment in t.sent_segments() {
+            let len: usize = segment.payload.iter().map(pagewire_mem::Frag::len).sum();
+            assert_eq!(len % 988, 0, "{len} bytes from {at}");
+            at += len;
+        }
+        t.wait(10).peer(&format!("AE. 1:1(0) ack {at}"));
+    }
+}
+
 #[test]
 fn first_data_of_the_passive_side_has_all_counters() {
     let mut t = server();

@@ -170,19 +170,21 @@ impl Accurate {
 
     /// Whether a segment that is no SYN has the option.
     fn tells(&self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
-        let setting = path.config().ecn_option;
-        if !self.known.contains(Known::OPTION_SEEN) {
-            return false;
+        if path.config().ecn_option != EcnOption::Sparing {
+            return self.always_tells(path);
         }
-        let works = !self.known.contains(Known::NO_OPTION);
-        match setting {
-            EcnOption::Off => false,
-            EcnOption::Persistent => true,
-            EcnOption::Always => works,
-            EcnOption::Sparing => {
-                let since = now.saturating_since(self.told_at) * OPTIONS_IN_ROUND_TRIP;
-                works && (self.demanded > 0 || since >= rtt.srtt().unwrap_or_default())
-            }
+        let since = now.saturating_since(self.told_at) * OPTIONS_IN_ROUND_TRIP;
+        let due = self.demanded > 0 || since >= rtt.srtt().unwrap_or_default();
+        due && self.known & (Known::OPTION_SEEN | Known::NO_OPTION) == Known::OPTION_SEEN
+    }
+
+    /// Whether all segments have it.
+    fn always_tells(&self, path: &Path) -> bool {
+        let seen = self.known.contains(Known::OPTION_SEEN);
+        match path.config().ecn_option {
+            EcnOption::Off | EcnOption::Sparing => false,
+            EcnOption::Always => seen && !self.known.contains(Known::NO_OPTION),
+            EcnOption::Persistent => seen,
         }
     }
 
@@ -371,6 +373,16 @@ impl Transfer {
     #[inline]
     pub(crate) fn may_tell_bytes(&self) -> bool {
         self.loss.ecn.contains(EcnFlags::ACCURATE)
+    }
+
+    /// Bytes of the option, if all segments have it.
+    #[inline]
+    pub(crate) fn steady_ecn_bytes(&self, path: &Path) -> u32 {
+        if !self.loss.ecn.contains(EcnFlags::ACCURATE) {
+            return 0;
+        }
+        let steady = self.accurate().is_some_and(|accurate| accurate.always_tells(path));
+        if steady { AccurateEcnOption::added_len(3, 0) as u32 } else { 0 }
     }
 
     /// Adds the option. SACK blocks give way to it but for two.
