@@ -2,43 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use pagewire_stack::Error;
 
 use crate::error::NetworkDown;
 use crate::host::Host;
-use crate::shared::{Inner, Shared};
+use crate::shared::Shared;
 use crate::wait::thread_waker;
-
-/// Who waits for the end of a host. Not under the host's lock: a wait may end where that is held.
-#[derive(Clone, Default)]
-pub(crate) struct Watchers(Arc<Mutex<Vec<(u64, Waker)>>>);
-
-impl Watchers {
-    /// `waker` is to be called; returns the one before it, to be dropped without a lock.
-    fn set(&self, key: u64, waker: Waker) -> Option<Waker> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.iter_mut().find(|(of, _)| *of == key) {
-            Some((_, before)) => Some(std::mem::replace(before, waker)),
-            None => {
-                all.push((key, waker));
-                None
-            }
-        }
-    }
-
-    fn remove(&self, key: u64) -> Option<Waker> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = all.iter().position(|(of, _)| *of == key)?;
-        Some(all.swap_remove(at).1)
-    }
-
-    fn take(&self) -> Vec<(u64, Waker)> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// The end of a host, see [`Host::failed`]. It does not keep the host running.
 #[must_use = "a future does nothing unless it is awaited"]
@@ -123,19 +95,5 @@ impl Drop for Failed {
 impl std::fmt::Debug for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Failed").finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// Whether no socket can send or receive.
-    pub(crate) fn is_down(&self) -> bool {
-        self.failed || self.stack.is_down()
-    }
-
-    /// Wakes those who wait for the end, if this is it.
-    pub(crate) fn note_down(&mut self) {
-        if self.is_down() {
-            self.waiters.ready.extend(self.watchers.take().into_iter().map(|(_, waker)| waker));
-        }
     }
 }

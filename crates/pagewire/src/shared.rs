@@ -29,13 +29,12 @@ use pagewire_stack::{Error, Event, SocketId, Stack};
 
 use crate::contain::Panics;
 use crate::devices::Devices;
-use crate::down::Watchers;
 use crate::error::{NetworkDown, io_error};
 use crate::inside;
 use crate::rings::serve::Attachments;
 use crate::service::Attached;
 use crate::spin::Spin;
-use crate::waiters::Waiters;
+use crate::waiters::{Waiters, Watchers};
 
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use locked::Locked;
@@ -361,6 +360,18 @@ impl Inner {
     pub(crate) fn unregister(&mut self, socket: SocketId, waker: &Waker) {
         let gone = self.waiters.unregister(socket, waker);
         self.discarded.extend(gone.into_iter().map(|waker| Box::new(waker) as _));
+    }
+
+    /// Whether no socket can send or receive.
+    pub(crate) fn is_down(&self) -> bool {
+        self.failed || self.stack.is_down()
+    }
+
+    /// Wakes those who wait for the end, if this is it.
+    pub(crate) fn note_down(&mut self) {
+        if self.is_down() {
+            self.waiters.ready.extend(self.watchers.take().into_iter().map(|(_, waker)| waker));
+        }
     }
 
     /// See [`Shared::error`].

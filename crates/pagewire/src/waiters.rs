@@ -1,5 +1,6 @@
-//! The tasks and threads that wait for a socket.
+//! The tasks and threads that wait for a socket, or for the end of the host.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -130,5 +131,33 @@ impl Waiters {
         for mut lists in std::mem::take(&mut self.sockets).into_values() {
             lists.all().into_iter().for_each(|list| self.ready.append(list));
         }
+    }
+}
+
+/// Who waits for the end of a host. Not under the host's lock: a wait may end where that is held.
+#[derive(Clone, Default)]
+pub(crate) struct Watchers(Arc<Mutex<Vec<(u64, Waker)>>>);
+
+impl Watchers {
+    /// `waker` is to be called; returns the one before it, to be dropped without a lock.
+    pub(crate) fn set(&self, key: u64, waker: Waker) -> Option<Waker> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.iter_mut().find(|(of, _)| *of == key) {
+            Some((_, before)) => Some(std::mem::replace(before, waker)),
+            None => {
+                all.push((key, waker));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, key: u64) -> Option<Waker> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.iter().position(|(of, _)| *of == key)?;
+        Some(all.swap_remove(at).1)
+    }
+
+    pub(crate) fn take(&self) -> Vec<(u64, Waker)> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
