@@ -38,7 +38,7 @@ impl Host {
     /// drop(other); // as the deletion of a tap
     /// tokio::select! {
     ///     () = server => {}
-    ///     why = host.failed() => assert_eq!(why.cause, "the device was closed by its other side"),
+    ///     why = host.failed() => assert_eq!(why.cause, "the device was closed by its other side, or deleted"),
     /// }
     /// # Ok(())
     /// # }

@@ -199,6 +199,7 @@ impl Sockets {
 
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
+        socket.lists.remove(tcp::Lists::REFUSED);
         self.work.queue_report(index, &mut socket.reporting);
     }
 

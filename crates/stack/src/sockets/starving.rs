@@ -162,6 +162,7 @@ impl Tcp<'_> {
     /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn starve(&mut self, now: Instant) {
         self.pass_turn_on();
+        self.socket.lists.insert(Lists::REFUSED);
         self.socket.reporting.reported &= !Readiness::WRITABLE;
         let pool = &self.mem.pool;
         let (kind, needs) = match self.socket.conn.leaves_at_once() {
@@ -222,6 +223,7 @@ impl Core {
                     socket.lists.remove(Lists::STARVED);
                     // Else its peer's next segment makes it writable.
                     if socket.conn.is_writable() && socket.share(pool, 1) > 0 {
+                        socket.lists.remove(Lists::REFUSED);
                         socket.lists.insert(Lists::TURN);
                         work.starving.turns += 1;
                         work.queue_report(id.index(), &mut socket.reporting);

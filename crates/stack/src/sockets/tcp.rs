@@ -58,6 +58,8 @@ bitflags::bitflags! {
         const LENT = 1 << 2;
         /// It was woken because pages are free, and has not tried to take them.
         const TURN = 1 << 3;
+        /// It got no page, and neither a turn nor anything of its peer's since: it is not writable.
+        const REFUSED = 1 << 4;
     }
 }
 
@@ -116,6 +118,9 @@ impl TcpSocket {
     #[inline]
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
+        if self.lists.contains(Lists::REFUSED) {
+            readiness &= !Readiness::WRITABLE;
+        }
         if self.errors().is_some_and(|e| !e.is_empty()) {
             readiness |= Readiness::ERROR_QUEUE;
         }

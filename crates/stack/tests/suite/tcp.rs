@@ -416,6 +416,8 @@ fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
     for _ in 0..3 {
         assert_eq!(write(&mut p), Err(Error::WouldBlock));
         assert_eq!(p.a.poll_event(), None, "a task that is woken now would try for ever");
+        let readiness = p.a.readiness(client).unwrap();
+        assert!(!readiness.contains(Readiness::WRITABLE), "and so would one that asks");
     }
 }
 
