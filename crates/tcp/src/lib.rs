@@ -81,6 +81,7 @@ pub use options::{AccurateEcnOption, OptionError, OptionItem, OptionIter, SackBl
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
 pub use outbound::ecn::EcnCounts;
 pub use outbound::loss::CaState;
+pub use outbound::room::{leaves_at_once, whole_part};
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use path::Ports;
 pub use reset::reset_for;

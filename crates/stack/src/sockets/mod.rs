@@ -31,6 +31,7 @@ pub(crate) mod request_table;
 pub(crate) mod requests;
 pub(crate) mod send;
 pub(crate) mod sends;
+mod shares;
 mod starving;
 mod table;
 mod tcp;

@@ -33,30 +33,30 @@ impl Connection {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
         self.out.admit(&self.path, wanted).0 as usize
     }
+}
 
-    /// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
-    pub fn whole_part(&self, most: usize) -> usize {
-        let (out, path) = (&self.out, &self.path);
-        let super_len =
-            out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
-        let end = out.queue.end();
-        let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
-        let filled = end.saturating_since(begun) as usize % super_len;
-        let whole = (filled + most) / super_len * super_len;
-        if whole > filled { whole - filled } else { most }
-    }
+/// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
+pub fn whole_part(conn: &Connection, most: usize) -> usize {
+    let (out, path) = (&conn.out, &conn.path);
+    let super_len =
+        out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
+    let end = out.queue.end();
+    let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
+    let filled = end.saturating_since(begun) as usize % super_len;
+    let whole = (filled + most) / super_len * super_len;
+    if whole > filled { whole - filled } else { most }
+}
 
-    /// How many bytes more than are queued the windows let leave now.
-    pub fn leaves_at_once(&self) -> usize {
-        let (out, path) = (&self.out, &self.path);
-        if !path.state().may_transmit() {
-            return 0;
-        }
-        let next = out.transfer.next_data(path);
-        let allowed = out.transfer.send_edge().saturating_since(next);
-        let usable = out.transfer.window_room(out.transfer.send_mss(path)).min(allowed);
-        (next + usable).saturating_since(out.queue.end()) as usize
+/// How many bytes more than are queued the windows let leave now.
+pub fn leaves_at_once(conn: &Connection) -> usize {
+    let (out, path) = (&conn.out, &conn.path);
+    if !path.state().may_transmit() {
+        return 0;
     }
+    let next = out.transfer.next_data(path);
+    let allowed = out.transfer.send_edge().saturating_since(next);
+    let usable = out.transfer.window_room(out.transfer.send_mss(path)).min(allowed);
+    (next + usable).saturating_since(out.queue.end()) as usize
 }
 
 /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
