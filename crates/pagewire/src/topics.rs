@@ -66,9 +66,9 @@ pub mod memory {
 /// Settings and state of connections.
 pub mod tcp {
     pub use pagewire_stack::{
-        CaState, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenConfig, FastOpenKeys, FastOpenMode,
-        KeepAlive, MAX_PAYLOAD_PAGES, MtuDiscover, MtuProbing, RecvFlags, SendFlags, SlowStartExit,
-        TcpConfig, TcpInfo, TcpOption, mss_of_pages, mtu_of_pages,
+        CaState, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenConfig, FastOpenKeys,
+        FastOpenMode, KeepAlive, MAX_PAYLOAD_PAGES, MtuDiscover, MtuProbing, RecvFlags, SendFlags,
+        SlowStartExit, TcpConfig, TcpInfo, TcpOption, mss_of_pages, mtu_of_pages,
     };
 
     pub use crate::connect::ConnectOptions;

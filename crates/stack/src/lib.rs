@@ -47,9 +47,10 @@ pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
 pub use net::{Flow, LinkConfig, LinkId, Unreachable};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
-    CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenKeys, FastOpenMode,
-    Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
-    State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
+    CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenKeys,
+    FastOpenMode, Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags,
+    SlowStartExit, State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages,
+    mtu_of_pages,
 };
 pub use sockets::application::ConnectOptions;
 pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
