@@ -175,7 +175,9 @@ fn chances_are_those_of_packets_and_what_the_line_did_is_counted() {
     let output = output.expect("it runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(is_same(&lab.path("got"), &file));
-    let stats: serde_json::Value = serde_json::from_slice(&output.stderr).expect("one line");
+    let said = text(&output.stderr);
+    let stats = said.lines().find(|line| line.starts_with('{')).expect("one line of JSON");
+    let stats: serde_json::Value = serde_json::from_str(stats).expect("JSON");
     let count = |name: &str| stats["sections"]["line"][name].as_u64().expect(name);
     let packets = (file.len() / 1460) as u64;
     assert!(count("tx_offered") > packets, "{stats}");

@@ -198,7 +198,7 @@ fn a_name_that_is_refused_leaves_a_line_a_count_and_a_sentence() {
     assert!(log.contains("\"event\":\"name\",\"guest\":1,\"name\":\"www.refused.test\""), "{log}");
     // Of what was asked for, or not refused, nothing is said.
     let said = text(&lab.fails(&["--offline"], &curl).stderr).to_string();
-    assert!(!said.contains("pagewire:"), "{said}");
+    assert!(!said.contains("refused; the first"), "{said}");
 }
 
 #[test]
