@@ -37,6 +37,15 @@ pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
     whole.min(u32::from(u16::MAX))
 }
 
+/// `edge` is announced: remembers it if it lies before what was announced once.
+#[cold]
+fn note_shrunk(inbound: &mut Inbound, edge: Seq) {
+    let shrunk = edge.lt(inbound.edge).then_some(edge);
+    if shrunk.is_some() || inbound.rare.is_some() {
+        inbound.rare().shrunk = shrunk;
+    }
+}
+
 impl Connection {
     /// Sets how much memory the application took by reference and has not returned.
     pub fn set_kept(&mut self, bytes: usize) {
@@ -217,19 +226,10 @@ impl Inbound {
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
         let edge = self.rcv_nxt() + (u32::from(units) << scale);
         if path.config().shrink_window {
-            self.note_shrunk(edge);
+            note_shrunk(self, edge);
         }
         self.edge = self.edge.max(edge);
         units
-    }
-
-    /// `edge` is announced: remembers it if it lies before what was announced once.
-    #[cold]
-    fn note_shrunk(&mut self, edge: Seq) {
-        let shrunk = edge.lt(self.edge).then_some(edge);
-        if shrunk.is_some() || self.rare.is_some() {
-            self.rare().shrunk = shrunk;
-        }
     }
 
     /// New data has arrived in order: `payload` bytes, `pushed` if with PSH.
