@@ -101,43 +101,6 @@ fn lone_segment_waits_for_a_delayed_acknowledgement_too() {
     t.wait(400).expect_after(since, 250, "P. 1:1001(1000)");
 }
 
-/// A peer that does not read, as Linux does it: once its window is full, the acknowledgement waits for
-/// 40 ms. A probe before that would be sent in vain, each time.
-#[test]
-fn full_window_waits_for_a_delayed_acknowledgement_too() {
-    let mut t = Test::connecting(probing());
-    t.expect("S 0:0(0)").peer("S. 0:0(0) ack 1 win 5000 <mss 65000,sackOK>").sent();
-    let mut at = 1;
-    for _ in 0..20 {
-        t.send(5000).expect_bytes(at, at + 5000);
-        at += 5000;
-        t.wait(40).nothing().peer(&format!(". 1:1(0) ack {at} win 0")).nothing();
-        t.wait(100).peer(&format!(". 1:1(0) ack {at} win 5000")).sent();
-    }
-    assert_eq!(t.conn.info().retransmits, 0);
-}
-
-/// The window has room for one more segment, and nothing is there to be sent.
-#[test]
-fn window_with_room_is_not_waited_for() {
-    let mut t = Test::connecting(probing());
-    t.expect("S 0:0(0)").wait(10).peer("S. 0:0(0) ack 1 win 5000 <mss 65000,sackOK>").sent();
-    t.send(4000).expect_bytes(1, 4001);
-    let since = t.now;
-    t.wait(50).expect_after(since, 22, "P. 3001:4001(1000)");
-}
-
-/// What fills the window and is lost is still probed for before the timeout.
-#[test]
-fn loss_at_the_end_of_a_full_window_is_probed() {
-    let mut t = Test::connecting(probing());
-    t.expect("S 0:0(0)").wait(10).peer("S. 0:0(0) ack 1 win 5000 <mss 65000,sackOK>").sent();
-    t.send(5000).expect_bytes(1, 5001);
-    let since = t.now;
-    t.wait(300).expect_after(since, 210, "P. 4001:5001(1000)").nothing();
-    assert_eq!(t.conn.info().timeouts, 0);
-}
-
 #[test]
 fn new_data_is_the_probe_where_there_is_some() {
     let mut t = Test::far(probing(), 50);

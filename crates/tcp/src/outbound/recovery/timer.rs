@@ -61,9 +61,7 @@ pub(crate) fn start_retransmit_timer(
 /// > one segment: PTO += TLP.max_ack_delay; Else: PTO = 1 second; If Now() + PTO >
 /// > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()
 ///
-/// Linux's least RTO stands for the longest delay of an acknowledgement. Unlike in Linux, the delay
-/// counts for a full window too: a peer whose reader takes nothing has no larger window to tell, and
-/// delays. The probe would be sent in vain.
+/// Linux's least RTO stands for the longest delay of an acknowledgement.
 fn schedule_probe(transfer: &mut Transfer, path: &Path, now: Instant, restart: bool) -> bool {
     let calm = matches!(transfer.loss.state, CaState::Open | CaState::Cwr);
     let Some(first) = transfer.flight.first() else { return false };
@@ -74,10 +72,8 @@ fn schedule_probe(transfer: &mut Transfer, path: &Path, now: Instant, restart: b
     {
         return false;
     }
-    let left = transfer.send_edge().saturating_since(transfer.snd.nxt);
-    let delays = transfer.flight.packets() == 1 || left < u32::from(path.link().mss);
     let mut wait = match transfer.rtt.srtt() {
-        Some(srtt) if delays => srtt * 2 + path.config().rto_min,
+        Some(srtt) if transfer.flight.packets() == 1 => srtt * 2 + path.config().rto_min,
         Some(srtt) => srtt * 2 + Duration::from_millis(TIMER_SLACK_MS),
         None => Duration::from_secs(1),
     };
