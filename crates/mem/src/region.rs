@@ -246,7 +246,8 @@ impl Region {
     /// - With [`Access::Shared`] it may also be memory that cannot be read (`PROT_NONE`) or that
     ///   shrinks: fragments pass it along untouched, and a read gets the signal.
     /// - With `writable` it stays writable, and is the stack's to write: no other region over the
-    ///   same bytes is in use, and with [`Access::Private`] nothing else reads or writes it.
+    ///   same bytes is in use, and with [`Access::Private`] its bytes are initialised, and nothing else
+    ///   reads or writes them.
     pub unsafe fn adopt(
         base: NonNull<u8>,
         len: usize,

@@ -307,6 +307,22 @@ impl Shared {
         }
     }
 
+    /// Waits for what is no socket's, until the thread is woken. A thread that has to drives the stack
+    /// meanwhile, for `limit` at most.
+    pub(crate) fn wait_for_host(&self, relief: &mut Relief<'_>, limit: Duration) -> io::Result<()> {
+        if !self.manual && inside::drives_any() {
+            return Err(inside::would_deadlock());
+        }
+        let driven = self.is_driven_by_waits();
+        if driven || matches!(relief.sleep(None), Slept::Stuck) {
+            let deadline = Some(self.now() + limit);
+            let mut op = |_: &mut Stack, _: &Clock<'_>| Err::<(), Error>(Error::WouldBlock);
+            self.drive_until(deadline, &mut op, (!driven).then_some(&*relief));
+            self.hand_back();
+        }
+        Ok(())
+    }
+
     /// Tries once, and registers the waker on `WouldBlock`, both under one lock.
     pub(crate) fn try_or_register<T>(
         &self,
@@ -395,7 +411,7 @@ enum Slept {
 /// ```text
 ///   sleep 1 ms, 2 ms, … 50 ms --> frames came, and the task took no step --> drive until it does
 /// ```
-struct Relief<'a> {
+pub(crate) struct Relief<'a> {
     shared: &'a Shared,
     /// This thread is the one that looks.
     looks: Option<Role<'a>>,
@@ -405,7 +421,7 @@ struct Relief<'a> {
 }
 
 impl<'a> Relief<'a> {
-    fn new(shared: &'a Shared) -> Self {
+    pub(crate) fn new(shared: &'a Shared) -> Self {
         Self { shared, looks: None, next: FIRST_LOOK, steps: 0 }
     }
 

@@ -210,7 +210,7 @@ impl Stack {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
             && sockets.work.unchecked.is_empty()
-            && sockets.work.starving.is_empty()
+            && !sockets.work.starving.is_met(self.core.mem.pool.stats().free)
             && !sockets.work.completions.is_pending()
             && self.core.net.is_at_rest()
     }

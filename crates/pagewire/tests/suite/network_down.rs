@@ -103,7 +103,7 @@ fn who_waits_for_the_end_of_a_host_is_told_why() {
     drop(dropped);
     let (says, hears) = mpsc::channel();
     let (also, asks) = (says.clone(), host.failed());
-    thread::spawn(move || says.send(waits.wait()));
+    thread::spawn(move || says.send(waits.wait().expect("no deadlock")));
     thread::spawn(move || also.send(block_on(asks)));
     drop(peer.remove_link(LinkId::FIRST));
     for _ in 0..2 {
@@ -111,7 +111,7 @@ fn who_waits_for_the_end_of_a_host_is_told_why() {
         assert_eq!(why.cause, "the device was closed by its other side, or deleted");
     }
     assert!(unasked.as_mut().poll(&mut cx).is_ready());
-    assert!(!host.failed().wait().cause.is_empty(), "later, too");
+    assert!(!host.failed().wait().unwrap().cause.is_empty(), "later, too");
 }
 
 #[test]
@@ -129,10 +129,19 @@ fn who_waits_for_the_end_of_a_host_does_not_keep_it_and_is_told_of_its_shutdown(
     assert!(why(failed).contains("shut down"), "the last handle is dropped");
 }
 
+#[test]
+fn a_host_that_only_waits_drive_is_driven_by_who_waits_for_its_end() {
+    let (here, gone) = pair();
+    let host = Host::builder().device(here).address("10.0.0.1/24").manual().start().expect("host");
+    let failed = host.failed();
+    drop(gone);
+    assert!(failed.wait().expect("no deadlock").cause.contains("closed by its other side"));
+}
+
 /// Why a host is down, which another thread waits for.
 fn why(failed: pagewire::Failed) -> String {
     let (says, hears) = mpsc::channel();
-    thread::spawn(move || says.send(failed.wait().cause));
+    thread::spawn(move || says.send(failed.wait().expect("no deadlock").cause));
     hears.recv_timeout(Duration::from_secs(30)).expect("the wait ends")
 }
 

@@ -42,6 +42,10 @@ impl Tcp<'_> {
                 if filled > 0 {
                     self.after_queueing();
                 }
+                // With less than that, `read` has found no more.
+                if filled == most {
+                    self.after_share(most, max);
+                }
                 Ok(filled)
             }
             Err(error) => {

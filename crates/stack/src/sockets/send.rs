@@ -144,7 +144,10 @@ impl Tcp<'_> {
                 self.starve(now);
                 Err(Error::WouldBlock)
             }
-            done => done,
+            done => {
+                self.after_share(len, data.len());
+                done
+            }
         }
     }
 }

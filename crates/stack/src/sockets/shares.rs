@@ -14,6 +14,11 @@ use crate::net::Mem;
 use crate::stack::Core;
 
 impl TcpSocket {
+    /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
+    fn waits_for_pages(&self) -> bool {
+        self.lists.contains(Lists::STARVED) && !self.reporting.reported.contains(Readiness::WRITABLE)
+    }
+
     /// How many of `len` bytes it may copy to pages of the stack, or have filled there.
     #[inline]
     fn share(&self, pool: &PagePool, len: usize) -> usize {
@@ -63,10 +68,22 @@ impl Tcp<'_> {
             0 => (Kind::Waiting, reserve(pool) + 1),
             _ => (Kind::Leaving, 1),
         };
-        if !self.socket.lists.contains(Lists::STARVED) {
-            self.socket.lists.insert(Lists::STARVED);
+        // One that waited for more, and needs less by now, gets a second place.
+        let lists = &mut self.socket.lists;
+        let is_late = lists.contains(Lists::PATIENT) && matches!(kind, Kind::Leaving);
+        if !lists.contains(Lists::STARVED) || is_late {
+            lists.insert(Lists::STARVED);
+            lists.set(Lists::PATIENT, matches!(kind, Kind::Waiting));
             self.work.starving.begin(now);
             self.work.starving.push(kind, self.id, needs);
+        }
+    }
+
+    /// Of `wanted` bytes, the connection has queued its share, which may be less: as of a send that did
+    /// not fit, its next event says that there is room again.
+    pub(super) fn after_share(&mut self, share: usize, wanted: usize) {
+        if share < wanted {
+            self.socket.reporting.reported &= !Readiness::WRITABLE;
         }
     }
 }
@@ -106,12 +123,17 @@ impl Core {
         let (Mem { pool, .. }, Sockets { work, table, .. }) = (&self.mem, &mut self.sockets);
         while let Some(id) = work.starving.pop(pool.stats().free) {
             match table.get_mut(id) {
+                // Its second place, or it went on by its peer's segments.
+                Ok(Socket::Tcp(socket)) if !socket.waits_for_pages() => {
+                    socket.lists.remove(Lists::STARVED | Lists::PATIENT);
+                }
                 // Its peer's window has closed meanwhile.
                 Ok(Socket::Tcp(socket)) if socket.share(pool, 1) == 0 && !is_ample(pool) => {
+                    socket.lists.insert(Lists::PATIENT);
                     work.starving.push(Kind::Waiting, id, reserve(pool) + 1);
                 }
                 Ok(Socket::Tcp(socket)) => {
-                    socket.lists.remove(Lists::STARVED);
+                    socket.lists.remove(Lists::STARVED | Lists::PATIENT);
                     // Else its peer's next segment makes it writable.
                     if socket.conn.is_writable() && socket.share(pool, 1) > 0 {
                         socket.lists.remove(Lists::REFUSED);

@@ -96,9 +96,20 @@ impl Starving {
         queue.push_back(Starved { socket, needs });
     }
 
+    /// Whether the needs of somebody whose turn it is are met, while so many pages are free.
+    pub(crate) fn is_met(&self, free: usize) -> bool {
+        let room = self.room(free);
+        self.queues.iter().any(|queue| queue.front().is_some_and(|next| next.needs <= room))
+    }
+
+    /// Free pages that no turn was given for.
+    fn room(&self, free: usize) -> usize {
+        free.saturating_sub(self.turns * TURN_PAGES)
+    }
+
     /// The next whose needs are met, while so many pages are free.
     pub(super) fn pop(&mut self, free: usize) -> Option<SocketId> {
-        let room = free.saturating_sub(self.turns * TURN_PAGES);
+        let room = self.room(free);
         let mut queues = self.queues.iter_mut();
         queues.find_map(|queue| queue.pop_front_if(|next| next.needs <= room)).map(|s| s.socket)
     }

@@ -60,6 +60,8 @@ bitflags::bitflags! {
         const TURN = 1 << 3;
         /// It got no page, and neither a turn nor anything of its peer's since: it is not writable.
         const REFUSED = 1 << 4;
+        /// Its place on the list is among those whose data would wait here.
+        const PATIENT = 1 << 5;
     }
 }
 

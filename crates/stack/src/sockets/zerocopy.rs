@@ -227,11 +227,22 @@ impl Tcp<'_> {
         frags: &mut FragVec,
         flags: SendFlags,
     ) -> Result<usize, Error> {
+        let wanted = total(frags);
+        let Some(share) = self.share(now, wanted) else {
+            // A connection that cannot send at all has an error of its own.
+            let nothing = self.with_sender(now, |conn, env| conn.write(env, &[], flags));
+            return nothing.and(Err(Error::WouldBlock));
+        };
+        let mut left = share;
         let copy = |env: &mut Env<'_>, part: Frag| {
-            env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
+            let part = part.slice(0..left.min(part.len()));
+            let copies = env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0;
+            left -= total(&copies);
+            copies
         };
         let copied = self
             .with_sender(now, |conn, env| conn.send_with(env, frags, Merge::Adjacent, flags, copy));
+        self.after_share(share, wanted);
         self.unless_starved(now, copied)
     }
 }

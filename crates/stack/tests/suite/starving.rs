@@ -124,6 +124,19 @@ impl Crowd {
 }
 
 #[test]
+fn a_write_that_is_cut_to_its_share_is_followed_by_an_event() {
+    let mut crowd = Crowd::new(0);
+    let (near, ..) = crowd.p.connect("10.0.0.2:80");
+    crowd.p.flush();
+    crowd.p.events.clear();
+    let data = pattern(PAGES * PAGE_SIZE);
+    let sent = crowd.p.a.tcp(near).unwrap().send(crowd.p.now, &data, SendFlags::empty()).unwrap();
+    assert!(sent < PAGES * PAGE_SIZE / 2, "{sent}");
+    crowd.p.run(Duration::from_millis(10));
+    assert!(crowd.told().contains(&SocketId::from(near)));
+}
+
+#[test]
 fn those_who_waited_longest_are_woken_and_no_more_than_there_are_pages_for() {
     let (mut crowd, waiting) = short_of_pages();
     assert!(waiting.len() > 20);

@@ -47,7 +47,8 @@ pub fn whole_part(conn: &Connection, most: usize) -> usize {
     if whole > filled { whole - filled } else { most }
 }
 
-/// How many bytes more than are queued the windows let leave now.
+/// How many bytes more than are queued the windows let leave now, in whole segments unless nothing is in
+/// flight.
 pub fn leaves_at_once(conn: &Connection) -> usize {
     let (out, path) = (&conn.out, &conn.path);
     if !path.state().may_transmit() {
@@ -55,8 +56,10 @@ pub fn leaves_at_once(conn: &Connection) -> usize {
     }
     let next = out.transfer.next_data(path);
     let allowed = out.transfer.send_edge().saturating_since(next);
-    let usable = out.transfer.window_room(out.transfer.send_mss(path)).min(allowed);
-    (next + usable).saturating_since(out.queue.end()) as usize
+    let mss = out.transfer.send_mss(path);
+    let usable = out.transfer.window_room(mss).min(allowed);
+    let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % u32::from(mss).max(1) };
+    (next + (usable - part)).saturating_since(out.queue.end()) as usize
 }
 
 /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
