@@ -41,7 +41,7 @@ fn a_killed_run_leaves_no_process_and_no_file_to_the_next() {
     let mark = format!("1000.{}", std::process::id());
     let script = format!(
         "touch $TMPDIR/left; setsid sleep {mark} >/dev/null & \
-         until grep -aq {mark} /proc/$!/cmdline; do :; done; echo $TMPDIR; wait"
+         until grep -qxzF {mark} /proc/$!/cmdline; do :; done; echo $TMPDIR; wait"
     );
     let mut killed = checkout.isolate(&script).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut line = String::new();
