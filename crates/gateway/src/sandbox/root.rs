@@ -8,9 +8,9 @@
 //! Root makes it in a mount namespace of its own. Others need a user namespace around that.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::mount::{
@@ -107,7 +107,7 @@ fn bring(base: &Path, path: &Path, writable: bool) -> io::Result<()> {
         let is_dir = fs::metadata(&here)?.is_dir();
         let new = place(&here);
         if here != Path::new("/") {
-            once(if is_dir { fs::create_dir(&new) } else { File::create_new(&new).map(drop) })?;
+            once(if is_dir { passable(&new) } else { File::create_new(&new).map(drop) })?;
         }
         at = here;
     }
@@ -115,6 +115,12 @@ fn bring(base: &Path, path: &Path, writable: bool) -> io::Result<()> {
     mount_bind_recursive(&at, &new)?;
     let flags = if writable { SEALED.difference(MountFlags::RDONLY) } else { SEALED };
     Ok(mount_remount(&new, MountFlags::BIND | flags, c"")?)
+}
+
+/// Makes a directory that everybody may go through, whatever the mask says: root becomes another user.
+fn passable(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
 /// What is there already, of an earlier path, may stay.
