@@ -16,7 +16,7 @@ use super::Namespace;
 use crate::limits::WATCH_BYTES;
 
 /// Until a namespace's process has ended, or its file is removed; as long as this process, where the
-/// system has no watch left for the file. Its descriptor is readable when there
+/// system gives no watch for the file. Its descriptor is readable when there
 /// is something to look at.
 #[derive(Debug)]
 pub struct Lifetime {
@@ -43,18 +43,15 @@ impl Lifetime {
         fs::metadata(path)?;
         // A link to a file of `/proc` leads to nothing that has a name.
         let path = fs::canonicalize(path).or_else(|_| std::path::absolute(path))?;
-        let fd = match init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
-            // A user has 128 of them by default, and may have more gateways.
-            Err(Errno::MFILE) => {
-                tracing::warn!("the removal of {} is not seen", path.display());
-                return Self::of_process(getpid());
+        match watch(path.parent().unwrap_or(Path::new("/"))) {
+            Ok(fd) => Ok(Self { fd, file: path.file_name().map(OsString::from) }),
+            Err(e @ (Errno::NOENT | Errno::NOTDIR)) => Err(e.into()),
+            // A user has a limited number of them, and the directory may be closed to this one.
+            Err(e) => {
+                tracing::warn!("the removal of {} is not seen: {e}", path.display());
+                Self::of_process(getpid())
             }
-            made => made?,
-        };
-        let gone = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
-        let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
-        add_watch(&fd, path.parent().unwrap_or(Path::new("/")), gone | itself)?;
-        Ok(Self { fd, file: path.file_name().map(OsString::from) })
+        }
     }
 
     fn of_process(id: Pid) -> io::Result<Self> {
@@ -98,6 +95,15 @@ impl AsFd for Lifetime {
     }
 }
 
+/// Has the removal of files in a directory reported, and that of the directory.
+fn watch(directory: &Path) -> Result<OwnedFd, Errno> {
+    let fd = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let gone = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+    let itself = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+    add_watch(&fd, directory, gone | itself)?;
+    Ok(fd)
+}
+
 fn pid(id: u32) -> io::Result<Pid> {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
@@ -106,6 +112,8 @@ fn pid(id: u32) -> io::Result<Pid> {
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
+
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
     use super::*;
 
@@ -131,5 +139,36 @@ mod tests {
         fs::remove_file(&name).expect("removed");
         assert!(lifetime.is_over());
         assert!(Lifetime::of(&Namespace::Path(name)).is_err());
+    }
+
+    #[test]
+    fn where_the_system_gives_no_watch_it_lasts_as_long_as_this_process() {
+        for (call, error) in [
+            (libc::SYS_inotify_init1, libc::EMFILE),
+            (libc::SYS_inotify_init1, libc::ENOSYS),
+            (libc::SYS_inotify_add_watch, libc::ENOSPC),
+            (libc::SYS_inotify_add_watch, libc::EACCES),
+        ] {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            let place = Namespace::Path(file.path().to_owned());
+            // The filter is this thread's, and ends with it.
+            let lifetime = std::thread::spawn(move || {
+                refuse(call, error);
+                Lifetime::of(&place)
+            });
+            let lifetime = lifetime.join().expect("no panic").expect("it starts");
+            drop(file);
+            assert!(!lifetime.is_over(), "call {call}, error {error}");
+        }
+    }
+
+    /// Has the kernel refuse a call to this thread.
+    fn refuse(call: i64, error: i32) {
+        let then = SeccompAction::Errno(error as u32);
+        let target = std::env::consts::ARCH.try_into().expect("known");
+        let rules = [(call, Vec::new())].into_iter().collect();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, then, target);
+        let filter: BpfProgram = filter.expect("a filter").try_into().expect("a filter");
+        seccompiler::apply_filter(&filter).expect("a filter");
     }
 }
