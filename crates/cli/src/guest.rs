@@ -11,7 +11,7 @@ use pagewire::Host;
 use pagewire_control as control;
 use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig, FaultWatch};
 use pagewire_gateway::netns::InsideNetwork;
-use pagewire_gateway::sandbox::{self, SandboxPlan};
+use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{
     Autoconf, AutoconfConfig, Builder, Gateway, Guest, GuestConfig, Log, OpenPort, OwnNames,
     Resolver, Rules,
@@ -379,7 +379,13 @@ pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) -> Resu
     }
     plan.read = sandbox::resolver_files();
     let report = sandbox::close_doors(&plan).map_err(|e| {
-        let hint = "update the kernel, or give --no-sandbox if you trust the guest";
+        let hint = match e {
+            SandboxError::User { .. } => "leave out --user, or start it as that user",
+            _ => {
+                "update the kernel or the container's seccomp profile, or give --no-sandbox if you \
+                 trust the guest"
+            }
+        };
         Failure::because("there is no sandbox", format!("{e}; {hint}"))
     })?;
     for line in report.missing {

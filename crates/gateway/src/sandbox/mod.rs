@@ -64,28 +64,40 @@ pub struct SandboxReport {
     pub missing: Vec<String>,
 }
 
-/// This process still reaches its user's files. What the sandbox took before that stays taken: the
-/// process is of no further use.
+/// There is no sandbox. What it took before that stays taken: the process is of no further use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("files stay in reach: {landlock}; {root}")]
-pub struct SandboxError {
-    /// Why Landlock does not take them away.
-    landlock: String,
-    /// Why there is no empty root directory.
-    root: String,
+#[non_exhaustive]
+pub enum SandboxError {
+    /// This process still reaches its user's files.
+    #[error("files stay in reach: {landlock}; {root}")]
+    Files {
+        /// Why Landlock does not take them away.
+        landlock: String,
+        /// Why there is no empty root directory.
+        root: String,
+    },
+    /// Root cannot become the user that [`SandboxPlan::user`] names.
+    #[error("root cannot become the user with the number {uid}: {reason}")]
+    User {
+        /// The user.
+        uid: u32,
+        /// The system's.
+        reason: String,
+    },
 }
 
 /// Gives up everything but what the plan says. There is no way back.
 ///
 /// # Errors
-/// [`SandboxError`] where neither Landlock nor an empty root directory can be had.
+/// [`SandboxError`] where neither Landlock nor an empty root directory can be had, or where root cannot
+/// become the plan's user.
 pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
     let mut missing = Vec::new();
     let was_root = geteuid().is_root();
     // In this order: each step needs rights, or calls, that the next one gives up.
     let emptied = root::leave(plan);
     caps::limit_other_programs();
-    let stays_root = user::leave_root(plan);
+    let stays_root = user::leave_root(plan)?;
     // Root reads the secrets that are in the directory of a file that it needs.
     let emptied = emptied.and(stays_root.clone().map_or(Ok(()), Err));
     missing.extend(stays_root);
@@ -97,7 +109,7 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
             missing.extend(partly);
         }
         (Err(landlock), Ok(())) => missing.push(format!("abstract Unix sockets: {landlock}")),
-        (Err(landlock), Err(root)) => return Err(SandboxError { landlock, root }),
+        (Err(landlock), Err(root)) => return Err(SandboxError::Files { landlock, root }),
     }
     missing.extend(caps::drop_all(plan, was_root && !geteuid().is_root()));
     missing.extend(calls::restrict(plan));

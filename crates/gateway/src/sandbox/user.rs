@@ -10,30 +10,36 @@ use rustix::thread::{
     set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::{SandboxPlan, SandboxUser};
+use super::{SandboxError, SandboxPlan, SandboxUser};
 
 /// The kernel's number for users that it cannot name, and everywhere that of `nobody`.
 const NOBODY: u32 = 65534;
 
 /// Root becomes the plan's user. Returns why it stays root.
-pub(super) fn leave_root(plan: &SandboxPlan) -> Option<String> {
+///
+/// # Errors
+/// It cannot become the user that the plan names.
+pub(super) fn leave_root(plan: &SandboxPlan) -> Result<Option<String>, SandboxError> {
     if !geteuid().is_root() {
-        return None;
+        return Ok(None);
     }
     let nobody = SandboxUser { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
     let user = match &plan.user {
         Some(user) => user.clone(),
         // Sockets of root's guests are closed to others.
         None if plan.unix_peers => {
-            return Some("root: it stays root for the guest's socket".into());
+            return Ok(Some("root: it stays root for the guest's socket".into()));
         }
         None => nobody,
     };
     match kept_by_a_parent(|| become_it(&user)) {
-        Ok(()) => None,
+        Ok(()) => Ok(None),
+        Err(e) if plan.user.is_some() => {
+            Err(SandboxError::User { uid: user.uid, reason: e.to_string() })
+        }
         // There are no others in this user namespace, and its root is an ordinary user outside.
-        Err(Errno::INVAL) => None,
-        Err(e) => Some(format!("root: it stays root: {e}")),
+        Err(Errno::INVAL) => Ok(None),
+        Err(e) => Ok(Some(format!("root: it stays root: {e}"))),
     }
 }
 

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 use pagewire::Device;
 use pagewire_device::vhost_user::double;
 use pagewire_device::{DatagramLink, StreamLink, VhostUser, VhostUserBuilder};
-use pagewire_gateway::sandbox::{SandboxPlan, close_doors, resolver_files};
+use pagewire_gateway::sandbox::{SandboxPlan, SandboxUser, close_doors, resolver_files};
 use pagewire_gateway::{Gateway, Guest, GuestConfig};
 use pagewire_testing::{Need, can};
+use rustix::fs::Mode;
 use rustix::mount::{MountFlags, mount};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{
@@ -348,6 +349,13 @@ fn probe() {
         if how == "without_both" {
             without(&[libc::SYS_unshare], libc::EPERM);
         }
+        if how == "masked" {
+            rustix::process::umask(Mode::from_raw_mode(0o077));
+        }
+        if how == "as_a_user_who_is_not" {
+            plan.user = Some(SandboxUser { uid: 1000, gid: 1000, groups: Vec::new() });
+            without(&[libc::SYS_setresuid], libc::EINVAL);
+        }
         match close_doors(&plan) {
             Ok(report) => {
                 report.missing.iter().for_each(|line| println!("= missing {line}"));
@@ -417,6 +425,23 @@ fn afterwards_each_of_them_is_refused_and_the_gateways_work_goes_on() {
     for (name, _) in NEEDED {
         assert_found(&found, name, &["done"]);
     }
+}
+
+#[test]
+fn a_mask_that_closes_files_to_others_takes_nothing_of_the_gateways_work() {
+    let Some(found) = found("masked") else { return };
+    assert_eq!(found.get("missing"), None);
+    for (name, _) in NEEDED {
+        assert_found(&found, name, &["done"]);
+    }
+}
+
+#[test]
+fn root_that_cannot_become_the_plans_user_has_no_sandbox() {
+    let Some(found) = found("as_a_user_who_is_not") else { return };
+    let refused = found.get("refused").expect("it refuses");
+    assert!(refused.contains("root cannot become the user with the number 1000"), "{refused}");
+    assert_eq!(found.get("read_a_secret"), None, "it does not go on");
 }
 
 #[test]
