@@ -3,7 +3,8 @@
 //! ```text
 //!   /etc/resolv.conf (wherever it leads)   a file of ours, in memory, mounted over it
 //!   /run/systemd/resolve, /run/nscd, …     empty: sockets by which the C library would ask the
-//!   /run/dbus/system_bus_socket            host's resolver, past the gateway
+//!   /run/dbus/system_bus_socket            host's resolver, past the gateway; the bus is for all else,
+//!                                          too, and is covered only where the C library asks there
 //!   /proc/sys but net, /proc/sysrq-trigger of root's programs: only to be read
 //! ```
 //!
@@ -31,6 +32,12 @@ const RESOLVER_SOCKETS: [&str; 4] =
 
 /// A socket at which resolvers are asked among much else: nss-resolve did before systemd 247.
 const BUS: &str = "/run/dbus/system_bus_socket";
+
+/// The socket at which nss-resolve asks since then.
+const RESOLVE_SOCKET: &str = "/run/systemd/resolve/io.systemd.Resolve";
+
+/// Says whom the C library asks for names.
+const NSSWITCH: &str = "/etc/nsswitch.conf";
 
 /// Files by which root changes the whole machine. They ask who writes, not in which namespace.
 const OF_THE_MACHINE: [&str; 2] = ["/proc/sys", "/proc/sysrq-trigger"];
@@ -74,11 +81,31 @@ fn resolv_conf(resolvers: &[IpAddr], hosts: &str) -> String {
     text
 }
 
+/// Whether this `nsswitch.conf` has names resolved by nss-resolve.
+fn asks_resolved(nsswitch: &str) -> bool {
+    let lines = nsswitch.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let mut hosts = lines.filter_map(|line| line.trim_start().strip_prefix("hosts:"));
+    // An action may follow a service without a space: `resolve[!UNAVAIL=return]`.
+    hosts.any(|line| {
+        let ends = |c: char| c.is_whitespace() || c == '[' || c == ']';
+        line.split(ends).any(|word| word == "resolve")
+    })
+}
+
 /// Makes this mount namespace resolve names by `resolvers`. Returns what could not be done.
 pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
     detach()?;
     let text = resolv_conf(resolvers, &fs::read_to_string(RESOLV_CONF).unwrap_or_default());
     let target = fs::canonicalize(RESOLV_CONF);
+    let mut notes = Vec::new();
+    // Before that directory is covered.
+    if !Path::new(RESOLVE_SOCKET).exists()
+        && asks_resolved(&fs::read_to_string(NSSWITCH).unwrap_or_default())
+        && let Ok(bus) = fs::canonicalize(BUS)
+        && let Err(e) = replace(&bus, "")
+    {
+        notes.push(format!("{BUS}: {e}; programs may ask the host's resolver there"));
+    }
     let mut written = false;
     let mut covered: Vec<PathBuf> = Vec::new();
     for directory in RESOLVER_SOCKETS.iter().filter_map(|path| fs::canonicalize(path).ok()) {
@@ -97,18 +124,13 @@ pub(super) fn resolve_by(resolvers: &[IpAddr]) -> io::Result<Vec<String>> {
         }
         covered.push(directory);
     }
-    if let Ok(bus) = fs::canonicalize(BUS) {
-        replace(&bus, "")?;
-    }
     match target {
-        Ok(_) if written => Ok(Vec::new()),
-        Ok(target) => replace(&target, &text).map(|()| Vec::new()),
-        Err(e) => {
-            let note =
-                format!("{RESOLV_CONF}: {e}; programs do not find the gateway's name server");
-            Ok(vec![note])
-        }
+        Ok(_) if written => {}
+        Ok(target) => replace(&target, &text)?,
+        Err(e) => notes
+            .push(format!("{RESOLV_CONF}: {e}; programs do not find the gateway's name server")),
     }
+    Ok(notes)
 }
 
 /// An empty directory in memory over `directory`.
@@ -144,6 +166,20 @@ fn write(path: &Path, text: &str) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bus_is_for_names_only_where_the_c_library_has_the_service_resolve() {
+        for (text, expected) in [
+            ("hosts: mymachines resolve [!UNAVAIL=return] files myhostname dns", true),
+            ("passwd: files\n  hosts:\tresolve[!UNAVAIL=return] dns", true),
+            ("hosts: files dns", false),
+            ("hosts: files dns # resolve", false),
+            ("passwd: files resolve\nhosts: files mdns4_minimal [NOTFOUND=return] dns", false),
+            ("", false),
+        ] {
+            assert_eq!(asks_resolved(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn the_hosts_search_list_and_options_stay_and_its_name_servers_do_not() {
