@@ -44,6 +44,9 @@ const IFF_DETACH_QUEUE: c_int = 0x0400;
 /// The user who may attach queues (`linux/if_tun.h`).
 const TUNSETOWNER: c_ulong = 0x4004_54cc;
 
+/// The kernel's number for users that it cannot name (`linux/highuid.h`), and that of `nobody`.
+const OVERFLOW_USER: u32 = 65534;
+
 /// Keeps other users of the network namespace from attaching a queue. The user is given by its number in
 /// this user namespace, and may have none there: then it is the namespace's root.
 pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -52,7 +55,14 @@ pub(super) fn own(fd: BorrowedFd<'_>) -> io::Result<()> {
         let set = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOWNER as _, c_ulong::from(user)) };
         check(set as isize).map(drop)
     };
-    set(rustix::process::geteuid().as_raw()).or_else(|_| set(0))
+    let [first, second] = owners(rustix::process::geteuid().as_raw());
+    set(first).or_else(|_| set(second))
+}
+
+/// Numbers that may be this user's, the likelier one first.
+fn owners(user: u32) -> [u32; 2] {
+    // A user without a number in this user namespace has this one, which there is another user's.
+    if user == OVERFLOW_USER { [0, user] } else { [user, 0] }
 }
 
 /// Attaches a detached queue, or detaches it: the kernel then delivers nothing there.
@@ -168,4 +178,16 @@ impl Iovecs {
 
 fn check(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tap_belongs_to_the_namespace_s_root_before_it_belongs_to_nobody() {
+        assert_eq!(owners(0), [0, 0]);
+        assert_eq!(owners(1000), [1000, 0]);
+        assert_eq!(owners(OVERFLOW_USER), [0, OVERFLOW_USER]);
+    }
 }
