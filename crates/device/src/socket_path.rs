@@ -1,9 +1,10 @@
 //! The path of a Unix socket that a device listens at.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
@@ -48,7 +49,7 @@ pub(crate) fn bind_anew(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
 /// Removes what nobody has open. Another process that begins at this moment may have put its own socket
 /// there: what is at the path is taken aside, judged again, and given back.
 fn remove_dead(path: &Path, kind: SocketType) -> io::Result<()> {
-    let aside = path.with_file_name(format!(".{}", std::process::id()));
+    let aside = aside(path);
     match std::fs::rename(path, &aside) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         moved => moved?,
@@ -60,6 +61,13 @@ fn remove_dead(path: &Path, kind: SocketType) -> io::Result<()> {
     }
     std::fs::remove_file(&aside)?;
     if is_dead { Ok(()) } else { Err(io::ErrorKind::AddrInUse.into()) }
+}
+
+/// A name beside this one that nobody else takes: processes in other namespaces have this number, too, and
+/// other threads remove sockets. Short, since a socket's path may not be long.
+fn aside(path: &Path) -> PathBuf {
+    let random = RandomState::new().hash_one(std::process::id());
+    path.with_file_name(format!(".{:x}", random as u32))
 }
 
 /// Whether nobody has this socket open. Files of other kinds must not be removed.
@@ -105,6 +113,15 @@ mod tests {
         drop(others);
         remove_dead(&path, SocketType::STREAM).expect("nobody has it");
         assert_eq!(std::fs::read_dir(&dir).expect("a directory").count(), 0);
+    }
+
+    #[test]
+    fn sockets_that_are_taken_aside_at_once_have_names_of_their_own() {
+        let aside = || aside(Path::new("/run/socket"));
+        let others = std::thread::spawn(aside).join().expect("no panic");
+        let ours = [aside(), aside()];
+        assert!(ours[0] != ours[1] && !ours.contains(&others), "{ours:?} {others:?}");
+        assert!(ours.iter().all(|path| path.parent() == Some(Path::new("/run"))));
     }
 
     #[test]
