@@ -8,7 +8,7 @@ use crate::protocol::Stats;
 
 /// The answer to what has come so far; `None`: the head is not complete.
 ///
-/// On a loopback address a request has to name that address, or `localhost`: a page of a stranger's, whose
+/// Where it listens on a loopback address, a request has to name that address, or `localhost`: a page of a stranger's, whose
 /// name its owner lets lead here (DNS rebinding), has the browser name the stranger.
 pub(crate) fn answer(
     request: &[u8],

@@ -22,6 +22,8 @@ pub(crate) struct Server {
     view: Arc<View>,
     control: Option<UnixListener>,
     metrics: Option<TcpListener>,
+    /// Metrics are for this machine alone: `http.rs` says what follows.
+    is_loopback: bool,
     /// Rings when this is to end.
     bell: Arc<OwnedFd>,
     clients: Vec<Client>,
@@ -85,7 +87,8 @@ impl Server {
         if let Some(listener) = &metrics {
             listener.set_nonblocking(true)?;
         }
-        Ok(Self { view, control, metrics, bell, clients: Vec::new() })
+        let is_loopback = metrics.as_ref().is_some_and(is_loopback);
+        Ok(Self { view, control, metrics, is_loopback, bell, clients: Vec::new() })
     }
 
     /// Runs until the bell rings.
@@ -93,7 +96,7 @@ impl Server {
         while let Some(ready) = self.wait() {
             let now = Instant::now();
             for (client, ready) in self.clients.iter_mut().zip(ready) {
-                if ready && client.serve(&self.view, now) == Fate::Goes {
+                if ready && client.serve(&self.view, self.is_loopback, now) == Fate::Goes {
                     client.last = true;
                     client.out.clear();
                     client.until = Some(now);
@@ -169,6 +172,13 @@ impl Server {
     }
 }
 
+/// Whether it listens on an address of this machine alone; one that is not known is as if it were. A
+/// connection from this machine to all addresses also has a loopback address (`127.0.1.1` by the machine's
+/// name), and tells nothing.
+fn is_loopback(listener: &TcpListener) -> bool {
+    listener.local_addr().map_or(true, |at| at.ip().to_canonical().is_loopback())
+}
+
 impl Client {
     fn new(stream: Stream, now: Instant) -> Self {
         let until = matches!(stream, Stream::Metrics(_)).then_some(now + STALL);
@@ -176,8 +186,8 @@ impl Client {
     }
 
     /// Reads requests and sends answers, as far as that needs no waiting.
-    fn serve(&mut self, view: &View, now: Instant) -> Fate {
-        match self.try_serve(view, now) {
+    fn serve(&mut self, view: &View, is_loopback: bool, now: Instant) -> Fate {
+        match self.try_serve(view, is_loopback, now) {
             Ok(fate) => fate,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Fate::Stays,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Fate::Stays,
@@ -185,7 +195,7 @@ impl Client {
         }
     }
 
-    fn try_serve(&mut self, view: &View, now: Instant) -> io::Result<Fate> {
+    fn try_serve(&mut self, view: &View, is_loopback: bool, now: Instant) -> io::Result<Fate> {
         if self.out.is_empty() {
             let mut room = [0; READ_BYTES];
             let n = self.stream.read(&mut room)?;
@@ -195,7 +205,7 @@ impl Client {
             self.request.extend_from_slice(room.get(..n).unwrap_or_default());
         }
         loop {
-            if self.out.is_empty() && !self.answer(view) {
+            if self.out.is_empty() && !self.answer(view, is_loopback) {
                 // Only a whole request may be followed by silence.
                 self.until = match self.stream {
                     Stream::Control(_) if self.request.is_empty() => None,
@@ -215,14 +225,12 @@ impl Client {
     }
 
     /// Makes the answer to the first request; `false` if there is none yet.
-    fn answer(&mut self, view: &View) -> bool {
+    #[cfg_attr(not(feature = "prometheus"), expect(unused_variables))]
+    fn answer(&mut self, view: &View, is_loopback: bool) -> bool {
         match &self.stream {
             Stream::Control(_) => self.answer_line(view),
             #[cfg(feature = "prometheus")]
-            Stream::Metrics(stream) => {
-                // Not known is as if it were.
-                let local = stream.local_addr();
-                let is_loopback = local.map_or(true, |at| at.ip().to_canonical().is_loopback());
+            Stream::Metrics(_) => {
                 let answer = http::answer(&self.request, is_loopback, || view.stats());
                 let Some(answer) = answer else { return false };
                 (self.out, self.last) = (answer, true);
