@@ -115,6 +115,20 @@ fn it_may_be_another_user_than_nobody_and_none_without_root() {
 }
 
 #[test]
+fn root_of_a_namespace_without_the_user_that_was_asked_for_does_not_start() {
+    let Some(lab) = Lab::new(&["unshare"]) else { return };
+    let mut command = lab.command("unshare");
+    command.args(["--user", "--map-root-user", PAGEWIRE, "gateway", "--control", "none"]);
+    command.args(["--link", "stream", "--socket", "link", "--user", "daemon"]);
+    let refused = command.output().expect("it runs");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    for part in ["root cannot become the user with the number 1:", "; leave out --user"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
 fn an_ordinary_users_gateway_has_no_files_either() {
     let Some(lab) = Lab::new(&["setpriv", "unshare"]) else { return };
     if !may_unshare() {
