@@ -191,11 +191,16 @@ impl Context {
         }
     }
 
-    /// Whether the guest may send to one more destination.
+    /// Whether the guest may send to one more destination, if the rules permit that.
     pub(crate) fn may_begin(&mut self, now: Instant) -> bool {
-        let may = self.destinations.take(now).is_ok();
+        let may = self.destinations.look(now).is_ok();
         self.counters.destinations_refused += u64::from(!may);
         may
+    }
+
+    /// Counts a new destination, to which the guest [may send](Self::may_begin).
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.destinations.charge(now, 1);
     }
 
     /// The rate of new destinations of a guest.

@@ -176,14 +176,16 @@ impl Echo {
         {
             return Ok((at, peer.at));
         }
+        // Before the verdict, which may be written down.
+        if !context.may_begin(now) {
+            return Err(None);
+        }
         let judged = context.judge(now, Protocol::Echo, message.from, asked);
         let to = judged.to.map_err(errors::denial)?.ip();
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
-        if !context.may_begin(now) {
-            return Err(None);
-        }
+        context.begin(now);
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from).ok_or(None)?,

@@ -171,13 +171,17 @@ pub const UDP_PEERS_IN_ALL: usize = 16_384;
 /// those who ask are still known after a seventh of a second.
 pub const UDP_ASKING: usize = 2048;
 
+/// Clients of all published UDP ports of one guest that it has not answered: two and a half megabytes.
+/// Beyond, a new one takes the place of another of its port.
+pub const UDP_ASKING_IN_ALL: usize = 8192;
+
 /// New clients of published UDP ports a second, on average once the burst is spent.
 pub const UDP_CLIENTS_PER_SECOND: u32 = 10_000;
 
 /// New clients of published UDP ports in one burst.
 pub const UDP_CLIENTS_BURST: u32 = 10_000;
 
-/// Silence after which an endpoint is closed: what RFC 4787 recommends (section 4.3, REQ-5).
+/// Silence after which an endpoint is closed, and a client forgotten that has no answer: what RFC 4787 recommends (section 4.3, REQ-5).
 pub const UDP_IDLE: Duration = Duration::from_secs(300);
 
 /// Silence after which an endpoint may be closed for a new one, when there are [`UDP_ENDPOINTS`]:

@@ -5,8 +5,10 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use pagewire_mem::Instant;
+
 use crate::context::Judged;
-use crate::limits::UDP_ASKING;
+use crate::limits::{UDP_ASKING, UDP_IDLE};
 
 /// A client that waits for the guest's first answer.
 pub(super) struct Client {
@@ -15,6 +17,8 @@ pub(super) struct Client {
     pub(super) called: SocketAddr,
     /// Where it is for this machine.
     pub(super) at: SocketAddr,
+    /// When it last asked.
+    pub(super) asked_at: Instant,
     pub(super) bytes_in: u64,
 }
 
@@ -63,6 +67,17 @@ impl Asking {
         self.remove(at)
     }
 
+    /// Forgets clients that the guest has left without an answer, and that have stopped asking.
+    pub(super) fn expire(&mut self, now: Instant) {
+        // From the end: the last takes the place of one that goes, and was looked at already.
+        for at in (0..self.len()).rev() {
+            let asked_at = self.clients.get(at).map(|client| client.asked_at);
+            if asked_at.is_some_and(|asked_at| now.saturating_since(asked_at) >= UDP_IDLE) {
+                self.remove(at);
+            }
+        }
+    }
+
     fn remove(&mut self, at: usize) -> Option<Client> {
         let client = (at < self.len()).then(|| self.clients.swap_remove(at))?;
         self.by_address.remove(&client.at);
@@ -81,10 +96,13 @@ mod tests {
     use super::*;
     use crate::ask::{Ask, GuestId, Protocol};
 
+    const START: Instant = Instant::from_millis(1000);
+
     fn client(n: u32, called: SocketAddr) -> Client {
         let at = SocketAddr::from(((0x0a00_0000 + n).to_be_bytes(), 4000));
         let ask = Ask::new(GuestId(1), Protocol::Udp, at, "10.0.2.15:53".parse().unwrap());
-        Client { judged: Judged { flow: n.into(), ask, to: Ok(at) }, called, at, bytes_in: 0 }
+        let judged = Judged { flow: n.into(), ask, to: Ok(at) };
+        Client { judged, called, at, asked_at: START, bytes_in: 0 }
     }
 
     fn one(n: u32) -> Client {
@@ -117,6 +135,24 @@ mod tests {
         asking.add(client(2, called), false);
         assert_eq!(asking.len(), 1);
         assert_eq!(asking.take(called).map(|client| client.judged.flow), Some(2));
+    }
+
+    #[test]
+    fn clients_that_stopped_asking_are_forgotten_and_others_stay() {
+        let mut asking = Asking::default();
+        for n in 0..10 {
+            let asked_at = START + if n % 3 == 0 { UDP_IDLE } else { UDP_IDLE / 2 };
+            asking.add(Client { asked_at, ..one(n) }, false);
+        }
+        asking.expire(START + UDP_IDLE);
+        assert_eq!(asking.len(), 10);
+        asking.expire(START + UDP_IDLE + UDP_IDLE / 2);
+        for n in 0..10 {
+            assert_eq!(asking.has(one(n).at), n % 3 == 0, "{n}");
+            assert_eq!(asking.get_mut(one(n).at).is_some(), n % 3 == 0, "{n}");
+        }
+        asking.expire(START + 2 * UDP_IDLE);
+        assert_eq!((asking.len(), asking.by_address.len(), asking.by_name.len()), (0, 0, 0));
     }
 
     #[test]

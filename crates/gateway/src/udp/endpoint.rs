@@ -43,6 +43,21 @@ pub(super) struct Endpoint {
     pub(super) failed: bool,
 }
 
+/// How many peers and asking clients an endpoint has, or all of a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) peers: usize,
+    pub(super) asking: usize,
+}
+
+impl Counts {
+    /// Counts what an endpoint has now, in the place of what it had before.
+    pub(super) fn replace(&mut self, before: Self, after: Self) {
+        self.peers = (self.peers + after.peers).saturating_sub(before.peers);
+        self.asking = (self.asking + after.asking).saturating_sub(before.asking);
+    }
+}
+
 /// A destination of an endpoint.
 pub(super) struct Peer {
     flow: u64,
@@ -113,7 +128,7 @@ impl Endpoint {
         if (full || self.peers.len() >= UDP_PEERS)
             && let Some(first) = self.peers.pop_front()
         {
-            self.ask_again(&first);
+            self.ask_again(now, &first, context);
             first.close(now, How::Finished, context);
         }
         let Judged { flow, ask, .. } = judged;
@@ -123,41 +138,62 @@ impl Endpoint {
     }
 
     /// Keeps a client in mind that makes room for another: what the guest says to it is still an answer.
-    fn ask_again(&mut self, peer: &Peer) {
+    fn ask_again(&mut self, now: Instant, peer: &Peer, context: &Context) {
         let Peer { flow, ask, asked, at, .. } = peer;
         if ask.direction == Direction::In {
             let judged = Judged { flow: *flow, ask: ask.clone(), to: Ok(ask.to) };
-            self.welcome(judged, (*asked, *at), false);
+            self.welcome(now, judged, (*asked, *at), false, context);
         }
     }
 
     /// Adds a client of the published port, whom the guest calls so: it is a peer once the guest
-    /// answers. Returns whether another made room.
+    /// answers. `full`: too many are asking in all. Returns whether another made room.
     pub(super) fn welcome(
         &mut self,
+        now: Instant,
         judged: Judged,
         (called, at): (SocketAddr, SocketAddr),
         full: bool,
+        context: &Context,
     ) -> bool {
-        self.asking.add(Client { judged, called, at, bytes_in: 0 }, full)
+        // The guest cannot tell it from an earlier client that it calls the same, and means the later
+        // one. A destination that the guest chose itself stays: a client must not draw it away.
+        let same = |peer: &Peer| peer.asked == called && peer.ask.direction == Direction::In;
+        if let Some(earlier) = self.peers.iter().position(same)
+            && let Some(earlier) = self.peers.remove(earlier)
+        {
+            earlier.close(now, How::Finished, context);
+        }
+        self.asking.add(Client { judged, called, at, asked_at: now, bytes_in: 0 }, full)
     }
 
-    /// Makes the client that the guest answers a peer; `false`: there is none.
-    pub(super) fn answer(&mut self, now: Instant, called: SocketAddr, context: &Context) -> bool {
+    /// Makes the client that the guest answers a peer; `full`: there are too many of these in all.
+    /// `false`: there is no such client.
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        called: SocketAddr,
+        full: bool,
+        context: &Context,
+    ) -> bool {
         let Some(client) = self.asking.take(called) else { return false };
         let Client { judged, at, bytes_in, .. } = client;
         context.note_client(&judged);
-        // There was room for it already.
-        self.add(now, judged, (called, at), false, context);
+        self.add(now, judged, (called, at), full, context);
         if let Some(peer) = self.peers.back_mut() {
             peer.bytes_in = bytes_in;
         }
         true
     }
 
-    /// How many peers there are, and clients that may become some.
-    pub(super) fn peers(&self) -> usize {
-        self.peers.len() + self.asking.len()
+    /// How many peers there are, and how many clients that wait for an answer.
+    pub(super) fn counts(&self) -> Counts {
+        Counts { peers: self.peers.len(), asking: self.asking.len() }
+    }
+
+    /// Forgets clients that have waited for their time.
+    pub(super) fn expire_clients(&mut self, now: Instant) {
+        self.asking.expire(now);
     }
 
     /// Notes what was sent.
@@ -193,6 +229,7 @@ impl Endpoint {
             && let Some(client) = self.asking.get_mut(from)
         {
             client.bytes_in += bytes as u64;
+            client.asked_at = now;
             self.heard_at = Some(now);
             return Some(client.called);
         }

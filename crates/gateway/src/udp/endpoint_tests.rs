@@ -90,13 +90,13 @@ fn the_peer_that_was_used_least_recently_makes_room() {
     // In use: it moves towards the end.
     assert!(endpoint.peer(to(0)).is_some());
     endpoint.add(START, judged(to(UDP_PEERS)), (to(UDP_PEERS), to(UDP_PEERS)), false, &context);
-    assert_eq!(endpoint.peers(), UDP_PEERS);
+    assert_eq!(endpoint.counts().peers, UDP_PEERS);
     assert!(endpoint.peer(to(0)).is_some());
     assert!(endpoint.peer(to(1)).is_none());
     assert!(endpoint.peer(to(UDP_PEERS)).is_some());
     // With too many in all, one makes room also where there are few.
     endpoint.add(START, judged(to(9999)), (to(9999), to(9999)), true, &context);
-    assert_eq!(endpoint.peers(), UDP_PEERS);
+    assert_eq!(endpoint.counts().peers, UDP_PEERS);
     let closed = |record: &Record| matches!(record, Record::Closed { .. });
     assert_eq!(records.lock().unwrap().iter().filter(|record| closed(record)).count(), 2);
 }
@@ -119,4 +119,53 @@ fn the_guest_hears_addresses_that_it_has_sent_to_by_the_names_that_it_has_for_th
     }
     assert_eq!(endpoint.asked(at), Some(asked));
     assert_eq!(endpoint.asked("127.0.0.1:8081".parse().unwrap()), None);
+}
+
+/// A client of the guest's published port, whom the guest calls `called`.
+fn client(flow: u64, at: SocketAddr) -> Judged {
+    let mut ask = Ask::new(GuestId(1), Protocol::Udp, at, guest());
+    ask.direction = Direction::In;
+    Judged { flow, ask, to: Ok(guest()) }
+}
+
+#[test]
+fn of_two_clients_that_the_guest_calls_the_same_the_later_has_the_answer() {
+    let (context, records) = lone_context(Settings::default());
+    let own = "203.0.113.1:443".parse().unwrap();
+    let mut endpoint = endpoint(&context, &["203.0.113.1:443"]);
+    let called = "10.0.2.2:5000".parse().unwrap();
+    let [first, second] = ["127.0.0.1:5000", "127.0.0.2:5000"].map(|at| at.parse().unwrap());
+    for (flow, at) in [(2, first), (3, second), (4, first)] {
+        endpoint.welcome(START, client(flow, at), (called, at), false, &context);
+        assert!(endpoint.peer(called).is_none(), "the guest means the later client");
+        assert!(endpoint.answer(START, called, false, &context));
+        assert_eq!(endpoint.peer(called).map(|peer| peer.at), Some(at));
+        assert_eq!(endpoint.counts(), Counts { peers: 2, asking: 0 });
+    }
+    let closed = |record: &Record| match record {
+        Record::Closed { flow, .. } => Some(*flow),
+        _ => None,
+    };
+    let closed: Vec<u64> = records.lock().unwrap().iter().filter_map(closed).collect();
+    assert_eq!(closed, [2, 3]);
+    // No client takes the place of a destination that the guest has chosen.
+    endpoint.welcome(START, client(5, first), (own, first), false, &context);
+    assert_eq!(endpoint.peer(own).map(|peer| peer.at), Some(own));
+}
+
+#[test]
+fn clients_without_an_answer_count_apart_from_peers_and_are_forgotten() {
+    let (context, _) = lone_context(Settings::default());
+    let mut endpoint = endpoint(&context, &["203.0.113.1:443"]);
+    for n in 0..10 {
+        let at = SocketAddr::from(([198, 51, 100, n], 4000));
+        endpoint.welcome(START, client(n.into(), at), (at, at), false, &context);
+    }
+    assert_eq!(endpoint.counts(), Counts { peers: 1, asking: 10 });
+    assert!(hear(&mut endpoint, START + UDP_IDLE / 2, "198.51.100.3:4000").is_some());
+    endpoint.expire_clients(START + UDP_IDLE - JUST);
+    assert_eq!(endpoint.counts().asking, 10);
+    endpoint.expire_clients(START + UDP_IDLE);
+    assert_eq!(endpoint.counts(), Counts { peers: 1, asking: 1 });
+    assert!(!endpoint.is_new_client("198.51.100.3:4000".parse().unwrap()));
 }

@@ -22,14 +22,14 @@ use slab::Slab;
 use crate::ask::{How, Protocol};
 use crate::context::Context;
 use crate::limits::{
-    GATHER, TURN_BYTES, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND, UDP_LONGEST,
-    UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
+    GATHER, TURN_BYTES, UDP_ASKING_IN_ALL, UDP_BURST, UDP_CLIENTS_BURST, UDP_CLIENTS_PER_SECOND,
+    UDP_LONGEST, UDP_PEERS_IN_ALL, UDP_RETRY, UDP_SEGMENTS, UDP_SWEEP,
 };
 use crate::publish::can_be_kept;
 use crate::rate::Rate;
 use crate::sys::datagrams::{self, Sending};
 use crate::watch::{Kind, Token};
-use endpoint::Endpoint;
+use endpoint::{Counts, Endpoint};
 
 /// The guest's datagrams.
 pub(crate) struct Udp {
@@ -41,8 +41,8 @@ pub(crate) struct Udp {
     listed: VecDeque<u32>,
     /// The guest's socket may have datagrams.
     readable: bool,
-    /// Peers of all endpoints.
-    peers: usize,
+    /// Of all endpoints. Anybody can make clients, so these take no peer's place.
+    counts: Counts,
     /// New clients of published ports.
     clients: Rate,
     /// Before, no endpoint can make room for another.
@@ -74,7 +74,7 @@ impl Udp {
             by_guest: HashMap::new(),
             listed: VecDeque::new(),
             readable: false,
-            peers: 0,
+            counts: Counts::default(),
             clients: Rate::new(UDP_CLIENTS_PER_SECOND, UDP_CLIENTS_BURST),
             evict_at: Instant::ZERO,
             retry_at: None,
@@ -217,10 +217,10 @@ impl Udp {
         if let Some(at) = known
             && let Some(endpoint) = self.endpoints.get_mut(at as usize)
         {
-            let before = endpoint.peers();
+            let (full, before) = (self.counts.peers >= UDP_PEERS_IN_ALL, endpoint.counts());
             let to = message.to;
-            let is_known = endpoint.peer(to).is_some() || endpoint.answer(now, to, context);
-            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
+            let is_known = endpoint.peer(to).is_some() || endpoint.answer(now, to, full, context);
+            self.counts.replace(before, endpoint.counts());
             if is_known {
                 return Ok(at);
             }
@@ -230,22 +230,24 @@ impl Udp {
             context.counters.endpoints_refused += 1;
             return Err(None);
         }
+        // Before the verdict, which may be written down.
+        if !context.may_begin(now) {
+            return Err(None);
+        }
         let judged = context.judge(now, Protocol::Udp, message.from, message.to);
         let to = judged.to.map_err(errors::denial)?;
         if to.is_ipv4() != message.from.is_ipv4() {
             return Err(Some(Unreachable::Net));
         }
-        if !context.may_begin(now) {
-            return Err(None);
-        }
+        context.begin(now);
         let at = match known {
             Some(at) => at,
             None => self.open(now, context, message.from)?,
         };
         if let Some(endpoint) = self.endpoints.get_mut(at as usize) {
-            let (full, before) = (self.peers >= UDP_PEERS_IN_ALL, endpoint.peers());
+            let (full, before) = (self.counts.peers >= UDP_PEERS_IN_ALL, endpoint.counts());
             endpoint.add(now, judged, (message.to, to), full, context);
-            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
+            self.counts.replace(before, endpoint.counts());
         }
         Ok(at)
     }
@@ -330,14 +332,16 @@ impl Udp {
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let mut read = Read::More;
         for _ in 0..UDP_BURST {
-            let full = self.peers >= UDP_PEERS_IN_ALL;
-            let before = endpoint.peers();
+            let (full, before) = (self.counts.asking >= UDP_ASKING_IN_ALL, endpoint.counts());
             let mut admit = || self.clients.take(now).is_ok().then_some(full);
             read = receive_one(now, stack, (self.socket, endpoint), &mut admit, context);
-            self.peers = (self.peers + endpoint.peers()).saturating_sub(before);
+            self.counts.replace(before, endpoint.counts());
             if read != Read::More {
                 break;
             }
+        }
+        if endpoint.counts().asking > 0 {
+            self.sweep_at.get_or_insert(now + UDP_SWEEP);
         }
         match read {
             Read::Dry => return,
@@ -361,12 +365,17 @@ impl Udp {
         }
     }
 
-    /// Closes endpoints that have been silent for their time.
+    /// Closes endpoints that have been silent for their time, and forgets clients that have.
     fn sweep(&mut self, now: Instant, context: &Context) {
         if self.sweep_at.is_none_or(|at| at > now) {
             return;
         }
         self.close_those(now, context, |endpoint| endpoint.is_over(now));
+        for (_, endpoint) in &mut self.endpoints {
+            let before = endpoint.counts();
+            endpoint.expire_clients(now);
+            self.counts.replace(before, endpoint.counts());
+        }
         self.sweep_at = (!self.endpoints.is_empty()).then_some(now + UDP_SWEEP);
     }
 
@@ -387,7 +396,7 @@ impl Udp {
     fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
         let Some(endpoint) = self.endpoints.try_remove(at) else { return };
         self.by_guest.remove(&endpoint.guest);
-        self.peers = self.peers.saturating_sub(endpoint.peers());
+        self.counts.replace(endpoint.counts(), Counts::default());
         endpoint.close(now, how, context);
     }
 
@@ -470,7 +479,7 @@ fn welcome(
         false => context.own_address(endpoint.guest.ip()).map(|ip| (ip, client.port()).into()),
     };
     if let (Ok(_), Some(called)) = (judged.to, called) {
-        let made_room = endpoint.welcome(judged, (called, client), full);
+        let made_room = endpoint.welcome(now, judged, (called, client), full, context);
         context.counters.clients_forgotten += u64::from(made_room);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pagewire_stack::{BindOptions, RecvFlags, UdpId};
 
+use super::endpoint::Counts;
 use crate::ask::{Ask, Direction, Verdict};
 use crate::limits::{DESTINATIONS_BURST, UDP_ASKING, UDP_IDLE, UDP_PEERS, UDP_SWEEP};
 use crate::policy::Rules;
@@ -74,9 +75,9 @@ fn a_closed_endpoint_gives_its_peers_back() {
     for n in 1..=5 {
         send(&mut world, socket, SocketAddr::from(([203, 0, 113, n], port)));
     }
-    assert_eq!((world.relay.udp().len(), world.relay.udp().peers), (1, 5));
+    assert_eq!((world.relay.udp().len(), world.relay.udp().counts.peers), (1, 5));
     world.pass(UDP_IDLE + UDP_SWEEP);
-    assert_eq!((world.relay.udp().len(), world.relay.udp().peers), (0, 0));
+    assert_eq!((world.relay.udp().len(), world.relay.udp().counts.peers), (0, 0));
 }
 
 #[test]
@@ -92,6 +93,8 @@ fn new_destinations_have_a_rate_and_known_ones_have_none() {
         send(&mut world, socket, to(n));
     }
     assert_eq!(world.relay.counters().destinations_refused, 10);
+    // What was not sent has no verdict.
+    assert_eq!(world.verdicts().len(), DESTINATIONS_BURST as usize);
     let before = world.relay.counters().datagrams_out;
     send(&mut world, socket, to(DESTINATIONS_BURST - 1));
     assert_eq!(world.relay.counters().datagrams_out, before + 1);
@@ -132,13 +135,16 @@ fn clients_that_have_no_answer_do_not_push_out_one_that_has() {
         for chunk in 0..=(UDP_ASKING / 256) {
             let forged = clients(256);
             ask(&mut world, service, &forged, there);
-            assert!(world.relay.udp().peers <= UDP_ASKING + 1, "chunk {chunk}");
+            let Counts { peers, asking } = world.relay.udp().counts;
+            assert!(peers <= 1 && asking <= UDP_ASKING, "chunk {chunk}");
         }
         ask(&mut world, service, &honest, there);
         send(&mut world, service, asked[0]);
         assert!(honest[0].recv(&mut [0; 9]).is_ok());
     }
     assert!(world.relay.counters().clients_forgotten > 0);
+    world.pass(UDP_IDLE + UDP_SWEEP);
+    assert_eq!(world.relay.udp().counts, Counts { peers: 1, asking: 0 });
     // Neither the flood nor the client has a record more.
     assert_eq!(world.verdicts().len(), before);
 }
