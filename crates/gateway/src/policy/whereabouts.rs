@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,7 +80,7 @@ impl Default for Routes {
         // Protocol 0 of this family is NETLINK_ROUTE.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None);
-        Self { door: socket.map(|socket| Mutex::new((socket, 0))).map_err(io::Error::from) }
+        Self { door: socket.map(|socket| Mutex::new((socket, 0))).map_err(io::Error::from) }.tried()
     }
 }
 
@@ -88,6 +88,17 @@ impl Routes {
     /// Why the kernel cannot be asked.
     pub(crate) fn check(&self) -> Result<(), &io::Error> {
         self.door.as_ref().map(drop)
+    }
+
+    /// The same if the kernel knows its loopback address: one that does not, such as another system that
+    /// behaves as Linux, has no answers that a rule can rely on.
+    fn tried(self) -> Self {
+        let why = match self.lead_here(Ipv4Addr::LOCALHOST.into()) {
+            Ok(true) => return self,
+            Ok(false) => io::Error::other("it does not call 127.0.0.1 its own"),
+            Err(error) => error,
+        };
+        Self { door: Err(why) }
     }
 
     /// Whether packets to the address end here. The answer is the route's kind, and not whether a
@@ -150,8 +161,9 @@ fn read(answer: &[u8]) -> io::Result<bool> {
         Some(NLMSG_ERROR) => {
             let code = field(answer, HEADER).map_or(0, |code| -code.cast_signed());
             match Errno::from_raw_os_error(code) {
-                // No route, or one that is unreachable, prohibited or a blackhole: it leads nowhere.
-                Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL => Ok(false),
+                // No route, or one that is unreachable or prohibited: it leads nowhere. A blackhole is
+                // EINVAL, which may as well be about the question: it stays unknown, and leads nowhere.
+                Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS => Ok(false),
                 error => Err(error.into()),
             }
         }

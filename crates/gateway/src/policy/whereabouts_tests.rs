@@ -34,6 +34,7 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
         return;
     }
     Netns::new().inside(|| {
+        ip("link set lo up");
         ip("link add near type veth peer name far");
         ip("link set near up");
         ip("link set far up");
@@ -59,9 +60,10 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
         ] {
             assert_eq!(is_ours(&mut whereabouts, ours), Some(true), "{ours}");
         }
-        for other in ["192.0.2.12", "8.8.8.8", "10.1.0.1", "10.2.0.1", "10.3.0.1", "2001:db8::12"] {
+        for other in ["192.0.2.12", "8.8.8.8", "10.1.0.1", "10.2.0.1", "2001:db8::12"] {
             assert_eq!(is_ours(&mut whereabouts, other), Some(false), "{other}");
         }
+        assert_eq!(is_ours(&mut whereabouts, "10.3.0.1"), None);
     });
 }
 
@@ -88,11 +90,27 @@ fn what_the_kernel_does_not_say_is_not_known() {
 }
 
 #[test]
+fn a_kernel_that_does_not_know_its_loopback_address_is_not_believed() {
+    if !can(&[Need::Root]) {
+        return;
+    }
+    // The loopback interface of a new namespace is down, so its address leads nowhere.
+    Netns::new().inside(|| {
+        let routes = Routes::default();
+        assert!(routes.check().is_err());
+        let mut whereabouts = Whereabouts::new(Arc::new(routes));
+        assert_eq!(is_ours(&mut whereabouts, "192.0.2.1"), None);
+    });
+}
+
+#[test]
 fn an_answer_that_is_none_is_an_error() {
     let mut answer = question("192.0.2.1".parse().unwrap(), 1);
     assert!(read(&answer).is_err());
     answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
-    for (code, says) in [(libc::ENETUNREACH, Some(false)), (libc::ENOBUFS, None)] {
+    for (code, says) in
+        [(libc::ENETUNREACH, Some(false)), (libc::ENOBUFS, None), (libc::EINVAL, None)]
+    {
         answer[HEADER..HEADER + 4].copy_from_slice(&(-code).to_ne_bytes());
         assert_eq!(read(&answer).ok(), says);
     }
