@@ -11,7 +11,6 @@ use simple_dns::{CLASS, Name as WireName, Packet, PacketFlag, ResourceRecord};
 
 use crate::ask::Name;
 use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_OWN_TTL, DNS_RECORDS};
-use crate::policy::Resolved;
 
 /// Bytes of a message's header.
 const HEADER: usize = 12;
@@ -26,23 +25,27 @@ const MAX_NAME: usize = 255;
 const MIN_QUESTION: usize = 1 + KIND;
 const MIN_RECORD: usize = 11;
 
-/// Bits of a header's third byte: response, operation, recursion desired.
+/// Bits of a header's third byte: response, operation, cut, recursion desired.
 const QR: u8 = 0x80;
 const OPCODE: u8 = 0x78;
+const TC: u8 = 0x02;
 const RD: u8 = 0x01;
 /// Of its fourth: recursion available, and the result.
 const RA: u8 = 0x80;
 const RCODE: u8 = 0x0f;
 
-/// Types of questions (RFC 1035 section 3.2.2, RFC 3596, RFC 1995).
+/// Types of questions (RFC 1035 section 3.2.2, RFC 3596, RFC 1995, RFC 9460).
 const TYPE_A: u16 = 1;
 const TYPE_AAAA: u16 = 28;
+const TYPE_SVCB: u16 = 64;
+const TYPE_HTTPS: u16 = 65;
 const TYPE_IXFR: u16 = 251;
 const TYPE_AXFR: u16 = 252;
 const TYPE_ANY: u16 = 255;
 
-/// The Internet's class.
+/// The Internet's class, and any.
 const CLASS_IN: u16 = 1;
+const CLASS_ANY: u16 = 255;
 
 /// The result of a query (RFC 1035 section 4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,18 @@ pub(crate) struct Query {
     pub(crate) class: u16,
     /// Where the question ends in the message.
     end: usize,
+}
+
+/// What an answer says of addresses.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// The name that was asked for, and those that it is an alias of.
+    pub(crate) names: Vec<Name>,
+    pub(crate) addresses: Vec<(IpAddr, Duration)>,
+    /// More names may lead to the addresses.
+    pub(crate) more_names: bool,
+    /// There may be more addresses.
+    pub(crate) more_addresses: bool,
 }
 
 /// A message that is no query.
@@ -172,25 +187,36 @@ impl Query {
         reply.build_bytes_vec_compressed().unwrap_or_else(|_| empty())
     }
 
+    /// Whether it asks how to reach a service, whose answer may have addresses of its own (RFC 9460
+    /// section 7.3).
+    pub(crate) fn is_about_service(&self) -> bool {
+        matches!(self.kind, TYPE_SVCB | TYPE_HTTPS)
+    }
+
     /// What an answer to this query says of addresses: the name and its aliases lead to them.
-    pub(crate) fn resolved(&self, answer: &[u8]) -> Option<Resolved> {
-        if self.class != CLASS_IN || !matches!(self.kind, TYPE_A | TYPE_AAAA | TYPE_ANY) {
-            return None;
+    pub(crate) fn resolved(&self, answer: &[u8]) -> Said {
+        let kinds = [TYPE_A, TYPE_AAAA, TYPE_SVCB, TYPE_HTTPS, TYPE_ANY];
+        let Some(first) = self.name.clone() else { return Said::default() };
+        if !matches!(self.class, CLASS_IN | CLASS_ANY) || !kinds.contains(&self.kind) {
+            return Said::default();
         }
-        let first = self.name.clone()?;
-        let packet = is_plausible(answer).then(|| Packet::parse(answer).ok())??;
-        let mut names = vec![first];
+        let mut said = Said { names: vec![first], ..Said::default() };
+        let packet = is_plausible(answer).then(|| Packet::parse(answer).ok()).flatten();
+        let Some(packet) = packet else {
+            (said.more_names, said.more_addresses) = (true, true);
+            return said;
+        };
         // A record may come before the alias that leads to it: as often as there are aliases.
         let answers = || packet.answers.iter().take(DNS_RECORDS);
         while let Some(next) = answers().find_map(|record| {
-            let RData::CNAME(target) = &record.rdata else { return None };
-            let target = name_of(target)?;
-            (is_of(record, &names) && !names.contains(&target)).then_some(target)
+            let target = target_of(record).and_then(name_of)?;
+            (is_of(record, &said.names) && !said.names.contains(&target)).then_some(target)
         }) {
-            names.push(next);
-            if names.len() > DNS_ALIASES {
+            if said.names.len() > DNS_ALIASES {
+                said.more_names = true;
                 break;
             }
+            said.names.push(next);
         }
         let address = |record: &ResourceRecord<'_>| {
             let address = match &record.rdata {
@@ -199,16 +225,29 @@ impl Query {
                 _ => return None,
             };
             let ttl = Duration::from_secs(record.ttl.into());
-            is_of(record, &names).then_some((address, ttl))
+            is_of(record, &said.names).then_some((address, ttl))
         };
-        let addresses: Vec<_> = answers().filter_map(address).take(DNS_ADDRESSES).collect();
-        (!addresses.is_empty()).then_some(Resolved { names, addresses })
+        said.addresses = answers().filter_map(address).take(DNS_ADDRESSES).collect();
+        let is_hint =
+            |record: &ResourceRecord<'_>| matches!(record.rdata, RData::SVCB(_) | RData::HTTPS(_));
+        said.more_names |= packet.answers.len() > DNS_RECORDS;
+        said.more_addresses = said.more_names
+            || said.addresses.len() >= DNS_ADDRESSES
+            || packet.answers.iter().chain(&packet.additional_records).any(is_hint);
+        said
     }
-}
 
-/// Whether all records of an answer are looked at for names and addresses.
-pub(crate) fn is_looked_through(answer: &[u8]) -> bool {
-    word(answer, 6).is_some_and(|answers| usize::from(answers) <= DNS_RECORDS)
+    /// The answer to who must not see `answer`: by TCP, it may be another if that one was cut.
+    pub(crate) fn withhold(&self, message: &[u8], answer: &[u8]) -> Vec<u8> {
+        let is_cut = answer.get(2).is_some_and(|byte| byte & TC != 0);
+        // Programs ask for hints beside addresses: they do without.
+        let code = if is_cut || self.is_about_service() { Code::NoError } else { Code::Refused };
+        let mut reply = self.answer(message, code);
+        if is_cut && let Some(byte) = reply.get_mut(2) {
+            *byte |= TC;
+        }
+        reply
+    }
 }
 
 /// An answer to something that could not be read as a query.
@@ -291,6 +330,16 @@ fn join<'a>(labels: impl Iterator<Item = &'a [u8]>) -> Option<Name> {
         text.push_str(str::from_utf8(label).ok()?);
     }
     text.parse().ok()
+}
+
+/// The name that another is an alias of, or whose service has a record.
+fn target_of<'a>(record: &'a ResourceRecord<'_>) -> Option<&'a WireName<'a>> {
+    match &record.rdata {
+        RData::CNAME(target) => Some(target),
+        RData::SVCB(service) => Some(&service.target),
+        RData::HTTPS(service) => Some(&service.target),
+        _ => None,
+    }
 }
 
 fn name_of(name: &WireName<'_>) -> Option<Name> {

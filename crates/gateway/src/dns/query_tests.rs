@@ -6,9 +6,9 @@ use std::time::Duration;
 use simple_dns::rdata::{A, AAAA, CNAME, RData};
 use simple_dns::{CLASS, Name as WireName, Packet, RCODE, ResourceRecord};
 
-use crate::limits::{DNS_ADDRESSES, DNS_RECORDS};
+use crate::limits::{DNS_ADDRESSES, DNS_ALIASES, DNS_RECORDS};
 
-use super::query::{Bad, Code, Query, id, refuse, set_id};
+use super::query::{Bad, Code, Query, Said, id, refuse, set_id};
 
 /// A query with recursion desired, and the OPT record of EDNS.
 fn query(name: &str, kind: u16) -> Vec<u8> {
@@ -55,12 +55,14 @@ fn of_a_very_long_answer_a_part_is_remembered() {
     let asked = Query::parse(&message).unwrap();
     let addresses: Vec<_> = (0..4000).map(|n| format!("192.0.{}.{}", n / 256, n % 256)).collect();
     let records: Vec<_> = addresses.iter().map(|at| ("many.example.org", 9, a(at))).collect();
-    let resolved = asked.resolved(&answer(&message, &records)).unwrap();
+    let resolved = asked.resolved(&answer(&message, &records));
+    assert!(resolved.more_addresses);
     assert_eq!(resolved.addresses.len(), DNS_ADDRESSES);
     // An alias behind so many records is not followed.
     let mut records = vec![("other.example.org", 9, a("192.0.2.1")); DNS_RECORDS];
     records.push(("many.example.org", 9, a("192.0.2.2")));
-    assert_eq!(asked.resolved(&answer(&message, &records)), None);
+    let resolved = asked.resolved(&answer(&message, &records));
+    assert!(resolved.addresses.is_empty() && resolved.more_names);
 }
 
 #[test]
@@ -201,7 +203,8 @@ fn the_aliases_of_a_name_lead_to_its_addresses_too() {
             ("more.net", 40, cname("another.net")),
         ],
     );
-    let resolved = asked.resolved(&bytes).unwrap();
+    let resolved = asked.resolved(&bytes);
+    assert!(!resolved.more_names && !resolved.more_addresses);
     let names: Vec<&str> = resolved.names.iter().map(|name| name.as_str()).collect();
     assert_eq!(names, ["www.example.org", "cdn.net", "end.cdn.net"]);
     let addresses = [("192.0.2.1", 30), ("192.0.2.2", 40)];
@@ -214,7 +217,24 @@ fn aliases_that_lead_to_each_other_end() {
     let message = query("a.org", 1);
     let asked = Query::parse(&message).unwrap();
     let circle = [("a.org", 1, cname("b.org")), ("b.org", 1, cname("a.org"))];
-    assert_eq!(asked.resolved(&answer(&message, &circle)), None);
+    let resolved = asked.resolved(&answer(&message, &circle));
+    assert!(resolved.addresses.is_empty() && resolved.names.len() == 2 && !resolved.more_names);
+}
+
+#[test]
+fn a_longer_chain_of_aliases_than_is_followed_is_said() {
+    let message = query("n0.org", 1);
+    let asked = Query::parse(&message).unwrap();
+    for (aliases, cut) in [(DNS_ALIASES, false), (DNS_ALIASES + 1, true)] {
+        let names: Vec<String> = (0..=aliases).map(|n| format!("n{n}.org")).collect();
+        let alias =
+            |pair: &[String]| RData::CNAME(CNAME(WireName::new_unchecked(&pair[1]).into_owned()));
+        let mut records: Vec<_> =
+            names.windows(2).map(|pair| (pair[0].as_str(), 9, alias(pair))).collect();
+        records.push((names[aliases].as_str(), 9, a("192.0.2.1")));
+        let said = asked.resolved(&answer(&message, &records));
+        assert_eq!((said.more_names, said.addresses.is_empty()), (cut, cut), "{aliases}");
+    }
 }
 
 #[test]
@@ -222,12 +242,14 @@ fn an_answer_that_cannot_be_read_teaches_nothing() {
     let message = query("a.org", 1);
     let asked = Query::parse(&message).unwrap();
     let good = answer(&message, &[("a.org", 1, a("192.0.2.1"))]);
-    assert!(asked.resolved(&good).is_some());
+    assert_eq!(asked.resolved(&good).addresses.len(), 1);
     for len in 0..good.len() {
-        assert_eq!(asked.resolved(&good[..len]), None, "{len} bytes");
+        let said = asked.resolved(&good[..len]);
+        assert!(said.addresses.is_empty(), "{len} bytes");
+        assert!(said.more_names && said.more_addresses, "{len} bytes");
     }
     let text = query("a.org", 16);
-    assert_eq!(Query::parse(&text).unwrap().resolved(&good), None);
+    assert_eq!(Query::parse(&text).unwrap().resolved(&good), Said::default());
 }
 
 #[test]

@@ -11,11 +11,11 @@ use pagewire_stack::{BindOptions, Error, Event, RecvFlags, Stack, UdpId};
 
 use super::clients::{ClientId, Clients};
 use super::own::OwnNames;
-use super::query::{self, Bad, Code, Query};
+use super::query::{self, Bad, Code, Query, Said};
 use super::resolvers::{Resolver, Resolvers};
 use super::upstream::{Asked, Done, Upstream, Way};
 use crate::ask::Name;
-use crate::limits::{DNS_ADDRESSES, DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
+use crate::limits::{DNS_BURST, DNS_DENIED, DNS_OWN_TTL, DNS_PER_SECOND, DNS_QUERY};
 use crate::policy::{Names, Resolved, Rules};
 use crate::rate::Rate;
 
@@ -72,6 +72,9 @@ counters! {
     own,
     /// Forbidden by a rule.
     denied,
+    /// Of the forbidden ones, those of names that a denial has for some ports, whose addresses found no
+    /// room.
+    denials_full,
     /// Malformed, or not supported (zone transfers, updates).
     malformed,
     /// No resolver answered, or too many were on their way, or in a second.
@@ -349,21 +352,36 @@ impl DnsServer {
     /// Remembers for good where the names lead that denials have. `false`: there is no room.
     fn keep_denials(&mut self, said: &Resolved) -> bool {
         let (rules, names) = (&self.rules, &mut self.names);
-        said.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
+        let kept = said.names.iter().filter(|name| rules.denies_name(name)).all(|name| {
             let addresses = said.addresses.iter().map(|(address, _)| *address);
             let stands_for = |other: &Name| rules.denies_as_much(other, name);
             names.deny(name, addresses, stands_for).is_ok()
-        })
+        });
+        if !kept {
+            if self.counters.denials_full == 0 {
+                tracing::warn!(
+                    "there is no room to remember where denied names lead: a name that a denial has \
+                     for some ports only is not resolved any more unless its addresses are known"
+                );
+            }
+            self.counters.denials_full += 1;
+        }
+        kept
     }
 
     /// Remembers what an answer says. `false`: the guest must not see it, because a denial has one of
-    /// its names, and not all of its addresses can be remembered.
+    /// its names, or may have, and not all of its addresses can be remembered.
     fn learn(&mut self, now: Instant, query: &Query, answer: &[u8]) -> bool {
-        let Some(said) = query.resolved(answer) else { return true };
-        self.names.learn(now, &said);
-        let is_whole = said.addresses.len() < DNS_ADDRESSES && query::is_looked_through(answer);
-        let denied = said.names.iter().any(|name| self.rules.denies_name(name));
-        !denied || (is_whole && self.keep_denials(&said))
+        let Said { names, addresses, more_names, more_addresses } = query.resolved(answer);
+        let denied = match more_names {
+            true => self.rules.denies_names(),
+            false => names.iter().any(|name| self.rules.denies_name(name)),
+        };
+        let said = Resolved { names, addresses };
+        if !said.addresses.is_empty() {
+            self.names.learn(now, &said);
+        }
+        !denied || (!more_names && !more_addresses && self.keep_denials(&said))
     }
 
     /// Queries that wait for resolvers, each with a descriptor.
@@ -379,8 +397,11 @@ impl DnsServer {
                 if self.learn(now, &asked.query, &answer) {
                     answer
                 } else {
-                    self.note_denied(&asked.query);
-                    asked.query.answer(&asked.message, Code::Refused)
+                    // Without hints for a service, the name is still told.
+                    if !asked.query.is_about_service() {
+                        self.note_denied(&asked.query);
+                    }
+                    asked.query.withhold(&asked.message, &answer)
                 }
             }
             None => {

@@ -10,7 +10,7 @@ use pagewire_device::Capabilities;
 use pagewire_mem::{Instant, RxChecksum, TxChecksum};
 use pagewire_stack::{BindOptions, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpId, UdpId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use simple_dns::rdata::{A, RData};
+use simple_dns::rdata::{A, CNAME, RData, SVCB};
 use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
 
 use super::{DeniedName, DnsConfig, DnsServer, Resolver};
@@ -617,6 +617,89 @@ fn refused_names_are_told_and_those_beyond_counted() {
     assert_eq!(world.server.take_refused(), Default::default());
 }
 
+/// Asks, and has the answer that `make` makes; returns what the guest is told.
+fn told_by(
+    world: &mut World,
+    fake: &Fake,
+    (name, kind): (&str, u16),
+    make: impl Fn(&[u8]) -> Vec<u8>,
+) -> Vec<u8> {
+    let socket = world.socket();
+    world.send(socket, &query(1, name, kind));
+    let (message, from) = fake.next();
+    fake.0.send_to(&make(&message), from).unwrap();
+    world.wait();
+    world.answer(socket).unwrap()
+}
+
+#[test]
+fn an_answer_that_may_lead_past_a_denial_is_withheld() {
+    let fake = Fake::new();
+    let rules = Arc::new(Rules::default().deny("*.evil.net:25".parse().unwrap()));
+    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let with = |name: &'static str, data: RData<'static>| {
+        move |message: &[u8]| {
+            let mut reply = Packet::parse(message).unwrap().into_reply();
+            let name = simple_dns::Name::new(name).unwrap();
+            reply.answers.push(ResourceRecord::new(name, CLASS::IN, 60, data.clone()));
+            reply.build_bytes_vec_compressed().unwrap()
+        }
+    };
+    let https = |target: &'static str| {
+        RData::HTTPS(SVCB::new(1, simple_dns::Name::new(target).unwrap()).into())
+    };
+    let alias = RData::CNAME(CNAME(simple_dns::Name::new("a.evil.net").unwrap()));
+    // Cut in its only record.
+    let cut = |message: &[u8]| {
+        let mut bytes = reply(message, [192, 0, 2, 1]);
+        bytes.truncate(bytes.len() - 3);
+        bytes
+    };
+    let cut_by_udp = |message: &[u8]| {
+        let mut bytes = cut(message);
+        bytes[2] |= 2;
+        bytes
+    };
+    let mut ask = |question: (&str, u16), make: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let bytes = told_by(&mut world, &fake, question, make);
+        let packet = Packet::parse(&bytes).unwrap();
+        (packet.rcode(), packet.answers.len(), bytes[2] & 2 != 0)
+    };
+    // Hints for a service are left out, and the name is still told.
+    let nothing = (RCODE::NoError, 0, false);
+    assert_eq!(ask(("www.evil.net", 65), &with("www.evil.net", https("."))), nothing);
+    assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("www.evil.net"))), nothing);
+    let whole = (RCODE::NoError, 1, false);
+    assert_eq!(ask(("www.good.net", 65), &with("www.good.net", https("."))), whole);
+    // No address is an answer, too.
+    assert_eq!(ask(("www.evil.net", 28), &with("www.evil.net", alias)), whole);
+    assert_eq!(ask(("www.evil.net", 1), &cut), (RCODE::Refused, 0, false));
+    assert_eq!(ask(("www.evil.net", 1), &cut_by_udp), (RCODE::NoError, 0, true));
+    // The aliases of an answer that cannot be read are not known.
+    assert_eq!(ask(("www.good.net", 1), &cut), (RCODE::Refused, 0, false));
+}
+
+#[test]
+fn without_denials_of_names_every_answer_is_passed_on() {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let cut = |message: &[u8]| reply(message, [192, 0, 2, 1])[..message.len() + 5].to_vec();
+    let answer = told_by(&mut world, &fake, ("www.evil.net", 1), cut);
+    assert!(Packet::parse(&answer).is_err());
+}
+
+#[test]
+fn a_denial_of_all_names_needs_no_memory() {
+    let fake = Fake::new();
+    let rules = Arc::new(Rules::default().deny("*:25".parse().unwrap()));
+    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let name = "full.net".parse().unwrap();
+    let all = (0..DENIED_NAMES as u32).map(|n| IpAddr::V4(n.into()));
+    world.server.names().deny(&name, all, |_| false).unwrap();
+    assert_eq!(told(&mut world, &fake, "mx.evil.net", &[[192, 0, 2, 1]]), RCODE::NoError);
+    assert_eq!(world.server.counters().denials_full, 0);
+}
+
 /// Asks for a name, and has this answer; returns what the guest is told.
 fn told(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RCODE {
     let socket = world.socket();
@@ -652,6 +735,8 @@ fn a_name_with_a_denial_is_told_as_long_as_its_addresses_can_be_remembered() {
     let name = "mx.evil.net".parse().unwrap();
     let all = (1000..).map(|n| address(n).into());
     let _ = world.server.names().deny(&name, all.take(DENIED_NAMES), |_| false);
+    assert_eq!(world.server.counters().denials_full, 0);
     assert_eq!(told(&mut world, &fake, "last.evil.net", &[address(9)]), RCODE::Refused);
+    assert_eq!(world.server.counters().denials_full, 1);
     assert_eq!(told(&mut world, &fake, "last.good.net", &[address(9)]), RCODE::NoError);
 }

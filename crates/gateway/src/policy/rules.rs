@@ -126,7 +126,7 @@ impl Rules {
         let leads_to = |net: &Cidr| self.translated(ask.to.ip()).any(|inner| net.contains(inner));
         let elsewhere = match &rule.what {
             Pattern::Net(net) => leads_to(net),
-            Pattern::Name(glob) => ask.once.iter().any(|name| glob.matches(name)),
+            Pattern::Name(glob) => glob.is_any() || ask.once.iter().any(|name| glob.matches(name)),
             Pattern::Host => false,
         };
         rule.matches(ask) || (elsewhere && rule.matches_service(ask))
@@ -186,14 +186,24 @@ impl Rules {
 }
 
 impl Rules {
-    /// Whether some denial has this name, be it of a few ports only.
+    /// Denials of some names. One of all names needs no names: it is a denial of every address.
+    fn named_denials(&self) -> impl Iterator<Item = &Rule> {
+        self.deny.iter().filter(|rule| matches!(&rule.what, Pattern::Name(glob) if !glob.is_any()))
+    }
+
+    /// Whether where some names lead must be remembered, because denials have these.
+    pub(crate) fn denies_names(&self) -> bool {
+        self.named_denials().next().is_some()
+    }
+
+    /// Whether some denial has this name, be it of a few ports only, and does not have all names.
     pub(crate) fn denies_name(&self, name: &Name) -> bool {
-        self.deny.iter().any(|rule| rule.has_name(name))
+        self.named_denials().any(|rule| rule.has_name(name))
     }
 
     /// Whether every denial that has `name` has `other`, too.
     pub(crate) fn denies_as_much(&self, other: &Name, name: &Name) -> bool {
-        self.deny.iter().all(|rule| !rule.has_name(name) || rule.has_name(other))
+        self.named_denials().all(|rule| !rule.has_name(name) || rule.has_name(other))
     }
 }
 
@@ -322,8 +332,8 @@ fn is_no_host(addr: IpAddr) -> bool {
 ///
 /// `WHAT` is an address, a network (`10.0.0.0/8`), the word `host` for the gateway's own machine,
 /// or a name, in which `*` stands for any characters, dots included. A name matches the addresses
-/// that the gateway's resolver gave the guest for it, and never an address written as such; see
-/// [`Rules`] about private networks. The gateway's stack drops what a guest sends to loopback
+/// that the gateway's resolver gave the guest for it, and never an address written as such, but for
+/// the name `*` in a denial, which has every address; see [`Rules`] about private networks. The gateway's stack drops what a guest sends to loopback
 /// addresses and to IPv6's link-local ones: no rule lets a guest name those itself.
 /// `PORTS` is a port or a range (`8000-8999`); an IPv6 address in front of it has brackets.
 /// `PROTOCOL` is `tcp`, `udp` or `icmp`.
@@ -407,6 +417,11 @@ impl Glob {
     /// Whether the whole name is so.
     pub fn matches(&self, name: &Name) -> bool {
         glob(self.0.as_bytes(), name.as_str().as_bytes())
+    }
+
+    /// Whether every name is so.
+    fn is_any(&self) -> bool {
+        self.0.bytes().all(|byte| byte == b'*')
     }
 }
 

@@ -415,6 +415,23 @@ fn a_denied_name_that_once_led_somewhere_is_denied_there() {
 }
 
 #[test]
+fn a_denial_of_all_names_is_one_of_every_address() {
+    let rules = deny(&["*:25", "**:26/tcp"]);
+    for (to, verdict) in [
+        ("93.184.216.34:25", NO),
+        ("[2606:2800::1]:25", NO),
+        ("93.184.216.34:26", NO),
+        ("93.184.216.34:27", YES),
+    ] {
+        assert_eq!(rules.judge(&tcp(to)), verdict, "{to}");
+    }
+    // Nothing needs to be remembered for it.
+    let name = "mx.evil.net".parse().unwrap();
+    assert!(!rules.denies_name(&name) && !rules.denies_names());
+    assert!(rules.deny(rule("*.evil.net:25")).denies_name(&name));
+}
+
+#[test]
 fn what_comes_in_by_a_published_port_is_not_judged_by_rules() {
     let rules = allow(&["192.0.2.0/24"]);
     let ask = Ask { direction: Direction::In, ..tcp("10.0.2.15:80") };

@@ -360,8 +360,9 @@ impl Relay {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let names_denied = self.context.dns.counters().denied;
-        Counters { names_denied, ..self.context.counters }
+        let dns = self.context.dns.counters();
+        let (names_denied, denials_full) = (dns.denied, dns.denials_full);
+        Counters { names_denied, denials_full, ..self.context.counters }
     }
 
     /// What the guest was refused.
