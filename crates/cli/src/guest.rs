@@ -212,13 +212,10 @@ impl Opened {
     }
 }
 
-/// Opens the log. A file is read, too, when its older half goes; a pipe is not.
+/// Opens the log.
 fn log(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     let failed = |e| Failure::because(format!("--log {}", path.display()), reason(&e));
-    let open = |reads| File::options().create(true).append(true).read(reads).open(path);
-    let file = open(false).map_err(failed)?;
-    let is_file = file.metadata().map_err(failed)?.is_file();
-    Ok((if is_file { open(true).map_err(failed)? } else { file }, most))
+    Log::open(path, most).map_err(failed)
 }
 
 fn rules(options: &GuestOptions, networks: &[GuestNetwork]) -> Result<Rules, Failure> {

@@ -3,10 +3,38 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{FlockOperation, OFlags, fcntl_getfl, fcntl_setfl, flock};
+use rustix::io::Errno;
 
 use crate::limits::LOG_MOVE;
+
+const NO_LIMIT: &str = "the log of connections has no limit";
+
+/// Opens a file for appending, and for reading if that may be; its lock keeps other gateways from moving
+/// its lines. Returns its limit, too: none where lines cannot be moved.
+pub(crate) fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
+    let open = |reads| File::options().create(true).append(true).read(reads).open(path);
+    // A pipe that is open for reading, too, would never end.
+    let file = open(false)?;
+    if !file.metadata()?.is_file() {
+        return Ok((file, u64::MAX));
+    }
+    let (file, most) = match open(true) {
+        Ok(file) => (file, most),
+        Err(error) => {
+            tracing::warn!(%error, "{NO_LIMIT}");
+            (file, u64::MAX)
+        }
+    };
+    // Where there are no locks, as on some network file systems, nobody is known to have it.
+    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        tracing::warn!(error = "another process writes it", "{NO_LIMIT}");
+        return Ok((file, u64::MAX));
+    }
+    Ok((file, most))
+}
 
 /// Writes behind what a file has, and removes its older half when it would become too long. It needs
 /// nothing but the descriptor: a sandbox has no paths.
@@ -17,10 +45,31 @@ pub(crate) struct Latest {
 }
 
 impl Latest {
-    /// A file that is open for reading and appending. What is no file has no limit.
+    /// A file that is open for reading and appending. What is no file has no limit, nor has one whose
+    /// lines this process cannot move.
     pub(crate) fn new(file: File, most: u64) -> io::Result<Self> {
-        let most = if file.metadata()?.is_file() { most } else { u64::MAX };
-        Ok(Self { file, most })
+        let mut latest = Self { file, most };
+        if !latest.file.metadata()?.is_file() {
+            latest.most = u64::MAX;
+        }
+        if latest.most < u64::MAX
+            && let Err(error) = latest.try_to_move()
+        {
+            tracing::warn!(%error, "{NO_LIMIT}");
+            latest.most = u64::MAX;
+        }
+        Ok(latest)
+    }
+
+    /// Whether the file can be read, and written to at other places than its end: one with the attribute
+    /// of append-only files (`chattr +a`) cannot.
+    fn try_to_move(&self) -> io::Result<()> {
+        let before = fcntl_getfl(&self.file)?;
+        if before & OFlags::RWMODE != OFlags::RDWR {
+            return Err(io::Error::other("it is not open for reading"));
+        }
+        fcntl_setfl(&self.file, before - OFlags::APPEND)?;
+        Ok(fcntl_setfl(&self.file, before)?)
     }
 
     /// Moves the latest lines to the beginning, as many as fit into half of the limit.
@@ -75,8 +124,14 @@ impl Write for Latest {
 mod tests {
     use super::*;
 
-    fn open(path: &std::path::Path) -> File {
+    fn open(path: &Path) -> File {
         File::options().create(true).read(true).append(true).open(path).unwrap()
+    }
+
+    /// Lines beyond a limit of one block, and how many there are then.
+    fn lines(latest: &mut Latest) -> usize {
+        (0..10_000).for_each(|n| latest.write_all(format!("line {n}\n").as_bytes()).unwrap());
+        10_000
     }
 
     #[test]
@@ -110,6 +165,45 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         latest.write_all(b"second\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "second\n");
+    }
+
+    #[test]
+    fn a_file_that_is_not_open_for_reading_has_no_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = File::options().create(true).append(true).open(&path).unwrap();
+        let mut latest = Latest::new(file, LOG_MOVE as u64).unwrap();
+        let all = lines(&mut latest);
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), all);
+    }
+
+    #[test]
+    fn a_file_that_can_only_be_appended_to_has_no_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = open(&path);
+        let chattr = |how: &str| std::process::Command::new("chattr").arg(how).arg(&path).output();
+        // Neither every file system nor every user has the attribute.
+        if !chattr("+a").is_ok_and(|done| done.status.success()) {
+            return;
+        }
+        let mut latest = Latest::new(file, LOG_MOVE as u64).unwrap();
+        let all = lines(&mut latest);
+        let text = std::fs::read_to_string(&path).unwrap();
+        chattr("-a").unwrap();
+        assert_eq!(text.lines().count(), all);
+    }
+
+    #[test]
+    fn of_two_gateways_that_write_one_file_the_first_alone_has_its_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let first = super::open(&path, 9).unwrap();
+        let second = super::open(&path, 9).unwrap();
+        assert_eq!((first.1, second.1), (9, u64::MAX));
+        drop(first);
+        assert_eq!(super::open(&path, 9).unwrap().1, 9);
+        assert_eq!(super::open(Path::new("/dev/null"), 9).unwrap().1, u64::MAX);
     }
 
     #[test]

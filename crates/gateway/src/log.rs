@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,12 +70,22 @@ impl Log {
     /// The same, to a file that is open for reading and appending, and keeps its latest lines: when it
     /// would have more than `most` bytes, but not less than
     /// [`LOG_BYTES_LEAST`](crate::limits::LOG_BYTES_LEAST), its older half goes. What is no file, such
-    /// as a pipe, has no limit.
+    /// as a pipe, has no limit, nor has a file that can only be appended to.
     ///
     /// # Errors
     /// If the system has no thread left, or does not say what the file is.
     pub fn to_file(file: File, most: u64) -> io::Result<Self> {
         Self::new(Latest::new(file, most.max(LOG_BYTES_LEAST))?)
+    }
+
+    /// Opens, makes if need be, and locks a file for [`to_file`](Self::to_file), while this process still
+    /// may. Returns its limit, too: `most`, or none if the file cannot be read, or another process has
+    /// locked it, whose lines would be lost.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
+        crate::latest::open(path, most)
     }
 }
 
