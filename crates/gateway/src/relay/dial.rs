@@ -40,6 +40,10 @@ pub(super) struct Dials {
     asked: HashMap<RequestId, Asked>,
     /// Allowed, and without a place among the dials; entries may be stale.
     waiting: VecDeque<RequestId>,
+    /// Those that wait for a port to their destination, and when the first of these has one: until then
+    /// no turn looks at them. Entries may be stale.
+    parked: VecDeque<RequestId>,
+    parked_until: Instant,
     /// Dials, the oldest first; entries may be stale.
     oldest: VecDeque<(Instant, RequestId)>,
     /// Dials that have no answer yet, in all and for each destination.
@@ -87,8 +91,8 @@ enum Place {
     Full,
     /// None for this destination.
     Crowded,
-    /// No port for this destination.
-    NoPort,
+    /// No port for this destination before this time.
+    NoPort(Instant),
 }
 
 impl Dials {
@@ -96,6 +100,8 @@ impl Dials {
         Self {
             asked: HashMap::new(),
             waiting: VecDeque::new(),
+            parked: VecDeque::new(),
+            parked_until: Instant::ZERO,
             oldest: VecDeque::new(),
             in_flight: 0,
             by_destination: HashMap::new(),
@@ -135,6 +141,12 @@ impl Dials {
         self.left.entry(to).or_insert_with(fresh).charge(now, 1);
     }
 
+    /// How many requests wait for a place, and for a port.
+    #[cfg(test)]
+    pub(super) fn lists(&self) -> (usize, usize) {
+        (self.waiting.len(), self.parked.len())
+    }
+
     /// How many connections to the destination are counted.
     #[cfg(test)]
     pub(super) fn left(&self, now: Instant, to: SocketAddr) -> u32 {
@@ -172,11 +184,30 @@ impl Dials {
 
     /// Puts a request at the end of those that wait.
     fn wait(&mut self, id: RequestId) {
-        if self.waiting.len() > 2 * self.asked.len() + STALE {
-            let asked = &self.asked;
-            self.waiting.retain(|id| asked.contains_key(id) && !is_dialling(asked, id));
-        }
+        pack(&mut self.waiting, &self.asked);
         self.waiting.push_back(id);
+    }
+
+    /// Puts a request aside until its destination has a port.
+    fn park(&mut self, id: RequestId, until: Instant) {
+        let none_before = self.parked.is_empty();
+        self.parked_until = if none_before { until } else { self.parked_until.min(until) };
+        pack(&mut self.parked, &self.asked);
+        self.parked.push_back(id);
+    }
+
+    /// Puts those aside back in front of those that wait, once one may have a port. Returns when that is
+    /// if it is later.
+    fn unpark(&mut self, now: Instant) -> Option<Instant> {
+        if self.parked.is_empty() {
+            return None;
+        }
+        if now < self.parked_until {
+            return Some(self.parked_until);
+        }
+        self.parked.append(&mut self.waiting);
+        std::mem::swap(&mut self.parked, &mut self.waiting);
+        None
     }
 
     /// The oldest dial, or the oldest to a destination.
@@ -190,6 +221,13 @@ impl Dials {
             self.oldest.pop_front();
         }
         self.oldest.iter().find(|(_, id)| dials(id, to)).copied()
+    }
+}
+
+/// Drops stale entries of those that wait, if there are many.
+fn pack(list: &mut VecDeque<RequestId>, asked: &HashMap<RequestId, Asked>) {
+    if list.len() > 2 * asked.len() + STALE {
+        list.retain(|id| asked.contains_key(id) && !is_dialling(asked, id));
     }
 }
 
@@ -227,7 +265,7 @@ impl Relay {
 
     /// Dials for those that wait, as far as there are places.
     pub(super) fn admit(&mut self, now: Instant, stack: &mut Stack) {
-        self.dials.retry_at = None;
+        self.dials.retry_at = self.dials.unpark(now);
         let mut crowded: Vec<IpAddr> = Vec::new();
         for _ in 0..self.dials.waiting.len() {
             let Some(id) = self.dials.waiting.pop_front() else { break };
@@ -244,9 +282,9 @@ impl Relay {
                     self.dials.waiting.push_front(id);
                     break;
                 }
-                Place::NoPort => {
+                Place::NoPort(until) => {
                     self.note_waits(id);
-                    self.dials.waiting.push_back(id);
+                    self.dials.park(id, until);
                 }
                 Place::Crowded => {
                     if !crowded.contains(&to.ip()) {
@@ -284,7 +322,7 @@ impl Relay {
         }
         if let Err(at) = self.dials.ports_for(now, to) {
             self.retry_by(at);
-            return Place::NoPort;
+            return Place::NoPort(at);
         }
         let to = to.ip();
         let here = self.dials.by_destination.get(&to).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! What a relay does in time, and what one part of a guest's connections leaves to the others.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,6 +149,36 @@ fn connections_that_the_guest_ends_first_leave_ports_to_others() {
     assert_eq!(world.dialled(), ["203.0.113.1:81".parse().unwrap()]);
     world.pass(Duration::from_secs(1) / LEAVES_PER_SECOND);
     assert_eq!(world.dialled().len(), 2);
+}
+
+#[test]
+fn no_turn_looks_at_requests_whose_destination_has_no_port_before_it_has_one() {
+    let judge = |ask: &Ask| (ask.to.port() < 100).then_some(Verdict::Allow);
+    let mut world = World::new(Settings { judge: Some(Arc::new(judge)), ..Settings::default() });
+    let there: SocketAddr = "203.0.113.1:80".parse().unwrap();
+    for _ in 0..LEAVES_BURST {
+        world.relay.dials.note_left(world.now, there);
+    }
+    for _ in 0..3 {
+        world.connect("203.0.113.1:80");
+    }
+    world.connect("203.0.113.1:81");
+    assert_eq!(world.relay.dials.lists(), (0, 3));
+    let due = world.relay.dials.poll_timeout();
+    let interval = Duration::from_secs(1) / LEAVES_PER_SECOND;
+    assert_eq!(due, Some(world.now + interval));
+    // The one that asked first has the first port, before one that asks now.
+    world.pass(interval / 2);
+    world.connect("203.0.113.1:80");
+    assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 4), due));
+    for port in 1..=4 {
+        world.pass(interval);
+        let free = world.relay.dials.left(world.now, there) < LEAVES_BURST;
+        assert!(free);
+        assert!(world.dialled().len() > port, "{port}");
+        world.relay.dials.note_left(world.now, there);
+    }
+    assert_eq!((world.relay.dials.lists(), world.relay.dials.poll_timeout()), ((0, 0), None));
 }
 
 #[test]

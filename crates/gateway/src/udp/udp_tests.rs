@@ -150,6 +150,23 @@ fn clients_that_have_no_answer_do_not_push_out_one_that_has() {
 }
 
 #[test]
+fn a_client_with_the_port_of_an_answered_one_has_its_own_answer() {
+    let mut world = World::new(Settings::default());
+    let (service, there) = published(&mut world);
+    let mut both = clients(1);
+    let port = both[0].local_addr().unwrap().port();
+    let Ok(second) = UdpSocket::bind(("127.0.0.2", port)) else { return };
+    second.set_nonblocking(true).unwrap();
+    both.push(second);
+    for (client, other) in [(0, 1), (1, 0), (0, 1)] {
+        let asked = ask(&mut world, service, &both[client..=client], there);
+        send(&mut world, service, asked[0]);
+        assert!(both[client].recv(&mut [0; 9]).is_ok(), "{client}");
+        assert!(both[other].recv(&mut [0; 9]).is_err(), "{other}");
+    }
+}
+
+#[test]
 fn what_a_published_port_sends_to_others_than_clients_is_judged() {
     let rules = Rules::default().allow("192.0.2.1".parse().unwrap());
     let judge = |ask: &Ask| (ask.direction == Direction::In).then_some(Verdict::Allow);
