@@ -187,10 +187,13 @@ mod tests {
         if !chattr("+a").is_ok_and(|done| done.status.success()) {
             return;
         }
-        let mut latest = Latest::new(file, LOG_MOVE as u64).unwrap();
-        let all = lines(&mut latest);
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = std::panic::catch_unwind(|| {
+            let all = lines(&mut Latest::new(file, LOG_MOVE as u64).unwrap());
+            (std::fs::read_to_string(&path).unwrap(), all)
+        });
+        // Without that, the folder cannot be removed.
         chattr("-a").unwrap();
+        let (text, all) = text.unwrap();
         assert_eq!(text.lines().count(), all);
     }
 
