@@ -324,6 +324,7 @@ impl Shared {
     }
 
     /// Tries once, and registers the waker on `WouldBlock`, both under one lock.
+    #[cfg(any(feature = "tokio", test))]
     pub(crate) fn try_or_register<T>(
         &self,
         socket: impl Into<SocketId>,

@@ -205,6 +205,7 @@ impl Seat {
     }
 
     /// The task that has it waits no longer.
+    #[cfg(feature = "quinn")]
     pub(crate) fn leave(&self, host: &Arc<Handle>, id: SocketId) {
         let own = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(own) = own.map(Waker::from) {

@@ -16,7 +16,8 @@ use crate::stack::Core;
 impl TcpSocket {
     /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
     fn waits_for_pages(&self) -> bool {
-        self.lists.contains(Lists::STARVED) && !self.reporting.reported.contains(Readiness::WRITABLE)
+        self.lists.contains(Lists::STARVED)
+            && !self.reporting.reported.contains(Readiness::WRITABLE)
     }
 
     /// How many of `len` bytes it may copy to pages of the stack, or have filled there.
