@@ -58,7 +58,7 @@ pub fn leaves_at_once(conn: &Connection) -> usize {
     let allowed = out.transfer.send_edge().saturating_since(next);
     let mss = out.transfer.send_mss(path);
     let usable = out.transfer.window_room(mss).min(allowed);
-    let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % u32::from(mss).max(1) };
+    let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % mss.max(1) };
     (next + (usable - part)).saturating_since(out.queue.end()) as usize
 }
 
