@@ -20,6 +20,8 @@ test-long:
 	cargo build --release --package pagewire-cli
 	cargo test --release --package pagewire-simulation-crates --no-run
 	$(tied) scripts/isolate cargo test --offline --release --package pagewire-simulation-crates --no-fail-fast
+	RUSTFLAGS="--cfg tokio_unstable" cargo test --package pagewire-simulation --lib --tests --target-dir target/unstable --no-run
+	RUSTFLAGS="--cfg tokio_unstable" $(tied) scripts/isolate cargo test --offline --package pagewire-simulation --lib --tests --target-dir target/unstable --no-fail-fast
 
 bench:
 	cargo build --release --package pagewire-cli
