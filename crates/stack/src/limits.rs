@@ -273,9 +273,13 @@ pub const TIMERS_LOOKED_AT: usize = 4;
 /// many leaves some to the next (dynamic thresholds, Choudhury and Hahne 1998).
 pub const SEND_SHARE: usize = 4;
 
-/// The part of the stack's pages that only data which can leave at once may take: 1/8, as of receive
-/// memory. Without it, data for peers that do not read would hold all pages for ever.
-pub const SEND_RESERVE: usize = 8;
+/// The part of the stack's pages that only data which can leave at once may take: 1/256, four super-frames
+/// of the default pool. Without it, data for peers that do not read would hold all pages for ever. A
+/// larger part keeps more under way than receivers have memory for.
+pub const SEND_RESERVE: usize = 256;
+
+/// Pages of that part at least, as far as they are no more than an eighth of the pool.
+pub const SEND_RESERVE_PAGES: usize = 16;
 
 /// Pages that a woken writer is expected to take: a super-frame of 64 KiB.
 pub const TURN_PAGES: usize = 16;

@@ -12,9 +12,10 @@ use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE, Returns};
 
 use super::handles::Tcp;
 use super::ids::SocketId;
+use super::starving::reserve;
 use super::table::Socket;
 use super::tcp::Lists;
-use crate::limits::{SEND_RESERVE, UDP_RECEIVE_BYTES};
+use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
 use crate::stack::{Core, Stack};
 
@@ -51,10 +52,9 @@ impl LentMemory {
 }
 
 /// Whether there is room to copy `pinned` bytes. Copies may take of the pages that are left to data which
-/// can leave at once, but the last half of them. The receive budget counts the lent memory already.
+/// can leave at once, but not the last half of them. The receive budget counts the lent memory already.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
-    let pool = mem.pool.stats();
-    pool.free >= pinned.div_ceil(PAGE_SIZE) + pool.total / (2 * SEND_RESERVE)
+    mem.pool.stats().free >= pinned.div_ceil(PAGE_SIZE) + reserve(&mem.pool) / 2
 }
 
 impl Core {

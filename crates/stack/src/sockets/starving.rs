@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a write ---> share: a quarter of what is free, less what the connection holds
-//!                 | nothing left             | but an eighth is for data that can leave at once
+//!                 | nothing left             | but some are for data that can leave at once
 //!                 v
 //!   starve ---> three queues, first in, first out ---> feed_starved: as many turns as there is room for
 //! ```
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use pagewire_mem::{Instant, PagePool};
 
 use super::ids::SocketId;
-use crate::limits::{SEND_RESERVE, STARVED_CHECK, TURN_PAGES};
+use crate::limits::{SEND_RESERVE, SEND_RESERVE_PAGES, STARVED_CHECK, TURN_PAGES};
 
 /// Sockets that wait for free pages.
 pub(crate) struct Starving {
@@ -117,7 +117,8 @@ impl Starving {
 
 /// Pages for data that can leave at once.
 pub(super) fn reserve(pool: &PagePool) -> usize {
-    pool.stats().total / SEND_RESERVE
+    let total = pool.stats().total;
+    (total / SEND_RESERVE).max(SEND_RESERVE_PAGES.min(total / 8))
 }
 
 /// Whether more than the reserve is free.
