@@ -311,7 +311,8 @@ impl Host {
         device
     }
 
-    /// Runs `service` inside this host from now on.
+    /// Runs `service` inside this host from now on. Its first events say what the host's sockets are ready
+    /// for already, whoever opened them.
     pub fn attach(&self, service: impl Service + 'static) {
         self.attach_as(Box::new(service), false);
     }
@@ -324,6 +325,8 @@ impl Host {
         self.shared().work(|inner, _| {
             inner.services.push(attached);
             inner.note_services();
+            // What came to its sockets before has been reported to nobody.
+            inner.stack.report_all_again();
         });
         // The driver does not wait on its descriptor yet.
         self.shared().kick();

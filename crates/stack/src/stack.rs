@@ -247,6 +247,12 @@ impl Stack {
         self.core.drain_completions();
         self.core.sockets.poll_event()
     }
+
+    /// Has [`poll_event`](Self::poll_event) report what every socket is ready for, for somebody who was
+    /// told of nothing so far.
+    pub fn report_all_again(&mut self) {
+        self.core.sockets.report_all_again();
+    }
 }
 
 impl Core {

@@ -77,6 +77,31 @@ fn a_host_without_a_driver_waits_for_the_descriptors_of_its_services() {
     writer.join().unwrap();
 }
 
+/// Tells of what it is told.
+struct Listens(Sender<Event>);
+
+impl Service for Listens {
+    fn turn(&mut self, _: Instant, _: &mut Stack, events: &[Event]) {
+        events.iter().for_each(|event| self.0.send(*event).unwrap());
+    }
+}
+
+#[test]
+fn a_service_is_told_of_what_came_before_it_was_attached() {
+    let (left, right) = Pair::new(Default::default()).unwrap();
+    let host = Host::builder().device(left).address("10.0.0.1/24").manual().start().unwrap();
+    let peer = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
+    let _socket = host.udp("10.0.0.1:53").unwrap();
+    peer.udp("10.0.0.2:0").unwrap().send_to(b"early", "10.0.0.1:53").unwrap();
+    while host.stats().counters.rx_udp == 0 {
+        host.wait_turn(LONG);
+    }
+    let (told, tells) = channel();
+    host.attach(Listens(told));
+    host.turn();
+    assert!(tells.try_iter().any(|event| event.gained.contains(Readiness::READABLE)));
+}
+
 /// Gets work from another thread, without a descriptor.
 struct Worker(Receiver<u32>, Sender<u32>);
 

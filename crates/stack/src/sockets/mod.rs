@@ -222,6 +222,17 @@ impl Sockets {
         self.work.queue_report(index, reporting);
     }
 
+    /// Reports what every socket is ready for, even if that was reported before.
+    pub(crate) fn report_all_again(&mut self) {
+        for index in self.table.indices() {
+            let Some(reporting) = self.table.at_mut(index).and_then(Socket::reporting) else {
+                continue;
+            };
+            reporting.reported = Readiness::empty();
+            self.work.queue_report(index, reporting);
+        }
+    }
+
     /// Reports that the socket `id` is ready for `what`, even if that was reported before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
