@@ -125,6 +125,12 @@ fn memory(bytes: usize) -> Region {
     Region::memfd_shared("fuzz", bytes).expect("memory")
 }
 
+/// Polls the events of a stack whose sockets are called without waiting for them. While a socket waits for
+/// pages, a stack whose events nobody polls has a timeout every 10 ms.
+fn drain_events(stack: &mut Stack) {
+    while stack.poll_event().is_some() {}
+}
+
 impl World {
     fn new() -> Self {
         let mut sim = Sim::new(1);
@@ -465,6 +471,7 @@ impl World {
 
     fn quiet(&mut self, now: Instant) {
         let client = &mut self.sim.node_mut(self.client).stack;
+        drain_events(client);
         while client
             .udp(self.talker)
             .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
@@ -538,7 +545,12 @@ impl World {
         let stack = &mut sim.node_mut(client).stack;
         peers.into_iter().chain([quiet.sender]).for_each(|id| stack.close(now, id));
         stack.close(now, talker);
-        sim.drive_bounded(now + WIND_UP).expect("an end");
+        for second in 1..=WIND_UP.as_secs() {
+            for node in [server, client] {
+                drain_events(&mut sim.node_mut(node).stack);
+            }
+            sim.drive_bounded(now + Duration::from_secs(second)).expect("an end");
+        }
         for node in [server, client] {
             let stack = &mut sim.node_mut(node).stack;
             stack.end_turn();
