@@ -224,7 +224,8 @@ impl World {
     }
 }
 
-fn carry(now: Instant, from: &mut Stack, to: &mut Stack) -> usize {
+/// Moves all frames of `from` to `to`, as over a perfect line, and returns their number.
+pub(crate) fn carry(now: Instant, from: &mut Stack, to: &mut Stack) -> usize {
     let (mut frames, mut carried) = (VecDeque::new(), 0);
     loop {
         let more = from.poll_transmit(now, &mut frames);

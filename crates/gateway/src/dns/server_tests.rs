@@ -1,13 +1,12 @@
 //! A guest's stack, a gateway's stack with a resolver, and resolvers of the real kernel on the
 //! loopback address. The stacks' time is virtual; what the kernel does is waited for.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_device::Capabilities;
-use pagewire_mem::{Instant, RxChecksum, TxChecksum};
+use pagewire_mem::Instant;
 use pagewire_stack::{BindOptions, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpId, UdpId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use simple_dns::rdata::{A, CNAME, RData, SVCB};
@@ -19,6 +18,7 @@ use crate::limits::{
     DNS_IN_FLIGHT, DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
 };
 use crate::policy::Rules;
+use crate::world::carry;
 
 const GATEWAY: &str = "10.0.2.2:53";
 
@@ -134,23 +134,6 @@ impl World {
     fn write(&mut self, id: TcpId, bytes: &[u8]) {
         self.guest.tcp(id).unwrap().send(self.now, bytes, SendFlags::empty()).unwrap();
         self.settle();
-    }
-}
-
-fn carry(now: Instant, from: &mut Stack, to: &mut Stack) -> usize {
-    let (mut frames, mut carried) = (VecDeque::new(), 0);
-    loop {
-        let more = from.poll_transmit(now, &mut frames);
-        carried += frames.len();
-        for mut frame in frames.drain(..) {
-            if frame.tx_checksum != TxChecksum::Done {
-                (frame.tx_checksum, frame.rx_checksum) = (TxChecksum::Done, RxChecksum::Valid);
-            }
-            to.handle_frame(now, frame);
-        }
-        if !more {
-            return carried;
-        }
     }
 }
 

@@ -25,6 +25,15 @@ fn send(world: &mut World, socket: UdpId, to: SocketAddr) {
     world.settle();
 }
 
+/// A world whose judge leads to the loopback, a socket of its guest, and a far end.
+fn to_one_far_end() -> (World, UdpId, UdpSocket) {
+    let judge = Some(Arc::new(to_loopback) as _);
+    let mut world = World::new(Settings { judge, ..Settings::default() });
+    let any = "0.0.0.0:0".parse().unwrap();
+    let socket = world.guest.bind_udp(any, BindOptions::default()).unwrap();
+    (world, socket, UdpSocket::bind("127.0.0.1:0").unwrap())
+}
+
 /// A guest's service whose port is published, and where clients find it.
 fn published(world: &mut World) -> (UdpId, SocketAddr) {
     let local = "10.0.2.15:5353".parse().unwrap();
@@ -66,12 +75,8 @@ fn clients(n: usize) -> Vec<UdpSocket> {
 
 #[test]
 fn a_closed_endpoint_gives_its_peers_back() {
-    let judge = Some(Arc::new(to_loopback) as _);
-    let mut world = World::new(Settings { judge, ..Settings::default() });
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut world, socket, far) = to_one_far_end();
     let port = far.local_addr().unwrap().port();
-    let any = "0.0.0.0:0".parse().unwrap();
-    let socket = world.guest.bind_udp(any, BindOptions::default()).unwrap();
     for n in 1..=5 {
         send(&mut world, socket, SocketAddr::from(([203, 0, 113, n], port)));
     }
@@ -82,12 +87,8 @@ fn a_closed_endpoint_gives_its_peers_back() {
 
 #[test]
 fn new_destinations_have_a_rate_and_known_ones_have_none() {
-    let judge = Some(Arc::new(to_loopback) as _);
-    let mut world = World::new(Settings { judge, ..Settings::default() });
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut world, socket, far) = to_one_far_end();
     let port = far.local_addr().unwrap().port();
-    let any = "0.0.0.0:0".parse().unwrap();
-    let socket = world.guest.bind_udp(any, BindOptions::default()).unwrap();
     let to = |n: u32| SocketAddr::from(((0xcb00_0000 + n).to_be_bytes(), port));
     for n in 0..DESTINATIONS_BURST + 10 {
         send(&mut world, socket, to(n));
