@@ -1,29 +1,34 @@
 //! Events of `tracing`: the life of connections, and anomalies.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::iter;
 use std::net::SocketAddr;
 
 use pagewire::{Host, Service};
 use pagewire_mem::Instant;
-use pagewire_stack::{DropReason, Event, Readiness, SocketId, Stack, TcpInfo, TcpState};
+use pagewire_stack::{
+    DropReason, EndedConnection, Event, Readiness, SocketView, Stack, TcpState, ViewOf,
+};
 
-use crate::limits::{TRACE_LOOK, TRACED};
+use crate::limits::{PLACES_AT_ONCE, TRACE_LOOK, TRACED};
 use crate::snapshot::state;
 
 /// Reports what happens in a host as events of `tracing`, target `pagewire_control`:
 ///
-/// - `DEBUG`: a connection is established; a connection ends, with its bytes and retransmissions;
+/// - `DEBUG`: a connection is established; a connection ends, with its bytes and retransmissions; a
+///   connection is still open when the host is shut down or dropped;
 /// - `INFO`: the peer reset a connection, or does not answer;
 /// - `WARN`: within a second packets were dropped (by reason), other stations used an address of ours,
 ///   neighbours did not answer, SYNs were answered with cookies.
 ///
 /// It runs inside the host, when sockets have news and once a second; a host that is not traced does
-/// nothing for it. Of at most [`TRACED`] connections the end is reported.
+/// nothing for it. A connection that ends before its first event is reported by its end alone, and so are
+/// those beyond [`TRACED`]. Trace a host once: the ends are shared among all that ask for them ([`Stack::poll_ended`]).
 pub fn trace(name: &str, host: &Host) {
+    host.with_stack(|stack, _| stack.record_ended());
     host.attach(Tracer {
         name: name.to_owned(),
-        seen: HashMap::new(),
+        open: HashSet::new(),
         counts: Counts::default(),
         look_at: Some(host.now() + TRACE_LOOK),
     });
@@ -31,15 +36,10 @@ pub fn trace(name: &str, host: &Host) {
 
 struct Tracer {
     name: String,
-    seen: HashMap<SocketId, Seen>,
+    /// Both ends of the open connections that were reported.
+    open: HashSet<(SocketAddr, SocketAddr)>,
     counts: Counts,
     look_at: Option<Instant>,
-}
-
-struct Seen {
-    local: SocketAddr,
-    remote: SocketAddr,
-    info: TcpInfo,
 }
 
 impl Service for Tracer {
@@ -47,9 +47,21 @@ impl Service for Tracer {
         for event in events {
             self.note(stack, event);
         }
+        self.note_ended(stack);
         if self.look_at.is_some_and(|at| at <= now) {
-            self.look(stack);
+            self.note_anomalies(stack);
             self.look_at = Some(now + TRACE_LOOK);
+        }
+    }
+
+    fn end(&mut self, now: Instant, stack: &mut Stack) {
+        self.note_ended(stack);
+        self.note_anomalies(stack);
+        let mut from = Some(0);
+        while let Some(first) = from {
+            let page = stack.sockets_from(now, first, PLACES_AT_ONCE);
+            page.sockets.iter().for_each(|socket| self.note_open(socket));
+            from = page.next;
         }
     }
 
@@ -64,8 +76,10 @@ impl Tracer {
         let Ok(tcp) = stack.as_tcp(id) else { return };
         let info = tcp.info();
         let (Ok(local), Ok(remote)) = (stack.local_addr(id), stack.remote_addr(id)) else { return };
-        let connected = event.readiness.contains(Readiness::CONNECTED);
-        if connected && !self.seen.contains_key(&id) {
+        let is_new = event.readiness.contains(Readiness::CONNECTED)
+            && self.open.len() < TRACED
+            && self.open.insert((local, remote));
+        if is_new {
             tracing::debug!(host, %local, %remote, "connection established");
         }
         if event.gained.contains(Readiness::ERROR) {
@@ -73,29 +87,39 @@ impl Tracer {
             let (sent, received) = (info.bytes_acked, info.bytes_received);
             tracing::info!(host, %local, %remote, after, sent, received, "connection failed");
         }
-        if connected && (self.seen.len() < TRACED || self.seen.contains_key(&id)) {
-            self.seen.insert(id, Seen { local, remote, info });
-        }
     }
 
-    /// Looks for connections that ended, and at the counters.
-    fn look(&mut self, stack: &mut Stack) {
+    fn note_ended(&mut self, stack: &mut Stack) {
         let host = self.name.as_str();
-        self.seen.retain(|id, seen| {
-            if let Ok(tcp) = stack.as_tcp(*id) {
-                seen.info = tcp.info();
-                if seen.info.state != TcpState::Closed {
-                    return true;
-                }
-            }
-            let Seen { local, remote, info } = seen;
+        while let Some(EndedConnection { local, remote, info, .. }) = stack.poll_ended() {
+            self.open.remove(&(local, remote));
             let (sent, received) = (info.bytes_acked, info.bytes_received);
             let (retransmits, rtt) = (info.retransmits, info.srtt);
             tracing::debug!(
                 host, %local, %remote, sent, received, retransmits, ?rtt, "connection ended"
             );
-            false
-        });
+        }
+    }
+
+    /// Reports a connection that is still open at the end.
+    fn note_open(&self, socket: &SocketView) {
+        let SocketView { local, remote: Some(remote), of: ViewOf::Tcp(tcp), .. } = socket else {
+            return;
+        };
+        let (host, info) = (self.name.as_str(), &tcp.info);
+        if matches!(info.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed) {
+            return;
+        }
+        let (sent, unacknowledged) = (info.bytes_acked, socket.send_queue);
+        let (received, retransmits, rtt) = (info.bytes_received, info.retransmits, info.srtt);
+        tracing::debug!(
+            host, %local, %remote, sent, unacknowledged, received, retransmits, ?rtt,
+            "connection open at the end"
+        );
+    }
+
+    fn note_anomalies(&mut self, stack: &Stack) {
+        let host = self.name.as_str();
         for (what, count) in self.counts.news(anomalies(stack)) {
             tracing::warn!(host, what, count, "anomaly");
         }

@@ -1,6 +1,7 @@
 //! Each thing that happens is said once.
 
 use std::fmt;
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 
 use pagewire::Pair;
@@ -55,7 +56,7 @@ impl Subscriber for Heard {
 fn tracer() -> Tracer {
     Tracer {
         name: "a".to_owned(),
-        seen: HashMap::new(),
+        open: HashSet::new(),
         counts: Counts::default(),
         look_at: Some(Instant::ZERO),
     }
@@ -81,7 +82,7 @@ fn an_anomaly_is_said_once() {
     let (host, peer) = hosts();
     let (heard, mut tracer) = (Heard::default(), tracer());
     tracing::subscriber::with_default(heard.clone(), || {
-        let mut look = || host.with_stack(|stack, _| tracer.look(stack));
+        let mut look = || host.with_stack(|stack, _| tracer.note_anomalies(stack));
         look();
         assert_eq!(heard.take(), [""; 0], "nothing has happened");
         assert!(peer.connect("10.0.0.1:81").is_err(), "nobody listens");
@@ -91,5 +92,40 @@ fn an_anomaly_is_said_once() {
         assert!(said[0].contains("what=\"tcp_no_socket\" count=1"), "{said:?}");
         look();
         assert_eq!(heard.take(), [""; 0], "it was said");
+    });
+}
+
+#[test]
+fn connections_are_said_when_they_begin_and_end_and_those_left_open_at_the_end() {
+    let (left, right) = Pair::new(Default::default()).expect("a pair");
+    let host = Host::builder().device(left).address("10.0.0.1/24").manual();
+    let host = host.start().expect("a host");
+    let peer = Host::builder().device(right).address("10.0.0.2/24").start().expect("a host");
+    let listener = peer.listen("10.0.0.2:80").expect("a listener");
+    let heard = Heard::default();
+    tracing::subscriber::with_default(heard.clone(), || {
+        trace("a", &host);
+        let said = |part: &str| {
+            let all = heard.0.lock().expect("no panic");
+            all.iter().filter(|line| line.contains(part)).cloned().collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            let stream = host.connect("10.0.0.2:80").expect("a connection");
+            let (mut accepted, _) = listener.accept().expect("a connection");
+            stream.send(vec![7; 1000]).expect("room");
+            drop(stream);
+            assert_eq!(accepted.read_to_end(&mut Vec::new()).expect("bytes"), 1000);
+            drop(accepted);
+        }
+        while said("connection ended").len() < 2 {
+            host.wait_turn(std::time::Duration::from_secs(1));
+        }
+        let _open = host.connect("10.0.0.2:80").expect("a connection");
+        assert_eq!(said("connection established").len(), 3);
+        let ended = said("connection ended");
+        assert!(ended.iter().all(|line| line.contains("sent=1000 received=0")), "{ended:?}");
+        assert_eq!(said("open at the end"), [""; 0]);
+        host.shutdown(std::time::Duration::from_secs(5));
+        assert_eq!(said("open at the end").len(), 1);
     });
 }

@@ -23,6 +23,12 @@ pub trait Service: Send {
     /// Events report changes: continue with a socket until it returns `WouldBlock`.
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
 
+    /// The last call, before the sockets of a host that is shut down are closed, or are reset because
+    /// the host was dropped. A host whose stack panicked does not make it.
+    fn end(&mut self, now: Instant, stack: &mut Stack) {
+        let _ = (now, stack);
+    }
+
     /// When the next turn is due although nothing happens.
     fn poll_timeout(&self) -> Option<Instant> {
         None
@@ -95,6 +101,15 @@ impl Attached {
             return false;
         }
         contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
+    }
+
+    /// The last call.
+    pub(crate) fn end(&mut self, now: Instant, stack: &mut Stack, panics: &Panics) {
+        if self.ours {
+            self.service.end(now, stack);
+        } else if !self.dead.get() {
+            let _ = contain(&panics.services, "a service", || self.service.end(now, stack));
+        }
     }
 
     /// When the next turn is due; at once after a panic, which ends the service.

@@ -54,6 +54,7 @@ pub use pagewire_tcp::{
 };
 pub use sockets::application::ConnectOptions;
 pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
+pub use sockets::ended::EndedConnection;
 pub use sockets::fast_open::FastOpen;
 pub use sockets::handles::{Listener, Tcp, Udp};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};

@@ -268,7 +268,7 @@ impl Core {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.
             Some(socket) if socket.owner != Owner::Closed => {
-                self.sockets.demux.remove(&mut self.sockets.table, index);
+                self.sockets.leave_demux(&self.net, index);
             }
             _ => self.remove_connection(index),
         }

@@ -7,6 +7,7 @@ mod binds;
 mod cookie;
 mod cookie_cache;
 mod demux;
+pub(crate) mod ended;
 mod error_queue;
 mod errors;
 pub(crate) mod every;
@@ -70,6 +71,7 @@ use crate::timer_wheel::TimerWheel;
 use bind::Reservations;
 use binds::{Binds, Every};
 use demux::Demux;
+use ended::EndedConnections;
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpen;
 pub(crate) use flow::Passed;
@@ -119,6 +121,7 @@ pub(crate) struct Sockets {
     pub(crate) expired: Vec<u32>,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
+    ended: EndedConnections,
     pub(crate) lent: LentMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
@@ -167,6 +170,7 @@ impl Sockets {
             ),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
+            ended: EndedConnections::default(),
             lent: LentMemory::new(zerocopy.received_deadline),
             work: Work::new(now, zerocopy),
             drained: Vec::new(),

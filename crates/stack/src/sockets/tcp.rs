@@ -155,6 +155,11 @@ impl TcpSocket {
         (self.charged, self.holdings) = (0, None);
     }
 
+    /// Whether its handshake was completed, also if it has ended since.
+    pub(super) fn was_established(&self) -> bool {
+        self.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED)
+    }
+
     pub(super) fn errors(&self) -> Option<&ErrorQueue> {
         self.extra.as_ref()?.errors.as_ref()
     }

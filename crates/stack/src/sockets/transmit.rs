@@ -276,7 +276,7 @@ impl Core {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         if socket.lists.contains(Lists::DEMUX) {
             count_end(&mut self.net.counters, socket);
-            self.sockets.demux.remove(&mut self.sockets.table, index);
+            self.sockets.leave_demux(&self.net, index);
         }
         match self.sockets.table.tcp(index).map(|s| s.owner) {
             Some(Owner::Closed) => self.remove_connection(index),
@@ -292,7 +292,7 @@ impl Core {
     }
 
     pub(crate) fn remove_connection(&mut self, index: u32) {
-        self.sockets.demux.remove(&mut self.sockets.table, index);
+        self.sockets.leave_demux(&self.net, index);
         self.sockets.wheel.cancel(index);
         if let Some(Socket::Tcp(mut socket)) = self.sockets.table.remove(index) {
             socket.leave(&mut self.mem);
@@ -359,9 +359,8 @@ fn count_losses(counters: &mut Counters, socket: &mut TcpSocket) {
 }
 
 fn count_end(counters: &mut Counters, socket: &TcpSocket) {
-    let connected = socket.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED);
     match socket.conn.error() {
-        Some(_) if !connected => counters.tcp_attempts_failed += 1,
+        Some(_) if !socket.was_established() => counters.tcp_attempts_failed += 1,
         // A reset in CLOSE-WAIT is a broken pipe to the application.
         Some(TcpError::ConnectionReset | TcpError::BrokenPipe) => {
             counters.tcp_established_resets += 1;

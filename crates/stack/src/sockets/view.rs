@@ -10,7 +10,7 @@ use super::table::Socket;
 use super::tcp::{Owner, TcpSocket};
 use super::tuple::{Tuple, with_scope};
 use crate::TcpInfo;
-use crate::net::{LinkId, is_link_local};
+use crate::net::{LinkId, Net, is_link_local};
 use crate::sockets::udp::DatagramKind;
 use crate::stack::{Core, Stack};
 
@@ -134,7 +134,7 @@ fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
     Some(match socket {
         Socket::Tcp(socket) => view_of_connection(core, now, id, socket),
         Socket::TimeWait(remains) => {
-            let (local, remote, link) = ends(core, &remains.tuple);
+            let (local, remote, link) = ends(&core.net, &remains.tuple);
             SocketView {
                 id,
                 local,
@@ -174,7 +174,7 @@ fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
 }
 
 fn view_of_connection(core: &Core, now: Instant, id: SocketId, socket: &TcpSocket) -> SocketView {
-    let (local, remote, link) = ends(core, &socket.tuple);
+    let (local, remote, link) = ends(&core.net, &socket.tuple);
     let began = Duration::from_secs(socket.began.into());
     let age = now.saturating_since(Instant::ZERO).saturating_sub(began);
     SocketView {
@@ -194,11 +194,11 @@ fn view_of_connection(core: &Core, now: Instant, id: SocketId, socket: &TcpSocke
 }
 
 /// Both ends of a connection, and the link of ours.
-fn ends(core: &Core, tuple: &Tuple) -> (SocketAddr, SocketAddr, Option<LinkId>) {
-    let scope = core.net.scope_of_local(tuple.local);
+pub(super) fn ends(net: &Net, tuple: &Tuple) -> (SocketAddr, SocketAddr, Option<LinkId>) {
+    let scope = net.scope_of_local(tuple.local);
     let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
     let remote = if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote };
-    (with_scope(local, scope), remote, link_of(core, local))
+    (with_scope(local, scope), remote, net.link_of_address(local.ip()))
 }
 
 fn link_of(core: &Core, local: SocketAddr) -> Option<LinkId> {

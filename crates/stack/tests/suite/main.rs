@@ -1,6 +1,7 @@
 //! Stacks as an owner drives them: frames, sockets and virtual time.
 
 mod common;
+mod ended;
 mod events;
 mod every;
 mod fast_open;
