@@ -36,6 +36,17 @@ pub enum Protocol {
     Echo,
 }
 
+impl fmt::Display for Protocol {
+    /// As rules, logs and events write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Echo => "icmp",
+        })
+    }
+}
+
 /// Who began a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
@@ -126,6 +137,16 @@ impl Ask {
         let (names, direction) = (Arc::default(), Direction::Out);
         let (given, once, ours, mapped) = (Arc::default(), Arc::default(), false, false);
         Self { guest, protocol, from, to, names, ours, direction, given, once, mapped }
+    }
+
+    /// Where the flow leads, as text: the address with port and protocol as in a rule, and the latest name.
+    pub(crate) fn destination(&self) -> String {
+        let Self { to, protocol, names, .. } = self;
+        let name = names.first().map(|name| format!(" ({name})")).unwrap_or_default();
+        match protocol {
+            Protocol::Echo => format!("{}/{protocol}{name}", to.ip()),
+            Protocol::Tcp | Protocol::Udp => format!("{to}/{protocol}{name}"),
+        }
     }
 }
 

@@ -161,9 +161,10 @@ impl Context {
 
     /// Writes down a verdict; denials as far as their rate allows, and then their number.
     fn note_verdict(&mut self, now: Instant, flow: u64, ask: &Ask, verdict: Verdict) {
-        if is_leave(verdict) || self.denials.note_address(now, ask.to.ip()) {
+        if is_leave(verdict) || self.denials.note_destination(now, ask) {
             if !is_leave(verdict) {
-                tracing::info!(guest = %ask.guest, to = %ask.to, "a destination was refused");
+                let (guest, to) = (ask.guest, ask.destination());
+                tracing::info!(%guest, to, "a destination was refused");
             }
             self.note(|| Record::Verdict { flow, ask: ask.clone(), verdict });
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::ask::Name;
+use crate::ask::{Ask, Name};
 use crate::limits::{DENIAL_LINES_BURST, DENIAL_LINES_PER_SECOND, DENIAL_SUM, DENIALS_REMEMBERED};
 use crate::rate::Rate;
 
@@ -20,7 +20,8 @@ pub struct Denied {
     pub names: usize,
     /// Addresses that were not reached; no more are counted.
     pub addresses: usize,
-    /// The first of all, as text; `None`: nothing was refused.
+    /// The first of all, as text: a name, or an address with its port, protocol and latest name; `None`:
+    /// nothing was refused.
     pub first: Option<String>,
 }
 
@@ -68,10 +69,10 @@ impl Default for Denials {
 
 impl Denials {
     /// Notes a destination that is refused. `true`: it is to be written down.
-    pub(crate) fn note_address(&mut self, now: Instant, to: IpAddr) -> bool {
+    pub(crate) fn note_destination(&mut self, now: Instant, ask: &Ask) -> bool {
         if self.addresses.len() < DENIALS_REMEMBERED {
-            self.first.get_or_insert_with(|| to.to_string());
-            self.addresses.insert(to);
+            self.first.get_or_insert_with(|| ask.destination());
+            self.addresses.insert(ask.to.ip());
         }
         self.may_write(now)
     }
@@ -123,12 +124,16 @@ impl Denials {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
+    use crate::ask::{GuestId, Protocol};
 
     const START: Instant = Instant::from_millis(1000);
 
-    fn address(n: u32) -> IpAddr {
-        IpAddr::V4((0xc000_0200 + n).into())
+    fn ask(n: u32) -> Ask {
+        let to = SocketAddr::from((IpAddr::V4((0xc000_0200 + n).into()), 443));
+        Ask::new(GuestId(1), Protocol::Tcp, "10.0.2.15:9".parse().unwrap(), to)
     }
 
     #[test]
@@ -137,7 +142,7 @@ mod tests {
         let all = 3 * u64::from(DENIAL_LINES_BURST);
         let mut written = 0;
         for _ in 0..all {
-            written += u64::from(denials.note_address(START, address(1)));
+            written += u64::from(denials.note_destination(START, &ask(1)));
         }
         assert_eq!(written, u64::from(DENIAL_LINES_BURST));
         assert_eq!(denials.take_sum(START, false), None);
@@ -158,16 +163,23 @@ mod tests {
         }
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names were refused; the first: a.org");
-        denials.note_address(START, address(1));
+        denials.note_destination(START, &ask(1));
         let text = denials.so_far().to_string();
         assert_eq!(text, "2 names and 1 address were refused; the first: a.org");
         for n in 0..2 * DENIALS_REMEMBERED as u32 {
-            denials.note_address(START, address(n));
+            denials.note_destination(START, &ask(n));
         }
         let text = denials.so_far().to_string();
         assert!(text.contains(&format!("and {DENIALS_REMEMBERED} or more addresses")), "{text}");
         let mut one = Denials::default();
-        one.note_address(START, address(1));
-        assert_eq!(one.so_far().to_string(), "1 address was refused; the first: 192.0.2.1");
+        one.note_destination(START, &ask(1));
+        assert_eq!(one.so_far().to_string(), "1 address was refused; the first: 192.0.2.1:443/tcp");
+        // A guest knows a destination by its name.
+        let mut named = Denials::default();
+        named.note_destination(START, &Ask { names: ["a.org".parse().unwrap()].into(), ..ask(1) });
+        let text = named.so_far().to_string();
+        assert_eq!(text, "1 address was refused; the first: 192.0.2.1:443/tcp (a.org)");
+        let ping = Ask { protocol: Protocol::Echo, ..ask(1) };
+        assert_eq!(ping.destination(), "192.0.2.1/icmp");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::ask::{Ask, Direction, Journal, Name, Protocol, Record, Verdict};
+use crate::ask::{Ask, Direction, Journal, Name, Record, Verdict};
 use crate::latest::Latest;
 use crate::limits::{LOG_BYTES_LEAST, LOG_END_TIME, LOG_LINES, LOG_VERDICTS};
 
@@ -234,11 +234,6 @@ fn describe(out: &mut String, line: &Line) {
 
 fn begin(out: &mut String, time: &str, event: &str, flow: u64, ask: &Ask) {
     let Ask { guest, protocol, from, to, names, direction, .. } = ask;
-    let protocol = match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-        Protocol::Echo => "icmp",
-    };
     let direction = match direction {
         Direction::Out => "out",
         Direction::In => "in",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::ask::Protocol;
 use crate::ask::{GuestId, How};
 
 fn ask(names: &[&str]) -> Ask {

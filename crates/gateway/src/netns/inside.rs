@@ -136,7 +136,13 @@ fn no_tracing() -> Result<(), Stop> {
 /// be another, of the program's own, in which nothing is permitted to it.
 fn enter(path: &Path) -> Result<(), Stop> {
     let what = format!("enter the namespace {}", path.display());
-    let file = File::open(path).map_err(Stop::because(&what))?;
+    let file = File::open(path).map_err(|e| {
+        let advice = match e.kind() {
+            io::ErrorKind::PermissionDenied => ": run as its owner or as root",
+            _ => "",
+        };
+        Stop::because(format!("{what}{advice}"))(e)
+    })?;
     let is_own = |file: &File, kind: &str| -> Result<bool, Stop> {
         let own = fs::metadata(format!("/proc/self/ns/{kind}"));
         let ids = |found: io::Result<fs::Metadata>| found.map(|m| (m.dev(), m.ino()));

@@ -229,5 +229,8 @@ fn refusals_are_summed_up_once_a_second_and_at_the_end() {
         world.records.lock().unwrap().iter().filter_map(count).collect::<Vec<u64>>()
     };
     assert_eq!(sums(&world), [100]);
-    assert_eq!(world.relay.denied().to_string(), "1 address was refused; the first: 203.0.113.1");
+    assert_eq!(
+        world.relay.denied().to_string(),
+        "1 address was refused; the first: 203.0.113.1:9/udp"
+    );
 }

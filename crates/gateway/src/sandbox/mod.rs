@@ -102,7 +102,9 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
     let emptied = emptied.and(stays_root.clone().map_or(Ok(()), Err));
     missing.extend(stays_root);
     missing.extend(caps::no_core_dumps());
-    match (files::restrict(plan), emptied) {
+    let landlocked = files::restrict(plan);
+    let (has_landlock, has_empty_root) = (landlocked.is_ok(), emptied.is_ok());
+    match (landlocked, emptied) {
         (Ok(partly), Ok(())) => missing.extend(partly),
         (Ok(partly), Err(root)) => {
             tracing::info!("the root directory is not empty: {root}");
@@ -112,7 +114,11 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
         (Err(landlock), Err(root)) => return Err(SandboxError::Files { landlock, root }),
     }
     missing.extend(caps::drop_all(plan, was_root && !geteuid().is_root()));
-    missing.extend(calls::restrict(plan));
+    let calls_restricted = calls::restrict(plan);
+    let has_seccomp = calls_restricted.is_none();
+    missing.extend(calls_restricted);
+    let uid = geteuid().as_raw();
+    tracing::info!(uid, has_empty_root, has_landlock, has_seccomp, "in the sandbox");
     Ok(SandboxReport { missing })
 }
 
