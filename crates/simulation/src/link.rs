@@ -180,7 +180,7 @@ fn chance(part: f64) -> Chance {
 #[non_exhaustive]
 pub enum LinkError {
     /// A part that [`FaultConfig`] does not know either.
-    #[error("{0}; or mtu, hole, fail, repair")]
+    #[error("{0}{also}", also = if .0.is_name_unknown() { "; or mtu, hole, fail, repair" } else { "" })]
     Fault(#[from] FaultConfigError),
     /// An MTU is a number of bytes.
     #[error("link `{0}`: a number of bytes from 1280 to 65535")]
@@ -337,11 +337,14 @@ mod tests {
     fn a_bad_setting_is_named() {
         for (text, word) in [
             ("los=1%", "`los=1%`: no such name"),
+            ("delay=20", "`delay=20`: a time is a number"),
             ("mtu=100", "`mtu=100`: a number of bytes from 1280"),
             ("fail=2", "`fail=2`: a percentage"),
         ] {
             let error = text.parse::<Link>().expect_err(text).to_string();
             assert!(error.contains(word), "{text}: {error}");
+            // Names of settings help who has given none of them.
+            assert_eq!(error.contains("hole"), text == "los=1%", "{text}: {error}");
         }
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pagewire_sim::SEED_VARIABLE;
 
-use crate::SimTime;
 use crate::digest::Digest;
 use crate::record::Counts;
+use crate::{SimTime, TWICE_VARIABLE};
 
 /// A run that went well.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,8 +130,8 @@ pub struct FailureDetails {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FailureDetails { seed, host, at, what, details, command, capture, timeline, .. } =
-            &**self;
+        let FailureDetails { seed, kind, host, at, what, details, command, .. } = &**self;
+        let FailureDetails { capture, timeline, .. } = &**self;
         write!(f, "seed {seed} failed at {at}")?;
         if let Some(host) = host {
             write!(f, " on `{host}`")?;
@@ -140,7 +140,11 @@ impl fmt::Display for Failure {
         for line in details {
             write!(f, "\n  {line}")?;
         }
-        write!(f, "\n  again:    {SEED_VARIABLE}={seed} {command}")?;
+        let twice = match kind {
+            FailureKind::NotDeterministic => format!("{TWICE_VARIABLE}=1 "),
+            _ => String::new(),
+        };
+        write!(f, "\n  again:    {twice}{SEED_VARIABLE}={seed} {command}")?;
         if let Some(file) = capture {
             write!(f, "\n  capture:  {}", file.display())?;
         }
@@ -216,8 +220,16 @@ fn command(package: Option<&str>, exe: &Path, root: &Path, test: Option<&str>) -
         || root.join("tests").join(&target).join("main.rs").is_file()
     {
         line += &format!(" --test {target}");
-    } else if target == package.replace('-', "_") {
-        line += " --lib";
+    } else {
+        // Cargo calls the test program of a library, and of a program of the package's name, by that name.
+        let is_package = target == package.replace('-', "_");
+        let source = root.join("src");
+        match (source.join("lib.rs").is_file(), source.join("main.rs").is_file()) {
+            (true, false) if is_package => line += " --lib",
+            (false, true) if is_package => line += &format!(" --bin {package}"),
+            // Cargo finds the test in one of them.
+            _ => {}
+        }
     }
     if let Some(test) = test {
         line += &format!(" -- --exact {test}");

@@ -25,6 +25,24 @@ fn the_command_names_package_target_and_test() {
 }
 
 #[test]
+fn the_command_of_a_test_in_a_program_names_the_program_or_nothing() {
+    let of = |files: &[&str], exe: &str| {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("src")).unwrap();
+        for file in files {
+            std::fs::write(root.path().join("src").join(file), "").unwrap();
+        }
+        command(Some("my-bank"), Path::new(exe), root.path(), Some("t"))
+    };
+    let exe = "/t/debug/deps/my_bank-01";
+    assert_eq!(of(&["main.rs"], exe), "cargo test -p my-bank --bin my-bank -- --exact t");
+    assert_eq!(of(&["lib.rs"], exe), "cargo test -p my-bank --lib -- --exact t");
+    // Either may have it: cargo runs both.
+    assert_eq!(of(&["lib.rs", "main.rs"], exe), "cargo test -p my-bank -- --exact t");
+    assert_eq!(of(&["main.rs"], "/t/debug/deps/tool-01"), "cargo test -p my-bank -- --exact t");
+}
+
+#[test]
 fn the_files_of_two_tests_have_two_names() {
     let of = |package, exe: &str, test| file_stem(Some(package), Path::new(exe), Some(test));
     let names = [
@@ -64,4 +82,8 @@ fn a_failure_says_where_what_and_how_to_repeat_it() {
          capture:  /t/x.pcapng"
     );
     assert_eq!(format!("{failure:?}"), failure.to_string());
+    let kind = FailureKind::NotDeterministic;
+    let differs = Failure(Box::new(FailureDetails { kind, ..*failure.0 }));
+    let again = "again:    PAGEWIRE_TWICE=1 PAGEWIRE_SEED=7 cargo test -p x\n";
+    assert!(differs.to_string().contains(again), "{differs}");
 }

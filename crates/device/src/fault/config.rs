@@ -97,6 +97,14 @@ pub struct Chance(u32);
 pub struct FaultConfigError {
     part: String,
     why: String,
+    is_name_unknown: bool,
+}
+
+impl FaultConfigError {
+    /// Whether the part's name is no setting's, or the part has no name.
+    pub fn is_name_unknown(&self) -> bool {
+        self.is_name_unknown
+    }
 }
 
 impl Chance {
@@ -164,7 +172,10 @@ impl FromStr for FaultConfig {
         let mut config = Self::default();
         let mut seen: Vec<&str> = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let error = |why: String| FaultConfigError { part: part.to_owned(), why };
+            let error = |why: String| {
+                let is_name_unknown = why.ends_with(NAMES);
+                FaultConfigError { part: part.to_owned(), why, is_name_unknown }
+            };
             let Some((name, value)) = part.split_once('=') else {
                 return Err(error(format!("expected name=value; names are {NAMES}")));
             };

@@ -110,10 +110,10 @@ fn resolve_name(here: &Here, name: &str) -> io::Result<Vec<IpAddr>> {
     let found = world.names.resolve_on(name, own);
     found.filter(|found| !found.is_empty()).ok_or_else(|| {
         // As the C library says it, by std.
-        io::Error::other(
+        io::Error::other(format!(
             "failed to lookup address information: Name or service not known: there is no host \
-             of this name in the simulation",
-        )
+             `{name}` in the simulation"
+        ))
     })
 }
 
