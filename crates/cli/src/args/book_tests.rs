@@ -90,8 +90,8 @@ fn words(line: &str) -> Vec<String> {
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    // `2>`
-    word = word.filter(|w| w != "2" || !line.contains("2>"));
+    // The number of a descriptor that is redirected, as in `2>file`.
+    word = word.filter(|w| w.parse::<u8>().is_err() || !line.contains(&format!(" {w}>")));
     words.extend(word);
     words
 }
