@@ -22,7 +22,7 @@ use crate::http::connection::{Connection, is_timeout};
 use crate::http::inbox::{Inbox, Transfer};
 use crate::http::response::Status;
 use crate::http::url::Url;
-use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
+use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
 use crate::progress::bar_style;
 use crate::signals::{self, Stop};
 use crate::view::{self, Asked};
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
             say(format_args!("{line}"))
         }
     }
-    opened.host.shutdown(LAST_TIME);
+    opened.end(&options.net);
     if options.net.stats.is_some() {
         print();
     }

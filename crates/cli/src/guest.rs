@@ -345,6 +345,7 @@ impl Served {
     /// Ends all connections; those that have something left to say have so long for it.
     pub(crate) fn end(&self, limit: Duration) {
         self.host().drain(limit);
+        crate::log::trace_end("guest", self.host());
     }
 }
 

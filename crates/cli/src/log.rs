@@ -49,6 +49,13 @@ fn level(text: &str) -> Option<LevelFilter> {
     text.parse().ok().filter(|_| !text.is_empty())
 }
 
+/// Reports what was not reported so far of a host that was traced, and has ended its connections.
+pub(crate) fn trace_end(name: &str, host: &Host) {
+    if tracing::enabled!(target: "pagewire_control", Level::WARN) {
+        pagewire_control::trace_end(name, host);
+    }
+}
+
 /// Reports a host's connections and anomalies, if somebody wants to read that.
 pub(crate) fn trace(name: &str, host: &Host) {
     if tracing::enabled!(target: "pagewire_control", Level::WARN) {

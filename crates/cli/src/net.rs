@@ -19,7 +19,7 @@ use pagewire_device::{
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
-use crate::limits::PORT_LOOK;
+use crate::limits::{LAST_TIME, PORT_LOOK};
 use crate::signals::Stop;
 use crate::user::User;
 
@@ -64,6 +64,12 @@ impl Drop for SocketFile {
 }
 
 impl Opened {
+    /// Shuts the host down: what is queued for peers has a short time to be delivered.
+    pub(crate) fn end(&self, options: &NetOptions) {
+        self.host.shutdown(LAST_TIME);
+        crate::log::trace_end(host_name(options), &self.host);
+    }
+
     /// Warns of a tap by which this machine reaches none of our addresses: it would only be silent.
     pub(crate) fn warn_of_silence(&self, options: &NetOptions) {
         let tap = tap_name(options);
@@ -140,6 +146,14 @@ impl std::fmt::Display for Report {
     }
 }
 
+/// The host's name for control sockets and logs.
+fn host_name(options: &NetOptions) -> &str {
+    match options.link {
+        NetLink::VhostUser => "vhost-user",
+        NetLink::Tap | NetLink::Pair => tap_name(options),
+    }
+}
+
 impl Report {
     /// What lies in front of a device that follows a lost one: counted on. Nothing is captured.
     pub(crate) fn line_again(&self, fault: Option<FaultConfig>) -> Line {
@@ -148,10 +162,7 @@ impl Report {
 
     /// What a control socket shows of the host and its link.
     pub(crate) fn shown(&self, options: &NetOptions) -> control::Builder {
-        let name = match options.link {
-            NetLink::VhostUser => "vhost-user",
-            NetLink::Tap | NetLink::Pair => tap_name(options),
-        };
+        let name = host_name(options);
         crate::log::trace(name, &self.host);
         let mut shown = control::Builder::new().host(name, &self.host);
         if let Some(port) = self.port.clone() {

@@ -8,7 +8,7 @@ use pagewire::{ForwardConfig, KeepAlive, Proxy, Refusal};
 use crate::args::ProxyOptions;
 use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, say};
-use crate::limits::{LAST_TIME, MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
+use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
 use crate::view::{self, Asked};
 use crate::{net, signals};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     if end.is_ok() {
         drain(&proxy);
     }
-    opened.host.shutdown(LAST_TIME);
+    opened.end(&options.net);
     refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     if options.net.stats.is_some() {
         print();

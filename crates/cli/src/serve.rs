@@ -12,7 +12,6 @@ use crate::failure::{Failure, reason, say};
 use crate::http::access::AccessLog;
 use crate::http::server::Server;
 use crate::http::service::Service;
-use crate::limits::LAST_TIME;
 use crate::places::{PlaceLimits, Places};
 use crate::user::User;
 use crate::view::{self, Asked};
@@ -71,7 +70,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         service.stop(&opened.host);
     }
     // Downloads that are still running end here with a reset.
-    opened.host.shutdown(LAST_TIME);
+    opened.end(&options.net);
     if options.net.stats.is_some() {
         print();
     }

@@ -1,67 +1,79 @@
 //! Events of `tracing`: the life of connections, and anomalies.
 
-use std::collections::HashSet;
 use std::iter;
-use std::net::SocketAddr;
 
 use pagewire::{Host, Service};
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    DropReason, EndedConnection, Event, Readiness, SocketView, Stack, TcpState, ViewOf,
+    DropReason, Event, LifecycleEvent, LifecycleKind, Readiness, Stack, TcpState, ViewOf,
 };
 
-use crate::limits::{PLACES_AT_ONCE, TRACE_LOOK, TRACED};
+use crate::limits::{PLACES_AT_ONCE, TRACE_LOOK};
 use crate::snapshot::state;
 
 /// Reports what happens in a host as events of `tracing`, target `pagewire_control`:
 ///
-/// - `DEBUG`: a connection is established; a connection ends, with its bytes and retransmissions; a
-///   connection is still open when the host is shut down or dropped;
+/// - `DEBUG`: a connection is established; a connection ends, with its bytes and retransmissions;
 /// - `INFO`: the peer reset a connection, or does not answer;
 /// - `WARN`: within a second packets were dropped (by reason), other stations used an address of ours,
 ///   neighbours did not answer, SYNs were answered with cookies.
 ///
 /// It runs inside the host, when sockets have news and once a second; a host that is not traced does
-/// nothing for it. A connection that ends before its first event is reported by its end alone, and so are
-/// those beyond [`TRACED`]. Trace a host once: the ends are shared among all that ask for them ([`Stack::poll_ended`]).
+/// nothing for it. Trace a host once: what happens is shared among all that ask ([`Stack::poll_lifecycle`]).
 pub fn trace(name: &str, host: &Host) {
-    host.with_stack(|stack, _| stack.record_ended());
+    host.with_stack(|stack, _| stack.record_lifecycle(true));
     host.attach(Tracer {
         name: name.to_owned(),
-        open: HashSet::new(),
         counts: Counts::default(),
         look_at: Some(host.now() + TRACE_LOOK),
     });
 }
 
+/// Reports what was not reported so far, of a host that is [traced](trace) and ends: connections that began
+/// and ended since the last second, and as ended those that the host leaves. Call it after
+/// [`Host::shutdown`](pagewire::Host::shutdown), or where that is not called, before the host is dropped.
+/// Nothing is recorded any more afterwards.
+pub fn trace_end(name: &str, host: &Host) {
+    let recorded: Vec<_> = host.with_stack(|stack, _| {
+        let recorded = iter::from_fn(|| stack.poll_lifecycle()).collect();
+        stack.record_lifecycle(false);
+        recorded
+    });
+    // Without the lock: whoever reads the events may be slow.
+    recorded.iter().for_each(|event| report(name, event));
+    let mut from = Some(0);
+    while let Some(first) = from {
+        let page = host.with_stack(|stack, now| stack.sockets_from(now, first, PLACES_AT_ONCE));
+        for socket in page.sockets {
+            let (Some(remote), ViewOf::Tcp(tcp)) = (socket.remote, socket.of) else { continue };
+            let is_open = !matches!(
+                tcp.info.state,
+                TcpState::SynSent | TcpState::SynReceived | TcpState::TimeWait | TcpState::Closed
+            );
+            if is_open {
+                let (kind, local, info) = (LifecycleKind::Ended, socket.local, tcp.info);
+                report(name, &LifecycleEvent { kind, local, remote, info });
+            }
+        }
+        from = page.next;
+    }
+}
+
 struct Tracer {
     name: String,
-    /// Both ends of the open connections that were reported.
-    open: HashSet<(SocketAddr, SocketAddr)>,
     counts: Counts,
     look_at: Option<Instant>,
 }
 
 impl Service for Tracer {
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
-        for event in events {
-            self.note(stack, event);
+        while let Some(event) = stack.poll_lifecycle() {
+            report(&self.name, &event);
         }
-        self.note_ended(stack);
+        events.iter().for_each(|event| self.note_failure(stack, event));
         if self.look_at.is_some_and(|at| at <= now) {
             self.note_anomalies(stack);
             self.look_at = Some(now + TRACE_LOOK);
-        }
-    }
-
-    fn end(&mut self, now: Instant, stack: &mut Stack) {
-        self.note_ended(stack);
-        self.note_anomalies(stack);
-        let mut from = Some(0);
-        while let Some(first) = from {
-            let page = stack.sockets_from(now, first, PLACES_AT_ONCE);
-            page.sockets.iter().for_each(|socket| self.note_open(socket));
-            from = page.next;
         }
     }
 
@@ -71,51 +83,17 @@ impl Service for Tracer {
 }
 
 impl Tracer {
-    fn note(&mut self, stack: &mut Stack, event: &Event) {
+    fn note_failure(&self, stack: &mut Stack, event: &Event) {
         let (host, id) = (self.name.as_str(), event.socket);
-        let Ok(tcp) = stack.as_tcp(id) else { return };
-        let info = tcp.info();
-        let (Ok(local), Ok(remote)) = (stack.local_addr(id), stack.remote_addr(id)) else { return };
-        let is_new = event.readiness.contains(Readiness::CONNECTED)
-            && self.open.len() < TRACED
-            && self.open.insert((local, remote));
-        if is_new {
-            tracing::debug!(host, %local, %remote, "connection established");
-        }
-        if event.gained.contains(Readiness::ERROR) {
-            let after = state(info.state);
-            let (sent, received) = (info.bytes_acked, info.bytes_received);
-            tracing::info!(host, %local, %remote, after, sent, received, "connection failed");
-        }
-    }
-
-    fn note_ended(&mut self, stack: &mut Stack) {
-        let host = self.name.as_str();
-        while let Some(EndedConnection { local, remote, info, .. }) = stack.poll_ended() {
-            self.open.remove(&(local, remote));
-            let (sent, received) = (info.bytes_acked, info.bytes_received);
-            let (retransmits, rtt) = (info.retransmits, info.srtt);
-            tracing::debug!(
-                host, %local, %remote, sent, received, retransmits, ?rtt, "connection ended"
-            );
-        }
-    }
-
-    /// Reports a connection that is still open at the end.
-    fn note_open(&self, socket: &SocketView) {
-        let SocketView { local, remote: Some(remote), of: ViewOf::Tcp(tcp), .. } = socket else {
+        let Some(tcp) = stack.as_tcp(id).ok().filter(|_| event.gained.contains(Readiness::ERROR))
+        else {
             return;
         };
-        let (host, info) = (self.name.as_str(), &tcp.info);
-        if matches!(info.state, TcpState::SynSent | TcpState::SynReceived | TcpState::Closed) {
-            return;
-        }
-        let (sent, unacknowledged) = (info.bytes_acked, socket.send_queue);
-        let (received, retransmits, rtt) = (info.bytes_received, info.retransmits, info.srtt);
-        tracing::debug!(
-            host, %local, %remote, sent, unacknowledged, received, retransmits, ?rtt,
-            "connection open at the end"
-        );
+        let info = tcp.info();
+        let (Ok(local), Ok(remote)) = (stack.local_addr(id), stack.remote_addr(id)) else { return };
+        let after = state(info.state);
+        let (sent, received) = (info.bytes_acked, info.bytes_received);
+        tracing::info!(host, %local, %remote, after, sent, received, "connection failed");
     }
 
     fn note_anomalies(&mut self, stack: &Stack) {
@@ -123,6 +101,20 @@ impl Tracer {
         for (what, count) in self.counts.news(anomalies(stack)) {
             tracing::warn!(host, what, count, "anomaly");
         }
+    }
+}
+
+fn report(host: &str, event: &LifecycleEvent) {
+    let LifecycleEvent { kind, local, remote, info } = event;
+    let (sent, received) = (info.bytes_acked, info.bytes_received);
+    let (retransmits, rtt) = (info.retransmits, info.srtt);
+    match kind {
+        LifecycleKind::Established => {
+            tracing::debug!(host, %local, %remote, "connection established");
+        }
+        LifecycleKind::Ended => tracing::debug!(
+            host, %local, %remote, sent, received, retransmits, ?rtt, "connection ended"
+        ),
     }
 }
 
@@ -170,6 +162,7 @@ fn anomalies(stack: &Stack) -> Vec<(&'static str, u64)> {
         ("tcp_syn_cookies_sent", counters.tcp_syn_cookies_sent),
         ("tcp_established_lost", counters.tcp_established_lost),
         ("tcp_timeouts", counters.tcp_timeouts),
+        ("unrecorded_lifecycle", stack.unrecorded_lifecycle()),
     ];
     drops.chain(of_tcp).chain(others).collect()
 }

@@ -6,7 +6,7 @@
 //!   connect.
 //! - `metrics` (feature of the same name) tells a host's counters to any `metrics::Recorder`;
 //!   with the feature `prometheus`, a [`Control`] also answers `GET /metrics`.
-//! - [`trace`] reports connections that begin and end, and anomalies.
+//! - [`trace`] and [`trace_end`] report connections that begin and end, and anomalies.
 //!
 //! All of it is opt-in. One process may show several hosts; none is kept running by being shown. The
 //! thread that answers sleeps until somebody asks, looks at a bounded part of a table before it gives the
@@ -34,6 +34,6 @@ mod view;
 
 pub use client::{AskError, Client};
 pub use control::{Builder, Control};
-pub use events::trace;
+pub use events::{trace, trace_end};
 pub use snapshot::host_stats;
 pub use socket::{BindError, ControlSocket};

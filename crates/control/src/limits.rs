@@ -36,10 +36,6 @@ pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// How long a program goes on to ask for further sockets: a million take a few seconds.
 pub const ALL_TIME: Duration = Duration::from_secs(60);
 
-/// Connections whose beginning is remembered at once, see [`trace`](crate::trace); others are reported by
-/// their ends alone.
-pub const TRACED: usize = 65_536;
-
 /// How often counters are compared for events, and the longest that the end of a connection waits to be
 /// reported.
 pub const TRACE_LOOK: Duration = Duration::from_secs(1);

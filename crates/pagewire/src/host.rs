@@ -321,12 +321,12 @@ impl Host {
     /// that ends the host.
     #[doc(hidden)]
     pub fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
-        let attached = Attached::new(service, ours);
+        let mut attached = Attached::new(service, ours);
         self.shared().work(|inner, _| {
+            // What came to its sockets before has been reported to nobody.
+            attached.first_events = inner.stack.events_so_far();
             inner.services.push(attached);
             inner.note_services();
-            // What came to its sockets before has been reported to nobody.
-            inner.stack.report_all_again();
         });
         // The driver does not wait on its descriptor yet.
         self.shared().kick();

@@ -23,12 +23,6 @@ pub trait Service: Send {
     /// Events report changes: continue with a socket until it returns `WouldBlock`.
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
 
-    /// The last call, before the sockets of a host that is shut down are closed, or are reset because
-    /// the host was dropped. A host whose stack panicked does not make it.
-    fn end(&mut self, now: Instant, stack: &mut Stack) {
-        let _ = (now, stack);
-    }
-
     /// When the next turn is due although nothing happens.
     fn poll_timeout(&self) -> Option<Instant> {
         None
@@ -57,6 +51,8 @@ pub(crate) struct Attached {
     pub(crate) fd: Option<Arc<OwnedFd>>,
     /// There was no descriptor left for that: it is asked again and again.
     pub(crate) polled: bool,
+    /// What it has not been told of the sockets that were there before it.
+    pub(crate) first_events: Vec<Event>,
 }
 
 impl Attached {
@@ -66,7 +62,8 @@ impl Attached {
             tracing::warn!(%error, "a service's descriptor cannot be duplicated: it is polled");
         }
         let (polled, dead) = (matches!(fd, Some(Err(_))), Cell::new(false));
-        Self { service, ours, dead, fd: fd.and_then(Result::ok).map(Arc::new), polled }
+        let fd = fd.and_then(Result::ok).map(Arc::new);
+        Self { service, ours, dead, fd, polled, first_events: Vec::new() }
     }
 
     /// Whether it wants a turn; after a panic it does, which ends it.
@@ -92,6 +89,11 @@ impl Attached {
         events: &[Event],
         panics: &Panics,
     ) -> bool {
+        let mut first = std::mem::take(&mut self.first_events);
+        if !first.is_empty() {
+            first.extend(events);
+        }
+        let events = if first.is_empty() { events } else { &first };
         let Self { service, ours, dead, .. } = self;
         if *ours {
             service.turn(now, stack, events);
@@ -103,17 +105,11 @@ impl Attached {
         contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
     }
 
-    /// The last call.
-    pub(crate) fn end(&mut self, now: Instant, stack: &mut Stack, panics: &Panics) {
-        if self.ours {
-            self.service.end(now, stack);
-        } else if !self.dead.get() {
-            let _ = contain(&panics.services, "a service", || self.service.end(now, stack));
-        }
-    }
-
     /// When the next turn is due; at once after a panic, which ends the service.
     pub(crate) fn poll_timeout(&self, panics: &Panics) -> Option<Instant> {
+        if !self.first_events.is_empty() {
+            return Some(Instant::ZERO);
+        }
         if self.ours {
             return self.service.poll_timeout();
         }

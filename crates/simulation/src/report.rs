@@ -220,16 +220,12 @@ fn command(package: Option<&str>, exe: &Path, root: &Path, test: Option<&str>) -
         || root.join("tests").join(&target).join("main.rs").is_file()
     {
         line += &format!(" --test {target}");
-    } else {
-        // Cargo calls the test program of a library, and of a program of the package's name, by that name.
-        let is_package = target == package.replace('-', "_");
-        let source = root.join("src");
-        match (source.join("lib.rs").is_file(), source.join("main.rs").is_file()) {
-            (true, false) if is_package => line += " --lib",
-            (false, true) if is_package => line += &format!(" --bin {package}"),
-            // Cargo finds the test in one of them.
-            _ => {}
-        }
+    } else if target == package.replace('-', "_")
+        && root.join("src/lib.rs").is_file()
+        && !root.join("src/main.rs").is_file()
+    {
+        // Elsewhere cargo looks for the test in the library and in all programs.
+        line += " --lib";
     }
     if let Some(test) = test {
         line += &format!(" -- --exact {test}");

@@ -25,7 +25,7 @@ fn the_command_names_package_target_and_test() {
 }
 
 #[test]
-fn the_command_of_a_test_in_a_program_names_the_program_or_nothing() {
+fn the_command_names_no_target_where_it_may_be_another() {
     let of = |files: &[&str], exe: &str| {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("src")).unwrap();
@@ -35,9 +35,8 @@ fn the_command_of_a_test_in_a_program_names_the_program_or_nothing() {
         command(Some("my-bank"), Path::new(exe), root.path(), Some("t"))
     };
     let exe = "/t/debug/deps/my_bank-01";
-    assert_eq!(of(&["main.rs"], exe), "cargo test -p my-bank --bin my-bank -- --exact t");
+    assert_eq!(of(&["main.rs"], exe), "cargo test -p my-bank -- --exact t");
     assert_eq!(of(&["lib.rs"], exe), "cargo test -p my-bank --lib -- --exact t");
-    // Either may have it: cargo runs both.
     assert_eq!(of(&["lib.rs", "main.rs"], exe), "cargo test -p my-bank -- --exact t");
     assert_eq!(of(&["main.rs"], "/t/debug/deps/tool-01"), "cargo test -p my-bank -- --exact t");
 }

@@ -54,11 +54,11 @@ pub use pagewire_tcp::{
 };
 pub use sockets::application::ConnectOptions;
 pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
-pub use sockets::ended::EndedConnection;
 pub use sockets::fast_open::FastOpen;
 pub use sockets::handles::{Listener, Tcp, Udp};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::leaving::Leftovers;
+pub use sockets::lifecycle::{LifecycleEvent, LifecycleKind};
 pub use sockets::listen::ListenOptions;
 pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
 pub use sockets::marks::{MtuDiscover, PacketMarks};

@@ -389,8 +389,8 @@ pub const MAX_SHARED_SENDS: u32 = 65_534;
 /// second will not mind a copy.
 pub const RECEIVED_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Connections that ended and that nobody has polled: some 25 MB of counts, if a tool asks for them.
-pub const ENDED_CONNECTIONS: usize = 65_536;
+/// Beginnings and ends of connections that nobody has polled: some 25 MB of counts, if a tool asks for them.
+pub const LIFECYCLE_EVENTS: usize = 65_536;
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ`, less the zero at its end.
 pub const LINK_NAME_BYTES: usize = 15;

@@ -248,10 +248,10 @@ impl Stack {
         self.core.sockets.poll_event()
     }
 
-    /// Has [`poll_event`](Self::poll_event) report what every socket is ready for, for somebody who was
-    /// told of nothing so far.
-    pub fn report_all_again(&mut self) {
-        self.core.sockets.report_all_again();
+    /// What every socket of the application is ready for, as events: for somebody who was told of nothing
+    /// so far. Changes nothing of what [`poll_event`](Self::poll_event) reports.
+    pub fn events_so_far(&mut self) -> Vec<Event> {
+        self.core.sockets.events_so_far()
     }
 }
 

@@ -669,8 +669,7 @@ fn tests_skip_only_where_it_is_seen_and_counted() {
 #[test]
 fn what_a_library_says_names_no_option_of_the_command() {
     // Options of other programs: a container's, cargo's.
-    let others =
-        ["(--device /dev/net/tun)", "--test {target}", "--lib", "--bin {", "--exact {test}"];
+    let others = ["(--device /dev/net/tun)", "--test {target}", "--lib", "--exact {test}"];
     let of_command = |name: &str| {
         ["crates/cli/", "crates/bench/", "crates/packetdrill/", "crates/testing/"]
             .iter()

@@ -173,7 +173,8 @@ impl FromStr for FaultConfig {
         let mut seen: Vec<&str> = Vec::new();
         for part in text.split(',').map(str::trim) {
             let error = |why: String| {
-                let is_name_unknown = why.ends_with(NAMES);
+                let name = part.split_once('=').map(|(name, _)| name.trim());
+                let is_name_unknown = !NAMES.split(", ").any(|known| Some(known) == name);
                 FaultConfigError { part: part.to_owned(), why, is_name_unknown }
             };
             let Some((name, value)) = part.split_once('=') else {

@@ -132,13 +132,21 @@ fn no_tracing() -> Result<(), Stop> {
     done.map_err(|e| Stop::because("forbid tracing")(e.into()))
 }
 
+/// What somebody can do who may not enter a namespace.
+fn not_permitted() -> &'static str {
+    match geteuid().is_root() {
+        true => ": a container's profile, or another user namespace, forbids it",
+        false => ": run as its owner or as root",
+    }
+}
+
 /// Enters a network namespace by way of the user namespace that owns it. That of a process in there may
 /// be another, of the program's own, in which nothing is permitted to it.
 fn enter(path: &Path) -> Result<(), Stop> {
     let what = format!("enter the namespace {}", path.display());
     let file = File::open(path).map_err(|e| {
         let advice = match e.kind() {
-            io::ErrorKind::PermissionDenied => ": run as its owner or as root",
+            io::ErrorKind::PermissionDenied => not_permitted(),
             _ => "",
         };
         Stop::because(format!("{what}{advice}"))(e)
@@ -156,7 +164,7 @@ fn enter(path: &Path) -> Result<(), Stop> {
     let moved = |kind, file: &File| {
         move_into_link_name_space(file.as_fd(), Some(kind)).map_err(|e| {
             let advice = match e {
-                Errno::PERM => ": run as its owner or as root",
+                Errno::PERM => not_permitted(),
                 Errno::INVAL => ": it is no such namespace",
                 _ => "",
             };

@@ -103,7 +103,12 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
     missing.extend(stays_root);
     missing.extend(caps::no_core_dumps());
     let landlocked = files::restrict(plan);
-    let (has_landlock, has_empty_root) = (landlocked.is_ok(), emptied.is_ok());
+    let has_empty_root = emptied.is_ok();
+    let landlock = match &landlocked {
+        Ok(None) => "whole",
+        Ok(Some(_)) => "in part",
+        Err(_) => "none",
+    };
     match (landlocked, emptied) {
         (Ok(partly), Ok(())) => missing.extend(partly),
         (Ok(partly), Err(root)) => {
@@ -118,7 +123,7 @@ pub fn close_doors(plan: &SandboxPlan) -> Result<SandboxReport, SandboxError> {
     let has_seccomp = calls_restricted.is_none();
     missing.extend(calls_restricted);
     let uid = geteuid().as_raw();
-    tracing::info!(uid, has_empty_root, has_landlock, has_seccomp, "in the sandbox");
+    tracing::info!(uid, has_empty_root, landlock, has_seccomp, "in the sandbox");
     Ok(SandboxReport { missing })
 }
 

@@ -22,7 +22,7 @@ use pagewire_tcp::DropReason;
 
 use super::{Inner, Shared};
 use crate::driver::{self, LEAVE_LOOK};
-use crate::inside::{self, Call};
+use crate::inside;
 
 /// Default time to deliver queued data at the end of a host: some losses at a round trip of 100 ms.
 pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
@@ -267,11 +267,8 @@ impl Inner {
     fn begin_to_leave(&mut self, now: Instant) -> Leaving {
         self.cause.get_or_insert_with(|| "the host was shut down".to_owned());
         // Services are dropped before their sockets are closed.
-        let mut services = std::mem::take(&mut self.services);
+        let services = std::mem::take(&mut self.services);
         self.note_services();
-        let call = (!services.is_empty()).then(|| Call::of(self.id));
-        services.iter_mut().for_each(|s| s.end(now, &mut self.stack, &self.panics));
-        drop(call);
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
         let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);

@@ -7,7 +7,6 @@ mod binds;
 mod cookie;
 mod cookie_cache;
 mod demux;
-pub(crate) mod ended;
 mod error_queue;
 mod errors;
 pub(crate) mod every;
@@ -19,6 +18,7 @@ pub(crate) mod handles;
 pub(crate) mod ids;
 pub(crate) mod leaving;
 pub(crate) mod lent;
+pub(crate) mod lifecycle;
 pub(crate) mod listen;
 mod listener;
 pub(crate) mod mapping;
@@ -71,13 +71,13 @@ use crate::timer_wheel::TimerWheel;
 use bind::Reservations;
 use binds::{Binds, Every};
 use demux::Demux;
-use ended::EndedConnections;
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpen;
 pub(crate) use flow::Passed;
 use ids::SocketId;
 use leaving::Down;
 use lent::LentMemory;
+use lifecycle::Lifecycle;
 use ports::EphemeralPorts;
 pub(crate) use table::{Socket, Table};
 pub(crate) use tuple::with_scope;
@@ -121,7 +121,7 @@ pub(crate) struct Sockets {
     pub(crate) expired: Vec<u32>,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    ended: EndedConnections,
+    lifecycle: Lifecycle,
     pub(crate) lent: LentMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
@@ -170,7 +170,7 @@ impl Sockets {
             ),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
-            ended: EndedConnections::default(),
+            lifecycle: Lifecycle::default(),
             lent: LentMemory::new(zerocopy.received_deadline),
             work: Work::new(now, zerocopy),
             drained: Vec::new(),
@@ -226,15 +226,16 @@ impl Sockets {
         self.work.queue_report(index, reporting);
     }
 
-    /// Reports what every socket is ready for, even if that was reported before.
-    pub(crate) fn report_all_again(&mut self) {
-        for index in self.table.indices() {
-            let Some(reporting) = self.table.at_mut(index).and_then(Socket::reporting) else {
-                continue;
-            };
-            reporting.reported = Readiness::empty();
-            self.work.queue_report(index, reporting);
-        }
+    /// What every socket of the application is ready for.
+    pub(crate) fn events_so_far(&mut self) -> Vec<Event> {
+        let indices = self.table.indices();
+        let event = |index| {
+            let socket = self.table.at(index)?;
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let readiness = Some(socket.readiness()).filter(|r| is_owned && !r.is_empty())?;
+            Some(Event { socket: self.table.id_of(index)?, gained: readiness, readiness })
+        };
+        indices.into_iter().filter_map(event).collect()
     }
 
     /// Reports that the socket `id` is ready for `what`, even if that was reported before.

@@ -62,6 +62,10 @@ bitflags::bitflags! {
         const REFUSED = 1 << 4;
         /// Its place on the list is among those whose data would wait here.
         const PATIENT = 1 << 5;
+        /// That it was established was recorded for a tool.
+        const ESTABLISHED = 1 << 6;
+        /// That it has ended was recorded for a tool.
+        const ENDED = 1 << 7;
     }
 }
 

@@ -25,8 +25,6 @@ impl Core {
             return self.remove_connection(index);
         };
         let until = tcp.until();
-        self.sockets.note_end(&self.net, index);
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         socket.leave(&mut self.mem);
         self.sockets.table.replace(index, Socket::TimeWait(Box::new(Remains { tuple, tcp })));
         self.sockets.wheel.schedule(index, until);

@@ -1,13 +1,13 @@
 //! Stacks as an owner drives them: frames, sockets and virtual time.
 
 mod common;
-mod ended;
 mod events;
 mod every;
 mod fast_open;
 mod groups;
 mod held_memory;
 mod lend_fill;
+mod lifecycle;
 mod links;
 mod listener;
 mod mapping_properties;
