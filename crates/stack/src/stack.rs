@@ -245,7 +245,11 @@ impl Stack {
             self.core.feed_starved();
         }
         self.core.drain_completions();
-        self.core.sockets.poll_event()
+        let event = self.core.sockets.poll_event()?;
+        if event.gained.contains(Readiness::CONNECTED) {
+            self.core.sockets.note_lifecycle(&self.core.net, event.socket.index(), false);
+        }
+        Some(event)
     }
 
     /// What every socket of the application is ready for, as events: for somebody who was told of nothing

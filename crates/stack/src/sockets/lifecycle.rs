@@ -80,7 +80,7 @@ impl Sockets {
 
     /// Records that the connection at `index` was established and, if so, has ended: each once.
     #[inline]
-    pub(super) fn note_lifecycle(&mut self, net: &Net, index: u32, has_ended: bool) {
+    pub(crate) fn note_lifecycle(&mut self, net: &Net, index: u32, has_ended: bool) {
         if self.lifecycle.is_recording {
             self.record(net, index, has_ended);
         }

@@ -281,6 +281,7 @@ impl Core {
             return;
         }
         socket.owner = Owner::Queued { listener: listener_index };
+        self.sockets.note_lifecycle(&self.net, index, false);
         if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
             listener.half_open.remove(&index);
             listener.queue.push_back(index);

@@ -6,7 +6,7 @@ use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 use super::listen::{Old, ToListener};
 use super::requests::requests_timeout;
 use super::table::{Remains, Socket};
-use super::tcp::Lists;
+use super::tcp::{Lists, Owner};
 use super::tuple::Tuple;
 use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
@@ -15,9 +15,15 @@ use crate::net::Received;
 use crate::stack::Core;
 
 impl Core {
-    /// Replaces the closed connection by its remains. Beyond the limit, removes the oldest.
+    /// Of the connection at `index`, in TIME-WAIT, the end is recorded. If its application has closed it, its
+    /// remains replace it; beyond the limit, the oldest remains go.
     pub(super) fn rest(&mut self, index: u32) {
+        self.sockets.note_lifecycle(&self.net, index, true);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        // The remains would not know a link.
+        if socket.owner != Owner::Closed || socket.bound().is_some() {
+            return;
+        }
         let tuple = socket.tuple;
         let Some(tcp) = socket.conn.time_wait().filter(|_| socket.lists.contains(Lists::DEMUX))
         else {

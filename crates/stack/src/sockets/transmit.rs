@@ -259,17 +259,12 @@ impl Core {
             return;
         }
         let state = socket.conn.state();
-        let rests = state == State::TimeWait
-            && socket.owner == Owner::Closed
-            // The remains would not know a link.
-            && socket.bound().is_none();
         match socket.conn.poll_timeout() {
             None => self.sockets.wheel.cancel(index),
             Some(at) if self.sockets.wheel.covers(index, at) => {}
             Some(at) => self.sockets.wheel.schedule(index, at),
         }
-        self.sockets.note_lifecycle(&self.net, index, state == State::TimeWait);
-        if rests {
+        if state == State::TimeWait {
             self.rest(index);
         }
     }
