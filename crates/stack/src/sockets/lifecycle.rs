@@ -37,7 +37,6 @@ pub enum LifecycleKind {
 /// What happened since the last [`Stack::poll_lifecycle`].
 #[derive(Default)]
 pub(crate) struct Lifecycle {
-    is_recording: bool,
     queue: VecDeque<LifecycleEvent>,
     /// Number of events that found no room.
     unrecorded: u64,
@@ -47,8 +46,7 @@ impl Stack {
     /// Begins to record when connections are established and end, or stops, and forgets what nobody has
     /// polled. Nothing is recorded by default.
     pub fn record_lifecycle(&mut self, record: bool) {
-        let lifecycle = &mut self.core.sockets.lifecycle;
-        *lifecycle = Lifecycle { is_recording: record, ..Lifecycle::default() };
+        self.core.sockets.lifecycle = record.then(Box::default);
     }
 
     /// The next connection that was established or has ended, in the order in which that happened. An
@@ -57,7 +55,7 @@ impl Stack {
     /// At most [`LIFECYCLE_EVENTS`] wait to be polled; further ones are only counted
     /// ([`unrecorded_lifecycle`](Self::unrecorded_lifecycle)).
     pub fn poll_lifecycle(&mut self) -> Option<LifecycleEvent> {
-        let queue = &mut self.core.sockets.lifecycle.queue;
+        let queue = &mut self.core.sockets.lifecycle.as_mut()?.queue;
         let next = queue.pop_front();
         if queue.is_empty() {
             *queue = VecDeque::new();
@@ -67,7 +65,7 @@ impl Stack {
 
     /// Number of events that were not recorded, because too many waited to be polled.
     pub fn unrecorded_lifecycle(&self) -> u64 {
-        self.core.sockets.lifecycle.unrecorded
+        self.core.sockets.lifecycle.as_ref().map_or(0, |lifecycle| lifecycle.unrecorded)
     }
 }
 
@@ -81,14 +79,17 @@ impl Sockets {
     /// Records that the connection at `index` was established and, if so, has ended: each once.
     #[inline]
     pub(crate) fn note_lifecycle(&mut self, net: &Net, index: u32, has_ended: bool) {
-        if self.lifecycle.is_recording {
+        if self.lifecycle.is_some() {
             self.record(net, index, has_ended);
         }
     }
 
     #[cold]
     fn record(&mut self, net: &Net, index: u32, has_ended: bool) {
-        let Some(socket) = self.table.tcp_mut(index) else { return };
+        let (Some(lifecycle), Some(socket)) = (&mut self.lifecycle, self.table.tcp_mut(index))
+        else {
+            return;
+        };
         if !socket.was_established() {
             return;
         }
@@ -101,13 +102,13 @@ impl Sockets {
                 continue;
             }
             socket.lists.insert(recorded);
-            if self.lifecycle.queue.len() >= LIFECYCLE_EVENTS {
-                self.lifecycle.unrecorded += 1;
+            if lifecycle.queue.len() >= LIFECYCLE_EVENTS {
+                lifecycle.unrecorded += 1;
                 continue;
             }
             let (local, remote, _) = ends(net, &socket.tuple);
             let info = socket.conn.info();
-            self.lifecycle.queue.push_back(LifecycleEvent { kind, local, remote, info });
+            lifecycle.queue.push_back(LifecycleEvent { kind, local, remote, info });
         }
     }
 }

@@ -121,12 +121,13 @@ pub(crate) struct Sockets {
     pub(crate) expired: Vec<u32>,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    lifecycle: Lifecycle,
     pub(crate) lent: LentMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
     pub(crate) down: Down,
+    /// Present while a tool asks for the lives of connections.
+    lifecycle: Option<Box<Lifecycle>>,
 }
 
 /// Settings of handshakes and of what is left of connections.
@@ -170,7 +171,7 @@ impl Sockets {
             ),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
-            lifecycle: Lifecycle::default(),
+            lifecycle: None,
             lent: LentMemory::new(zerocopy.received_deadline),
             work: Work::new(now, zerocopy),
             drained: Vec::new(),
