@@ -62,8 +62,8 @@ Examples:
   pagewire run --fault 'delay=50ms,loss=1%' -- curl -sS https://example.org/
       any program on a bad line, without privilege
 
-Exit status: 0 done, 1 failed (one line says why), 2 wrong usage (run: 125), 130 interrupted (but 0 if serve or
-proxy was asked to stop). run: the program's, or 127 (there is no such program), 126 (it cannot be
+Exit status: 0 done, 1 failed (one line says why), 2 wrong usage (run: 125), 130 interrupted (but 0 if serve,
+proxy or gateway was asked to stop). run: the program's, or 127 (there is no such program), 126 (it cannot be
 executed), 125 (anything else).";
 
 #[derive(Debug, Subcommand)]

@@ -254,7 +254,7 @@ impl Stack {
 
     /// What every socket of the application is ready for, as events: for somebody who was told of nothing
     /// so far. Changes nothing of what [`poll_event`](Self::poll_event) reports.
-    pub fn events_so_far(&mut self) -> Vec<Event> {
+    pub fn events_so_far(&self) -> Vec<Event> {
         self.core.sockets.events_so_far()
     }
 }

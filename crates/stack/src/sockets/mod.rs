@@ -228,7 +228,7 @@ impl Sockets {
     }
 
     /// What every socket of the application is ready for.
-    pub(crate) fn events_so_far(&mut self) -> Vec<Event> {
+    pub(crate) fn events_so_far(&self) -> Vec<Event> {
         let indices = self.table.indices();
         let event = |index| {
             let socket = self.table.at(index)?;

@@ -38,6 +38,12 @@ fn connected() -> (Pair, TcpId, TcpId) {
     (p, client, server)
 }
 
+fn close_both(p: &mut Pair, client: TcpId, server: TcpId) {
+    p.a.close(p.now, client);
+    p.b.close(p.now, server);
+    p.run(Duration::from_millis(10));
+}
+
 #[test]
 fn each_connection_ends_once_with_all_its_bytes() {
     let (mut p, client, server) = connected();
@@ -93,9 +99,7 @@ fn what_was_never_established_has_no_end_and_nobody_pays_who_does_not_ask() {
     p.run(Duration::from_millis(10));
     p.a.close(p.now, refused);
     let (client, server, _) = p.connect("10.0.0.2:81");
-    p.a.close(p.now, client);
-    p.b.close(p.now, server);
-    p.run(Duration::from_millis(10));
+    close_both(&mut p, client, server);
     assert_eq!((ended(&mut p.a).len(), ended(&mut p.b).len()), (1, 0));
 }
 
@@ -110,9 +114,7 @@ fn a_connection_of_a_link_ends_before_its_time_wait_does() {
     let client = p.a.connect(p.now, to, options).unwrap();
     p.run(Duration::from_millis(10));
     let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
-    p.a.close(p.now, client);
-    p.b.close(p.now, server);
-    p.run(Duration::from_millis(100));
+    close_both(&mut p, client, server);
     assert_eq!(ended(&mut p.a).len(), 1);
     p.run(Duration::from_secs(120));
     assert_eq!(ended(&mut p.a).len(), 0);
@@ -121,9 +123,7 @@ fn a_connection_of_a_link_ends_before_its_time_wait_does() {
 #[test]
 fn who_stops_to_ask_has_no_more_memory_of_it() {
     let (mut p, client, server) = connected();
-    p.a.close(p.now, client);
-    p.b.close(p.now, server);
-    p.run(Duration::from_millis(10));
+    close_both(&mut p, client, server);
     p.a.record_lifecycle(false);
     assert_eq!((ended(&mut p.a), p.a.unrecorded_lifecycle()), (vec![], 0));
 }
@@ -138,9 +138,7 @@ fn a_connection_is_established_before_it_ends_on_both_sides() {
     let kinds = |stack: &mut Stack| happened(stack).iter().map(|one| one.0).collect::<Vec<_>>();
     let [established, ended] = [LifecycleKind::Established, LifecycleKind::Ended];
     assert_eq!((kinds(&mut p.a), kinds(&mut p.b)), (vec![established], vec![established]));
-    p.a.close(p.now, client);
-    p.b.close(p.now, server);
-    p.run(Duration::from_millis(10));
+    close_both(&mut p, client, server);
     assert_eq!((kinds(&mut p.a), kinds(&mut p.b)), (vec![ended], vec![ended]));
     // One that begins and ends before anybody asks.
     let listener = p.b.listen("10.0.0.2:81".parse().unwrap(), 1).unwrap();
