@@ -6,16 +6,33 @@
 //!
 //! An idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
 
+mod application;
+mod coalesce;
+pub(crate) mod fast_open;
+pub(crate) mod forward;
+mod handshake;
+mod icmp;
+mod input;
+pub(crate) mod mapping;
+mod output;
+pub(crate) mod time_wait;
+mod timeout;
+
 use pagewire_mem::Instant;
+
+pub use application::Merge;
+pub use fast_open::FastOpen;
+pub use mapping::{Available, MapRefusal, check_map_len};
+pub use time_wait::{TimeWait, TimeWaitStep};
 
 use crate::config::Config;
 use crate::error::TcpError;
-use crate::inbound::Inbound;
+use crate::inbound::{InFlags, Inbound};
 use crate::info::{Info, Readiness};
-use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::outbound::Outbound;
+use crate::life::{Life, LifeFlags};
 use crate::outbound::ecn::EcnCounts;
+use crate::outbound::{OutFlags, Outbound};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -42,10 +59,13 @@ impl Connection {
         let mut ready = Readiness::empty();
         ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
         ready.set(Readiness::URGENT, self.inbound.has_urgent());
-        ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
+        ready.set(
+            Readiness::READ_CLOSED,
+            closed || fin || self.inbound.flags.contains(InFlags::READ_SHUT),
+        );
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(Readiness::WRITABLE, self.is_writable());
-        ready.set(Readiness::ERROR, self.life.error().is_some());
+        ready.set(Readiness::ERROR, self.life.error.is_some());
         ready.set(Readiness::CONNECTED, self.life.is_connected());
         ready
     }
@@ -58,7 +78,7 @@ impl Connection {
 
     /// Whether it can be removed: it is closed, and no reset is due.
     pub fn is_closed(&self) -> bool {
-        self.path.state() == State::Closed && !self.life.owes_reset()
+        self.path.state() == State::Closed && self.life.reset.is_none()
     }
 
     /// The settings.
@@ -108,7 +128,7 @@ impl Connection {
 
     /// The next sequence number that has never been sent.
     pub fn send_next(&self) -> Seq {
-        self.out.transfer.snd().nxt
+        self.out.transfer.snd.nxt
     }
 
     /// Bytes in the send queue: those that the peer has not acknowledged.
@@ -118,17 +138,17 @@ impl Connection {
 
     /// Why the connection failed, if the application was not told yet.
     pub fn error(&self) -> Option<TcpError> {
-        self.life.error()
+        self.life.error
     }
 
     /// Why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
-        self.life.take_error()
+        self.life.error.take()
     }
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
-        let stats = self.out.transfer.stats();
+        let stats = self.out.transfer.stats;
         [stats.retransmits, stats.timeouts, stats.recoveries]
     }
 
@@ -142,13 +162,13 @@ impl Connection {
         let (path, life) = (&self.path, &self.life);
         let mut info = Info {
             state: path.state(),
-            timestamps: path.has_timestamps(),
-            sack: path.has_sack(),
-            scaling: path.has_scaling(),
-            syn_data: life.is_syn_data_acked(),
-            path_mss: path.link().mss,
+            timestamps: path.timestamps_ok,
+            sack: path.sack_ok,
+            scaling: path.scaling_ok,
+            syn_data: life.flags.contains(LifeFlags::SYN_DATA_ACKED),
+            path_mss: path.link.mss,
             announced_mss: path.announced_mss(),
-            probes: life.keepalive_probes(),
+            probes: life.keepalive_probes,
             ..Info::default()
         };
         self.out.fill_info(path, &mut info);
@@ -159,7 +179,7 @@ impl Connection {
     /// A snapshot with times up to `now`; those of [`info`](Self::info) end at the last segment.
     pub fn info_at(&self, now: Instant) -> Info {
         let mut info = self.info();
-        info.last_ack_received = now.saturating_since(self.path.heard_at());
+        info.last_ack_received = now.saturating_since(self.path.last_received);
         self.out.fill_times(now, &mut info);
         self.inbound.fill_times(now, &mut info);
         info
@@ -169,11 +189,11 @@ impl Connection {
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
         self.path.transition(event);
         // Only a FIN beyond a gap ever arrived: the path dropped the data before it.
-        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
+        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received == 0 {
             self.life.suspect_black_hole();
         }
         self.out.end();
-        self.out.forget_due();
+        self.out.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
         self.inbound.end();
         self.life.end(event, error);
     }
@@ -181,7 +201,7 @@ impl Connection {
     /// Has empty queues freed if they stay empty.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
         if self.out.has_heap() || self.inbound.has_heap() {
-            self.life.shrink_at(now + self.path.config().shrink_after);
+            self.life.shrink.set_once(now + self.path.config().shrink_after);
         }
     }
 }

@@ -33,21 +33,18 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-mod application;
 mod config;
 mod connection;
 mod error;
 mod header;
 mod inbound;
 mod info;
-mod input;
 mod io_flags;
 mod isn;
 mod life;
 pub mod limits;
 mod options;
 mod outbound;
-mod output;
 mod pages;
 mod path;
 mod reset;
@@ -58,30 +55,28 @@ mod shared;
 mod syn_cookie;
 mod timer;
 
-pub use application::Merge;
 pub use config::{Config, EcnMode, EcnOption, KeepAlive, LinkLimits, MtuProbing};
-pub use connection::Connection;
+pub use connection::{
+    Available, Connection, FastOpen, MapRefusal, Merge, TimeWait, TimeWaitStep, check_map_len,
+};
 pub use error::{DropReason, TcpError};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
 };
-pub use inbound::mapping::{Available, MapRefusal, check_map_len};
 pub use inbound::receive_queue::Parts;
 pub use info::{Info, Readiness};
 pub use io_flags::{RecvFlags, SendFlags};
 pub use isn::IsnGenerator;
 pub use life::defer::{defer_accept_time, defer_accept_timeouts};
 pub use life::fast_open::{
-    CookieCheck, FastOpen, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode,
-    FastOpenOutcome, SynData, TryExperimental,
+    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
+    SynData, TryExperimental,
 };
 pub use life::state::{Event, State};
-pub use life::time_wait::{TimeWait, TimeWaitStep};
 pub use options::{AccurateEcnOption, OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
 pub use outbound::ecn::EcnCounts;
 pub use outbound::loss::CaState;
-pub use outbound::room::{leaves_at_once, whole_part};
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use path::Ports;
 pub use reset::reset_for;

@@ -24,43 +24,36 @@ pub struct Ports {
 /// What is given, and what was agreed on with the peer.
 #[derive(Debug)]
 pub(crate) struct Path {
-    config: Arc<Config>,
-    link: LinkLimits,
-    ports: Ports,
+    pub(crate) config: Arc<Config>,
+    pub(crate) link: LinkLimits,
+    pub(crate) ports: Ports,
     state: State,
-    flags: PathFlags,
-    timestamps: Timestamps,
-    /// When the last segment arrived.
-    heard_at: Instant,
-}
-
-bitflags::bitflags! {
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct PathFlags: u8 {
-        /// We opened actively.
-        const ACTIVE = 1 << 0;
-        /// The application has closed the connection.
-        const ORPHAN = 1 << 1;
-        /// Both sides do timestamps.
-        const TIMESTAMPS = 1 << 2;
-        /// Both sides do SACK.
-        const SACK = 1 << 3;
-        /// Both sides do window scaling.
-        const SCALING = 1 << 4;
-        /// It sends what another connection received (`inbound/forward.rs`).
-        const FORWARDS = 1 << 5;
-        /// A listener accepted it with Fast Open: data flows from SYN-RECEIVED on.
-        const FAST_OPEN_SERVER = 1 << 6;
-    }
+    /// We opened actively.
+    pub(crate) active: bool,
+    /// The application has closed the connection.
+    pub(crate) orphan: bool,
+    /// Both sides do timestamps (RFC 7323).
+    pub(crate) timestamps_ok: bool,
+    /// Both sides do SACK (RFC 2018).
+    pub(crate) sack_ok: bool,
+    /// Both sides do window scaling (RFC 7323).
+    pub(crate) scaling_ok: bool,
+    /// The connection sends what another connection received (`connection/forward.rs`).
+    pub(crate) forwards: bool,
+    /// A listener accepted the connection with Fast Open: data flows from SYN-RECEIVED on.
+    pub(crate) fast_open_server: bool,
+    pub(crate) timestamps: Timestamps,
+    /// When the last valid segment arrived.
+    pub(crate) last_received: Instant,
 }
 
 /// The state of the timestamps option (RFC 7323 sections 3 and 4).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timestamps {
     /// Our clock is this much ahead of `now`.
-    offset: u32,
+    pub(crate) offset: u32,
     /// TS.Recent, and when it was set, in seconds.
-    recent: u32,
+    pub(crate) recent: u32,
     recent_at: u32,
 }
 
@@ -69,11 +62,6 @@ impl Timestamps {
     /// > tick.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
-    }
-
-    #[inline]
-    pub(crate) fn recent(&self) -> u32 {
-        self.recent
     }
 
     #[inline]
@@ -113,16 +101,21 @@ impl Path {
         ports: Ports,
         ts_offset: u32,
     ) -> Self {
-        let mut flags = PathFlags::empty();
-        flags.set(PathFlags::TIMESTAMPS, config.timestamps);
-        flags.set(PathFlags::SACK, config.sack);
-        let timestamps = Timestamps { offset: ts_offset, recent: 0, recent_at: 0 };
-        Self { config, link, ports, state: State::Closed, flags, timestamps, heard_at: now }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn flags(&self) -> impl core::fmt::Debug + PartialEq + use<> {
-        self.flags
+        Self {
+            link,
+            ports,
+            state: State::Closed,
+            active: false,
+            orphan: false,
+            timestamps_ok: config.timestamps,
+            sack_ok: config.sack,
+            scaling_ok: false,
+            forwards: false,
+            fast_open_server: false,
+            timestamps: Timestamps { offset: ts_offset, recent: 0, recent_at: 0 },
+            last_received: now,
+            config,
+        }
     }
 
     #[inline]
@@ -130,102 +123,9 @@ impl Path {
         &self.config
     }
 
-    pub(crate) fn share_config(&self) -> Arc<Config> {
-        Arc::clone(&self.config)
-    }
-
-    #[inline]
-    pub(crate) fn link(&self) -> LinkLimits {
-        self.link
-    }
-
-    pub(crate) fn set_link(&mut self, link: LinkLimits) {
-        self.link = link;
-    }
-
-    #[inline]
-    pub(crate) fn ports(&self) -> Ports {
-        self.ports
-    }
-
     #[inline]
     pub(crate) fn state(&self) -> State {
         self.state
-    }
-
-    #[inline]
-    pub(crate) fn heard_at(&self) -> Instant {
-        self.heard_at
-    }
-
-    #[inline]
-    pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.heard_at = now;
-    }
-
-    #[inline]
-    pub(crate) fn timestamps(&self) -> &Timestamps {
-        &self.timestamps
-    }
-
-    #[inline]
-    pub(crate) fn timestamps_mut(&mut self) -> &mut Timestamps {
-        &mut self.timestamps
-    }
-
-    /// When our timestamp was `value`, in milliseconds.
-    #[inline]
-    pub(crate) fn time_of(&self, value: u32) -> u32 {
-        value.wrapping_sub(self.timestamps.offset)
-    }
-
-    pub(crate) fn is_active(&self) -> bool {
-        self.flags.contains(PathFlags::ACTIVE)
-    }
-
-    pub(crate) fn set_active(&mut self) {
-        self.flags.insert(PathFlags::ACTIVE);
-    }
-
-    #[inline]
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.flags.contains(PathFlags::ORPHAN)
-    }
-
-    pub(crate) fn set_orphan(&mut self) {
-        self.flags.insert(PathFlags::ORPHAN);
-    }
-
-    #[inline]
-    pub(crate) fn forwards(&self) -> bool {
-        self.flags.contains(PathFlags::FORWARDS)
-    }
-
-    pub(crate) fn set_forwards(&mut self) {
-        self.flags.insert(PathFlags::FORWARDS);
-    }
-
-    #[inline]
-    pub(crate) fn is_fast_open_server(&self) -> bool {
-        self.flags.contains(PathFlags::FAST_OPEN_SERVER)
-    }
-
-    pub(crate) fn set_fast_open_server(&mut self) {
-        self.flags.insert(PathFlags::FAST_OPEN_SERVER);
-    }
-
-    pub(crate) fn has_scaling(&self) -> bool {
-        self.flags.contains(PathFlags::SCALING)
-    }
-
-    #[inline]
-    pub(crate) fn has_sack(&self) -> bool {
-        self.flags.contains(PathFlags::SACK)
-    }
-
-    #[inline]
-    pub(crate) fn has_timestamps(&self) -> bool {
-        self.flags.contains(PathFlags::TIMESTAMPS)
     }
 
     /// Reads the options of a SYN that both sides must offer.
@@ -233,16 +133,16 @@ impl Path {
         // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
         // > segments to enable window scaling in either direction.
         if syn.options.window_scale.is_some() && self.config.window_scaling {
-            self.flags.insert(PathFlags::SCALING);
+            self.scaling_ok = true;
         }
         match syn.options.timestamps {
-            Some((value, _)) if self.has_timestamps() => {
+            Some((value, _)) if self.timestamps_ok => {
                 self.timestamps.set_recent(now, value);
             }
-            _ => self.flags.remove(PathFlags::TIMESTAMPS),
+            _ => self.timestamps_ok = false,
         }
         if !syn.options.sack_permitted {
-            self.flags.remove(PathFlags::SACK);
+            self.sack_ok = false;
         }
     }
 
@@ -254,12 +154,12 @@ impl Path {
     /// > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN> segment,
     /// > then this option MAY be sent in the <SYN,ACK> segment.
     pub(crate) fn offers_scale(&self) -> bool {
-        self.config.window_scaling && (self.state == State::SynSent || self.has_scaling())
+        self.config.window_scaling && (self.state == State::SynSent || self.scaling_ok)
     }
 
     /// Whether a SYN of ours, since the connection began, may have carried this timestamp.
     pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
-        let since = self.timestamps.value(self.heard_at);
+        let since = self.timestamps.value(self.last_received);
         value.wrapping_sub(since) <= self.timestamps.value(now).wrapping_sub(since)
     }
 
@@ -295,7 +195,7 @@ impl Path {
 
     #[inline]
     pub(crate) fn option_bytes(&self) -> u16 {
-        if self.has_timestamps() { TIMESTAMPS_LEN } else { 0 }
+        if self.timestamps_ok { TIMESTAMPS_LEN } else { 0 }
     }
 
     pub(crate) fn least_ack_timeout(&self) -> u16 {
@@ -303,7 +203,7 @@ impl Path {
     }
 
     pub(crate) fn allowed_retries(&self) -> u8 {
-        if self.is_orphan() { self.config.orphan_retries } else { self.config.data_retries }
+        if self.orphan { self.config.orphan_retries } else { self.config.data_retries }
     }
 
     /// The time that `retries` retransmissions take with a doubling timeout, and the last wait.

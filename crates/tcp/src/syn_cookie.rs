@@ -15,19 +15,15 @@
 
 use core::net::SocketAddr;
 
-use std::sync::Arc;
-
 use pagewire_mem::Instant;
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, LinkLimits};
-use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::window;
 use crate::isn::hash_ends;
 use crate::limits::{DEFAULT_MSS, TIMESTAMPS_LEN};
 use crate::options::TcpOptions;
-use crate::path::Ports;
 use crate::seq::Seq;
 
 /// Seconds in a cookie's minute: a power of two.
@@ -44,11 +40,16 @@ const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61
 
 /// Low bits of a timestamp that carry options.
 const OPTION_BITS: u32 = 6;
+
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
+
 const SCALE_MASK: u32 = 0xf;
+
 /// No window scale was offered.
 const NO_SCALE: u32 = 0xf;
+
 const SACK_BIT: u32 = 1 << 4;
+
 const ECN_BIT: u32 = 1 << 5;
 
 /// Makes and checks cookies.
@@ -61,9 +62,9 @@ pub struct CookieJar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// Our initial sequence number, which was the cookie.
-    iss: Seq,
+    pub(crate) iss: Seq,
     /// The known parts of the peer's SYN.
-    syn: TcpHeader,
+    pub(crate) syn: TcpHeader,
 }
 
 impl CookieJar {
@@ -190,23 +191,6 @@ fn stamp(now: Instant, bits: u32) -> u32 {
     let clock = now.as_millis() as u32;
     let stamp = clock & !OPTION_MASK | bits;
     if (stamp.wrapping_sub(clock) as i32) > 0 { stamp.wrapping_sub(OPTION_MASK + 1) } else { stamp }
-}
-
-impl Connection {
-    /// Opens passively from a cookie, in SYN-RECEIVED, with the SYN,ACK sent. Pass the segment that
-    /// returned the cookie to it next.
-    pub fn from_cookie(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        ts_offset: u32,
-        cookie: &Cookie,
-    ) -> Self {
-        let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.out.transfer.note_syn_sent();
-        conn
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Shares of the stack's pages, and turns of those who wait for some; the queues are in `starving.rs`.
 
 use pagewire_mem::{Instant, PAGE_SIZE, PagePool};
-use pagewire_tcp::{leaves_at_once, whole_part};
 
 use super::Sockets;
 use super::handles::{Tcp, Udp};
@@ -28,8 +27,8 @@ impl TcpSocket {
         if share >= len {
             return len;
         }
-        let leaves = leaves_at_once(&self.conn);
-        if leaves < share { whole_part(&self.conn, share) } else { len.min(leaves) }
+        let leaves = self.conn.leaves_at_once();
+        if leaves < share { self.conn.whole_part(share) } else { len.min(leaves) }
     }
 }
 
@@ -62,7 +61,7 @@ impl Tcp<'_> {
         self.socket.lists.insert(Lists::REFUSED);
         self.socket.reporting.reported &= !Readiness::WRITABLE;
         let pool = &self.mem.pool;
-        let (kind, needs) = match leaves_at_once(&self.socket.conn) {
+        let (kind, needs) = match self.socket.conn.leaves_at_once() {
             // More free pages are not what it waits for: it holds its share. Its peer's next segment
             // makes it writable.
             0 if is_ample(pool) => return,

@@ -1,7 +1,6 @@
 //! The receiving side: the receive queue, the window, and acknowledgements.
 
-mod forward;
-pub(crate) mod mapping;
+pub(crate) mod ack;
 pub(crate) mod receive_queue;
 mod sequence;
 pub(crate) mod tuning;
@@ -14,6 +13,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
 use crate::header::TcpHeader;
+use crate::inbound::ack::AckState;
 use crate::inbound::receive_queue::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
@@ -22,40 +22,39 @@ use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
 use crate::path::Path;
 use crate::seq::Seq;
 use crate::shared::Env;
-use crate::timer::Timer;
 
 /// The part of a connection that receives.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    flags: InFlags,
-    irs: Seq,
+    pub(crate) flags: InFlags,
+    pub(crate) irs: Seq,
     /// Its `next` is RCV.NXT, less the FIN.
     pub(crate) queue: ReceiveQueue,
     /// One past the last byte that the peer may send. Never moves back.
-    edge: Seq,
+    pub(crate) edge: Seq,
     /// The acknowledgement number sent last.
-    acked: Seq,
+    pub(crate) acked: Seq,
     /// The number of the peer's FIN, if [`InFlags::FIN_KNOWN`].
-    fin: Seq,
+    pub(crate) fin: Seq,
     /// Bytes of memory that the host allowed to pin in the last call.
-    allowance: u32,
+    pub(crate) allowance: u32,
     /// The size that the buffer has grown to, and the bound of the window (`tuning.rs`).
-    buffer: u32,
-    ssthresh: u32,
+    pub(crate) buffer: u32,
+    pub(crate) ssthresh: u32,
     /// Present once data has arrived.
-    tuning: Option<Box<Tuning>>,
-    data_at: Instant,
+    pub(crate) tuning: Option<Box<Tuning>>,
+    pub(crate) data_at: Instant,
     /// Payload of the peer's full wire segments, by estimate.
-    mss: u16,
+    pub(crate) mss: u16,
     /// Shift of the windows that we announce.
-    scale: u8,
+    pub(crate) scale: u8,
     pub(crate) ack: AckState,
     /// Payload bytes that arrived in order.
-    bytes_received: u64,
+    pub(crate) bytes_received: u64,
     /// Segments received, and those of them with payload.
-    segments_in: u32,
-    data_segments_in: u32,
-    rare: Option<Box<Rare>>,
+    pub(crate) segments_in: u32,
+    pub(crate) data_segments_in: u32,
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
@@ -69,36 +68,6 @@ bitflags::bitflags! {
         /// The peer's FIN arrived, perhaps beyond a gap.
         const FIN_KNOWN = 1 << 3;
     }
-}
-
-/// Whether and when an acknowledgement is due (see `window.rs`).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AckState {
-    due: AckDue,
-    /// Acknowledgements due after the next, one for each segment beyond a gap, without SACK.
-    duplicates: u8,
-    /// Acknowledgements still to send without delay.
-    quick: u8,
-    /// The application answers what it reads: acknowledgements leave with the answers.
-    interactive: bool,
-    /// The delay of an acknowledgement in milliseconds, from the time between segments; 0 at first.
-    timeout_ms: u16,
-    /// Short segments with PSH since the last acknowledgement, up to 2.
-    pushed: u8,
-    /// Delayed acknowledgement (RFC 9293 section 3.8.6.3).
-    delayed_ack: Timer,
-}
-
-/// When an acknowledgement is due.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum AckDue {
-    #[default]
-    No,
-    /// When the timer fires, or on the next segment.
-    Delayed,
-    /// A challenge ACK, if the host's limit allows it.
-    Challenge,
-    Now,
 }
 
 /// State that few connections need. Boxed to keep the others small.
@@ -117,37 +86,6 @@ pub(crate) struct Rare {
 }
 
 impl Inbound {
-    #[cfg(test)]
-    pub(crate) fn flags(&self) -> InFlags {
-        self.flags
-    }
-
-    #[cfg(test)]
-    pub(crate) fn edge(&self) -> Seq {
-        self.edge
-    }
-
-    /// The peer's first number.
-    #[inline]
-    pub(crate) fn irs(&self) -> Seq {
-        self.irs
-    }
-
-    #[inline]
-    pub(crate) fn acked(&self) -> Seq {
-        self.acked
-    }
-
-    #[inline]
-    pub(crate) fn scale(&self) -> u8 {
-        self.scale
-    }
-
-    #[inline]
-    pub(crate) fn bytes_received(&self) -> u64 {
-        self.bytes_received
-    }
-
     #[inline]
     pub(crate) fn has_fin(&self) -> bool {
         self.flags.contains(InFlags::FIN_RECEIVED)
@@ -172,15 +110,6 @@ impl Inbound {
         self.fin().is_some() && !self.has_fin()
     }
 
-    pub(crate) fn shut(&mut self) {
-        self.flags.insert(InFlags::READ_SHUT);
-    }
-
-    #[inline]
-    pub(crate) fn is_shut(&self) -> bool {
-        self.flags.contains(InFlags::READ_SHUT)
-    }
-
     /// Whether the queue has only data: no end, no urgent byte.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
@@ -196,11 +125,6 @@ impl Inbound {
 
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
         self.buffer = self.buffer.max(bytes);
-    }
-
-    /// Idle time counts from here on.
-    pub(crate) fn note_beginning(&mut self, now: Instant) {
-        self.data_at = now;
     }
 
     /// Fast Open: queues the SYN's data, and lets the SYN,ACK announce a window after it.
@@ -249,7 +173,7 @@ impl Inbound {
             self.edge = Seq(self.ssthresh);
         }
         self.edge = first + self.edge.0;
-        if !path.has_scaling() {
+        if !path.scaling_ok {
             self.scale = 0;
         }
         // An estimate until the peer sends data.
@@ -259,7 +183,7 @@ impl Inbound {
 
     pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
         let (rtt, space) = self.recv_tuning();
-        info.quick_ack = self.ack.is_quick();
+        info.quick_ack = !self.ack.interactive;
         info.recv_mss = self.mss;
         info.recv_window = self.recv_window();
         info.recv_scale = self.scale;

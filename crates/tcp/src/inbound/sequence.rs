@@ -4,6 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::error::DropReason;
 use crate::header::Flags;
+use crate::inbound::receive_queue::Inserted;
 use crate::inbound::{InFlags, Inbound};
 use crate::life::state::State;
 use crate::outbound::rtt::RttEstimator;
@@ -13,6 +14,24 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Inbound {
+    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
+    #[inline]
+    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
+        seq == self.queue.next()
+            && !self.queue.has_gaps()
+            && self.fin().is_none()
+            && !self.flags.contains(InFlags::URGENT_IN)
+            && len <= self.edge.saturating_since(seq)
+    }
+
+    /// Queues the payload of a segment that was cut to the window, and counts it.
+    #[inline]
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
+        let inserted = self.queue.insert(env, seq, payload);
+        self.bytes_received += u64::from(inserted.advanced);
+        inserted
+    }
+
     /// Cuts off payload outside the window. Returns whether there was any.
     pub(crate) fn trim(
         &mut self,
@@ -122,10 +141,7 @@ impl Inbound {
         segment: &Segment<'_>,
     ) -> Step {
         let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
-        if !path.has_timestamps()
-            || segment.has(Flags::RST)
-            || !path.timestamps().is_stale(now, value)
-        {
+        if !path.timestamps_ok || segment.has(Flags::RST) || !path.timestamps.is_stale(now, value) {
             return Ok(());
         }
         self.answer_unacceptable(path, now, segment);

@@ -65,9 +65,9 @@ impl Inbound {
     ) {
         let (next, window) = (self.rcv_nxt(), self.recv_window());
         let (copied, advmss) = (self.copied(), u32::from(path.announced_mss()));
-        let ms = match (path.has_timestamps(), header.options.timestamps) {
+        let ms = match (path.timestamps_ok, header.options.timestamps) {
             (true, Some((_, echo))) if echo != 0 && len >= u32::from(self.mss) => {
-                Some((echo, path.timestamps().value(now).wrapping_sub(echo)))
+                Some((echo, path.timestamps.value(now).wrapping_sub(echo)))
             }
             _ => None,
         };

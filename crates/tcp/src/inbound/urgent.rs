@@ -15,12 +15,9 @@
 
 use pagewire_mem::{CopyReason, Frag};
 
-use crate::connection::Connection;
-use crate::error::TcpError;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::{InFlags, Inbound};
 use crate::io_flags::RecvFlags;
-use crate::life::state::State;
 use crate::path::Path;
 use crate::segment::Segment;
 use crate::seq::Seq;
@@ -29,12 +26,12 @@ use crate::shared::Env;
 /// The urgent byte that the peer has announced last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UrgentIn {
-    seq: Seq,
-    what: Urgent,
+    pub(crate) seq: Seq,
+    pub(crate) what: Urgent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Urgent {
+pub(crate) enum Urgent {
     /// It has not arrived.
     Announced,
     /// It has arrived.
@@ -56,54 +53,6 @@ pub(crate) struct Bounds {
     pub(crate) skip: usize,
     /// Bytes to read at most.
     pub(crate) max: usize,
-}
-
-impl Connection {
-    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
-    ///
-    /// # Errors
-    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
-    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
-    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
-        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
-        else {
-            return Err(TcpError::InvalidInput);
-        };
-        match urgent.what {
-            Urgent::Read => Err(TcpError::InvalidInput),
-            Urgent::Byte(byte) => {
-                if !flags.contains(RecvFlags::PEEK) {
-                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
-                }
-                Ok(byte)
-            }
-            Urgent::Announced => {
-                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
-                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
-                    return Err(TcpError::BrokenPipe);
-                }
-                Err(TcpError::WouldBlock)
-            }
-        }
-    }
-
-    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
-    pub fn at_urgent_mark(&self) -> bool {
-        self.inbound.is_at_mark()
-    }
-
-    /// Bytes to read before an urgent byte (`SIOCINQ`).
-    pub fn queued_to_mark(&self) -> usize {
-        let queued = self.inbound.queue.queued();
-        match self.inbound.urgent_in() {
-            Some(urgent)
-                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
-            {
-                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
-            }
-            _ => queued,
-        }
-    }
 }
 
 impl Inbound {

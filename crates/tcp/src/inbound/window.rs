@@ -5,18 +5,12 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::config::Config;
-use crate::connection::Connection;
-use crate::inbound::{AckDue, AckState, Inbound};
-use crate::limits::{
-    MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER, TIMESTAMPS_LEN,
-};
+use crate::inbound::Inbound;
+use crate::inbound::ack::AckDue;
+use crate::limits::{MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER, TIMESTAMPS_LEN};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::seq::Seq;
-use crate::shared::Env;
-
-/// Longest delay of an acknowledgement in an exchange of requests and answers, as in Linux.
-const MAX_DELAYED_ACK: Duration = Duration::from_millis(200);
 
 /// The largest receive buffer within its limits.
 fn largest(config: &Config) -> u32 {
@@ -37,53 +31,11 @@ pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
     whole.min(u32::from(u16::MAX))
 }
 
-/// `edge` is announced: remembers it if it lies before what was announced once.
-#[cold]
-fn note_shrunk(inbound: &mut Inbound, edge: Seq) {
-    let shrunk = edge.lt(inbound.edge).then_some(edge);
-    if shrunk.is_some() || inbound.rare.is_some() {
-        inbound.rare().shrunk = shrunk;
-    }
-}
-
-impl Connection {
-    /// Sets how much memory the application took by reference and has not returned.
-    pub fn set_kept(&mut self, bytes: usize) {
-        let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
-        if kept != self.inbound.kept() {
-            self.inbound.rare().kept = kept;
-        }
-    }
-
-    /// Whether memory that the application keeps makes the window much smaller. When the
-    /// application returns it, call [`after_return`](Self::after_return).
-    pub fn is_held_back(&self) -> bool {
-        self.inbound.kept() > 0
-            && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
-                < self.inbound.window_limit(&self.path, self.out.transfer.rtt()) / 2
-    }
-
-    /// The application returned memory: the window may open.
-    pub fn after_return(&mut self, env: &mut Env<'_>) {
-        self.inbound.note_allowance(env);
-        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
-    }
-
-    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
-    /// that was closed for it. Nothing else changes, as the application has read nothing.
-    pub fn after_release(&mut self, env: &mut Env<'_>) {
-        self.inbound.note_allowance(env);
-        if self.path.state().is_synchronized() && self.inbound.fin().is_none() {
-            self.inbound.offer_window(&self.path, self.out.transfer.rtt());
-        }
-    }
-}
-
 impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
-        path.has_sack() && (self.queue.has_gaps() || self.twice().is_some())
+        path.sack_ok && (self.queue.has_gaps() || self.twice().is_some())
     }
 
     /// RCV.WND: bytes of the announced window that the peer may still send.
@@ -101,7 +53,7 @@ impl Inbound {
 
     /// The window of our SYN. As in Linux, that of an answer leaves room for timestamps.
     pub(crate) fn first_window(&self, path: &Path) -> u32 {
-        let stamps = !path.is_active() && path.has_timestamps();
+        let stamps = !path.active && path.timestamps_ok;
         let options = if stamps { TIMESTAMPS_LEN } else { 0 };
         initial(path.config(), path.announced_mss().saturating_sub(options))
     }
@@ -109,7 +61,7 @@ impl Inbound {
     /// The largest window with the present buffer, as far as the header can express it.
     pub(crate) fn window_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         let limit = self.buffer_limit(path);
-        match path.forwards() {
+        match path.forwards {
             true => limit.min(self.forward_limit(path, rtt)),
             false => limit,
         }
@@ -226,7 +178,7 @@ impl Inbound {
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
         let edge = self.rcv_nxt() + (u32::from(units) << scale);
         if path.config().shrink_window {
-            note_shrunk(self, edge);
+            self.note_shrunk(edge);
         }
         self.edge = self.edge.max(edge);
         units
@@ -309,7 +261,7 @@ impl Inbound {
     ///
     /// A range that continues a waiting one extends it; otherwise the first counts, as in Linux.
     pub(crate) fn note_twice(&mut self, path: &Path, left: Seq, right: Seq) {
-        if !path.config().dsack || !path.has_sack() || !left.lt(right) {
+        if !path.config().dsack || !path.sack_ok || !left.lt(right) {
             return;
         }
         match &mut self.rare().twice {
@@ -366,118 +318,7 @@ impl Inbound {
             }
         }
     }
-}
 
-impl AckState {
-    #[inline]
-    pub(crate) fn due(&self) -> AckDue {
-        self.due
-    }
-
-    #[inline]
-    pub(crate) fn next_timeout(&self) -> Instant {
-        self.delayed_ack.get()
-    }
-
-    /// Whether the timer of a delayed acknowledgement fires: then the acknowledgement is due.
-    #[inline]
-    pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
-        let popped = self.delayed_ack.pop(now);
-        if popped && self.due == AckDue::Delayed {
-            self.on_ack_waited(path, rtt);
-        }
-        popped
-    }
-
-    #[inline]
-    pub(crate) fn stop(&mut self) {
-        self.delayed_ack.stop();
-    }
-
-    /// A challenge ACK leaves (`answers`), and a delayed one with it, or the limit forbids it.
-    pub(crate) fn settle_challenge(&mut self, answers: bool) {
-        self.due = match answers {
-            true => AckDue::Now,
-            false if self.delayed_ack.is_set() => AckDue::Delayed,
-            false => AckDue::No,
-        };
-    }
-
-    pub(crate) fn set_interactive(&mut self, interactive: bool) {
-        self.interactive = interactive;
-    }
-
-    /// See [`Settings::set_quick_ack`](crate::Settings::set_quick_ack).
-    pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
-        self.interactive = !quick;
-        if quick {
-            self.quicken(path.config().quick_acks);
-            if self.due == AckDue::Delayed {
-                self.at_once();
-            }
-        }
-    }
-
-    /// As Linux's: unless the application was seen to answer what it receives.
-    pub(crate) fn is_quick(&self) -> bool {
-        !self.interactive
-    }
-
-    pub(crate) fn delay(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) {
-        if self.due == AckDue::No {
-            self.due = AckDue::Delayed;
-            self.delayed_ack.set(now + self.ack_timeout(path, rtt));
-        }
-    }
-
-    /// The delay of an acknowledgement: about the time between two segments, at most a round trip.
-    fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
-        let least = path.config().delayed_ack;
-        let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
-        let waits = self.interactive || self.pushed > 0;
-        let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
-        let round_trip = rtt.srtt().map_or(most, |srtt| srtt.max(least));
-        timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
-    }
-
-    /// The timer of a delayed acknowledgement has fired: no answer came, or the peer is slower.
-    pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
-        let least = path.least_ack_timeout();
-        self.timeout_ms = if self.interactive {
-            least
-        } else {
-            let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
-            self.timeout_ms.saturating_mul(2).min(rto).max(least)
-        };
-        self.interactive = false;
-        self.due = AckDue::Now;
-    }
-
-    /// The next few acknowledgements leave without delay.
-    pub(crate) fn quicken(&mut self, acks: u8) {
-        self.quick = self.quick.max(acks);
-    }
-
-    #[inline]
-    pub(crate) fn at_once(&mut self) {
-        self.due = AckDue::Now;
-    }
-
-    /// An acknowledgement is due for a segment beyond a gap, or for a duplicate.
-    ///
-    /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
-    /// > out-of-order segment arrives.
-    pub(crate) fn duplicate(&mut self, path: &Path) {
-        self.quicken(path.config().quick_acks);
-        self.interactive = false;
-        if self.due == AckDue::Now && !path.has_sack() {
-            self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
-        }
-        self.due = AckDue::Now;
-    }
-}
-
-impl Inbound {
     /// A challenge ACK is due, unless one was just sent (RFC 5961 section 7).
     pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
         if now >= self.challenge_after() {
@@ -493,6 +334,29 @@ impl Inbound {
     pub(crate) fn set_challenge_after(&mut self, at: Instant) {
         if at != self.challenge_after() {
             self.rare().challenge_after = at;
+        }
+    }
+
+    /// The largest window of a forwarding connection whose sender is in the same machine.
+    ///
+    /// More than the next send buffer would only wait here. It is a segment less than that buffer:
+    /// a sender that the window limits, not its own buffer, coalesces its data to longer segments.
+    /// It is at least two segments: a sender that knows of larger windows waits until a segment
+    /// fits (RFC 9293 section 3.8.6.2.1), which would take its timer.
+    pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
+        if !path.link.stays_in_memory() || !rtt.is_near() {
+            return u32::MAX;
+        }
+        let (buffer, segment) = (path.config().send_buffer, u32::from(path.announced_mss()));
+        buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
+    }
+
+    /// `edge` is announced: remembers it if it lies before what was announced once.
+    #[cold]
+    fn note_shrunk(&mut self, edge: Seq) {
+        let shrunk = edge.lt(self.edge).then_some(edge);
+        if shrunk.is_some() || self.rare.is_some() {
+            self.rare().shrunk = shrunk;
         }
     }
 }

@@ -5,13 +5,7 @@
 
 use core::time::Duration;
 
-use pagewire_mem::Instant;
-
-use crate::connection::Connection;
-use crate::error::DropReason;
-use crate::life::LifeFlags;
 use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
-use crate::segment::{Segment, Step, drop_for};
 
 /// How many timeouts of a SYN,ACK cover `time`, as Linux counts them: 1 s, 2 s, 4 s and so on, up
 /// to 120 s each. At most 255.
@@ -25,13 +19,6 @@ pub fn defer_accept_time(timeouts: u8) -> Duration {
     let one =
         |n: u32| DEFER_FIRST_SECONDS.saturating_mul(1 << n.min(16)).min(DEFER_LONGEST_SECONDS);
     Duration::from_secs((0..u32::from(timeouts)).map(one).sum())
-}
-
-/// Drops an acknowledgement of our SYN,ACK.
-pub(crate) fn defer(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
-    conn.remember_timestamp(now, segment.header, segment.seq);
-    conn.life.flags.insert(LifeFlags::DEFERRED);
-    drop_for(DropReason::Deferred)
 }
 
 #[cfg(test)]

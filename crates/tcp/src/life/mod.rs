@@ -2,45 +2,44 @@
 
 pub(crate) mod defer;
 pub(crate) mod fast_open;
-pub(crate) mod handshake;
-mod icmp;
 pub(crate) mod state;
-pub(crate) mod time_wait;
-pub(crate) mod timeout;
 
 use pagewire_mem::Instant;
 
+use crate::config::KeepAlive;
 use crate::error::TcpError;
-use crate::life::fast_open::FastOpenState;
-use crate::life::state::Event;
+use crate::life::fast_open::{FastOpenOutcome, FastOpenState, SynData};
+use crate::life::state::{Event, State};
+use crate::limits::FAST_OPEN_OPTION_ROOM;
+use crate::path::Path;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
 /// The part of a connection that decides whether the connection continues.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
-    flags: LifeFlags,
+    pub(crate) flags: LifeFlags,
     /// Keep-alive probes in a row without an answer.
-    keepalive_probes: u8,
+    pub(crate) keepalive_probes: u8,
     /// The error that the application has not been told yet.
-    error: Option<TcpError>,
+    pub(crate) error: Option<TcpError>,
     /// The last ICMP error: the reason if the connection times out.
-    soft_error: Option<TcpError>,
-    reset: Option<Reset>,
+    pub(crate) soft_error: Option<TcpError>,
+    pub(crate) reset: Option<Reset>,
     /// Present during a handshake with Fast Open.
-    fast_open: Option<Box<FastOpenState>>,
+    pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// The peer was silent for long (RFC 9293 section 3.8.4).
-    keepalive: Timer,
+    pub(crate) keepalive: Timer,
     /// TIME-WAIT's 2 MSL, or FIN-WAIT-2 after the application has closed.
-    linger: Timer,
+    pub(crate) linger: Timer,
     /// Frees empty queues.
-    shrink: Timer,
+    pub(crate) shrink: Timer,
 }
 
 bitflags::bitflags! {
     /// How the connection opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    struct LifeFlags: u8 {
+    pub(crate) struct LifeFlags: u8 {
         /// It was established.
         const CONNECTED = 1 << 0;
         /// A SYN was sent more than once.
@@ -69,28 +68,9 @@ pub(crate) struct Reset {
 }
 
 impl Life {
-    #[cfg(test)]
-    pub(crate) fn flags(&self) -> impl core::fmt::Debug + PartialEq + use<> {
-        self.flags
-    }
-
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.flags.contains(LifeFlags::CONNECTED)
-    }
-
-    pub(crate) fn is_syn_data_acked(&self) -> bool {
-        self.flags.contains(LifeFlags::SYN_DATA_ACKED)
-    }
-
-    #[inline]
-    pub(crate) fn error(&self) -> Option<TcpError> {
-        self.error
-    }
-
-    #[inline]
-    pub(crate) fn take_error(&mut self) -> Option<TcpError> {
-        self.error.take()
     }
 
     /// The connection ends by `event`. The first error stays.
@@ -100,43 +80,71 @@ impl Life {
         self.give_up_fast_open(event);
     }
 
-    #[inline]
-    pub(crate) fn on_heard(&mut self) {
-        self.keepalive_probes = 0;
+    pub(crate) fn stop_timers(&mut self) {
+        (self.keepalive, self.linger, self.shrink) = Default::default();
     }
 
-    pub(crate) fn keepalive_probes(&self) -> u8 {
-        self.keepalive_probes
+    pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {
+        match path.config().keepalive {
+            Some(KeepAlive { idle, .. }) => self.keepalive.set(now + idle),
+            None => self.keepalive.stop(),
+        }
     }
 
-    /// The device refused a probe: the next leaves at `soon`. One of keep-alive does not count.
-    pub(crate) fn on_probe_refused(&mut self, soon: Instant, of_keepalive: bool) {
-        self.keepalive.hasten(soon);
-        self.keepalive_probes = self.keepalive_probes.saturating_sub(u8::from(of_keepalive));
-    }
-
-    #[inline]
-    pub(crate) fn owes_reset(&self) -> bool {
-        self.reset.is_some()
+    /// A closed connection does not wait for the peer's FIN for ever.
+    pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
+        if path.state() == State::FinWait2 && path.orphan {
+            self.linger.set(now + path.config().fin_wait2);
+        }
     }
 
     #[inline]
-    pub(crate) fn take_reset(&mut self) -> Option<Reset> {
-        self.reset.take()
+    pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
+        path.state() == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
     }
 
-    pub(crate) fn send_reset(&mut self, reset: Reset) {
-        self.reset = Some(reset);
+    /// Bytes of data that fit the SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
+    ///
+    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
+    /// without data; and 40 less, because middleboxes may add options.
+    pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
+        let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 
-    /// The handshake is complete: forgets the state of Fast Open.
-    pub(crate) fn forget_fast_open(&mut self) {
-        self.fast_open = None;
+    /// The connection ends by `event`. An unanswered SYN with data is an outcome, too.
+    ///
+    /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
+    /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
+    pub(crate) fn give_up_fast_open(&mut self, event: Event) {
+        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        let unanswered = event == Event::Expire && fast_open.outcome.is_none();
+        if !unanswered || fast_open.syn_data == 0 || self.flags.contains(LifeFlags::CONNECTED) {
+            self.fast_open = None;
+            return;
+        }
+        fast_open.outcome = Some(FastOpenOutcome {
+            had_option: fast_open.sent.is_some(),
+            syn_data: SynData::Refused,
+            ..FastOpenOutcome::default()
+        });
     }
 
-    /// Has empty queues freed at `at`.
+    /// As Linux, very conservative: the third timeout in a row of a connection opened with Fast
+    /// Open, or its end before, means that the path drops such connections.
+    pub(crate) fn suspect_black_hole(&mut self) {
+        if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
+            self.flags.insert(LifeFlags::BLACK_HOLE);
+        }
+    }
+
+    /// Whether data may be sent: also for a SYN that waits for data, and after one with a cookie.
     #[inline]
-    pub(crate) fn shrink_at(&mut self, at: Instant) {
-        self.shrink.set_once(at);
+    pub(crate) fn takes_data(&self, path: &Path) -> bool {
+        path.state().can_send()
+            || self.waits_for_data(path)
+            || (path.state() == State::SynReceived && path.fast_open_server)
     }
 }

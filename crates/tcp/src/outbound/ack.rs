@@ -11,8 +11,8 @@ use crate::life::state::State;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{Heard, News, Resend, probe, prr, rack, sack, timer, undo};
-use crate::outbound::{Outbound, Transfer, mtu_probe};
+use crate::outbound::recovery::{Heard, News, Resend};
+use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -40,7 +40,7 @@ impl Outbound {
         header: &TcpHeader,
         len: u32,
     ) -> Result<bool, DropReason> {
-        match ack_range(&self.transfer, header) {
+        match self.transfer.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
             AckRange::Unsent => Err(DropReason::AckUnsent),
@@ -54,8 +54,8 @@ impl Outbound {
             //
             // Its SACK blocks may still be new.
             AckRange::Old => {
-                if path.has_sack() && !header.options.sack.is_empty() {
-                    take_old_sacks(&mut self.transfer, path, now, header, self.queue.end());
+                if path.sack_ok && !header.options.sack.is_empty() {
+                    self.transfer.take_old_sacks(path, now, header, self.queue.end());
                 }
                 Ok(false)
             }
@@ -72,7 +72,7 @@ impl Outbound {
         //
         // Any answer shows that the peer is there. If it closed its window with data in flight,
         // retransmissions of that data are the probes.
-        let probing = self.transfer.snd.window == 0 && !path.is_orphan();
+        let probing = self.transfer.snd.window == 0 && !path.orphan;
         if self.transfer.flight.is_empty() || probing {
             self.transfer.loss.retries = 0;
         }
@@ -81,19 +81,18 @@ impl Outbound {
         let mut heard = hear(path, header);
         heard.news.set(News::ADVANCED, advanced > 0);
         heard.news.set(News::DATA, len > 0);
-        heard.news.set(News::WINDOW, take_window(&mut self.transfer, header, advanced));
+        heard.news.set(News::WINDOW, self.transfer.take_window(header, advanced));
         heard.news.set(News::ECHO, self.transfer.echoes_mark(header));
         if advanced > 0 {
             self.transfer.loss.retries = 0;
             self.transfer.snd.una = header.ack;
-            mtu_probe::take_mtu_answer(&mut self.transfer, path);
+            self.transfer.take_mtu_answer(path);
             self.settle_urgent();
         }
         if self.transfer.flight.is_empty() {
             self.transfer.note_accurate_option(header);
             // Nothing is in flight; a duplicate may still be reported.
-            take_late_dsack(
-                &mut self.transfer,
+            self.transfer.take_late_dsack(
                 path,
                 now,
                 header,
@@ -103,12 +102,11 @@ impl Outbound {
             );
             return false;
         }
-        let mut delivered = delivered(&self.transfer, now, &heard);
+        let mut delivered = self.transfer.delivered(now, &heard);
         let prior_high = self.transfer.flight.high_sacked();
-        if path.has_sack() && !header.options.sack.is_empty() {
+        if path.sack_ok && !header.options.sack.is_empty() {
             let blocks = header.options.sack;
-            sack::take_sacks(
-                &mut self.transfer,
+            self.transfer.take_sacks(
                 path,
                 &blocks,
                 header.ack,
@@ -116,12 +114,11 @@ impl Outbound {
                 &mut heard,
                 &mut delivered,
             );
-            learn_reordering(&mut self.transfer, path, &mut delivered);
+            self.transfer.learn_reordering(path, &mut delivered);
         }
         let acked_bytes = self.queue.ack_to(header.ack);
         self.transfer.stats.bytes_acked += u64::from(acked_bytes);
-        take_cumulative(
-            &mut self.transfer,
+        self.transfer.take_cumulative(
             path,
             now,
             header,
@@ -132,7 +129,7 @@ impl Outbound {
         if self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
             self.transfer.take_accurate_feedback(path, header, &mut heard);
         }
-        react(&mut self.transfer, path, now, prior_una, self.queue.end(), &mut heard);
+        self.transfer.react(path, now, prior_una, self.queue.end(), &mut heard);
         self.transfer.flight.is_empty()
     }
 }
@@ -149,257 +146,250 @@ impl Transfer {
             self.loss.usage_end = self.snd.nxt;
         }
     }
+
+    #[inline]
+    fn delivered(&self, now: Instant, heard: &Heard) -> Delivered {
+        let min_rtt = self.rtt.min().unwrap_or_default();
+        Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, self.loss.high) }
+    }
+
+    /// Learns about reordering from SACK blocks.
+    fn learn_reordering(&mut self, path: &Path, delivered: &mut Delivered) {
+        let late = delivered.late.take();
+        if self.loss.state != CaState::Loss || self.may_take_back() {
+            let high = self.flight.high_sacked();
+            self.note_reordering(path, late, high);
+        }
+    }
+
+    /// Removes acknowledged segments from the flight, measures the round trip; `prior_*`: state before.
+    fn take_cumulative(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        header: &TcpHeader,
+        (prior_una, prior_high): (Seq, Option<Seq>),
+        heard: &mut Heard,
+        delivered: &mut Delivered,
+    ) {
+        let of_syn = prior_una == self.snd.iss;
+        let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
+        self.flight.ack_to(header.ack, delivered);
+        if of_syn {
+            // A SYN measures the handshake, not the data that left with it.
+            (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
+        }
+        self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
+        let acked = delivered.acked > 0;
+        if acked && !path.sack_ok {
+            // Without SACK it is unknown which transmission arrived.
+            delivered.original &= !delivered.ambiguous;
+            delivered.packets = self.spend_emulated(delivered.acked);
+        }
+        heard.delivered += delivered.packets;
+        heard.news.set(News::ACKED, acked);
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        let first = self.flight.first();
+        heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
+        let head_at = first.map(|r| r.at);
+        self.advance_rack(path, delivered);
+        let measured = self.measure(now, heard, delivered, of_syn);
+        if acked {
+            heard.news.insert(News::SET_TIMER);
+            if path.sack_ok {
+                // A hole was filled without a retransmission: that is reordering.
+                self.note_reordering(path, delivered.late, prior_high);
+            }
+        } else if let (true, Some((first, _)), Some(head)) =
+            (measured, delivered.sacked_at, head_at)
+            && first < head
+        {
+            // As Linux: measured on a segment older than the head's last transmission.
+            heard.news.insert(News::SET_TIMER);
+        }
+    }
+
+    /// Updates loss recovery, the timer and the congestion window. `end` is the end of the send queue.
+    fn react(&mut self, path: &Path, now: Instant, prior_una: Seq, end: Seq, heard: &mut Heard) {
+        let echo = heard.news.contains(News::ECHO);
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.resend = Resend::No;
+            self.adapt_reordering_window(heard);
+            self.take_probe_answer(heard);
+        }
+        // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Other
+        // data of the SYN is sent again without a congestion response (`fast_open/`).
+        let opening = path.state() == State::SynSent;
+        if !opening && self.is_dubious(heard.news) {
+            let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
+            heard.duplicates = u32::from(!heard.news.intersects(plain));
+            self.alert(path, now, heard, prior_una, end);
+        }
+        if heard.news.contains(News::SET_TIMER) {
+            self.restart_retransmit_timer(path, now);
+        }
+        let marked = match (echo, heard.marked) {
+            (false, _) => 0,
+            // A classic echo stands for all that arrived under it.
+            (true, 0) => heard.delivered,
+            (true, marked) => marked,
+        };
+        self.count_delivered(heard.delivered, marked);
+        if opening {
+            return;
+        }
+        if self.loss.is_reducing() {
+            self.reduce(heard);
+        } else if prior_una != self.snd.iss && self.may_grow(path, heard.news) {
+            if self.is_cwnd_limited() {
+                self.congestion.on_ack(now, heard.delivered);
+            } else {
+                self.congestion.on_application_limited(now);
+            }
+        }
+    }
+
+    /// Processes the SACK blocks of an acknowledgement older than `una`.
+    #[cold]
+    fn take_old_sacks(&mut self, path: &Path, now: Instant, header: &TcpHeader, end: Seq) {
+        let una = self.snd.una;
+        let mut heard = hear(path, header);
+        let mut delivered = self.delivered(now, &heard);
+        let blocks = header.options.sack;
+        self.take_sacks(path, &blocks, header.ack, una, &mut heard, &mut delivered);
+        self.learn_reordering(path, &mut delivered);
+        heard.delivered += delivered.packets;
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        self.advance_rack(path, &delivered);
+        self.alert(path, now, &mut heard, una, end);
+        self.count_delivered(heard.delivered, 0);
+    }
+
+    /// Processes a duplicate reported when nothing is in flight: a reduction may be undone.
+    fn take_late_dsack(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        header: &TcpHeader,
+        prior_una: Seq,
+        end: Seq,
+        heard: &mut Heard,
+    ) {
+        if self.recovery.is_none() {
+            return;
+        }
+        if path.sack_ok && !header.options.sack.is_empty() {
+            let blocks = header.options.sack;
+            let mut delivered = self.delivered(now, heard);
+            self.take_sacks(path, &blocks, header.ack, prior_una, heard, &mut delivered);
+        }
+        if heard.news.contains(News::DSACK) {
+            self.adapt_reordering_window(heard);
+            self.alert(path, now, heard, prior_una, end);
+            self.count_delivered(heard.delivered, 0);
+        }
+        self.take_probe_answer(heard);
+    }
+
+    /// > RFC 7661, RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
+    /// > application limited.
+    ///
+    /// As Linux: in slow start the window may lead to twice what was in flight.
+    #[inline]
+    fn is_cwnd_limited(&self) -> bool {
+        self.loss.cwnd_limited
+            || (self.congestion.in_slow_start()
+                && self.congestion.cwnd() < 2 * self.loss.max_packets)
+    }
+
+    #[inline]
+    fn ack_range(&self, header: &TcpHeader) -> AckRange {
+        let (ack, una) = (header.ack, self.snd.una);
+        if ack.gt(self.snd.nxt) {
+            AckRange::Unsent
+        } else if ack.ge(una) {
+            AckRange::Acceptable
+        } else if una.since(ack) <= self.snd.max_window {
+            AckRange::Old
+        } else {
+            AckRange::TooOld
+        }
+    }
+
+    /// Measures the round trip. Returns whether there was a sample.
+    ///
+    /// > RFC 6298 section 3: RTT samples MUST NOT be made using segments that were retransmitted
+    ///
+    /// > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
+    /// > averaged RTT measurement only if the segment advances the left edge of the send window
+    ///
+    /// Our own records are finer than timestamps, but only timestamps tell transmissions apart.
+    fn measure(
+        &mut self,
+        now: Instant,
+        heard: &Heard,
+        delivered: &Delivered,
+        of_syn: bool,
+    ) -> bool {
+        let own = delivered.acked_at.filter(|_| !delivered.ambiguous).or(delivered.sacked_at);
+        let (oldest, newest) = match (own, heard.echo_ms) {
+            (Some((oldest, newest)), _) => {
+                (now.saturating_since(oldest), now.saturating_since(newest))
+            }
+            (None, Some(echo)) if delivered.acked > 0 => {
+                let ms = (now.as_millis() as u32).wrapping_sub(echo);
+                if ms >= 1 << 22 {
+                    return false;
+                }
+                let rtt = Duration::from_millis(u64::from(ms.max(1)));
+                (rtt, rtt)
+            }
+            _ => return false,
+        };
+        self.rtt.on_sample(oldest, newest);
+        if !of_syn {
+            self.congestion.on_rtt(now, newest, self.snd.una, self.snd.nxt);
+        }
+        true
+    }
+
+    /// Processes the window. Returns whether it changed.
+    ///
+    /// > RFC 9293 section 3.10.7.4: If SND.UNA =< SEG.ACK =< SND.NXT, the send window should be
+    /// > updated. If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND
+    /// > <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
+    ///
+    /// As Linux: a new acknowledgement counts whatever its sequence number.
+    fn take_window(&mut self, header: &TcpHeader, advanced: u32) -> bool {
+        let (seq, snd) = (header.seq, &mut self.snd);
+        let fresh = snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;
+        if !fresh {
+            return false;
+        }
+        (snd.wl1, snd.wl2) = (seq, header.ack);
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
+        let scale = if header.flags.contains(Flags::SYN) { 0 } else { snd.scale };
+        let window = u32::from(header.window) << scale;
+        if window == snd.window {
+            return false;
+        }
+        snd.window = window;
+        if window > snd.max_window {
+            snd.max_window = window;
+        }
+        true
+    }
 }
 
 #[inline]
 fn hear(path: &Path, header: &TcpHeader) -> Heard {
     let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
-    let echo_ms = echo.filter(|_| path.has_timestamps());
-    Heard { echo_ms: echo_ms.map(|echo| path.time_of(echo)), ..Heard::default() }
-}
-
-#[inline]
-fn delivered(transfer: &Transfer, now: Instant, heard: &Heard) -> Delivered {
-    let min_rtt = transfer.rtt.min().unwrap_or_default();
-    Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, transfer.loss.high) }
-}
-
-/// Learns about reordering from SACK blocks.
-fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delivered) {
-    let late = delivered.late.take();
-    if transfer.loss.state != CaState::Loss || undo::may_take_back(transfer) {
-        let high = transfer.flight.high_sacked();
-        sack::note_reordering(transfer, path, late, high);
+    let echo_ms = echo.filter(|_| path.timestamps_ok);
+    Heard {
+        echo_ms: echo_ms.map(|echo| echo.wrapping_sub(path.timestamps.offset)),
+        ..Heard::default()
     }
-}
-
-/// Removes acknowledged segments from the flight, measures the round trip; `prior_*`: state before.
-fn take_cumulative(
-    transfer: &mut Transfer,
-    path: &Path,
-    now: Instant,
-    header: &TcpHeader,
-    (prior_una, prior_high): (Seq, Option<Seq>),
-    heard: &mut Heard,
-    delivered: &mut Delivered,
-) {
-    let of_syn = prior_una == transfer.snd.iss;
-    let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
-    transfer.flight.ack_to(header.ack, delivered);
-    if of_syn {
-        // A SYN measures the handshake, not the data that left with it.
-        (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
-    }
-    transfer.stats.sacks_ignored = transfer.stats.sacks_ignored.saturating_add(delivered.ignored);
-    let acked = delivered.acked > 0;
-    if acked && !path.has_sack() {
-        // Without SACK it is unknown which transmission arrived.
-        delivered.original &= !delivered.ambiguous;
-        delivered.packets = sack::spend_emulated(transfer, delivered.acked);
-    }
-    heard.delivered += delivered.packets;
-    heard.news.set(News::ACKED, acked);
-    heard.news.set(News::SACKED, delivered.sacked);
-    heard.news.set(News::ORIGINAL, delivered.original);
-    let first = transfer.flight.first();
-    heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
-    let head_at = first.map(|r| r.at);
-    rack::advance_rack(transfer, path, delivered);
-    let measured = measure(transfer, now, heard, delivered, of_syn);
-    if acked {
-        heard.news.insert(News::SET_TIMER);
-        if path.has_sack() {
-            // A hole was filled without a retransmission: that is reordering.
-            sack::note_reordering(transfer, path, delivered.late, prior_high);
-        }
-    } else if let (true, Some((first, _)), Some(head)) = (measured, delivered.sacked_at, head_at)
-        && first < head
-    {
-        // As Linux: measured on a segment older than the head's last transmission.
-        heard.news.insert(News::SET_TIMER);
-    }
-}
-
-/// Updates loss recovery, the timer and the congestion window. `end` is the end of the send queue.
-fn react(
-    transfer: &mut Transfer,
-    path: &Path,
-    now: Instant,
-    prior_una: Seq,
-    end: Seq,
-    heard: &mut Heard,
-) {
-    let echo = heard.news.contains(News::ECHO);
-    if let Some(recovery) = transfer.recovery.as_deref_mut() {
-        recovery.resend = Resend::No;
-        rack::adapt_reordering_window(transfer, heard);
-        probe::take_probe_answer(transfer, heard);
-    }
-    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Other
-    // data of the SYN is sent again without a congestion response (`fast_open/`).
-    let opening = path.state() == State::SynSent;
-    if !opening && transfer.is_dubious(heard.news) {
-        let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
-        heard.duplicates = u32::from(!heard.news.intersects(plain));
-        transfer.alert(path, now, heard, prior_una, end);
-    }
-    if heard.news.contains(News::SET_TIMER) {
-        timer::restart_retransmit_timer(transfer, path, now);
-    }
-    let marked = match (echo, heard.marked) {
-        (false, _) => 0,
-        // A classic echo stands for all that arrived under it.
-        (true, 0) => heard.delivered,
-        (true, marked) => marked,
-    };
-    transfer.count_delivered(heard.delivered, marked);
-    if opening {
-        return;
-    }
-    if transfer.loss.is_reducing() {
-        prr::reduce(transfer, heard);
-    } else if prior_una != transfer.snd.iss && sack::may_grow(transfer, path, heard.news) {
-        if is_cwnd_limited(transfer) {
-            transfer.congestion.on_ack(now, heard.delivered);
-        } else {
-            transfer.congestion.on_application_limited(now);
-        }
-    }
-}
-
-/// Processes the SACK blocks of an acknowledgement older than `una`.
-#[cold]
-fn take_old_sacks(
-    transfer: &mut Transfer,
-    path: &Path,
-    now: Instant,
-    header: &TcpHeader,
-    end: Seq,
-) {
-    let una = transfer.snd.una;
-    let mut heard = hear(path, header);
-    let mut delivered = delivered(transfer, now, &heard);
-    let blocks = header.options.sack;
-    sack::take_sacks(transfer, path, &blocks, header.ack, una, &mut heard, &mut delivered);
-    learn_reordering(transfer, path, &mut delivered);
-    heard.delivered += delivered.packets;
-    heard.news.set(News::SACKED, delivered.sacked);
-    heard.news.set(News::ORIGINAL, delivered.original);
-    rack::advance_rack(transfer, path, &delivered);
-    transfer.alert(path, now, &mut heard, una, end);
-    transfer.count_delivered(heard.delivered, 0);
-}
-
-/// Processes a duplicate reported when nothing is in flight: a reduction may be undone.
-fn take_late_dsack(
-    transfer: &mut Transfer,
-    path: &Path,
-    now: Instant,
-    header: &TcpHeader,
-    prior_una: Seq,
-    end: Seq,
-    heard: &mut Heard,
-) {
-    if transfer.recovery.is_none() {
-        return;
-    }
-    if path.has_sack() && !header.options.sack.is_empty() {
-        let blocks = header.options.sack;
-        let mut delivered = delivered(transfer, now, heard);
-        sack::take_sacks(transfer, path, &blocks, header.ack, prior_una, heard, &mut delivered);
-    }
-    if heard.news.contains(News::DSACK) {
-        rack::adapt_reordering_window(transfer, heard);
-        transfer.alert(path, now, heard, prior_una, end);
-        transfer.count_delivered(heard.delivered, 0);
-    }
-    probe::take_probe_answer(transfer, heard);
-}
-
-/// > RFC 7661, RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
-/// > application limited.
-///
-/// As Linux: in slow start the window may lead to twice what was in flight.
-#[inline]
-fn is_cwnd_limited(transfer: &Transfer) -> bool {
-    transfer.loss.cwnd_limited
-        || (transfer.congestion.in_slow_start()
-            && transfer.congestion.cwnd() < 2 * transfer.loss.max_packets)
-}
-
-#[inline]
-fn ack_range(transfer: &Transfer, header: &TcpHeader) -> AckRange {
-    let (ack, una) = (header.ack, transfer.snd.una);
-    if ack.gt(transfer.snd.nxt) {
-        AckRange::Unsent
-    } else if ack.ge(una) {
-        AckRange::Acceptable
-    } else if una.since(ack) <= transfer.snd.max_window {
-        AckRange::Old
-    } else {
-        AckRange::TooOld
-    }
-}
-
-/// Measures the round trip. Returns whether there was a sample.
-///
-/// > RFC 6298 section 3: RTT samples MUST NOT be made using segments that were retransmitted
-///
-/// > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
-/// > averaged RTT measurement only if the segment advances the left edge of the send window
-///
-/// Our own records are finer than timestamps, but only timestamps tell transmissions apart.
-fn measure(
-    transfer: &mut Transfer,
-    now: Instant,
-    heard: &Heard,
-    delivered: &Delivered,
-    of_syn: bool,
-) -> bool {
-    let own = delivered.acked_at.filter(|_| !delivered.ambiguous).or(delivered.sacked_at);
-    let (oldest, newest) = match (own, heard.echo_ms) {
-        (Some((oldest, newest)), _) => (now.saturating_since(oldest), now.saturating_since(newest)),
-        (None, Some(echo)) if delivered.acked > 0 => {
-            let ms = (now.as_millis() as u32).wrapping_sub(echo);
-            if ms >= 1 << 22 {
-                return false;
-            }
-            let rtt = Duration::from_millis(u64::from(ms.max(1)));
-            (rtt, rtt)
-        }
-        _ => return false,
-    };
-    transfer.rtt.on_sample(oldest, newest);
-    if !of_syn {
-        transfer.congestion.on_rtt(now, newest, transfer.snd.una, transfer.snd.nxt);
-    }
-    true
-}
-
-/// Processes the window. Returns whether it changed.
-///
-/// > RFC 9293 section 3.10.7.4: If SND.UNA =< SEG.ACK =< SND.NXT, the send window should be
-/// > updated. If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND
-/// > <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
-///
-/// As Linux: a new acknowledgement counts whatever its sequence number.
-fn take_window(transfer: &mut Transfer, header: &TcpHeader, advanced: u32) -> bool {
-    let (seq, snd) = (header.seq, &mut transfer.snd);
-    let fresh = snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;
-    if !fresh {
-        return false;
-    }
-    (snd.wl1, snd.wl2) = (seq, header.ack);
-    // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
-    // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
-    let scale = if header.flags.contains(Flags::SYN) { 0 } else { snd.scale };
-    let window = u32::from(header.window) << scale;
-    if window == snd.window {
-        return false;
-    }
-    snd.window = window;
-    if window > snd.max_window {
-        snd.max_window = window;
-    }
-    true
 }

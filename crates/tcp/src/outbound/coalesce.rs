@@ -1,13 +1,6 @@
-//! Variant of step S1: sends that only add to a segment held back by Nagle or autocorking.
-//!
-//! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness
-//! stays. So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
+//! Data that waits to become a full segment: Nagle's algorithm and autocorking.
 
-use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
-
-use crate::connection::Connection;
-use crate::io_flags::SendFlags;
-use crate::limits::{MAX_SEND_BUFFER, SUPER_FRAME_SEGMENTS};
+use crate::limits::SUPER_FRAME_SEGMENTS;
 use crate::options::MAX_OPTIONS_LEN;
 use crate::outbound::account::Limit;
 use crate::outbound::loss::CaState;
@@ -22,97 +15,6 @@ const DUE: OutFlags = OutFlags::FIN_QUEUED
     .union(OutFlags::CORK)
     .union(OutFlags::MORE)
     .union(OutFlags::WAITS_FOR_ROOM);
-
-impl Connection {
-    /// Whether all unsent data waits to become a full segment:
-    /// [`poll_transmit`](Self::poll_transmit) would return nothing new.
-    #[inline]
-    pub fn is_coalescing(&self) -> bool {
-        let (path, out) = (&self.path, &self.out);
-        let mss = out.transfer.send_mss(path);
-        let super_len = out.transfer.super_segment_len(path, mss);
-        let blocks = || self.inbound.tells_blocks(path);
-        !self.life.owes_reset() && out.coalesces(path, 0, mss, super_len, blocks)
-    }
-
-    /// Adds `len` bytes to the fragment queued last, if they only join a segment that is held back.
-    /// `grow` adds them to the fragment, or returns `None`. Needs no clock; do not poll afterwards.
-    pub fn coalesce<T>(
-        &mut self,
-        len: usize,
-        grow: impl FnOnce(&mut Frag) -> Option<T>,
-    ) -> Option<T> {
-        let begun = super_segment_to_fill(self, len)?;
-        let before = self.out.queue.end();
-        let longest = self.path.longest_frag();
-        let grown = self.out.queue.grow_last(longest, grow)??;
-        debug_assert_eq!(self.out.queue.end(), before + len as u32, "it has grown by as much");
-        self.out.super_segment = begun;
-        self.out.pushed = self.out.queue.end();
-        Some(grown)
-    }
-
-    /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is
-    /// room for all. `grow` adds them, or returns `None`. On `None`, [send](Self::send) them.
-    pub fn extend_last<T>(
-        &mut self,
-        now: Instant,
-        len: usize,
-        grow: impl FnOnce(&mut Frag) -> Option<T>,
-    ) -> Option<T> {
-        let wanted = u32::try_from(len).ok().filter(|&len| len > 0 && len <= MAX_SEND_BUFFER)?;
-        let ready = self.path.state().can_send()
-            && self.life.error().is_none()
-            && !self.out.flags.contains(OutFlags::FIN_QUEUED)
-            && self.out.queue.has_entry_room();
-        if !ready || self.out.unsent(&self.path) == 0 {
-            return None;
-        }
-        let (room, begun) = self.out.admit(&self.path, wanted);
-        if room < wanted {
-            return None;
-        }
-        let before = self.out.queue.end();
-        let longest = self.path.longest_frag();
-        let grown = self.out.queue.grow_last(longest, grow)??;
-        debug_assert_eq!(self.out.queue.end(), before + wanted, "it has grown by as much");
-        self.out.super_segment = begun;
-        self.out.after_queueing(now, len, len, SendFlags::empty());
-        Some(grown)
-    }
-
-    /// Queues a copy of all of `data`, if it only joins a segment that is held back; see
-    /// [`coalesce`](Self::coalesce). On `false`, [write](Self::write) it.
-    pub fn coalesce_copy(
-        &mut self,
-        pool: &mut PagePool,
-        writer: &mut PageWriter,
-        ledger: &mut CopyLedger,
-        data: &[u8],
-    ) -> bool {
-        let Some(begun) = super_segment_to_fill(self, data.len()) else { return false };
-        if !writer.has_room(pool, data.len()) {
-            return false;
-        }
-        let (frags, _) = writer.write(pool, data, ledger, CopyReason::AppWrite);
-        let longest = self.path.longest_frag();
-        for frag in frags {
-            self.out.queue.push(frag, longest);
-        }
-        self.out.super_segment = begun;
-        self.out.pushed = self.out.queue.end();
-        true
-    }
-}
-
-fn super_segment_to_fill(conn: &Connection, len: usize) -> Option<Seq> {
-    let quiet = conn.life.error().is_none() && !conn.life.owes_reset();
-    if quiet {
-        conn.out.begun_super_segment(&conn.path, len, || conn.inbound.tells_blocks(&conn.path))
-    } else {
-        None
-    }
-}
 
 impl Outbound {
     /// Whether everything queued was sent, and nothing else is due.
@@ -171,16 +73,16 @@ impl Outbound {
     /// A connection without delay (`TCP_NODELAY`) does not wait, unless it forwards: there the
     /// option is for a segment that comes alone, and such a segment leaves at once.
     pub(crate) fn autocorks(&self, path: &Path, unsent: u32, mss: u32, super_len: u32) -> bool {
-        path.link().stays_in_memory()
+        path.link.stays_in_memory()
             // The peer delays an acknowledgement for one segment of its size, not of ours.
-            && self.transfer.in_flight() > u32::from(path.link().mss.max(self.transfer.snd.peer_mss))
+            && self.transfer.in_flight() > u32::from(path.link.mss.max(self.transfer.snd.peer_mss))
             && !self.flags.intersects(DUE)
-            && (!self.flags.contains(OutFlags::NODELAY) || path.forwards())
+            && (!self.flags.contains(OutFlags::NODELAY) || path.forwards)
             && self.transfer.loss.state < CaState::Recovery
             && self.queue.end() != self.flush_to
             && !self.sends_urgent()
             && self.transfer.rtt.is_near()
-            && unsent < longest_now(&self.transfer, path, mss)
+            && unsent < self.transfer.longest_now(path, mss)
             && self.left_of_super_segment(unsent.saturating_add(1), super_len) > unsent
     }
 
@@ -209,9 +111,11 @@ impl Outbound {
     }
 }
 
-/// Payload of the longest super-frame that can leave now: an unused window does not grow.
-fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
-    let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
-    let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));
-    longest.min(path.config().notsent_lowat)
+impl Transfer {
+    /// Payload of the longest super-frame that can leave now: an unused window does not grow.
+    fn longest_now(&self, path: &Path, mss: u32) -> u32 {
+        let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
+        let longest = path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
+        longest.min(path.config().notsent_lowat)
+    }
 }

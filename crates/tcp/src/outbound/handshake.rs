@@ -4,7 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
-use crate::outbound::{Outbound, Transfer, mtu_probe};
+use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
 impl Transfer {
@@ -82,7 +82,7 @@ impl Outbound {
                 transfer.congestion.on_syn_lost();
             }
         }
-        mtu_probe::start_mtu_search(transfer, path, now);
+        transfer.start_mtu_search(path, now);
     }
 
     /// Sends up to `room` queued bytes in the SYN. Returns them and their number.

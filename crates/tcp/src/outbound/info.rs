@@ -5,7 +5,7 @@ use pagewire_mem::Instant;
 use crate::info::Info;
 use crate::outbound::ecn::{Accurate, EcnCounts, EcnFlags};
 use crate::outbound::flight::Mark;
-use crate::outbound::{Outbound, Transfer};
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 
 impl Outbound {
@@ -15,8 +15,8 @@ impl Outbound {
         let again = transfer.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
         let syn = !path.state().is_synchronized() && snd.una == snd.iss;
         let under_way = snd.nxt.min(self.queue.end()).saturating_since(snd.una + u32::from(syn));
-        fill_transfer(transfer, info);
-        info.nodelay = self.is_nodelay();
+        transfer.fill_transfer(info);
+        info.nodelay = self.flags.contains(OutFlags::NODELAY);
         info.send_mss = mss.try_into().unwrap_or(u16::MAX);
         info.cwnd = congestion.cwnd().saturating_mul(mss);
         info.ssthresh = match congestion.has_ssthresh() {
@@ -43,39 +43,39 @@ impl Transfer {
     pub(crate) fn ecn_counts(&self) -> Option<EcnCounts> {
         self.accurate().map(Accurate::counts)
     }
-}
 
-fn fill_transfer(transfer: &Transfer, info: &mut Info) {
-    info.srtt = transfer.rtt.srtt().unwrap_or_default();
-    info.rttvar = transfer.rtt.rttvar();
-    info.min_rtt = transfer.rtt.min().unwrap_or_default();
-    info.rto = transfer.rtt.rto();
-    info.backoff = transfer.rtt.backoff();
-    info.congestion = transfer.congestion.kind();
-    info.cwnd_segments = transfer.congestion.cwnd();
-    info.ssthresh_segments = transfer.congestion.ssthresh();
-    info.unacked = transfer.in_flight();
-    info.sacked = transfer.flight.bytes(Mark::SACKED);
-    info.lost = transfer.flight.bytes(Mark::LOST);
-    info.retransmitting = transfer.flight.bytes(Mark::RETRANSMITTED);
-    info.unacked_segments = transfer.flight.packets();
-    info.sacked_segments = transfer.sacked_packets();
-    info.lost_segments = transfer.flight.lost();
-    info.retransmitting_segments = transfer.flight.retransmitted();
-    info.send_window = transfer.snd.window;
-    info.send_scale = transfer.snd.scale;
-    info.bytes_acked = transfer.stats.bytes_acked;
-    info.retransmits = transfer.stats.retransmits;
-    info.timeouts = transfer.stats.timeouts;
-    info.recoveries = transfer.stats.recoveries;
-    info.sacks_ignored = transfer.stats.sacks_ignored;
-    info.ca_state = transfer.loss.state;
-    info.reordering = u32::from(transfer.loss.reordering);
-    info.reord_seen = transfer.loss.reord_seen;
-    info.delivered = transfer.loss.delivered;
-    info.delivered_ce = transfer.loss.delivered_ce;
-    info.dsack_dups = transfer.loss.dsack_dups;
-    info.ecn = transfer.has_ecn();
-    info.ecn_counts = transfer.ecn_counts();
-    info.ecn_seen = transfer.loss.ecn.contains(EcnFlags::SEEN);
+    fn fill_transfer(&self, info: &mut Info) {
+        info.srtt = self.rtt.srtt().unwrap_or_default();
+        info.rttvar = self.rtt.rttvar();
+        info.min_rtt = self.rtt.min().unwrap_or_default();
+        info.rto = self.rtt.rto();
+        info.backoff = self.rtt.backoff();
+        info.congestion = self.congestion.kind();
+        info.cwnd_segments = self.congestion.cwnd();
+        info.ssthresh_segments = self.congestion.ssthresh();
+        info.unacked = self.in_flight();
+        info.sacked = self.flight.bytes(Mark::SACKED);
+        info.lost = self.flight.bytes(Mark::LOST);
+        info.retransmitting = self.flight.bytes(Mark::RETRANSMITTED);
+        info.unacked_segments = self.flight.packets();
+        info.sacked_segments = self.sacked_packets();
+        info.lost_segments = self.flight.lost();
+        info.retransmitting_segments = self.flight.retransmitted();
+        info.send_window = self.snd.window;
+        info.send_scale = self.snd.scale;
+        info.bytes_acked = self.stats.bytes_acked;
+        info.retransmits = self.stats.retransmits;
+        info.timeouts = self.stats.timeouts;
+        info.recoveries = self.stats.recoveries;
+        info.sacks_ignored = self.stats.sacks_ignored;
+        info.ca_state = self.loss.state;
+        info.reordering = u32::from(self.loss.reordering);
+        info.reord_seen = self.loss.reord_seen;
+        info.delivered = self.loss.delivered;
+        info.delivered_ce = self.loss.delivered_ce;
+        info.dsack_dups = self.loss.dsack_dups;
+        info.ecn = self.has_ecn();
+        info.ecn_counts = self.ecn_counts();
+        info.ecn_seen = self.loss.ecn.contains(EcnFlags::SEEN);
+    }
 }

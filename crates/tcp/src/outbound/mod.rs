@@ -44,45 +44,45 @@ use crate::timer::Timer;
 /// The part of a connection that sends.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    flags: OutFlags,
+    pub(crate) flags: OutFlags,
     pub(crate) transfer: Transfer,
     pub(crate) queue: SendQueue,
-    limit: Limit,
+    pub(crate) limit: Limit,
     /// For zero-window probes (RFC 9293 section 3.8.6.1), and to flush a segment that is held back.
-    persist: Timer,
+    pub(crate) persist: Timer,
     /// Doublings of the time between zero-window probes.
-    persist_backoff: u8,
-    account: Account,
+    pub(crate) persist_backoff: u8,
+    pub(crate) account: Account,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle).
-    small_end: Seq,
+    pub(crate) small_end: Seq,
     /// End of the last data to send with PSH.
-    pushed: Seq,
+    pub(crate) pushed: Seq,
     /// End of the last data sent with PSH, super-frames left aside.
-    push_sent: Seq,
+    pub(crate) push_sent: Seq,
     /// Data before this is not held back.
-    flush_to: Seq,
+    pub(crate) flush_to: Seq,
     /// Where the last super-segment in the queue begins (`room.rs`).
-    super_segment: Seq,
+    pub(crate) super_segment: Seq,
     /// The size that the send buffer has grown to.
-    buffer: u32,
+    pub(crate) buffer: u32,
 }
 
 /// Data that was sent, and what the peer says of it: flight, loss recovery, congestion control.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    snd: Sender,
-    flight: Flight,
-    rtt: RttEstimator,
-    congestion: Congestion,
-    loss: Loss,
+    pub(crate) snd: Sender,
+    pub(crate) flight: Flight,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) congestion: Congestion,
+    pub(crate) loss: Loss,
     /// Present from the first sign of a loss until the connection falls idle.
-    recovery: Option<Box<Recovery>>,
+    pub(crate) recovery: Option<Box<Recovery>>,
     /// Set while a SYN, data or a FIN is in flight (RFC 6298).
-    retransmit: Timer,
+    pub(crate) retransmit: Timer,
     /// When data was sent last.
-    sent_at: Instant,
-    stats: Stats,
-    rare: Option<Box<Rare>>,
+    pub(crate) sent_at: Instant,
+    pub(crate) stats: Stats,
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
@@ -198,12 +198,6 @@ impl Outbound {
         }
     }
 
-    #[inline]
-    pub(crate) fn on_heard(&mut self) {
-        self.flags.insert(OutFlags::ACKED);
-        self.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
-    }
-
     /// Queues a FIN.
     pub(crate) fn close(&mut self) {
         self.flags.insert(OutFlags::FIN_QUEUED);
@@ -217,37 +211,6 @@ impl Outbound {
     /// Whether our FIN is acknowledged.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closing() && self.transfer.snd.una.gt(self.queue.end())
-    }
-
-    /// Whether no send waits for room, and no FIN is queued.
-    #[inline]
-    pub(crate) fn is_open(&self) -> bool {
-        !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
-    }
-
-    pub(crate) fn wait_for_room(&mut self) {
-        self.flags.insert(OutFlags::WAITS_FOR_ROOM);
-    }
-
-    #[inline]
-    pub(crate) fn is_refused(&self) -> bool {
-        self.flags.contains(OutFlags::REFUSED)
-    }
-
-    /// Has a probe sent: an old sequence number, which the peer answers.
-    pub(crate) fn ask_for_probe(&mut self) {
-        self.flags.insert(OutFlags::PROBE_DUE);
-    }
-
-    #[inline]
-    pub(crate) fn take_probe(&mut self) -> bool {
-        let due = self.flags.contains(OutFlags::PROBE_DUE);
-        self.flags.remove(OutFlags::PROBE_DUE);
-        due
-    }
-
-    pub(crate) fn is_nodelay(&self) -> bool {
-        self.flags.contains(OutFlags::NODELAY)
     }
 
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
@@ -276,10 +239,6 @@ impl Outbound {
         self.persist.stop();
     }
 
-    pub(crate) fn forget_due(&mut self) {
-        self.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
-    }
-
     /// Frees the memory of empty queues.
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
@@ -298,11 +257,6 @@ impl Outbound {
     #[inline]
     pub(crate) fn unsent(&self, path: &Path) -> u32 {
         self.queue.end().saturating_since(self.transfer.next_data(path))
-    }
-
-    #[cfg(test)]
-    pub(crate) fn flags(&self) -> OutFlags {
-        self.flags
     }
 
     #[cfg(test)]
@@ -332,37 +286,8 @@ impl Transfer {
     }
 
     #[inline]
-    pub(crate) fn snd(&self) -> &Sender {
-        &self.snd
-    }
-
-    #[inline]
-    pub(crate) fn flight(&self) -> &Flight {
-        &self.flight
-    }
-
-    #[inline]
     pub(crate) fn rtt(&self) -> &RttEstimator {
         &self.rtt
-    }
-
-    #[inline]
-    pub(crate) fn loss(&self) -> &Loss {
-        &self.loss
-    }
-
-    #[inline]
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    pub(crate) fn sent_at(&self) -> Instant {
-        self.sent_at
-    }
-
-    #[inline]
-    pub(crate) fn is_repairing(&self) -> bool {
-        self.recovery.is_some()
     }
 
     pub(crate) fn set_congestion(&mut self, kind: CongestionKind) {
@@ -396,8 +321,6 @@ impl Transfer {
     /// Whether data may leave before the handshake is complete.
     #[inline]
     pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
-        path.state() == State::SynReceived
-            && path.is_fast_open_server()
-            && self.snd.nxt != self.snd.iss
+        path.state() == State::SynReceived && path.fast_open_server && self.snd.nxt != self.snd.iss
     }
 }

@@ -6,9 +6,8 @@ use crate::header::Flags;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS, SUPER_FRAME_SEGMENTS};
 use crate::options::TcpOptions;
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{prr, timer};
 use crate::outbound::rtt::DEFER_WITHIN;
-use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
+use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -88,10 +87,10 @@ impl Outbound {
         self.transfer.flight.push(start, end, now, mss, end.gt(self.queue.end()));
         self.transfer.snd.nxt = end;
         let packets = self.transfer.flight.packets() - before;
-        prr::note_reduced_send(&mut self.transfer, packets);
+        self.transfer.note_reduced_send(packets);
         self.transfer
             .validate_cwnd(self.transfer.packets_in_flight() >= self.transfer.congestion.cwnd());
-        timer::start_retransmit_timer(&mut self.transfer, path, now, first);
+        self.transfer.start_retransmit_timer(path, now, first);
         self.persist.stop();
         self.persist_backoff = 0;
         self.flags.remove(OutFlags::FLUSH_DUE);
@@ -147,7 +146,7 @@ impl Outbound {
 
     /// Whether a segment that is not full leaves with full ones: in memory all are one frame.
     fn small_rides_along(&self, path: &Path) -> bool {
-        path.link().stays_in_memory()
+        path.link.stays_in_memory()
             && self.transfer.rtt.is_near()
             && !self.flags.intersects(OutFlags::CORK | OutFlags::MORE)
             && !self.sends_urgent()
@@ -201,7 +200,7 @@ impl Outbound {
         let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
         let room = self.transfer.window_room(mss);
         let limit = room.min(allowed);
-        let part = whole_window(&self.transfer, mss).min(self.transfer.snd.window)
+        let part = self.transfer.whole_window(mss).min(self.transfer.snd.window)
             / path.config().super_frame_divisor.max(1);
         if limit >= full || limit >= part || (more && limit >= waiting) {
             return false;
@@ -224,12 +223,12 @@ impl Outbound {
             return mss;
         }
         // Without super-frames there is no choice; in memory a burst does no harm.
-        if longest <= mss || (path.link().stays_in_memory() && self.transfer.rtt.is_near()) {
+        if longest <= mss || (path.link.stays_in_memory() && self.transfer.rtt.is_near()) {
             return longest;
         }
         let Some(srtt) = self.transfer.rtt.srtt() else { return longest };
         let nanos = (srtt.as_nanos() as u64).max(1);
-        let window = u64::from(whole_window(&self.transfer, mss).max(self.transfer.in_flight()));
+        let window = u64::from(self.transfer.whole_window(mss).max(self.transfer.in_flight()));
         // Linux's pacing rate: twice the window each round trip in slow start.
         let slow_start = self.transfer.congestion.in_slow_start();
         let rate = if slow_start { window * 2 } else { window + window / 5 };
@@ -296,8 +295,8 @@ impl Transfer {
     /// Payload of the longest super-frame, in whole segments.
     #[inline]
     pub(crate) fn super_payload(&self, path: &Path, mss: u32) -> u32 {
-        let max = path.link().max_super_payload;
-        if max <= u32::from(path.link().mss) || self.forbids_super_frames() {
+        let max = path.link.max_super_payload;
+        if max <= u32::from(path.link.mss) || self.forbids_super_frames() {
             return mss;
         }
         let max = max.min(mss.saturating_mul(SUPER_FRAME_SEGMENTS));
@@ -308,31 +307,30 @@ impl Transfer {
     #[inline]
     pub(crate) fn send_mss(&self, path: &Path) -> u32 {
         let options = u32::from(path.option_bytes()) + self.steady_ecn_bytes(path);
-        base_mss(self, path).saturating_sub(options).max(1)
+        self.base_mss(path).saturating_sub(options).max(1)
     }
 
     /// Payload of a full wire segment with these options.
     pub(crate) fn mss_beside(&self, path: &Path, options: &TcpOptions) -> u32 {
-        base_mss(self, path).saturating_sub(options.len() as u32).max(1)
+        self.base_mss(path).saturating_sub(options.len() as u32).max(1)
     }
-}
 
-/// The congestion window in bytes.
-#[inline]
-fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
-    transfer.congestion.cwnd().saturating_mul(mss)
-}
+    /// The congestion window in bytes.
+    #[inline]
+    fn whole_window(&self, mss: u32) -> u32 {
+        self.congestion.cwnd().saturating_mul(mss)
+    }
 
-/// Payload and options of a full wire segment.
-///
-/// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
-#[inline]
-fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
-    let mss =
-        u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
-    // As Linux: at most half of the largest window ever offered, so that full segments fill it.
-    let window = transfer.snd.max_window;
-    let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
-    let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
-    mss.min(bound).max(u32::from(MIN_SEND_MSS))
+    /// Payload and options of a full wire segment.
+    ///
+    /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
+    #[inline]
+    fn base_mss(&self, path: &Path) -> u32 {
+        let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
+        // As Linux: at most half of the largest window ever offered, so that full segments fill it.
+        let window = self.snd.max_window;
+        let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+        let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
+        mss.min(bound).max(u32::from(MIN_SEND_MSS))
+    }
 }

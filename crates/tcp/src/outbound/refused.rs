@@ -10,12 +10,10 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{probe, timer};
 use crate::outbound::timeout::Waited;
-use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -28,47 +26,6 @@ pub(crate) struct Refused {
     retry_at: Instant,
     /// How often new data was tried again.
     tries: u8,
-}
-
-impl Connection {
-    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its
-    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN.
-    /// Report the last of several segments first.
-    ///
-    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
-    /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
-    /// until the user timeout or as long as retransmissions would be.
-    pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
-        if !self.path.state().is_synchronized() {
-            return;
-        }
-        let end = seq + space;
-        if space == 0 {
-            on_probe_refused(self, now, seq);
-        } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
-            // It was acknowledged meanwhile.
-        } else if unsend(&mut self.out.transfer, now, seq, end) {
-            self.out.hold_new(&self.path, now);
-        } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
-            self.out.transfer.on_retransmission_refused(seq, packets);
-            self.out.hold_lost(&self.path, now, seq);
-        }
-    }
-}
-
-/// The device refused a probe: it does not count, and the next follows soon.
-fn on_probe_refused(conn: &mut Connection, now: Instant, seq: Seq) {
-    if seq != conn.out.transfer.snd.una - 1 {
-        return;
-    }
-    let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
-    conn.out.persist.hasten(soon);
-    let of_window = conn.out.persist.is_set();
-    if of_window {
-        conn.out.persist_backoff = conn.out.persist_backoff.saturating_sub(1);
-        conn.out.transfer.loss.retries = conn.out.transfer.loss.retries.saturating_sub(1);
-    }
-    conn.life.on_probe_refused(soon, !of_window);
 }
 
 impl Outbound {
@@ -128,23 +85,25 @@ impl Outbound {
 
     pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
         let refused = self.transfer.rare.as_ref()?.refused?;
-        (refused.since >= path.heard_at()).then_some(refused)
+        (refused.since >= path.last_received).then_some(refused)
     }
 }
 
-/// Makes the last segment unsent again, unless it was a retransmission or a recovery depends on it.
-pub(crate) fn unsend(transfer: &mut Transfer, now: Instant, seq: Seq, end: Seq) -> bool {
-    if end != transfer.snd.nxt
-        || transfer.loss.state > CaState::Disorder
-        || probe::awaits_probe_answer(transfer)
-        || mtu_probe::probes_mtu(transfer)
-        || !transfer.flight.unsend(seq)
-    {
-        return false;
+impl Transfer {
+    /// Makes the last segment unsent again, unless it was a retransmission or a recovery depends on it.
+    pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
+        if end != self.snd.nxt
+            || self.loss.state > CaState::Disorder
+            || self.awaits_probe_answer()
+            || self.probes_mtu()
+            || !self.flight.unsend(seq)
+        {
+            return false;
+        }
+        self.snd.nxt = seq;
+        if self.flight.is_empty() {
+            self.rearm_timeout(now);
+        }
+        true
     }
-    transfer.snd.nxt = seq;
-    if transfer.flight.is_empty() {
-        timer::rearm_timeout(transfer, now);
-    }
-    true
 }

@@ -7,7 +7,6 @@
 
 use pagewire_mem::Instant;
 
-use crate::connection::Connection;
 use crate::io_flags::SendFlags;
 use crate::limits::{
     DEFAULT_MSS, MAX_SEND_BUFFER, MAX_SUPER_SEGMENT, SEGMENT_OVERHEAD, SUPER_SEGMENT_OVERHEAD,
@@ -18,73 +17,6 @@ use crate::seq::Seq;
 
 /// Segments of the initial window, for which there is always room.
 const INITIAL_SEGMENTS: u32 = 10;
-
-impl Connection {
-    /// How many of `wanted` bytes may be queued now.
-    #[inline]
-    pub fn room_for(&self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
-            return 0;
-        }
-        if self.life.waits_for_data(&self.path) {
-            let room = self.life.syn_data_room(&self.path).saturating_sub(self.out.queue.len());
-            return wanted.min(room as usize);
-        }
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
-        self.out.admit(&self.path, wanted).0 as usize
-    }
-}
-
-/// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
-pub fn whole_part(conn: &Connection, most: usize) -> usize {
-    let (out, path) = (&conn.out, &conn.path);
-    let super_len =
-        out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
-    let end = out.queue.end();
-    let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
-    let filled = end.saturating_since(begun) as usize % super_len;
-    let whole = (filled + most) / super_len * super_len;
-    if whole > filled { whole - filled } else { most }
-}
-
-/// How many bytes more than are queued the windows let leave now, in whole segments unless nothing is in
-/// flight.
-pub fn leaves_at_once(conn: &Connection) -> usize {
-    let (out, path) = (&conn.out, &conn.path);
-    if !path.state().may_transmit() {
-        return 0;
-    }
-    let next = out.transfer.next_data(path);
-    let allowed = out.transfer.send_edge().saturating_since(next);
-    let mss = out.transfer.send_mss(path);
-    let usable = out.transfer.window_room(mss).min(allowed);
-    let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % mss.max(1) };
-    (next + (usable - part)).saturating_since(out.queue.end()) as usize
-}
-
-/// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
-pub(crate) fn take_room(conn: &mut Connection, wanted: usize) -> usize {
-    if !conn.life.takes_data(&conn.path) || !conn.out.queue.has_entry_room() {
-        return 0;
-    }
-    if conn.life.waits_for_data(&conn.path) {
-        let room = conn.room_for(wanted);
-        conn.out.begin_super_segment(&conn.path, room);
-        return room;
-    }
-    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
-    match conn.out.admit(&conn.path, wanted) {
-        (room, begun) if room == wanted => {
-            conn.out.super_segment = begun;
-            room as usize
-        }
-        (0, _) => 0,
-        (room, _) => {
-            conn.out.begin_super_segment(&conn.path, room as usize);
-            room as usize
-        }
-    }
-}
 
 impl Outbound {
     /// How many of the `unsent` bytes belong to the super-segment, and so to the frame, sent next.
@@ -124,7 +56,7 @@ impl Outbound {
         let mss = self.transfer.send_mss(path);
         let super_len = self.transfer.super_segment_len(path, mss);
         let mut known = None;
-        let mut soon = || *known.get_or_insert_with(|| sent_soon(&self.transfer, path, mss));
+        let mut soon = || *known.get_or_insert_with(|| self.transfer.sent_soon(path, mss));
         let buffer = u64::from(self.send_buffer(path));
         let (mut end, mut taken) = (self.queue.end(), 0);
         let mut begun = self.super_segment.max(self.transfer.snd.nxt).min(end);
@@ -137,7 +69,7 @@ impl Outbound {
             }
             if filled == 0 || filled >= super_len {
                 let used = self.charge(self.queue.len() + taken, super_len);
-                if used >= buffer || waits_unsent(&self.transfer, path, end, 1, mss) {
+                if used >= buffer || self.transfer.waits_unsent(path, end, 1, mss) {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -201,7 +133,7 @@ impl Outbound {
         let used = || self.charge(queued, self.transfer.super_segment_len(path, mss));
         (queued == 0 || is_third_free(used()))
             && self.queue.has_entry_room()
-            && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
+            && !self.transfer.waits_unsent(path, self.queue.end(), 2, mss)
     }
 
     /// Lets the send buffer follow the congestion window: room for two, at Linux's frame sizes.
@@ -236,9 +168,9 @@ impl Transfer {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
         // Longer than Linux's only in a buffer that has room for two.
-        let most = match path.link().stays_in_memory() {
+        let most = match path.link.stays_in_memory() {
             true => path
-                .link()
+                .link
                 .max_super_payload
                 .min((path.config().send_buffer / 2).max(MAX_SUPER_SEGMENT)),
             false => MAX_SUPER_SEGMENT,
@@ -247,24 +179,24 @@ impl Transfer {
         // With a large MTU one segment fills it; this avoids the division.
         if super_len < 2 * mss { mss } else { super_len - super_len % mss }
     }
-}
 
-/// The first byte that stays unsent after everything the windows allow has left.
-fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
-    let next = transfer.next_data(path);
-    if !path.state().may_transmit() {
-        return next;
+    /// The first byte that stays unsent after everything the windows allow has left.
+    fn sent_soon(&self, path: &Path, mss: u32) -> Seq {
+        let next = self.next_data(path);
+        if !path.state().may_transmit() {
+            return next;
+        }
+        let allowed = self.send_edge().saturating_since(next);
+        let usable = self.window_room(mss).min(allowed);
+        next + (usable - usable % mss)
     }
-    let allowed = transfer.send_edge().saturating_since(next);
-    let usable = transfer.window_room(mss).min(allowed);
-    next + (usable - usable % mss)
-}
 
-/// Whether `times` the unsent bytes before `end` reach the limit.
-#[inline]
-fn waits_unsent(transfer: &Transfer, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
-    let lowat = path.config().notsent_lowat;
-    lowat != u32::MAX
-        && u64::from(end.saturating_since(sent_soon(transfer, path, mss))) * times
-            >= u64::from(lowat)
+    /// Whether `times` the unsent bytes before `end` reach the limit.
+    #[inline]
+    fn waits_unsent(&self, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
+        let lowat = path.config().notsent_lowat;
+        lowat != u32::MAX
+            && u64::from(end.saturating_since(self.sent_soon(path, mss))) * times
+                >= u64::from(lowat)
+    }
 }

@@ -7,7 +7,7 @@ use pagewire_mem::Instant;
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
-use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 
 /// The result of a timer of the sending side.
@@ -74,7 +74,7 @@ impl Outbound {
             }
             State::SynReceived => {
                 // As Linux: one more with Fast Open, because an application may have it already.
-                let extra = u8::from(path.is_fast_open_server());
+                let extra = u8::from(path.fast_open_server);
                 let allowed = config.synack_retries.saturating_add(extra);
                 let deferral = if deferred { self.transfer.deferral(path) } else { 0 };
                 if retries >= allowed && retries >= deferral {
@@ -91,7 +91,7 @@ impl Outbound {
                 if self.transfer.has_timed_out(path, now) {
                     return Waited::GiveUp;
                 }
-                mtu_probe::suspect_mtu(&mut self.transfer, path, now, retries);
+                self.transfer.suspect_mtu(path, now, retries);
                 self.transfer.on_data_timeout(path, now);
                 // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
                 self.transfer.rtt.on_backoff();
@@ -124,7 +124,7 @@ impl Outbound {
         // > connection to stay open
         //
         // `retries` counts probes without an answer. A closed connection does not stay for ever.
-        let orphan = path.is_orphan() && self.persist_backoff >= path.config().orphan_retries;
+        let orphan = path.orphan && self.persist_backoff >= path.config().orphan_retries;
         let waited = self.has_waited_too_long(path, now, self.persist_backoff == 0);
         let retries = self.transfer.loss.retries;
         if retries >= path.allowed_retries() || orphan || waited {
@@ -184,7 +184,7 @@ impl Transfer {
     /// How many timeouts the handshake waits for data. Neither a connection from a SYN cookie
     /// waits, nor one that the application has already (active, or with Fast Open).
     pub(crate) fn deferral(&self, path: &Path) -> u8 {
-        let never = path.is_active() || path.is_fast_open_server();
+        let never = path.active || path.fast_open_server;
         if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }
     }
 

@@ -1,6 +1,9 @@
 use core::time::Duration;
 
+use std::sync::Arc;
+
 use super::*;
+use crate::{Connection, Ports};
 
 const LINK: LinkLimits = LinkLimits::new(1460, 1460);
 const OFFSET: u32 = 0xdead_beef;
@@ -181,9 +184,11 @@ fn connection_from_a_cookie_is_as_one_whose_handshake_was_remembered() {
         Connection::accept(now, Arc::clone(&config), LINK, ports, sent.seq, OFFSET, &syn(options));
     let found = Connection::from_cookie(back, config, LINK, ports, OFFSET, &cookie);
     let says = |c: &Connection| {
-        let (snd, rcv) = (c.out.transfer.snd(), &c.inbound);
-        let flags = (c.path.flags(), c.life.flags(), c.out.flags(), c.inbound.flags());
-        (flags, snd.scale, rcv.scale(), snd.peer_mss, rcv.irs(), rcv.edge(), c.path.state())
+        let (snd, rcv) = (&c.out.transfer.snd, &c.inbound);
+        let p = &c.path;
+        let agreed = [p.active, p.timestamps_ok, p.sack_ok, p.scaling_ok, p.fast_open_server];
+        let flags = (agreed, c.life.flags, c.out.flags, c.inbound.flags);
+        (flags, snd.scale, rcv.scale, snd.peer_mss, rcv.irs, rcv.edge, c.path.state())
     };
     assert_eq!(says(&found), says(&remembered));
 }

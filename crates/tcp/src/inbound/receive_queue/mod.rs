@@ -16,17 +16,15 @@
 //! Of bytes that arrive twice the first stay: selectively acknowledged bytes never change.
 
 mod out_of_order;
-mod pages;
 mod run;
 
 use out_of_order::OutOfOrder;
 use pagewire_mem::{Frag, FragVec};
 use run::{Run, split_front};
 
-pub use pages::Parts;
+pub use run::Parts;
 
 use crate::error::DropReason;
-use crate::inbound::{InFlags, Inbound};
 use crate::limits::{
     COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_BEYOND_GAP,
     RESERVE_SEGMENT, SMALL_SEGMENT,
@@ -74,26 +72,6 @@ impl Inserted {
             Some((_, end)) if *end == left => *end = right,
             Some(_) => {}
         }
-    }
-}
-
-impl Inbound {
-    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
-    #[inline]
-    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
-        seq == self.queue.next()
-            && !self.queue.has_gaps()
-            && self.fin().is_none()
-            && !self.flags.contains(InFlags::URGENT_IN)
-            && len <= self.edge.saturating_since(seq)
-    }
-
-    /// Queues the payload of a segment that was cut to the window, and counts it.
-    #[inline]
-    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
-        let inserted = self.queue.insert(env, seq, payload);
-        self.bytes_received += u64::from(inserted.advanced);
-        inserted
     }
 }
 

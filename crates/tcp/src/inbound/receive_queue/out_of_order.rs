@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use pagewire_mem::FragVec;
 
-use super::Inserted;
-use super::run::{Run, split_front};
 use crate::error::DropReason;
+use crate::inbound::receive_queue::Inserted;
+use crate::inbound::receive_queue::run::{Run, split_front};
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 use crate::options::SackBlocks;
 use crate::seq::Seq;

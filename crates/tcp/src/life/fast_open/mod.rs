@@ -1,13 +1,10 @@
 //! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from before.
 //!
-//! This file has the state during the handshake. `cookie.rs` has cookies and their keys,
-//! `client.rs` the active side, `server.rs` the passive side. The stack stores peers' cookies.
+//! This file has the state of a handshake, `cookie.rs` cookies and their keys. The stack stores
+//! peers' cookies.
 
-pub(crate) mod client;
 mod cookie;
-mod server;
 
-pub use client::{FastOpen, FastOpenConnect, FastOpenOutcome, SynData, TryExperimental};
 pub use cookie::{CookieCheck, FastOpenCookie, FastOpenKeys};
 
 bitflags::bitflags! {
@@ -34,6 +31,56 @@ impl Default for FastOpenMode {
     fn default() -> Self {
         Self::CLIENT
     }
+}
+
+/// How a connection opens with Fast Open, see [`FastOpen::begin`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenConnect {
+    /// The option of the SYN: a cookie, or the request for one. `None`: data without a cookie.
+    pub option: Option<FastOpenCookie>,
+    /// The MSS that the peer announced last, if known: data in the SYN must fit it.
+    pub mss: Option<u16>,
+    /// The SYN waits for the application's first data. Only with a cookie, or if none is needed.
+    pub deferred: bool,
+}
+
+/// What a handshake or its failure revealed about a peer's Fast Open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenOutcome {
+    /// The MSS that the peer announced, if any.
+    pub mss: Option<u16>,
+    /// The cookie that the peer gave.
+    pub cookie: Option<FastOpenCookie>,
+    /// Whether our SYN had the option: a cookie, or the request for one.
+    pub had_option: bool,
+    /// The result of data in our SYN.
+    pub syn_data: SynData,
+    /// How to request a cookie next time.
+    pub try_experimental: TryExperimental,
+}
+
+/// The result of data in a SYN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynData {
+    /// There was none; or it was not accepted, but the peer gave a new cookie.
+    #[default]
+    Unknown,
+    /// All of it or a part was acknowledged.
+    Taken,
+    /// None of it was acknowledged, the peer did not answer, or the network reported an error.
+    Refused,
+}
+
+/// Which form of the option to request a cookie with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TryExperimental {
+    /// The RFC's form, because nothing is known.
+    #[default]
+    No,
+    /// The experimental form, because the RFC's was not answered.
+    Once,
+    /// The RFC's form, because neither was answered.
+    Never,
 }
 
 /// State of Fast Open until the handshake is complete.

@@ -11,13 +11,12 @@
 
 use pagewire_mem::Instant;
 
-use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::config::EcnOption;
-use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
 use crate::options::{AccurateEcnOption, TcpOptions};
 use crate::outbound::Transfer;
+use crate::outbound::ecn::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::outbound::recovery::{Heard, News};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
@@ -26,12 +25,15 @@ use crate::seq::Seq;
 
 /// > RFC 9768 section 3.2.1: it initializes its counters to r.cep = 5, r.e0b = r.e1b = 1 and r.ceb = 0
 const FIRST_PACKETS: u32 = 5;
+
 const FIRST_BYTES: [u32; 3] = [1, 0, 1];
 
 /// Values of the ACE field.
 const CYCLE: u32 = 8;
+
 /// Values of a field of the option.
 const BYTES_MASK: u32 = (1 << 24) - 1;
+
 /// A field that has moved by more than this has moved back.
 const BYTES_BACK: u32 = 1 << 23;
 
@@ -42,13 +44,16 @@ const CEB: usize = 1;
 /// > arrived since the previous ACK. If there is unacknowledged data at the receiver, 'n' SHOULD be 2.
 /// > If there is no unacknowledged data at the receiver, 'n' SHOULD be 3
 const MARKS_WITH_DATA: u32 = 2;
+
 const MARKS_WITHOUT_DATA: u32 = 3;
 
 /// Options that follow a change of the mark, as in Linux: of two acknowledgements, the second tells
 /// the new mark from the old.
 const OPTIONS_AFTER_CHANGE: u8 = 2;
+
 /// Without a change, options in a round trip (Linux's `tcp_ecn_option_beacon`).
 const OPTIONS_IN_ROUND_TRIP: u32 = 3;
+
 /// A counter that passes a multiple of this is told: its field has 24 bits.
 const BYTES_TOLD: u32 = 1 << 22;
 
@@ -86,8 +91,8 @@ pub(crate) struct Accurate {
     /// Marked packets that came since our last segment.
     untold: u32,
     /// ECN bits of the last packet, and of the peer's last SYN or SYN,ACK.
-    last: u8,
-    syn: u8,
+    pub(crate) last: u8,
+    pub(crate) syn: u8,
     known: Known,
     /// SYN,ACKs that have left.
     syn_acks: u8,
@@ -239,15 +244,6 @@ fn handshake_code(bits: u8) -> u32 {
         ECT0 => 0b100,
         CE => 0b110,
         _ => 0b010,
-    }
-}
-
-impl Connection {
-    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
-    pub fn note_syn_mark(&mut self, bits: u8) {
-        if let Some(accurate) = self.out.transfer.accurate_mut() {
-            (accurate.syn, accurate.last) = (bits, bits);
-        }
     }
 }
 
@@ -471,7 +467,7 @@ impl Transfer {
         if handshake {
             let pure = !heard.news.contains(News::DATA) && header.options.sack.is_empty();
             if pure {
-                return take_handshake_code(self, code);
+                return self.take_handshake_code(code);
             }
         }
         // > section 3.2.2.2: it first checks whether it has already been superseded (defined in
@@ -506,114 +502,115 @@ impl Transfer {
             heard.news.insert(News::ECHO);
         }
     }
-}
 
-/// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
-pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
-    transfer.loss.ecn = EcnFlags::ACCURATE;
-    // As Linux: the first segment of the passive side tells, that of the active one if it was told.
-    let accurate = Accurate { demanded: 1, last: syn_bits, ..Accurate::new(syn_bits) };
-    transfer.rare().accurate = Some(accurate);
-}
+    /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
+    pub(super) fn begin_accurate_ecn(&mut self, syn_bits: u8) {
+        self.loss.ecn = EcnFlags::ACCURATE;
+        // As Linux: the first segment of the passive side tells, that of the active one if it was told.
+        let accurate = Accurate { demanded: 1, last: syn_bits, ..Accurate::new(syn_bits) };
+        self.rare().accurate = Some(accurate);
+    }
 
-/// The flags of a SYN,ACK, which leaves now.
-///
-/// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
-/// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
-/// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
-///
-/// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
-/// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
-/// > (0,0,0) during the handshake.
-pub(super) fn of_syn_ack(transfer: &mut Transfer) -> Flags {
-    let Some(accurate) = transfer.accurate_mut() else { return Flags::empty() };
-    let sent = accurate.syn_acks;
-    accurate.syn_acks = sent.saturating_add(1);
-    if sent > 0 {
-        accurate.known.insert(Known::NO_OPTION);
-    }
-    let code = if sent > 1 {
-        accurate.known.insert(Known::NOT_CAPABLE);
-        0
-    } else {
-        handshake_code(accurate.syn)
-    };
-    flags_of(code)
-}
-
-/// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
-///
-/// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
-/// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
-/// > packets
-///
-/// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
-/// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
-/// > arrived unchanged.
-///
-/// `told`: it has the option.
-pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags, told: bool) {
-    let code = code_of(said);
-    let Some(accurate) = transfer.accurate_mut() else { return };
-    let bits = accurate.syn;
-    // > RFC 9768 section 3.2.3.2.1: A TCP Client that has successfully negotiated AccECN SHOULD
-    // > include an AccECN Option in the first ACK at the end of the three-way handshake. However, this
-    // > first ACK is not delivered reliably, so the TCP Client SHOULD also include an AccECN Option on
-    // > the first data segment it sends
-    accurate.demanded = if told { 2 } else { 0 };
-    accurate.last = NOT_ECT;
-    accurate.note_syn_ack(bits);
-    if code != 0b010 && code != 0b101 {
-        accurate.known.insert(Known::NOT_CAPABLE);
-    }
-    if code == 0b110 {
-        transfer.congestion.on_syn_lost();
-    }
-}
-
-/// The flags and the ECN bits of a segment with these options, which is no SYN.
-pub(super) fn of_segment(
-    transfer: &mut Transfer,
-    now: Instant,
-    fresh: bool,
-    pure: bool,
-    options: &TcpOptions,
-) -> (Flags, u8) {
-    let ecn = transfer.loss.ecn;
-    let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
-    let Some(accurate) = transfer.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
-    accurate.untold = 0;
-    let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
-    let told = options.accurate_ecn.is_some();
-    if told {
-        (accurate.needed, accurate.told_at) = (0, now);
-        accurate.demanded = accurate.demanded.saturating_sub(1);
-    }
-    let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
-    // After any other segment, the peer reads the flags as the count.
-    let mut done = EcnFlags::TELL_SYN;
-    if fresh && ecn.contains(EcnFlags::FIRST_DATA) {
-        accurate.known.set(Known::OPTION_SENT, told);
-        done |= EcnFlags::FIRST_DATA;
-    }
-    transfer.loss.ecn.remove(done);
-    (flags_of(code), bits)
-}
-
-/// Reads the pure acknowledgement of our Not-ECT SYN,ACK (RFC 9768 section 3.2.2.1, table 4).
-///
-/// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
-/// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
-fn take_handshake_code(transfer: &mut Transfer, code: u32) {
-    let Some(accurate) = transfer.accurate_mut() else { return };
-    match code {
-        0b000 => accurate.known.insert(Known::NOT_CAPABLE | Known::DEAF),
-        0b011 | 0b100 => accurate.known.insert(Known::NOT_CAPABLE),
-        0b110 => {
-            accurate.peer_packets += 1;
-            accurate.known.insert(Known::NOT_CAPABLE);
-            transfer.congestion.on_syn_lost();
+    /// The flags of a SYN,ACK, which leaves now.
+    ///
+    /// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
+    /// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
+    /// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
+    ///
+    /// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
+    /// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
+    /// > (0,0,0) during the handshake.
+    pub(super) fn accurate_ecn_of_syn_ack(&mut self) -> Flags {
+        let Some(accurate) = self.accurate_mut() else { return Flags::empty() };
+        let sent = accurate.syn_acks;
+        accurate.syn_acks = sent.saturating_add(1);
+        if sent > 0 {
+            accurate.known.insert(Known::NO_OPTION);
         }
-        _ => {}
+        let code = if sent > 1 {
+            accurate.known.insert(Known::NOT_CAPABLE);
+            0
+        } else {
+            handshake_code(accurate.syn)
+        };
+        flags_of(code)
+    }
+
+    /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
+    ///
+    /// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
+    /// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
+    /// > packets
+    ///
+    /// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
+    /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
+    /// > arrived unchanged.
+    ///
+    /// `told`: it has the option.
+    pub(super) fn take_syn_feedback(&mut self, said: Flags, told: bool) {
+        let code = code_of(said);
+        let Some(accurate) = self.accurate_mut() else { return };
+        let bits = accurate.syn;
+        // > RFC 9768 section 3.2.3.2.1: A TCP Client that has successfully negotiated AccECN SHOULD
+        // > include an AccECN Option in the first ACK at the end of the three-way handshake. However, this
+        // > first ACK is not delivered reliably, so the TCP Client SHOULD also include an AccECN Option on
+        // > the first data segment it sends
+        accurate.demanded = if told { 2 } else { 0 };
+        accurate.last = NOT_ECT;
+        accurate.note_syn_ack(bits);
+        if code != 0b010 && code != 0b101 {
+            accurate.known.insert(Known::NOT_CAPABLE);
+        }
+        if code == 0b110 {
+            self.congestion.on_syn_lost();
+        }
+    }
+
+    /// The flags and the ECN bits of a segment with these options, which is no SYN.
+    pub(super) fn accurate_ecn_of_segment(
+        &mut self,
+        now: Instant,
+        fresh: bool,
+        pure: bool,
+        options: &TcpOptions,
+    ) -> (Flags, u8) {
+        let ecn = self.loss.ecn;
+        let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
+        let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
+        accurate.untold = 0;
+        let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
+        let told = options.accurate_ecn.is_some();
+        if told {
+            (accurate.needed, accurate.told_at) = (0, now);
+            accurate.demanded = accurate.demanded.saturating_sub(1);
+        }
+        let bits =
+            if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
+        // After any other segment, the peer reads the flags as the count.
+        let mut done = EcnFlags::TELL_SYN;
+        if fresh && ecn.contains(EcnFlags::FIRST_DATA) {
+            accurate.known.set(Known::OPTION_SENT, told);
+            done |= EcnFlags::FIRST_DATA;
+        }
+        self.loss.ecn.remove(done);
+        (flags_of(code), bits)
+    }
+
+    /// Reads the pure acknowledgement of our Not-ECT SYN,ACK (RFC 9768 section 3.2.2.1, table 4).
+    ///
+    /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
+    /// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
+    fn take_handshake_code(&mut self, code: u32) {
+        let Some(accurate) = self.accurate_mut() else { return };
+        match code {
+            0b000 => accurate.known.insert(Known::NOT_CAPABLE | Known::DEAF),
+            0b011 | 0b100 => accurate.known.insert(Known::NOT_CAPABLE),
+            0b110 => {
+                accurate.peer_packets += 1;
+                accurate.known.insert(Known::NOT_CAPABLE);
+                self.congestion.on_syn_lost();
+            }
+            _ => {}
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Classic feedback (RFC 3168 section 6.1): an echo that lasts until the sender has reacted.
 
-use super::{CE, ECT0, EcnFlags, NOT_ECT};
 use crate::header::{Flags, TcpHeader};
 use crate::limits::QUICK_ACKS_AFTER_MARK;
 use crate::outbound::Transfer;
+use crate::outbound::ecn::{CE, ECT0, EcnFlags, NOT_ECT};
 
 impl Transfer {
     /// A segment came in a packet with these bits; `payload` bytes are in it.
@@ -62,24 +62,24 @@ impl Transfer {
     pub(crate) fn withdraw_cwr(&mut self) {
         self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
     }
-}
 
-/// The flags and the ECN bits of a segment; `fresh`: it carries data that was never sent.
-///
-/// > RFC 3168 section 6.1.5: ECN-capable TCP implementations MUST NOT set either ECT codepoint
-/// > (ECT(0) or ECT(1)) in the IP header for retransmitted data packets
-///
-/// > section 6.1.2: When an ECN-Capable TCP sender reduces its congestion window for any reason
-/// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
-/// > after the window reduction.
-pub(super) fn of_segment(transfer: &mut Transfer, fresh: bool) -> (Flags, u8) {
-    let ecn = &mut transfer.loss.ecn;
-    let mut flags = Flags::empty();
-    flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
-    if !fresh {
-        return (flags, NOT_ECT);
+    /// The flags and the ECN bits of a segment; `fresh`: it carries data that was never sent.
+    ///
+    /// > RFC 3168 section 6.1.5: ECN-capable TCP implementations MUST NOT set either ECT codepoint
+    /// > (ECT(0) or ECT(1)) in the IP header for retransmitted data packets
+    ///
+    /// > section 6.1.2: When an ECN-Capable TCP sender reduces its congestion window for any reason
+    /// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
+    /// > after the window reduction.
+    pub(super) fn classic_ecn_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
+        let ecn = &mut self.loss.ecn;
+        let mut flags = Flags::empty();
+        flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
+        if !fresh {
+            return (flags, NOT_ECT);
+        }
+        flags.set(Flags::CWR, ecn.contains(EcnFlags::QUEUE_CWR));
+        ecn.remove(EcnFlags::QUEUE_CWR);
+        (flags, ECT0)
     }
-    flags.set(Flags::CWR, ecn.contains(EcnFlags::QUEUE_CWR));
-    ecn.remove(EcnFlags::QUEUE_CWR);
-    (flags, ECT0)
 }

@@ -12,10 +12,10 @@
 mod accurate;
 mod classic;
 
+use pagewire_mem::Instant;
+
 pub(crate) use accurate::Accurate;
 pub use accurate::EcnCounts;
-
-use pagewire_mem::Instant;
 
 use crate::config::EcnMode;
 use crate::header::{Flags, TcpHeader};
@@ -46,8 +46,11 @@ bitflags::bitflags! {
 
 /// The ECN bits of an IP header (RFC 3168 section 5).
 pub(crate) const NOT_ECT: u8 = 0b00;
+
 pub(crate) const ECT1: u8 = 0b01;
+
 pub(crate) const ECT0: u8 = 0b10;
+
 pub(crate) const CE: u8 = 0b11;
 
 /// The flags that a handshake negotiates with.
@@ -70,7 +73,7 @@ impl Transfer {
     pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
         let ecn = self.loss.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
-            accurate::of_syn_ack(self)
+            self.accurate_ecn_of_syn_ack()
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
         } else if path.config().ecn == EcnMode::Accurate && sent <= 1 {
@@ -91,9 +94,9 @@ impl Transfer {
             // A host that reflects unknown bits (RFC 3168 section 6.1.1) echoes all flags.
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
-                accurate::begin(self, bits);
+                self.begin_accurate_ecn(bits);
                 self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::FIRST_DATA);
-                accurate::take_syn_feedback(self, said, syn.options.accurate_ecn.is_some());
+                self.take_syn_feedback(said, syn.options.accurate_ecn.is_some());
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
@@ -106,7 +109,7 @@ impl Transfer {
         // > (1,1,1) [...] the Server MUST negotiate the use of AccECN as if the three flags had been
         // > set to (1,1,1).
         if mode.accepts_accurate() && !said.is_empty() && said != classic {
-            accurate::begin(self, bits);
+            self.begin_accurate_ecn(bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
             self.loss.ecn.set(EcnFlags::CLASSIC, on);
@@ -124,9 +127,9 @@ impl Transfer {
         if self.loss.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
         } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            accurate::of_segment(self, now, fresh, pure && options.sack.is_empty(), options)
+            self.accurate_ecn_of_segment(now, fresh, pure && options.sack.is_empty(), options)
         } else {
-            classic::of_segment(self, fresh)
+            self.classic_ecn_of_segment(fresh)
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 
-use super::{Flight, Mark, Sent};
+use crate::outbound::flight::{Flight, Mark, Sent};
 use crate::seq::Seq;
 
 /// Retransmissions in the order in which they left.

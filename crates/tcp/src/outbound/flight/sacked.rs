@@ -11,8 +11,8 @@
 //!   run_end       \-----------------> 5         \-> 7
 //! ```
 
-use super::{Delivered, Flight, Mark};
 use crate::limits::MAX_SACKED_RECORDS;
+use crate::outbound::flight::{Delivered, Flight, Mark};
 use crate::seq::Seq;
 
 impl Flight {

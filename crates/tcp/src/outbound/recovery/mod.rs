@@ -27,9 +27,9 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::options::SackBlocks;
+use crate::outbound::Transfer;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
-use crate::outbound::{Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -185,25 +185,25 @@ impl Transfer {
             recovery.prior_ssthresh = 0;
         }
         if self.flight.is_empty() {
-            sack::forget_emulated(self);
+            self.forget_emulated();
         }
-        if has_reneged(self, now, heard) {
+        if self.has_reneged(now, heard) {
             return;
         }
-        if leave_state(self, path, heard) {
+        if self.leave_state(path, heard) {
             return;
         }
         match self.loss.state {
             CaState::Recovery => {
                 if !heard.news.contains(News::ADVANCED) {
-                    sack::emulate_sacks(self, path, heard);
-                } else if undo::try_undo_partial(self, path, heard, prior_una) {
+                    self.emulate_sacks(path, heard);
+                } else if self.try_undo_partial(path, heard, prior_una) {
                     return;
                 }
-                if undo::try_undo_dsack(self) {
-                    try_to_open(self, heard);
+                if self.try_undo_dsack() {
+                    self.try_to_open(heard);
                 }
-                identify_losses(self, path, now, heard);
+                self.identify_losses(path, now, heard);
                 if self.loss.state != CaState::Recovery {
                     // Undone. A segment that is still lost is a new loss.
                     if self.flight.lost() == 0 {
@@ -213,20 +213,20 @@ impl Transfer {
                 }
             }
             CaState::Loss => {
-                undo::on_ack_in_loss(self, path, heard, end);
-                identify_losses(self, path, now, heard);
+                self.on_ack_in_loss(path, heard, end);
+                self.identify_losses(path, now, heard);
                 let lost_again = heard.news.contains(News::LOST_AGAIN);
                 match self.loss.state {
                     CaState::Open => {}
                     CaState::Loss if lost_again => {}
                     _ => return,
                 }
-                if !work_in_disorder(self, path, now, heard, false) {
+                if !self.work_in_disorder(path, now, heard, false) {
                     return;
                 }
             }
             _ => {
-                if !work_in_disorder(self, path, now, heard, true) {
+                if !self.work_in_disorder(path, now, heard, true) {
                     return;
                 }
             }
@@ -252,9 +252,9 @@ impl Transfer {
     /// > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
     pub(crate) fn enter_recovery(&mut self, now: Instant, echo: bool) {
         self.stats.recoveries += 1;
-        undo::begin_undo(self);
+        self.begin_undo();
         let reducing = self.loss.is_reducing();
-        let ssthresh = prr::current_ssthresh(self);
+        let ssthresh = self.current_ssthresh();
         let una = self.snd.una;
         let recovery = self.recovery_mut();
         recovery.prior_ssthresh = 0;
@@ -264,7 +264,7 @@ impl Transfer {
             if !echo {
                 recovery.prior_ssthresh = ssthresh;
             }
-            prr::begin_reduction(self);
+            self.begin_reduction();
         }
         self.loss.state = CaState::Recovery;
     }
@@ -288,7 +288,7 @@ impl Transfer {
             self.flight.forget_sacks();
             self.recovery_mut().known = SackBlocks::default();
         }
-        sack::forget_emulated(self);
+        self.forget_emulated();
         let age = Duration::from_micros(u64::from(self.loss.rack.rtt_us));
         self.flight.mark_lost_for_timeout(now, age);
         // > RFC 5681 section 3.1: when a TCP sender detects segment loss using the retransmission
@@ -298,14 +298,14 @@ impl Transfer {
             || self.loss.high.le(una)
             || (state == CaState::Loss && self.loss.retries == 0)
         {
-            let (ssthresh, cwnd) = (prr::current_ssthresh(self), self.congestion.cwnd());
+            let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
             let in_flight = self.flight.packets();
             self.congestion.cut(in_flight);
             self.congestion.on_timeout();
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = ssthresh;
             recovery.prior_cwnd = cwnd;
-            undo::begin_undo(self);
+            self.begin_undo();
         }
         // > RFC 5681 section 3.1: upon a timeout [...] cwnd MUST be set to no more than the loss
         // > window, LW, which equals 1 full-sized segment
@@ -348,7 +348,7 @@ impl Transfer {
         // As Linux: like a timeout, but the window stays.
         if self.loss.state != CaState::Loss {
             self.loss.high = self.snd.nxt;
-            let ssthresh = prr::current_ssthresh(self);
+            let ssthresh = self.current_ssthresh();
             self.congestion.set_ssthresh(ssthresh);
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = 0;
@@ -361,119 +361,119 @@ impl Transfer {
         recovery.next = una;
         recovery.resend = Resend::Lost;
     }
-}
 
-/// Leaves a state if `high` is acknowledged. `true`: the state stays.
-fn leave_state(transfer: &mut Transfer, path: &Path, heard: &Heard) -> bool {
-    let una = transfer.snd.una;
-    if transfer.loss.state == CaState::Open {
-        transfer.recovery_mut().first_resent = None;
-    } else if una.ge(transfer.loss.high) {
-        match transfer.loss.state {
-            CaState::Cwr if una != transfer.loss.high => {
-                prr::end_reduction(transfer);
-                transfer.loss.state = CaState::Open;
-            }
-            CaState::Recovery => {
-                sack::forget_emulated(transfer);
-                if undo::try_undo_recovery(transfer, path, heard) {
-                    return true;
+    /// Leaves a state if `high` is acknowledged. `true`: the state stays.
+    fn leave_state(&mut self, path: &Path, heard: &Heard) -> bool {
+        let una = self.snd.una;
+        if self.loss.state == CaState::Open {
+            self.recovery_mut().first_resent = None;
+        } else if una.ge(self.loss.high) {
+            match self.loss.state {
+                CaState::Cwr if una != self.loss.high => {
+                    self.end_reduction();
+                    self.loss.state = CaState::Open;
                 }
-                prr::end_reduction(transfer);
+                CaState::Recovery => {
+                    self.forget_emulated();
+                    if self.try_undo_recovery(path, heard) {
+                        return true;
+                    }
+                    self.end_reduction();
+                }
+                _ => {}
             }
-            _ => {}
+        }
+        false
+    }
+
+    /// Updates Open, Disorder and Cwr. `true`: recovery has begun.
+    fn work_in_disorder(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        heard: &mut Heard,
+        identify: bool,
+    ) -> bool {
+        if heard.news.contains(News::ADVANCED) {
+            self.forget_emulated();
+        }
+        self.emulate_sacks(path, heard);
+        if self.loss.state <= CaState::Disorder {
+            self.try_undo_dsack();
+        }
+        if identify || !path.sack_ok {
+            self.identify_losses(path, now, heard);
+        }
+        // As Linux: a lost segment begins a recovery; loss detection counts the duplicates.
+        if self.flight.lost() == 0 {
+            self.try_to_open(heard);
+            return false;
+        }
+        if self.is_probe_lost(path) {
+            return false;
+        }
+        self.enter_recovery(now, heard.news.contains(News::ECHO));
+        true
+    }
+
+    /// Marks lost segments: with SACK by time, without it the first segment.
+    fn identify_losses(&mut self, path: &Path, now: Instant, heard: &mut Heard) {
+        if self.flight.is_empty() {
+            return;
+        }
+        if !path.sack_ok {
+            // > RFC 5681 section 3.2: The TCP sender SHOULD use the "fast retransmit" algorithm to
+            // > detect and repair loss, based on incoming duplicate ACKs [...] 3 duplicate ACKs
+            //
+            // > RFC 6582 section 3.2 step 3 (partial acknowledgement): retransmit the first
+            // > unacknowledged segment.
+            let state = self.loss.state;
+            let enough = self.sacked_packets() >= u32::from(self.loss.reordering);
+            let partial = heard.news.contains(News::ADVANCED);
+            if (state < CaState::Recovery && enough) || (state == CaState::Recovery && partial) {
+                heard.lost += self.flight.mark_head_lost();
+                let una = self.snd.una;
+                self.recovery_mut().next = una;
+            }
+            return;
+        }
+        let aged = self.detect_by_time(now);
+        heard.lost += aged.lost;
+        if aged.again {
+            heard.news.insert(News::LOST_AGAIN);
+        }
+        if let Some(wait) = aged.wait {
+            self.await_reordering(now, wait);
+            heard.news.remove(News::SET_TIMER);
         }
     }
-    false
-}
 
-/// Updates Open, Disorder and Cwr. `true`: recovery has begun.
-fn work_in_disorder(
-    transfer: &mut Transfer,
-    path: &Path,
-    now: Instant,
-    heard: &mut Heard,
-    identify: bool,
-) -> bool {
-    if heard.news.contains(News::ADVANCED) {
-        sack::forget_emulated(transfer);
-    }
-    sack::emulate_sacks(transfer, path, heard);
-    if transfer.loss.state <= CaState::Disorder {
-        undo::try_undo_dsack(transfer);
-    }
-    if identify || !path.has_sack() {
-        identify_losses(transfer, path, now, heard);
-    }
-    // As Linux: a lost segment begins a recovery; loss detection counts the duplicates.
-    if transfer.flight.lost() == 0 {
-        try_to_open(transfer, heard);
-        return false;
-    }
-    if mtu_probe::is_probe_lost(transfer, path) {
-        return false;
-    }
-    transfer.enter_recovery(now, heard.news.contains(News::ECHO));
-    true
-}
-
-/// Marks lost segments: with SACK by time, without it the first segment.
-fn identify_losses(transfer: &mut Transfer, path: &Path, now: Instant, heard: &mut Heard) {
-    if transfer.flight.is_empty() {
-        return;
-    }
-    if !path.has_sack() {
-        // > RFC 5681 section 3.2: The TCP sender SHOULD use the "fast retransmit" algorithm to
-        // > detect and repair loss, based on incoming duplicate ACKs [...] 3 duplicate ACKs
-        //
-        // > RFC 6582 section 3.2 step 3 (partial acknowledgement): retransmit the first
-        // > unacknowledged segment.
-        let state = transfer.loss.state;
-        let enough = transfer.sacked_packets() >= u32::from(transfer.loss.reordering);
-        let partial = heard.news.contains(News::ADVANCED);
-        if (state < CaState::Recovery && enough) || (state == CaState::Recovery && partial) {
-            heard.lost += transfer.flight.mark_head_lost();
-            let una = transfer.snd.una;
-            transfer.recovery_mut().next = una;
+    /// > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that has
+    /// > not been acknowledged to the data sender, even if the data has already been reported in a
+    /// > SACK option.
+    ///
+    /// As Linux: a short timeout gives the receiver the chance to acknowledge after all.
+    fn has_reneged(&mut self, now: Instant, heard: &mut Heard) -> bool {
+        if !heard.news.contains(News::RENEGED | News::ADVANCED) {
+            return false;
         }
-        return;
-    }
-    let aged = rack::detect_by_time(transfer, now);
-    heard.lost += aged.lost;
-    if aged.again {
-        heard.news.insert(News::LOST_AGAIN);
-    }
-    if let Some(wait) = aged.wait {
-        rack::await_reordering(transfer, now, wait);
+        const LEAST: Duration = Duration::from_millis(10);
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        self.set_retransmit_timer(now, (srtt / 2).max(LEAST));
         heard.news.remove(News::SET_TIMER);
+        true
     }
-}
 
-/// > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that has
-/// > not been acknowledged to the data sender, even if the data has already been reported in a
-/// > SACK option.
-///
-/// As Linux: a short timeout gives the receiver the chance to acknowledge after all.
-fn has_reneged(transfer: &mut Transfer, now: Instant, heard: &mut Heard) -> bool {
-    if !heard.news.contains(News::RENEGED | News::ADVANCED) {
-        return false;
-    }
-    const LEAST: Duration = Duration::from_millis(10);
-    let srtt = transfer.rtt.srtt().unwrap_or_default();
-    timer::set_retransmit_timer(transfer, now, (srtt / 2).max(LEAST));
-    heard.news.remove(News::SET_TIMER);
-    true
-}
-
-/// Nothing is lost: returns to Open, or to Disorder while segments are out of order.
-fn try_to_open(transfer: &mut Transfer, heard: &Heard) {
-    if !transfer.has_resent() {
-        transfer.recovery_mut().first_resent = None;
-    }
-    if heard.news.contains(News::ECHO) {
-        prr::enter_cwr(transfer);
-    }
-    if transfer.loss.state != CaState::Cwr {
-        transfer.keep_open();
+    /// Nothing is lost: returns to Open, or to Disorder while segments are out of order.
+    fn try_to_open(&mut self, heard: &Heard) {
+        if !self.has_resent() {
+            self.recovery_mut().first_resent = None;
+        }
+        if heard.news.contains(News::ECHO) {
+            self.enter_cwr();
+        }
+        if self.loss.state != CaState::Cwr {
+            self.keep_open();
+        }
     }
 }

@@ -2,79 +2,80 @@
 
 use pagewire_mem::Instant;
 
-use super::{Heard, News};
 use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{prr, timer};
+use crate::outbound::recovery::{Heard, News};
 use crate::seq::Seq;
 
-/// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
-/// > following conditions are met [...] there is no other previous loss probe still in flight
-pub(crate) fn on_probe_timer(transfer: &mut Transfer, now: Instant) {
-    let recovery = transfer.recovery_mut();
-    if recovery.probe_end.is_some() {
-        timer::rearm_timeout(transfer, now);
-    } else {
-        recovery.probe_due = true;
+impl Transfer {
+    /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
+    /// > following conditions are met [...] there is no other previous loss probe still in flight
+    pub(crate) fn on_probe_timer(&mut self, now: Instant) {
+        let recovery = self.recovery_mut();
+        if recovery.probe_end.is_some() {
+            self.rearm_timeout(now);
+        } else {
+            recovery.probe_due = true;
+        }
     }
-}
 
-/// Whether a probe is in flight.
-pub(crate) fn awaits_probe_answer(transfer: &Transfer) -> bool {
-    transfer.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
-}
-
-#[inline]
-pub(crate) fn take_probe_due(transfer: &mut Transfer) -> bool {
-    transfer.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
-}
-
-/// The segment to retransmit as a probe: its start, and how many sequence numbers it has.
-///
-/// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send
-/// > new data [...] else: retransmit the last segment
-pub(crate) fn probe_again(transfer: &Transfer) -> Option<(Seq, u32)> {
-    let last = transfer.flight.last().filter(|r| !r.mark.contains(Mark::SACKED))?;
-    let start = last.last_segment();
-    Some((start, last.end.since(start)))
-}
-
-/// A probe was sent. `again`: the range, if it was a retransmission.
-pub(crate) fn on_probe_sent(transfer: &mut Transfer, now: Instant, again: Option<(Seq, Seq)>) {
-    if let Some((start, end)) = again {
-        transfer.flight.on_probe(start, end, now);
-        transfer.stats.retransmits = transfer.stats.retransmits.saturating_add(1);
+    /// Whether a probe is in flight.
+    pub(crate) fn awaits_probe_answer(&self) -> bool {
+        self.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
     }
-    let nxt = transfer.snd.nxt;
-    let recovery = transfer.recovery_mut();
-    recovery.probe_end = Some(nxt);
-    recovery.probe_resent = again.is_some();
-    transfer.loss.due = Due::Rto;
-    timer::rearm_timeout(transfer, now);
-}
 
-/// > RFC 8985 section 7.4.2: TLP_process_ack(ACK): If TLP.end_seq is not NULL AND ACK's ack_no >=
-/// > TLP.end_seq: If not TLP.is_retrans: TLP.end_seq = NULL; elif ACK has a DSACK option matching
-/// > TLP.end_seq: TLP.end_seq = NULL; elif SEG.ACK > TLP.end_seq: Set TLP.end_seq to NULL; Invoke
-/// > congestion control to react to the loss event that TLP repaired; elif ACK is a DUPACK
-/// > without any SACK option: TLP.end_seq = NULL
-pub(crate) fn take_probe_answer(transfer: &mut Transfer, heard: &Heard) {
-    let una = transfer.snd.una;
-    let Some(recovery) = transfer.recovery.as_deref_mut() else { return };
-    let Some(end) = recovery.probe_end else { return };
-    if una.lt(end) {
-        return;
+    #[inline]
+    pub(crate) fn take_probe_due(&mut self) -> bool {
+        self.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
     }
-    let plain = News::ADVANCED | News::NO_DUPLICATE | News::SACKED;
-    if !recovery.probe_resent || heard.news.contains(News::DSACK_OF_PROBE) {
-        recovery.probe_end = None;
-    } else if una.gt(end) {
-        prr::begin_reduction(transfer);
-        transfer.loss.state = CaState::Cwr;
-        prr::end_reduction(transfer);
-        transfer.keep_open();
-    } else if !heard.news.intersects(plain) {
-        recovery.probe_end = None;
+
+    /// The segment to retransmit as a probe: its start, and how many sequence numbers it has.
+    ///
+    /// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send
+    /// > new data [...] else: retransmit the last segment
+    pub(crate) fn probe_again(&self) -> Option<(Seq, u32)> {
+        let last = self.flight.last().filter(|r| !r.mark.contains(Mark::SACKED))?;
+        let start = last.last_segment();
+        Some((start, last.end.since(start)))
+    }
+
+    /// A probe was sent. `again`: the range, if it was a retransmission.
+    pub(crate) fn on_probe_sent(&mut self, now: Instant, again: Option<(Seq, Seq)>) {
+        if let Some((start, end)) = again {
+            self.flight.on_probe(start, end, now);
+            self.stats.retransmits = self.stats.retransmits.saturating_add(1);
+        }
+        let nxt = self.snd.nxt;
+        let recovery = self.recovery_mut();
+        recovery.probe_end = Some(nxt);
+        recovery.probe_resent = again.is_some();
+        self.loss.due = Due::Rto;
+        self.rearm_timeout(now);
+    }
+
+    /// > RFC 8985 section 7.4.2: TLP_process_ack(ACK): If TLP.end_seq is not NULL AND ACK's ack_no >=
+    /// > TLP.end_seq: If not TLP.is_retrans: TLP.end_seq = NULL; elif ACK has a DSACK option matching
+    /// > TLP.end_seq: TLP.end_seq = NULL; elif SEG.ACK > TLP.end_seq: Set TLP.end_seq to NULL; Invoke
+    /// > congestion control to react to the loss event that TLP repaired; elif ACK is a DUPACK
+    /// > without any SACK option: TLP.end_seq = NULL
+    pub(crate) fn take_probe_answer(&mut self, heard: &Heard) {
+        let una = self.snd.una;
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
+        let Some(end) = recovery.probe_end else { return };
+        if una.lt(end) {
+            return;
+        }
+        let plain = News::ADVANCED | News::NO_DUPLICATE | News::SACKED;
+        if !recovery.probe_resent || heard.news.contains(News::DSACK_OF_PROBE) {
+            recovery.probe_end = None;
+        } else if una.gt(end) {
+            self.begin_reduction();
+            self.loss.state = CaState::Cwr;
+            self.end_reduction();
+            self.keep_open();
+        } else if !heard.news.intersects(plain) {
+            recovery.probe_end = None;
+        }
     }
 }

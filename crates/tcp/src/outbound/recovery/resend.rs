@@ -2,11 +2,10 @@
 
 use pagewire_mem::Instant;
 
-use super::Resend;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Sent;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{prr, timer, undo};
+use crate::outbound::recovery::Resend;
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -39,15 +38,15 @@ impl Transfer {
         }
         let record = self.flight.next_lost(recovery.next.max(una))?;
         recovery.next = record.start;
-        fit(self, path, &record, mss)
+        self.fit(path, &record, mss)
     }
 
     /// `start..end` was retransmitted in wire segments of `mss` payload bytes.
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
         let packets = self.flight.on_retransmit(start, end, now, mss);
         self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
-        undo::count_unexcused(self, now, packets);
-        prr::note_reduced_send(self, packets);
+        self.count_unexcused(now, packets);
+        self.note_reduced_send(packets);
         self.recovery_mut();
         if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.next = recovery.next.max(end);
@@ -59,7 +58,7 @@ impl Transfer {
             && (self.loss.state != CaState::Loss || self.loss.retries == 0)
         {
             self.loss.due = Due::Rto;
-            timer::rearm_timeout(self, now);
+            self.rearm_timeout(now);
         }
     }
 
@@ -78,27 +77,27 @@ impl Transfer {
         let left = recovery.unexcused.and_then(|count| count.checked_sub(packets));
         recovery.unexcused = left.filter(|&left| left > 0);
     }
-}
 
-/// As much of a record as congestion window and peer allow.
-fn fit(transfer: &Transfer, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
-    let packets = transfer.congestion.cwnd().saturating_sub(transfer.packets_in_flight());
-    let mut room = packets.saturating_mul(mss);
-    // A peer that shrinks its window gets the first segment as a probe.
-    let allowed = transfer.send_edge().saturating_since(record.start);
-    room = match (allowed, record.start == transfer.snd.una) {
-        (0, false) => return None,
-        (0, true) => room.min(mss),
-        _ => room.min(allowed.max(mss)),
-    };
-    if room == 0 {
-        return None;
-    }
-    // A FIN takes no room in the last wire segment.
-    let room = room.min(transfer.super_payload(path, mss));
-    if record.payload() <= room {
-        Some((record.start, record.len()))
-    } else {
-        Some((record.start, (room - room % mss).max(room.min(mss))))
+    /// As much of a record as congestion window and peer allow.
+    fn fit(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
+        let packets = self.congestion.cwnd().saturating_sub(self.packets_in_flight());
+        let mut room = packets.saturating_mul(mss);
+        // A peer that shrinks its window gets the first segment as a probe.
+        let allowed = self.send_edge().saturating_since(record.start);
+        room = match (allowed, record.start == self.snd.una) {
+            (0, false) => return None,
+            (0, true) => room.min(mss),
+            _ => room.min(allowed.max(mss)),
+        };
+        if room == 0 {
+            return None;
+        }
+        // A FIN takes no room in the last wire segment.
+        let room = room.min(self.super_payload(path, mss));
+        if record.payload() <= room {
+            Some((record.start, record.len()))
+        } else {
+            Some((record.start, (room - room % mss).max(room.min(mss))))
+        }
     }
 }

@@ -1,181 +1,178 @@
 //! Selective acknowledgements (RFC 2018, 2883), their emulation without SACK, and reordering.
 
-use super::{Heard, News};
 use crate::limits::MAX_REORDERING;
 use crate::options::SackBlocks;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Delivered;
+use crate::outbound::recovery::{Heard, News};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the acknowledgement number.
-///
-/// > RFC 2018 section 4: the first SACK block [...] MUST specify the contiguous block of data
-/// > containing the segment which triggered this ACK [...] the SACK option SHOULD be filled out
-/// > by repeating the most recently reported SACK blocks
-///
-/// so most of the blocks are known already.
-pub(crate) fn take_sacks(
-    transfer: &mut Transfer,
-    path: &Path,
-    blocks: &SackBlocks,
-    ack: Seq,
-    prior_una: Seq,
-    heard: &mut Heard,
-    delivered: &mut Delivered,
-) {
-    let (una, nxt) = (transfer.snd.una, transfer.snd.nxt);
-    let mss = transfer.send_mss(path);
-    let duplicate = take_dsack(transfer, path, blocks, ack, prior_una, heard);
-    let known = core::mem::replace(&mut transfer.recovery_mut().known, *blocks);
-    for (left, right) in blocks.iter().skip(usize::from(duplicate)) {
-        // The rest must lie in the flight.
-        if !(left.lt(right) && right.gt(una) && right.le(nxt) && left.ge(una)) {
-            continue;
-        }
-        // If a block has grown at one end, only the new end counts.
-        let (mut from, mut to) = (left, right);
-        for (l, r) in known.iter() {
-            if l.le(from) && from.lt(r) {
-                from = r.min(to);
+impl Transfer {
+    /// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the acknowledgement number.
+    ///
+    /// > RFC 2018 section 4: the first SACK block [...] MUST specify the contiguous block of data
+    /// > containing the segment which triggered this ACK [...] the SACK option SHOULD be filled out
+    /// > by repeating the most recently reported SACK blocks
+    ///
+    /// so most of the blocks are known already.
+    pub(crate) fn take_sacks(
+        &mut self,
+        path: &Path,
+        blocks: &SackBlocks,
+        ack: Seq,
+        prior_una: Seq,
+        heard: &mut Heard,
+        delivered: &mut Delivered,
+    ) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let mss = self.send_mss(path);
+        let duplicate = self.take_dsack(path, blocks, ack, prior_una, heard);
+        let known = core::mem::replace(&mut self.recovery_mut().known, *blocks);
+        for (left, right) in blocks.iter().skip(usize::from(duplicate)) {
+            // The rest must lie in the flight.
+            if !(left.lt(right) && right.gt(una) && right.le(nxt) && left.ge(una)) {
+                continue;
             }
-            if l.lt(to) && to.le(r) {
-                to = l.max(from);
+            // If a block has grown at one end, only the new end counts.
+            let (mut from, mut to) = (left, right);
+            for (l, r) in known.iter() {
+                if l.le(from) && from.lt(r) {
+                    from = r.min(to);
+                }
+                if l.lt(to) && to.le(r) {
+                    to = l.max(from);
+                }
+            }
+            if from.lt(to) {
+                // Units are counted from the start of a record, and the known part may end within one.
+                self.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
             }
         }
-        if from.lt(to) {
-            // Units are counted from the start of a record, and the known part may end within one.
-            transfer.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
+    }
+
+    /// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
+    pub(crate) fn note_reordering(&mut self, path: &Path, late: Option<Seq>, high: Option<Seq>) {
+        let (Some(late), Some(high)) = (late, high) else { return };
+        if !late.lt(high) {
+            return;
+        }
+        let mss = self.send_mss(path);
+        let distance = high.since(late);
+        if distance > u32::from(self.loss.reordering) * mss {
+            let degree = distance.div_ceil(mss).min(u32::from(MAX_REORDERING));
+            self.loss.reordering = degree as u16;
+        }
+        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
+    }
+
+    /// > RFC 5681 section 3.2: 4. For each additional duplicate ACK received (after the third), cwnd
+    /// > MUST be incremented by SMSS. This artificially inflates the congestion window in order to
+    /// > reflect the additional segment that has left the network.
+    ///
+    /// As Linux and RFC 6675: the flight shrinks instead of the window growing.
+    pub(crate) fn emulate_sacks(&mut self, path: &Path, heard: &mut Heard) {
+        if path.sack_ok || heard.duplicates == 0 {
+            return;
+        }
+        let duplicates = heard.duplicates;
+        let before = self.recovery_mut().emulated;
+        self.recovery_mut().emulated = before + duplicates;
+        self.limit_emulated(0);
+        heard.delivered += self.recovery_mut().emulated.saturating_sub(before);
+    }
+
+    /// `acked` wire segments were acknowledged; returns those for which no duplicate stood.
+    pub(crate) fn spend_emulated(&mut self, acked: u32) -> u32 {
+        let Some(recovery) = self.recovery.as_deref_mut() else { return acked };
+        if acked == 0 {
+            return 0;
+        }
+        let fresh = acked.saturating_sub(recovery.emulated).max(1);
+        recovery.emulated = recovery.emulated.saturating_sub(acked - 1);
+        if recovery.emulated > 0 {
+            self.limit_emulated(acked);
+        }
+        fresh
+    }
+
+    pub(crate) fn forget_emulated(&mut self) {
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.emulated = 0;
         }
     }
-}
 
-/// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
-pub(crate) fn note_reordering(
-    transfer: &mut Transfer,
-    path: &Path,
-    late: Option<Seq>,
-    high: Option<Seq>,
-) {
-    let (Some(late), Some(high)) = (late, high) else { return };
-    if !late.lt(high) {
-        return;
+    /// Whether the congestion window may grow: by SACK too, on a path that reorders, as in Linux.
+    #[inline]
+    pub(crate) fn may_grow(&self, path: &Path, news: News) -> bool {
+        let reorders = self.loss.reordering > u16::from(path.config().reordering);
+        news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
     }
-    let mss = transfer.send_mss(path);
-    let distance = high.since(late);
-    if distance > u32::from(transfer.loss.reordering) * mss {
-        let degree = distance.div_ceil(mss).min(u32::from(MAX_REORDERING));
-        transfer.loss.reordering = degree as u16;
-    }
-    transfer.loss.reord_seen = transfer.loss.reord_seen.saturating_add(1);
-}
 
-/// > RFC 5681 section 3.2: 4. For each additional duplicate ACK received (after the third), cwnd
-/// > MUST be incremented by SMSS. This artificially inflates the congestion window in order to
-/// > reflect the additional segment that has left the network.
-///
-/// As Linux and RFC 6675: the flight shrinks instead of the window growing.
-pub(crate) fn emulate_sacks(transfer: &mut Transfer, path: &Path, heard: &mut Heard) {
-    if path.has_sack() || heard.duplicates == 0 {
-        return;
+    /// > RFC 2883 section 4: (5) [...] the sender compares the sequence space in the first SACK block to
+    /// > the cumulative ACK which is carried in the same packet. If the SACK sequence space is less
+    /// > than this cumulative ACK, it is an indication that the segment identified by the SACK block has
+    /// > been received more than once by the receiver. [...] otherwise, the sender compares the
+    /// > sequence space in the first SACK block to the sequence space in the second SACK block (if
+    /// > there is one)
+    ///
+    /// Returns whether the first block is such a report, believed or not.
+    fn take_dsack(
+        &mut self,
+        path: &Path,
+        blocks: &SackBlocks,
+        ack: Seq,
+        prior_una: Seq,
+        heard: &mut Heard,
+    ) -> bool {
+        let mut list = blocks.iter();
+        let Some((left, right)) = list.next() else { return false };
+        let duplicate = left.lt(ack) || list.next().is_some_and(|(l, r)| left.ge(l) && right.le(r));
+        if !duplicate {
+            return false;
+        }
+        // As Linux: a block longer than any window, or more duplicates than sent, is no report.
+        let len = right.since(left);
+        if !left.lt(right) || len > self.snd.max_window {
+            return true;
+        }
+        let mss = self.send_mss(path);
+        let segments = len.div_ceil(mss).max(1);
+        let probe_end = self.recovery.as_ref().and_then(|r| r.probe_end);
+        if len <= mss && probe_end == Some(right) {
+            heard.news.insert(News::DSACK_OF_PROBE);
+        }
+        self.loss.dsack_dups = self.loss.dsack_dups.saturating_add(segments);
+        if self.loss.dsack_dups > self.stats.retransmits {
+            return true;
+        }
+        heard.news.insert(News::DSACK);
+        // A spurious retransmission was delivered too.
+        heard.delivered += segments;
+        let Some(recovery) = self.recovery.as_deref_mut() else { return true };
+        let Some(marker) = recovery.marker else { return true };
+        let mut late = None;
+        let excused = if right.le(prior_una) {
+            // No longer in the flight: counted without a look at records.
+            if right.gt(marker) { segments } else { 0 }
+        } else {
+            self.flight.dsack(left, right, marker, &mut late)
+        };
+        recovery.unexcused = recovery.unexcused.map(|n| n.saturating_sub(excused));
+        true
     }
-    let duplicates = heard.duplicates;
-    let before = transfer.recovery_mut().emulated;
-    transfer.recovery_mut().emulated = before + duplicates;
-    limit_emulated(transfer, 0);
-    heard.delivered += transfer.recovery_mut().emulated.saturating_sub(before);
-}
 
-/// `acked` wire segments were acknowledged; returns those for which no duplicate stood.
-pub(crate) fn spend_emulated(transfer: &mut Transfer, acked: u32) -> u32 {
-    let Some(recovery) = transfer.recovery.as_deref_mut() else { return acked };
-    if acked == 0 {
-        return 0;
+    /// Bounds the duplicates by the flight: more mean that the path reorders or duplicates.
+    fn limit_emulated(&mut self, acked: u32) {
+        let packets = self.flight.packets();
+        let holes = self.flight.lost().max(1).min(packets);
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
+        if recovery.emulated + holes <= packets {
+            return;
+        }
+        recovery.emulated = packets - holes;
+        let degree = (packets + acked).min(u32::from(MAX_REORDERING));
+        self.loss.reordering = degree as u16;
+        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
     }
-    let fresh = acked.saturating_sub(recovery.emulated).max(1);
-    recovery.emulated = recovery.emulated.saturating_sub(acked - 1);
-    if recovery.emulated > 0 {
-        limit_emulated(transfer, acked);
-    }
-    fresh
-}
-
-pub(crate) fn forget_emulated(transfer: &mut Transfer) {
-    if let Some(recovery) = transfer.recovery.as_deref_mut() {
-        recovery.emulated = 0;
-    }
-}
-
-/// Whether the congestion window may grow: by SACK too, on a path that reorders, as in Linux.
-#[inline]
-pub(crate) fn may_grow(transfer: &Transfer, path: &Path, news: News) -> bool {
-    let reorders = transfer.loss.reordering > u16::from(path.config().reordering);
-    news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
-}
-
-/// > RFC 2883 section 4: (5) [...] the sender compares the sequence space in the first SACK block to
-/// > the cumulative ACK which is carried in the same packet. If the SACK sequence space is less
-/// > than this cumulative ACK, it is an indication that the segment identified by the SACK block has
-/// > been received more than once by the receiver. [...] otherwise, the sender compares the
-/// > sequence space in the first SACK block to the sequence space in the second SACK block (if
-/// > there is one)
-///
-/// Returns whether the first block is such a report, believed or not.
-fn take_dsack(
-    transfer: &mut Transfer,
-    path: &Path,
-    blocks: &SackBlocks,
-    ack: Seq,
-    prior_una: Seq,
-    heard: &mut Heard,
-) -> bool {
-    let mut list = blocks.iter();
-    let Some((left, right)) = list.next() else { return false };
-    let duplicate = left.lt(ack) || list.next().is_some_and(|(l, r)| left.ge(l) && right.le(r));
-    if !duplicate {
-        return false;
-    }
-    // As Linux: a block longer than any window, or more duplicates than sent, is no report.
-    let len = right.since(left);
-    if !left.lt(right) || len > transfer.snd.max_window {
-        return true;
-    }
-    let mss = transfer.send_mss(path);
-    let segments = len.div_ceil(mss).max(1);
-    let probe_end = transfer.recovery.as_ref().and_then(|r| r.probe_end);
-    if len <= mss && probe_end == Some(right) {
-        heard.news.insert(News::DSACK_OF_PROBE);
-    }
-    transfer.loss.dsack_dups = transfer.loss.dsack_dups.saturating_add(segments);
-    if transfer.loss.dsack_dups > transfer.stats.retransmits {
-        return true;
-    }
-    heard.news.insert(News::DSACK);
-    // A spurious retransmission was delivered too.
-    heard.delivered += segments;
-    let Some(recovery) = transfer.recovery.as_deref_mut() else { return true };
-    let Some(marker) = recovery.marker else { return true };
-    let mut late = None;
-    let excused = if right.le(prior_una) {
-        // No longer in the flight: counted without a look at records.
-        if right.gt(marker) { segments } else { 0 }
-    } else {
-        transfer.flight.dsack(left, right, marker, &mut late)
-    };
-    recovery.unexcused = recovery.unexcused.map(|n| n.saturating_sub(excused));
-    true
-}
-
-/// Bounds the duplicates by the flight: more mean that the path reorders or duplicates.
-fn limit_emulated(transfer: &mut Transfer, acked: u32) {
-    let packets = transfer.flight.packets();
-    let holes = transfer.flight.lost().max(1).min(packets);
-    let Some(recovery) = transfer.recovery.as_deref_mut() else { return };
-    if recovery.emulated + holes <= packets {
-        return;
-    }
-    recovery.emulated = packets - holes;
-    let degree = (packets + acked).min(u32::from(MAX_REORDERING));
-    transfer.loss.reordering = degree as u16;
-    transfer.loss.reord_seen = transfer.loss.reord_seen.saturating_add(1);
 }

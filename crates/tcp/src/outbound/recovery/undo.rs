@@ -2,187 +2,183 @@
 
 use pagewire_mem::Instant;
 
-use super::{Heard, News, Resend};
 use crate::limits::RACK_PERSIST_RECOVERIES;
 use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::sack;
+use crate::outbound::recovery::{Heard, News, Resend};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Before a reduction of the window: remembers what an undo needs.
-pub(crate) fn begin_undo(transfer: &mut Transfer) {
-    let (una, mut out) = (transfer.snd.una, transfer.flight.retransmitted());
-    let recovery = transfer.recovery_mut();
-    if recovery.probe_end.is_some() && recovery.probe_resent {
-        out += 1;
-    }
-    recovery.marker = Some(una);
-    // The peer may still report earlier retransmissions.
-    recovery.unexcused = (out > 0).then_some(out);
-}
-
-pub(crate) fn count_unexcused(transfer: &mut Transfer, now: Instant, packets: u32) {
-    let recovery = transfer.recovery_mut();
-    recovery.unexcused = Some(recovery.unexcused.unwrap_or(0) + packets);
-    recovery.first_resent.get_or_insert(now);
-}
-
-/// Whether the last reduction can still be undone.
-pub(crate) fn may_take_back(transfer: &Transfer) -> bool {
-    transfer.recovery.as_ref().is_some_and(|r| r.marker.is_some())
-}
-
-/// `high` is acknowledged in Recovery or Loss. `true`: the state stays.
-pub(crate) fn try_undo_recovery(transfer: &mut Transfer, path: &Path, heard: &Heard) -> bool {
-    if may_undo(transfer, path, heard) {
-        undo_reduction(transfer, false);
-    } else {
-        transfer.loss.persist = transfer.loss.persist.saturating_sub(1);
-    }
-    // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
-    // > exactly "recover" [...] duplicates may be of what was sent again
-    //
-    // Without SACK, a new recovery begins only when more than `high` is acknowledged.
-    if !path.has_sack() && transfer.snd.una == transfer.loss.high {
-        if !transfer.has_resent() {
-            transfer.recovery_mut().first_resent = None;
+impl Transfer {
+    /// Before a reduction of the window: remembers what an undo needs.
+    pub(crate) fn begin_undo(&mut self) {
+        let (una, mut out) = (self.snd.una, self.flight.retransmitted());
+        let recovery = self.recovery_mut();
+        if recovery.probe_end.is_some() && recovery.probe_resent {
+            out += 1;
         }
-        return true;
+        recovery.marker = Some(una);
+        // The peer may still report earlier retransmissions.
+        recovery.unexcused = (out > 0).then_some(out);
     }
-    transfer.loss.state = CaState::Open;
-    false
-}
 
-/// Undoes the reduction if the peer reported all retransmissions as duplicates.
-pub(crate) fn try_undo_dsack(transfer: &mut Transfer) -> bool {
-    let recovery = transfer.recovery_mut();
-    if recovery.marker.is_none() || recovery.unexcused != Some(0) {
-        return false;
+    pub(crate) fn count_unexcused(&mut self, now: Instant, packets: u32) {
+        let recovery = self.recovery_mut();
+        recovery.unexcused = Some(recovery.unexcused.unwrap_or(0) + packets);
+        recovery.first_resent.get_or_insert(now);
     }
-    transfer.loss.persist = (transfer.loss.persist + 1).min(RACK_PERSIST_RECOVERIES);
-    undo_reduction(transfer, false);
-    true
-}
 
-/// A partial acknowledgement in Recovery. `true`: nothing is marked or retransmitted now.
-pub(crate) fn try_undo_partial(
-    transfer: &mut Transfer,
-    path: &Path,
-    heard: &Heard,
-    prior_una: Seq,
-) -> bool {
-    if !may_take_back(transfer) || !was_delayed(transfer, path, heard) {
-        return false;
+    /// Whether the last reduction can still be undone.
+    pub(crate) fn may_take_back(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|r| r.marker.is_some())
     }
-    // A late segment filled the hole, not a retransmission.
-    if path.has_sack() {
-        let high = transfer.flight.high_sacked();
-        sack::note_reordering(transfer, path, Some(prior_una), high);
-    }
-    // Retransmissions may still be reported: new data leaves meanwhile.
-    if transfer.flight.retransmitted() > 0 {
-        return true;
-    }
-    if !transfer.has_resent() {
-        transfer.recovery_mut().first_resent = None;
-    }
-    undo_reduction(transfer, true);
-    transfer.keep_open();
-    false
-}
 
-/// Processes an acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
-pub(crate) fn on_ack_in_loss(transfer: &mut Transfer, path: &Path, heard: &mut Heard, end: Seq) {
-    let (una, nxt) = (transfer.snd.una, transfer.snd.nxt);
-    let advanced = heard.news.contains(News::ADVANCED);
-    let recovered = una.ge(transfer.loss.high);
-    if advanced && try_undo_loss(transfer, path, heard, false) {
-        return;
+    /// `high` is acknowledged in Recovery or Loss. `true`: the state stays.
+    pub(crate) fn try_undo_recovery(&mut self, path: &Path, heard: &Heard) -> bool {
+        if self.may_undo(path, heard) {
+            self.undo_reduction(false);
+        } else {
+            self.loss.persist = self.loss.persist.saturating_sub(1);
+        }
+        // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
+        // > exactly "recover" [...] duplicates may be of what was sent again
+        //
+        // Without SACK, a new recovery begins only when more than `high` is acknowledged.
+        if !path.sack_ok && self.snd.una == self.loss.high {
+            if !self.has_resent() {
+                self.recovery_mut().first_resent = None;
+            }
+            return true;
+        }
+        self.loss.state = CaState::Open;
+        false
     }
-    if transfer.recovery_mut().frto {
-        // > 3.b) If the acknowledgment advances the window to acknowledge data that was never
-        // > retransmitted: [...] declare the timeout spurious
-        if heard.news.contains(News::ORIGINAL) && try_undo_loss(transfer, path, heard, true) {
+
+    /// Undoes the reduction if the peer reported all retransmissions as duplicates.
+    pub(crate) fn try_undo_dsack(&mut self) -> bool {
+        let recovery = self.recovery_mut();
+        if recovery.marker.is_none() || recovery.unexcused != Some(0) {
+            return false;
+        }
+        self.loss.persist = (self.loss.persist + 1).min(RACK_PERSIST_RECOVERIES);
+        self.undo_reduction(false);
+        true
+    }
+
+    /// A partial acknowledgement in Recovery. `true`: nothing is marked or retransmitted now.
+    pub(crate) fn try_undo_partial(&mut self, path: &Path, heard: &Heard, prior_una: Seq) -> bool {
+        if !self.may_take_back() || !self.was_delayed(path, heard) {
+            return false;
+        }
+        // A late segment filled the hole, not a retransmission.
+        if path.sack_ok {
+            let high = self.flight.high_sacked();
+            self.note_reordering(path, Some(prior_una), high);
+        }
+        // Retransmissions may still be reported: new data leaves meanwhile.
+        if self.flight.retransmitted() > 0 {
+            return true;
+        }
+        if !self.has_resent() {
+            self.recovery_mut().first_resent = None;
+        }
+        self.undo_reduction(true);
+        self.keep_open();
+        false
+    }
+
+    /// Processes an acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
+    pub(crate) fn on_ack_in_loss(&mut self, path: &Path, heard: &mut Heard, end: Seq) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let advanced = heard.news.contains(News::ADVANCED);
+        let recovered = una.ge(self.loss.high);
+        if advanced && self.try_undo_loss(path, heard, false) {
             return;
         }
-        if nxt.gt(transfer.loss.high) {
-            // > 3.a) If a duplicate acknowledgment is received [...] continue retransmitting [...]
-            // > the loss was genuine
-            if heard.news.contains(News::SACKED) || heard.duplicates > 0 {
-                transfer.recovery_mut().frto = false;
-            }
-        } else if advanced && !recovered {
-            transfer.loss.high = nxt;
-            // > 2.b) [...] transmit up to two new (previously unsent) segments and enter step 3
-            // > of this algorithm. If the sender does not have enough new data to send, it can
-            // > [...] revert to the conventional RTO recovery
-            let room = (una + transfer.snd.window).saturating_since(nxt) > 0;
-            if end.saturating_since(transfer.next_data(path)) > 0 && room {
-                transfer.recovery_mut().resend = Resend::NewFirst;
+        if self.recovery_mut().frto {
+            // > 3.b) If the acknowledgment advances the window to acknowledge data that was never
+            // > retransmitted: [...] declare the timeout spurious
+            if heard.news.contains(News::ORIGINAL) && self.try_undo_loss(path, heard, true) {
                 return;
             }
-            transfer.recovery_mut().frto = false;
+            if nxt.gt(self.loss.high) {
+                // > 3.a) If a duplicate acknowledgment is received [...] continue retransmitting [...]
+                // > the loss was genuine
+                if heard.news.contains(News::SACKED) || heard.duplicates > 0 {
+                    self.recovery_mut().frto = false;
+                }
+            } else if advanced && !recovered {
+                self.loss.high = nxt;
+                // > 2.b) [...] transmit up to two new (previously unsent) segments and enter step 3
+                // > of this algorithm. If the sender does not have enough new data to send, it can
+                // > [...] revert to the conventional RTO recovery
+                let room = (una + self.snd.window).saturating_since(nxt) > 0;
+                if end.saturating_since(self.next_data(path)) > 0 && room {
+                    self.recovery_mut().resend = Resend::NewFirst;
+                    return;
+                }
+                self.recovery_mut().frto = false;
+            }
+        }
+        if recovered {
+            self.try_undo_recovery(path, heard);
+            return;
+        }
+        if !path.sack_ok {
+            if nxt.gt(self.loss.high) && heard.duplicates > 0 {
+                self.emulate_sacks(path, heard);
+            } else if advanced {
+                self.forget_emulated();
+            }
+        }
+        self.recovery_mut().resend = Resend::Lost;
+    }
+
+    /// > RFC 3522 section 3.2: (4) [...] If the value of the Timestamp Echo Reply field of the
+    /// > acceptable ACK is smaller than the value of the variable RetransmitTS, then set SpuriousRecovery
+    ///
+    /// Without a retransmission, the segment was only late.
+    fn was_delayed(&self, path: &Path, heard: &Heard) -> bool {
+        let Some(recovery) = self.recovery.as_deref() else { return false };
+        match (recovery.first_resent, heard.echo_ms) {
+            (Some(at), Some(echo)) => (echo.wrapping_sub(at.as_millis() as u32) as i32) < 0,
+            (Some(_), None) => false,
+            (None, _) => path.sack_ok || self.snd.una.lt(self.loss.high),
         }
     }
-    if recovered {
-        try_undo_recovery(transfer, path, heard);
-        return;
+
+    fn may_undo(&self, path: &Path, heard: &Heard) -> bool {
+        let Some(recovery) = self.recovery.as_deref() else { return false };
+        recovery.marker.is_some()
+            && (recovery.unexcused == Some(0) || self.was_delayed(path, heard))
     }
-    if !path.has_sack() {
-        if nxt.gt(transfer.loss.high) && heard.duplicates > 0 {
-            sack::emulate_sacks(transfer, path, heard);
-        } else if advanced {
-            sack::forget_emulated(transfer);
+
+    /// Undoes the reduction; with `forgive`, nothing counts as lost any more.
+    fn undo_reduction(&mut self, forgive: bool) {
+        let una = self.snd.una;
+        if forgive {
+            self.flight.forgive();
         }
+        let recovery = self.recovery_mut();
+        recovery.marker = None;
+        recovery.next = una;
+        recovery.judged = una;
+        let (ssthresh, cwnd) = (recovery.prior_ssthresh, recovery.prior_cwnd);
+        if ssthresh > 0 && self.congestion.undo(cwnd, ssthresh) {
+            self.withdraw_cwr();
+        }
+        self.loss.advanced = true;
     }
-    transfer.recovery_mut().resend = Resend::Lost;
-}
 
-/// > RFC 3522 section 3.2: (4) [...] If the value of the Timestamp Echo Reply field of the
-/// > acceptable ACK is smaller than the value of the variable RetransmitTS, then set SpuriousRecovery
-///
-/// Without a retransmission, the segment was only late.
-fn was_delayed(transfer: &Transfer, path: &Path, heard: &Heard) -> bool {
-    let Some(recovery) = transfer.recovery.as_deref() else { return false };
-    match (recovery.first_resent, heard.echo_ms) {
-        (Some(at), Some(echo)) => (echo.wrapping_sub(at.as_millis() as u32) as i32) < 0,
-        (Some(_), None) => false,
-        (None, _) => path.has_sack() || transfer.snd.una.lt(transfer.loss.high),
+    fn try_undo_loss(&mut self, path: &Path, heard: &Heard, frto: bool) -> bool {
+        if !frto && !self.may_undo(path, heard) {
+            return false;
+        }
+        self.undo_reduction(true);
+        self.loss.retries = 0;
+        if frto || path.sack_ok {
+            self.loss.state = CaState::Open;
+        }
+        true
     }
-}
-
-fn may_undo(transfer: &Transfer, path: &Path, heard: &Heard) -> bool {
-    let Some(recovery) = transfer.recovery.as_deref() else { return false };
-    recovery.marker.is_some()
-        && (recovery.unexcused == Some(0) || was_delayed(transfer, path, heard))
-}
-
-/// Undoes the reduction; with `forgive`, nothing counts as lost any more.
-fn undo_reduction(transfer: &mut Transfer, forgive: bool) {
-    let una = transfer.snd.una;
-    if forgive {
-        transfer.flight.forgive();
-    }
-    let recovery = transfer.recovery_mut();
-    recovery.marker = None;
-    recovery.next = una;
-    recovery.judged = una;
-    let (ssthresh, cwnd) = (recovery.prior_ssthresh, recovery.prior_cwnd);
-    if ssthresh > 0 && transfer.congestion.undo(cwnd, ssthresh) {
-        transfer.withdraw_cwr();
-    }
-    transfer.loss.advanced = true;
-}
-
-fn try_undo_loss(transfer: &mut Transfer, path: &Path, heard: &Heard, frto: bool) -> bool {
-    if !frto && !may_undo(transfer, path, heard) {
-        return false;
-    }
-    undo_reduction(transfer, true);
-    transfer.loss.retries = 0;
-    if frto || path.has_sack() {
-        transfer.loss.state = CaState::Open;
-    }
-    true
 }

@@ -6,12 +6,13 @@ use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PageWriter, Spare};
 
 use crate::connection::Connection;
 use crate::error::TcpError;
+use crate::inbound::InFlags;
 use crate::inbound::receive_queue::Parts;
-use crate::inbound::urgent::Bounds;
+use crate::inbound::urgent::{Bounds, Urgent, UrgentIn};
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
-use crate::life::timeout;
-use crate::outbound::room::take_room;
+use crate::limits::MAX_SEND_BUFFER;
+use crate::outbound::OutFlags;
 use crate::shared::Env;
 
 /// Whether fragments in the send queue are merged.
@@ -37,7 +38,7 @@ impl Connection {
         flags: SendFlags,
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
-        let room = check_send(self, wanted)?;
+        let room = self.check_send(wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
@@ -71,7 +72,7 @@ impl Connection {
         mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
-        let room = check_send(self, wanted)?;
+        let room = self.check_send(wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         let mut apart = merge == Merge::NewSegment;
@@ -107,7 +108,7 @@ impl Connection {
         data: &[u8],
         flags: SendFlags,
     ) -> Result<usize, TcpError> {
-        let room = check_send(self, data.len())?;
+        let room = self.check_send(data.len())?;
         let part = data.get(..room).unwrap_or(data);
         let (frags, copied) = env.writer.write(env.pool, part, env.ledger, CopyReason::AppWrite);
         if copied == 0 && !part.is_empty() {
@@ -133,13 +134,13 @@ impl Connection {
         max: usize,
         fill: impl FnOnce(&mut Spare<'_>) -> usize,
     ) -> Result<usize, TcpError> {
-        check_sender(self)?;
+        self.check_sender()?;
         if max == 0 {
             return Ok(0);
         }
         let room = self.room_for(max);
         if room == 0 {
-            self.out.wait_for_room();
+            self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
             return Err(TcpError::WouldBlock);
         }
         // What the pool has; the rest has another turn.
@@ -154,7 +155,7 @@ impl Connection {
             return Ok(0);
         }
         // Also where the last super-segment begins.
-        take_room(self, filled);
+        self.take_room(filled);
         let longest = self.path.longest_frag();
         for frag in filler.commit_all(filled) {
             self.out.queue.push(frag, longest);
@@ -175,7 +176,7 @@ impl Connection {
         if out.is_empty() {
             return Ok(0);
         }
-        let bounds = begin_reading(self, out.len(), flags)?;
+        let bounds = self.begin_reading(out.len(), flags)?;
         let out = match out.get_mut(..bounds.max) {
             Some(part) => part,
             None => out,
@@ -202,7 +203,7 @@ impl Connection {
         if max == 0 {
             return Ok(0);
         }
-        let bounds = begin_reading(self, max, flags)?;
+        let bounds = self.begin_reading(max, flags)?;
         let max = bounds.max;
         if flags.contains(RecvFlags::PEEK) {
             return Ok(self.inbound.queue.peek_frags(bounds.skip, max, out));
@@ -234,7 +235,7 @@ impl Connection {
         if flags.contains(RecvFlags::PEEK) {
             return Err(TcpError::InvalidInput);
         }
-        let bounds = begin_reading(self, max, flags)?;
+        let bounds = self.begin_reading(max, flags)?;
         if self.inbound.queue.queued() == 0 {
             return Ok(0);
         }
@@ -258,7 +259,7 @@ impl Connection {
 
     /// Payload bytes read since the connection began.
     pub fn bytes_read(&self) -> u64 {
-        self.inbound.bytes_received().saturating_sub(self.inbound.queue.queued() as u64)
+        self.inbound.bytes_received.saturating_sub(self.inbound.queue.queued() as u64)
     }
 
     /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application
@@ -274,7 +275,7 @@ impl Connection {
     pub(crate) fn after_reading(&mut self, now: Instant) {
         self.inbound.forget_urgent();
         self.inbound.tune_recv_buffer(&self.path, now);
-        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
+        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
@@ -315,7 +316,7 @@ impl Connection {
         if self.path.state() == State::Closed {
             return Err(TcpError::NotConnected);
         }
-        self.inbound.shut();
+        self.inbound.flags.insert(InFlags::READ_SHUT);
         Ok(())
     }
 
@@ -328,11 +329,11 @@ impl Connection {
     /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
     /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
-        self.path.set_orphan();
+        self.path.orphan = true;
         let at_once = self.path.config().linger == Some(Duration::ZERO);
         if (self.inbound.queue.queued() > 0 || at_once) && self.path.state() != State::TimeWait {
             self.inbound.drop_received();
-            reset_and_finish(self, None);
+            self.reset_and_finish(None);
             return;
         }
         self.inbound.drop_received();
@@ -345,9 +346,9 @@ impl Connection {
     /// > RFC 9293 section 3.10.5: All queued SENDs and RECEIVEs should be given "connection reset"
     /// > notification.
     pub fn abort(&mut self) {
-        self.path.set_orphan();
+        self.path.orphan = true;
         self.inbound.drop_received();
-        reset_and_finish(self, Some(TcpError::ConnectionAborted));
+        self.reset_and_finish(Some(TcpError::ConnectionAborted));
     }
 
     /// Ends the connection with `error`, because the path to the peer is gone for good. Nothing
@@ -357,63 +358,205 @@ impl Connection {
             self.finish(Event::Reset, Some(error));
         }
     }
-}
 
-/// How many of `wanted` bytes can be queued now: at least one, or an error.
-fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
-    check_sender(conn)?;
-    match take_room(conn, wanted.max(1)) {
-        0 => {
-            conn.out.wait_for_room();
-            Err(TcpError::WouldBlock)
+    /// How many of `wanted` bytes can be queued now: at least one, or an error.
+    fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
+        self.check_sender()?;
+        match self.take_room(wanted.max(1)) {
+            0 => {
+                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+                Err(TcpError::WouldBlock)
+            }
+            room => Ok(room),
         }
-        room => Ok(room),
     }
-}
 
-/// Whether the application may send at all.
-#[inline]
-fn check_sender(conn: &mut Connection) -> Result<(), TcpError> {
-    if let Some(error) = conn.life.take_error() {
-        return Err(error);
+    /// Whether the application may send at all.
+    #[inline]
+    fn check_sender(&mut self) -> Result<(), TcpError> {
+        if let Some(error) = self.life.error.take() {
+            return Err(error);
+        }
+        if self.out.is_closing() {
+            return Err(TcpError::BrokenPipe);
+        }
+        match self.path.state() {
+            State::Established | State::CloseWait => Ok(()),
+            _ if self.life.takes_data(&self.path) => Ok(()),
+            State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
+            _ => Err(TcpError::BrokenPipe),
+        }
     }
-    if conn.out.is_closing() {
-        return Err(TcpError::BrokenPipe);
-    }
-    match conn.path.state() {
-        State::Established | State::CloseWait => Ok(()),
-        _ if conn.life.takes_data(&conn.path) => Ok(()),
-        State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
-        _ => Err(TcpError::BrokenPipe),
-    }
-}
 
-/// The bounds of a read of up to `max` bytes, or why there is nothing to read.
-fn begin_reading(conn: &mut Connection, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
-    let bounds = conn.inbound.bounds(&conn.path, max, flags);
-    if conn.inbound.queue.queued() > bounds.skip {
-        return Ok(bounds);
+    /// The bounds of a read of up to `max` bytes, or why there is nothing to read.
+    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
+        let bounds = self.inbound.bounds(&self.path, max, flags);
+        if self.inbound.queue.queued() > bounds.skip {
+            return Ok(bounds);
+        }
+        // Only an urgent byte is queued: skips it.
+        self.inbound.drop_queued(bounds.skip);
+        self.inbound.forget_urgent();
+        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
     }
-    // Only an urgent byte is queued: skips it.
-    conn.inbound.drop_queued(bounds.skip);
-    conn.inbound.forget_urgent();
-    nothing_to_read(conn).map(|max| Bounds { skip: 0, max })
-}
 
-fn nothing_to_read(conn: &mut Connection) -> Result<usize, TcpError> {
-    // As in Linux: after the peer's FIN a read returns the end, not a later error.
-    if conn.inbound.has_fin() {
-        return Ok(0);
+    fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
+        // As in Linux: after the peer's FIN a read returns the end, not a later error.
+        if self.inbound.has_fin() {
+            return Ok(0);
+        }
+        if let Some(error) = self.life.error.take() {
+            return Err(error);
+        }
+        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
     }
-    if let Some(error) = conn.life.take_error() {
-        return Err(error);
-    }
-    if conn.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
-}
 
-fn reset_and_finish(conn: &mut Connection, error: Option<TcpError>) {
-    if conn.path.state() != State::Closed {
-        timeout::reset_peer(conn);
-        conn.finish(Event::Reset, error);
+    fn reset_and_finish(&mut self, error: Option<TcpError>) {
+        if self.path.state() != State::Closed {
+            self.reset_peer();
+            self.finish(Event::Reset, error);
+        }
+    }
+
+    /// How many of `wanted` bytes may be queued now.
+    #[inline]
+    pub fn room_for(&self, wanted: usize) -> usize {
+        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
+            return 0;
+        }
+        if self.life.waits_for_data(&self.path) {
+            let room = self.life.syn_data_room(&self.path).saturating_sub(self.out.queue.len());
+            return wanted.min(room as usize);
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        self.out.admit(&self.path, wanted).0 as usize
+    }
+
+    /// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
+    pub fn whole_part(&self, most: usize) -> usize {
+        let (out, path) = (&self.out, &self.path);
+        let super_len =
+            out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
+        let end = out.queue.end();
+        let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
+        let filled = end.saturating_since(begun) as usize % super_len;
+        let whole = (filled + most) / super_len * super_len;
+        if whole > filled { whole - filled } else { most }
+    }
+
+    /// How many bytes more than are queued the windows let leave now, in whole segments unless nothing is in
+    /// flight.
+    pub fn leaves_at_once(&self) -> usize {
+        let (out, path) = (&self.out, &self.path);
+        if !path.state().may_transmit() {
+            return 0;
+        }
+        let next = out.transfer.next_data(path);
+        let allowed = out.transfer.send_edge().saturating_since(next);
+        let mss = out.transfer.send_mss(path);
+        let usable = out.transfer.window_room(mss).min(allowed);
+        let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % mss.max(1) };
+        (next + (usable - part)).saturating_since(out.queue.end()) as usize
+    }
+
+    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
+    pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
+        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
+            return 0;
+        }
+        if self.life.waits_for_data(&self.path) {
+            let room = self.room_for(wanted);
+            self.out.begin_super_segment(&self.path, room);
+            return room;
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        match self.out.admit(&self.path, wanted) {
+            (room, begun) if room == wanted => {
+                self.out.super_segment = begun;
+                room as usize
+            }
+            (0, _) => 0,
+            (room, _) => {
+                self.out.begin_super_segment(&self.path, room as usize);
+                room as usize
+            }
+        }
+    }
+
+    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
+    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
+    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
+        else {
+            return Err(TcpError::InvalidInput);
+        };
+        match urgent.what {
+            Urgent::Read => Err(TcpError::InvalidInput),
+            Urgent::Byte(byte) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
+                }
+                Ok(byte)
+            }
+            Urgent::Announced => {
+                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
+                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
+                    return Err(TcpError::BrokenPipe);
+                }
+                Err(TcpError::WouldBlock)
+            }
+        }
+    }
+
+    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
+    pub fn at_urgent_mark(&self) -> bool {
+        self.inbound.is_at_mark()
+    }
+
+    /// Bytes to read before an urgent byte (`SIOCINQ`).
+    pub fn queued_to_mark(&self) -> usize {
+        let queued = self.inbound.queue.queued();
+        match self.inbound.urgent_in() {
+            Some(urgent)
+                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+            {
+                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
+            }
+            _ => queued,
+        }
+    }
+
+    /// Sets how much memory the application took by reference and has not returned.
+    pub fn set_kept(&mut self, bytes: usize) {
+        let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if kept != self.inbound.kept() {
+            self.inbound.rare().kept = kept;
+        }
+    }
+
+    /// Whether memory that the application keeps makes the window much smaller. When the
+    /// application returns it, call [`after_return`](Self::after_return).
+    pub fn is_held_back(&self) -> bool {
+        self.inbound.kept() > 0
+            && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
+                < self.inbound.window_limit(&self.path, &self.out.transfer.rtt) / 2
+    }
+
+    /// The application returned memory: the window may open.
+    pub fn after_return(&mut self, env: &mut Env<'_>) {
+        self.inbound.note_allowance(env);
+        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
+    }
+
+    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
+    /// that was closed for it. Nothing else changes, as the application has read nothing.
+    pub fn after_release(&mut self, env: &mut Env<'_>) {
+        self.inbound.note_allowance(env);
+        if self.path.state().is_synchronized() && self.inbound.fin().is_none() {
+            self.inbound.offer_window(&self.path, &self.out.transfer.rtt);
+        }
     }
 }

@@ -45,6 +45,14 @@ pub struct Available<P> {
     pub copy_next: usize,
 }
 
+/// Checks the length of a mapping.
+pub const fn check_map_len(len: usize) -> Result<(), MapRefusal> {
+    match len > 0 && len.is_multiple_of(PAGE_SIZE) {
+        true => Ok(()),
+        false => Err(MapRefusal::Length),
+    }
+}
+
 impl Connection {
     /// Takes the next `len` bytes as whole pages, for which `prepare` finds a place.
     ///
@@ -70,7 +78,7 @@ impl Connection {
             return Err(MapRefusal::NotPages);
         }
         let place = prepare(self.inbound.queue.parts(len))?;
-        take_mapped(self, env, len, &mut frags);
+        self.take_mapped(env, len, &mut frags);
         Ok((place, frags))
     }
 
@@ -102,7 +110,7 @@ impl Connection {
                 Ok((place, placed)) => {
                     let mut frags = FragVec::new();
                     taken = placed.min(whole);
-                    take_mapped(self, env, taken, &mut frags);
+                    self.take_mapped(env, taken, &mut frags);
                     mapped = Some((place, frags));
                 }
                 Err(MapRefusal::NotPages) => {}
@@ -146,22 +154,14 @@ impl Connection {
         self.inbound.queue.queued() < len
             && !self.has_end()
             && self.path.state().is_synchronized()
-            && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
+            && self.inbound.window_to_offer(&self.path, &self.out.transfer.rtt)
                 <= u32::from(self.inbound.mss)
     }
-}
 
-fn take_mapped(conn: &mut Connection, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
-    let taken = conn.inbound.queue.take(len, frags);
-    debug_assert_eq!(taken, len, "what was looked at is there");
-    conn.inbound.note_allowance(env);
-    conn.after_reading(env.now);
-}
-
-/// Checks the length of a mapping.
-pub const fn check_map_len(len: usize) -> Result<(), MapRefusal> {
-    match len > 0 && len.is_multiple_of(PAGE_SIZE) {
-        true => Ok(()),
-        false => Err(MapRefusal::Length),
+    fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
+        let taken = self.inbound.queue.take(len, frags);
+        debug_assert_eq!(taken, len, "what was looked at is there");
+        self.inbound.note_allowance(env);
+        self.after_reading(env.now);
     }
 }

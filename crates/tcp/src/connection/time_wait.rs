@@ -8,10 +8,9 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::DropReason;
 use crate::header::{Flags, TcpHeader};
-use crate::life::Life;
 use crate::life::state::{Event, State};
 use crate::options::TcpOptions;
-use crate::path::{Path, Ports, Timestamps};
+use crate::path::{Ports, Timestamps};
 use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
 
@@ -75,7 +74,7 @@ impl TimeWait {
         let value = self.timestamps.and(header.options.timestamps).map(|(value, _)| value);
         let (stale, newer) = match (self.timestamps, value) {
             (Some(stamps), Some(value)) => {
-                (stamps.is_stale(now, value), (stamps.recent().wrapping_sub(value) as i32) < 0)
+                (stamps.is_stale(now, value), (stamps.recent.wrapping_sub(value) as i32) < 0)
             }
             _ => (false, false),
         };
@@ -141,7 +140,7 @@ impl TimeWait {
 
     /// The answer to a late segment.
     pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
-        let stamp = |t: Timestamps| (t.value(now), t.recent());
+        let stamp = |t: Timestamps| (t.value(now), t.recent);
         let options =
             TcpOptions { timestamps: self.timestamps.map(stamp), ..TcpOptions::default() };
         TcpHeader {
@@ -164,59 +163,50 @@ impl Connection {
             return None;
         }
         let window =
-            (self.inbound.recv_window() >> self.inbound.scale()).min(u32::from(u16::MAX)) as u16;
+            (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
-            config: self.path.share_config(),
+            config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
             challenge_after: self.inbound.challenge_after(),
-            snd_nxt: self.out.transfer.snd().nxt,
+            snd_nxt: self.out.transfer.snd.nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
-            timestamps: self.path.has_timestamps().then_some(*self.path.timestamps()),
-            ports: self.path.ports(),
+            timestamps: self.path.timestamps_ok.then_some(self.path.timestamps),
+            ports: self.path.ports,
             window,
             ecn: self.out.transfer.told_marks(),
         })
     }
-}
 
-/// Processes a segment in TIME-WAIT while the application still holds the connection.
-pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
-    let Some(mut left) = conn.time_wait() else { return drop_for(DropReason::Closed) };
-    let step = left.handle_segment(now, segment.header, segment.len);
-    conn.life.linger.set(left.until);
-    conn.inbound.set_challenge_after(left.challenge_after);
-    if let Some(timestamps) = left.timestamps {
-        *conn.path.timestamps_mut() = timestamps;
+    /// Processes a segment in TIME-WAIT while the application still holds the connection.
+    pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
+        let step = left.handle_segment(now, segment.header, segment.len);
+        self.life.linger.set(left.until);
+        self.inbound.set_challenge_after(left.challenge_after);
+        if let Some(timestamps) = left.timestamps {
+            self.path.timestamps = timestamps;
+        }
+        match step {
+            TimeWaitStep::Noted => Ok(()),
+            TimeWaitStep::Ignored(reason) => drop_for(reason),
+            TimeWaitStep::Answered(_, dropped) => {
+                self.inbound.ack.at_once();
+                dropped.map_or(Ok(()), drop_for)
+            }
+            TimeWaitStep::Over => {
+                self.finish(Event::Reset, None);
+                Ok(())
+            }
+            TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
+        }
     }
-    match step {
-        TimeWaitStep::Noted => Ok(()),
-        TimeWaitStep::Ignored(reason) => drop_for(reason),
-        TimeWaitStep::Answered(_, dropped) => {
-            conn.inbound.ack.at_once();
-            dropped.map_or(Ok(()), drop_for)
-        }
-        TimeWaitStep::Over => {
-            conn.finish(Event::Reset, None);
-            Ok(())
-        }
-        TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
-    }
-}
 
-/// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
-/// > the other timers.
-pub(crate) fn enter_time_wait(conn: &mut Connection, now: Instant) {
-    conn.out.end();
-    conn.inbound.ack.stop();
-    conn.life.stop_timers();
-    conn.life.linger.set(now + conn.path.config().time_wait);
-}
-
-impl Life {
-    /// A closed connection does not wait for the peer's FIN for ever.
-    pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
-        if path.state() == State::FinWait2 && path.is_orphan() {
-            self.linger.set(now + path.config().fin_wait2);
-        }
+    /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
+    /// > the other timers.
+    pub(crate) fn enter_time_wait(&mut self, now: Instant) {
+        self.out.end();
+        self.inbound.ack.delayed_ack.stop();
+        self.life.stop_timers();
+        self.life.linger.set(now + self.path.config().time_wait);
     }
 }

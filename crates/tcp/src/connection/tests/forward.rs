@@ -234,9 +234,9 @@ fn from_a_sender_in_the_same_machine_less_is_invited_than_the_send_buffer_takes(
     let config = Config { send_buffer: 300_000, ..config() };
     for (link, limit) in [(MEMORY, 300_000 - 61_440), (WIRE, 1 << 20)] {
         let [_, mut a] = host.connected(&config, link);
-        assert_eq!(a.inbound.window_limit(&a.path, a.out.transfer.rtt()), 1 << 20);
+        assert_eq!(a.inbound.window_limit(&a.path, &a.out.transfer.rtt), 1 << 20);
         a.set_forwards();
-        assert_eq!(a.inbound.window_limit(&a.path, a.out.transfer.rtt()), limit);
+        assert_eq!(a.inbound.window_limit(&a.path, &a.out.transfer.rtt), limit);
     }
 }
 

@@ -5,7 +5,6 @@ use crate::connection::Connection;
 use crate::life::LifeFlags;
 use crate::life::state::{Event, State};
 use crate::limits::MIN_PATH_MSS;
-use crate::outbound::mtu_probe;
 use crate::segment::{IcmpKind, IcmpNotice};
 use crate::shared::Env;
 
@@ -19,12 +18,12 @@ impl Connection {
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
         let outstanding =
-            notice.seq.since(self.out.transfer.snd().una) < self.out.transfer.in_flight();
+            notice.seq.since(self.out.transfer.snd.una) < self.out.transfer.in_flight();
         if !outstanding {
             return false;
         }
         match notice.kind {
-            IcmpKind::PacketTooBig { mss } => on_path_mss(self, mss),
+            IcmpKind::PacketTooBig { mss } => self.on_path_mss(mss),
             IcmpKind::Unreachable { error, .. } => match self.path.state() {
                 // As Linux: the application is told at once, unless it has already accepted.
                 State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
@@ -40,34 +39,34 @@ impl Connection {
 
     /// The limits of the link or path have changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
-        if link.mss > self.path.link().mss {
-            mtu_probe::doubt_longer_path(&mut self.out.transfer, &self.path);
+        if link.mss > self.path.link.mss {
+            self.out.transfer.doubt_longer_path(&self.path);
         }
-        self.path.set_link(link);
+        self.path.link = link;
     }
-}
 
-/// RFC 1191 section 6.3, RFC 8201 section 5.4: data is sent again in smaller segments.
-fn on_path_mss(conn: &mut Connection, mss: u16) {
-    let (mss, mut link) = (mss.max(MIN_PATH_MSS), conn.path.link());
-    if mss >= link.mss {
-        return;
-    }
-    if link.max_super_payload <= u32::from(link.mss) {
-        // No super-frames before, none now.
-        link.max_super_payload = u32::from(mss);
-    }
-    link.mss = mss;
-    conn.path.set_link(link);
-    if conn.path.state().is_synchronized() {
-        conn.out.transfer.on_too_big(conn.out.transfer.send_mss(&conn.path));
-    } else if conn.path.state() == State::SynSent
-        && conn.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
-    {
-        // A SYN with data was too big. As in Linux it leaves again at once without data, and
-        // announces the path's MSS, because the reverse path may have the same limit.
-        conn.path.set_link(LinkLimits { recv_mss: mss, ..link });
-        conn.life.flags.insert(LifeFlags::SYN_RESENT);
-        conn.out.transfer.resend_syn();
+    /// RFC 1191 section 6.3, RFC 8201 section 5.4: data is sent again in smaller segments.
+    fn on_path_mss(&mut self, mss: u16) {
+        let (mss, mut link) = (mss.max(MIN_PATH_MSS), self.path.link);
+        if mss >= link.mss {
+            return;
+        }
+        if link.max_super_payload <= u32::from(link.mss) {
+            // No super-frames before, none now.
+            link.max_super_payload = u32::from(mss);
+        }
+        link.mss = mss;
+        self.path.link = link;
+        if self.path.state().is_synchronized() {
+            self.out.transfer.on_too_big(self.out.transfer.send_mss(&self.path));
+        } else if self.path.state() == State::SynSent
+            && self.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
+        {
+            // A SYN with data was too big. As in Linux it leaves again at once without data, and
+            // announces the path's MSS, because the reverse path may have the same limit.
+            self.path.link = LinkLimits { recv_mss: mss, ..link };
+            self.life.flags.insert(LifeFlags::SYN_RESENT);
+            self.out.transfer.resend_syn();
+        }
     }
 }

@@ -1,0 +1,398 @@
+//! Byte path, step S3: builds the next segment to send.
+//!
+//! `poll_transmit` tries in this order: a reset, the handshake, a tail loss probe, lost data, new
+//! data, a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a
+//! bare one is seldom needed.
+
+use core::time::Duration;
+
+use pagewire_mem::{FragVec, Instant};
+
+use crate::connection::Connection;
+use crate::header::{Flags, TcpHeader};
+use crate::inbound::ack::AckDue;
+use crate::life::Reset;
+use crate::life::state::State;
+use crate::limits::REFUSED_RETRY_MS;
+use crate::options::{SackBlocks, TcpOptions};
+use crate::outbound::mtu_probe::ProbeStep;
+use crate::outbound::{OutFlags, Outgoing};
+use crate::segment::SegmentOut;
+use crate::seq::Seq;
+use crate::shared::Env;
+
+impl Connection {
+    /// The next segment to send, until `None`; then call [`poll_timeout`](Self::poll_timeout).
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
+        let segment = self.next_segment(env);
+        match &segment {
+            Some(segment) => self.out.count_out(segment),
+            None => {
+                self.out.check_room(&self.path);
+                self.out.note_limit(&self.path, env.now);
+            }
+        }
+        segment
+    }
+
+    /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return
+    /// `None`, as nothing is left or the rest waits to become a full segment. Then do not call it.
+    #[inline]
+    pub fn ends_burst(&mut self, now: Instant) -> bool {
+        let quiet = self.inbound.ack.due == AckDue::No && self.out.transfer.recovery.is_none();
+        if !quiet {
+            return false;
+        }
+        let unsent = self.out.unsent(&self.path);
+        let ends = if unsent == 0 {
+            self.life.reset.is_none() && self.out.has_sent_all(&self.path)
+        } else {
+            self.is_coalescing()
+        };
+        if !ends {
+            return false;
+        }
+        if unsent > 0
+            && self.out.transfer.is_held_by_cwnd(unsent, self.out.transfer.send_mss(&self.path))
+        {
+            self.out.transfer.validate_cwnd(true);
+        }
+        self.out.check_room(&self.path);
+        self.out.note_limit(&self.path, now);
+        true
+    }
+
+    fn next_segment(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
+        let now = env.now;
+        self.inbound.note_allowance(env);
+        if let Some(reset) = self.life.reset.take() {
+            return Some(self.build_reset(now, reset));
+        }
+        if matches!(self.path.state(), State::SynSent | State::SynReceived)
+            && let Some(syn) = self.poll_handshake(now)
+        {
+            return Some(syn);
+        }
+        if self.out.transfer.sends_before_handshake(&self.path)
+            && let Some(segment) = self.poll_new(now)
+        {
+            return Some(segment);
+        }
+        if self.out.transfer.tells_syn()
+            && self.inbound.ack.due == AckDue::Now
+            && self.path.may_acknowledge()
+        {
+            return Some(self.build_ack(now));
+        }
+        if self.path.state().may_transmit() && !self.out.flags.contains(OutFlags::REFUSED) {
+            if self.out.transfer.take_probe_due()
+                && let Some(probe) = self.poll_tail_probe(now)
+            {
+                return Some(probe);
+            }
+            if self.out.transfer.sends_new_first() {
+                if let Some(segment) = self.poll_new(now) {
+                    return Some(segment);
+                }
+                self.out.transfer.new_data_tried();
+            }
+            let segment = match self.poll_lost(now) {
+                Some(again) => Some(again),
+                None => match self.out.probe_mtu(&self.path, now, self.inbound.queue.has_gaps()) {
+                    ProbeStep::No => self.poll_new(now),
+                    ProbeStep::Wait => None,
+                    ProbeStep::Send(probe) => {
+                        self.inbound.note_answer(now);
+                        Some(self.build_payload(now, probe))
+                    }
+                },
+            };
+            if segment.is_some() {
+                return segment;
+            }
+            self.out.consider_probing(&self.path, now);
+        }
+        if self.out.flags.contains(OutFlags::PROBE_DUE) {
+            self.out.flags.remove(OutFlags::PROBE_DUE);
+            return Some(self.build_probe(now));
+        }
+        if self.inbound.ack.due == AckDue::Challenge {
+            self.inbound.ack.settle_challenge(env.shared.challenges.take(now));
+        }
+        if self.inbound.ack.due == AckDue::Now && self.path.may_acknowledge() {
+            return Some(self.build_ack(now));
+        }
+        None
+    }
+
+    /// The SYN or SYN,ACK.
+    fn poll_handshake(&mut self, now: Instant) -> Option<SegmentOut> {
+        if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
+            return None;
+        }
+        let iss = self.out.transfer.snd.iss;
+        let (mut option, mut payload) = (None, FragVec::new());
+        if self.out.transfer.send_syn(now)? {
+            (option, payload) = self.begin_fast_open(now);
+        }
+        let sent = self.out.transfer.stats.retransmits;
+        let flags = match self.path.state() {
+            State::SynSent => Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, false, sent),
+            _ => Flags::SYN | Flags::ACK | self.out.transfer.ecn_of_syn(&self.path, true, sent),
+        };
+        let mut syn = self.build_segment(now, iss, flags, payload);
+        syn.header.options.fast_open = option;
+        Some(syn)
+    }
+
+    /// The next retransmission.
+    fn poll_lost(&mut self, now: Instant) -> Option<SegmentOut> {
+        if !self.out.transfer.flight.has_lost() {
+            return None;
+        }
+        let mss = self.mss_now(now);
+        let (start, len) = self.out.transfer.next_retransmission(&self.path, mss)?;
+        self.send_again(now, start, len, mss)
+    }
+
+    /// A segment beyond the congestion window, to get an acknowledgement (RFC 8985 section 7.3).
+    fn poll_tail_probe(&mut self, now: Instant) -> Option<SegmentOut> {
+        let mss = self.mss_now(now);
+        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd.nxt);
+        let fresh = self.out.unsent(&self.path).min(mss);
+        let probe = if fresh > 0 && allowed >= fresh {
+            self.send_new(now, fresh, mss).map(|segment| (segment, None))
+        } else {
+            self.out.transfer.probe_again().and_then(|(start, len)| {
+                let again = self.out.cut_again(start, len, mss)?;
+                let end = again.end;
+                Some((self.build_payload(now, again), Some((start, end))))
+            })
+        };
+        let Some((segment, again)) = probe else {
+            self.out.transfer.rearm_timeout(now);
+            return None;
+        };
+        self.out.transfer.on_probe_sent(now, again);
+        Some(segment)
+    }
+
+    fn send_again(&mut self, now: Instant, start: Seq, len: u32, mss: u32) -> Option<SegmentOut> {
+        let again = self.out.cut_again(start, len, mss)?;
+        let end = again.end;
+        let segment = self.build_payload(now, again);
+        self.out.transfer.on_retransmitted(now, start, end, mss);
+        Some(segment)
+    }
+
+    /// Data that was never sent, and the FIN after it.
+    fn poll_new(&mut self, now: Instant) -> Option<SegmentOut> {
+        let start = self.out.transfer.snd.nxt;
+        let data_end = self.out.queue.end();
+        let unsent = data_end.saturating_since(start);
+        let fin = self.out.is_closing() && start.le(data_end);
+        if unsent == 0 && !fin {
+            return None;
+        }
+        self.out.transfer.restart_after_idle(&self.path, now);
+        let most = self.out.transfer.send_mss(&self.path);
+        let super_len = self.out.transfer.super_segment_len(&self.path, most);
+        if self.out.autocorks(&self.path, unsent, most, super_len) {
+            return None;
+        }
+        let mss = if self.has_more_options(now) { self.mss_now(now) } else { most };
+        let Some(len) = self.out.plan(&self.path, now, unsent, fin, mss, super_len) else {
+            if self.out.transfer.is_held_by_cwnd(unsent, mss) {
+                self.out.transfer.validate_cwnd(true);
+            }
+            return None;
+        };
+        self.send_new(now, len, mss)
+    }
+
+    /// Sends `len` new bytes, and the FIN if it follows.
+    fn send_new(&mut self, now: Instant, len: u32, mss: u32) -> Option<SegmentOut> {
+        let next = self.out.cut_new(&self.path, len, mss)?;
+        let (start, end) = (next.start, next.end);
+        let segment = self.build_payload(now, next);
+        self.out.on_sent(&self.path, now, start, end, mss);
+        self.inbound.note_answer(now);
+        Some(segment)
+    }
+
+    /// Payload of a full wire segment, if it leaves now.
+    fn mss_now(&self, now: Instant) -> u32 {
+        if self.has_more_options(now) {
+            return self.out.transfer.mss_beside(&self.path, &self.options_of(now, Flags::ACK));
+        }
+        self.out.transfer.send_mss(&self.path)
+    }
+
+    fn build_payload(&mut self, now: Instant, next: Outgoing) -> SegmentOut {
+        let mut segment = self.build_segment(now, next.start, next.flags, next.payload);
+        if next.len > next.mss {
+            segment.gso_size = Some(next.mss as u16);
+        }
+        segment
+    }
+
+    /// A segment with the latest acknowledgement and window.
+    fn build_segment(
+        &mut self,
+        now: Instant,
+        seq: Seq,
+        flags: Flags,
+        payload: FragVec,
+    ) -> SegmentOut {
+        let options = self.options_of(now, flags);
+        let urgent = self.out.urgent_pointer(seq);
+        let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
+        let mut ecn = 0;
+        if !flags.contains(Flags::SYN) {
+            let fresh = !payload.is_empty() && seq.ge(self.out.transfer.snd.nxt);
+            let pure = payload.is_empty() && !flags.contains(Flags::FIN);
+            let (more, bits) = self.out.transfer.ecn_of_segment(now, fresh, pure, &options);
+            flags |= more;
+            ecn = bits;
+        }
+        let (ack, window) = if flags.contains(Flags::ACK) {
+            let window = if flags.contains(Flags::SYN) {
+                self.inbound.announce_first_window(&self.path, self.inbound.rcv_nxt())
+            } else {
+                self.inbound.announce_window(&self.path, &self.out.transfer.rtt)
+            };
+            self.inbound.on_ack_sent();
+            (self.inbound.rcv_nxt(), window)
+        } else if flags.contains(Flags::SYN) {
+            (Seq(0), self.inbound.announce_first_window(&self.path, Seq(0)))
+        } else {
+            (Seq(0), self.inbound.first_window(&self.path) as u16)
+        };
+        let header = TcpHeader {
+            src_port: self.path.ports.local,
+            dst_port: self.path.ports.remote,
+            seq,
+            ack,
+            flags,
+            window,
+            urgent: urgent.unwrap_or(0),
+            options,
+        };
+        SegmentOut { header, payload, gso_size: None, ecn }
+    }
+
+    fn options_of(&self, now: Instant, flags: Flags) -> TcpOptions {
+        let mut options = TcpOptions::default();
+        if self.path.timestamps_ok {
+            // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
+            // > of that segment SHOULD set the TSecr field to zero.
+            let echo = if flags.contains(Flags::ACK) { self.path.timestamps.recent } else { 0 };
+            options.timestamps = Some((self.path.timestamps.value(now), echo));
+        }
+        if flags.contains(Flags::SYN) {
+            options.mss = Some(self.path.announced_mss());
+            options.sack_permitted = self.path.sack_ok;
+            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale);
+            if flags.contains(Flags::ACK) {
+                self.out.transfer.add_option_to_syn_ack(&self.path, &mut options);
+            }
+            return options;
+        }
+        if self.inbound.tells_blocks(&self.path) {
+            let mut blocks = SackBlocks::default();
+            // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
+            if let Some((left, right)) = self.inbound.twice() {
+                blocks.push(left, right);
+            }
+            self.inbound.queue.sack_blocks(&mut blocks);
+            // Beside timestamps there is room for three.
+            let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };
+            options.sack = blocks.iter().take(room).collect();
+        }
+        if self.out.transfer.tells_bytes(&self.path, now) {
+            self.out.transfer.add_accurate_option(&mut options);
+        }
+        options
+    }
+
+    /// Whether the next data segment has more options than timestamps.
+    fn has_more_options(&self, now: Instant) -> bool {
+        self.inbound.tells_blocks(&self.path) || self.out.transfer.tells_bytes(&self.path, now)
+    }
+
+    fn build_ack(&mut self, now: Instant) -> SegmentOut {
+        self.build_segment(now, self.out.transfer.snd.nxt, Flags::ACK, FragVec::new())
+    }
+
+    /// A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293 section
+    /// 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
+    fn build_probe(&mut self, now: Instant) -> SegmentOut {
+        self.build_segment(now, self.out.transfer.snd.una - 1, Flags::ACK, FragVec::new())
+    }
+
+    fn build_reset(&mut self, now: Instant, reset: Reset) -> SegmentOut {
+        let flags = if reset.ack { Flags::RST | Flags::ACK } else { Flags::RST };
+        let (mut options, mut window) = (TcpOptions::default(), 0);
+        if reset.ack {
+            // As Linux: the window that any other segment would have.
+            window = self.inbound.announce_window(&self.path, &self.out.transfer.rtt);
+            options = self.options_of(now, Flags::ACK);
+            options.sack = SackBlocks::default();
+            options.accurate_ecn = None;
+        }
+        let header = TcpHeader {
+            src_port: self.path.ports.local,
+            dst_port: self.path.ports.remote,
+            seq: reset.seq,
+            ack: if reset.ack { self.inbound.rcv_nxt() } else { Seq(0) },
+            flags,
+            window,
+            urgent: 0,
+            options,
+        };
+        SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 }
+    }
+
+    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its
+    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN.
+    /// Report the last of several segments first.
+    ///
+    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
+    /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
+    /// until the user timeout or as long as retransmissions would be.
+    pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
+        if !self.path.state().is_synchronized() {
+            return;
+        }
+        let end = seq + space;
+        if space == 0 {
+            self.on_probe_refused(now, seq);
+        } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
+            // It was acknowledged meanwhile.
+        } else if self.out.transfer.unsend(now, seq, end) {
+            self.out.hold_new(&self.path, now);
+        } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
+            self.out.transfer.on_retransmission_refused(seq, packets);
+            self.out.hold_lost(&self.path, now, seq);
+        }
+    }
+
+    /// The device refused a probe: it does not count, and the next follows soon.
+    fn on_probe_refused(&mut self, now: Instant, seq: Seq) {
+        if seq != self.out.transfer.snd.una - 1 {
+            return;
+        }
+        let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
+        self.out.persist.hasten(soon);
+        let of_window = self.out.persist.is_set();
+        if of_window {
+            self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
+            self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);
+        }
+        self.life.keepalive.hasten(soon);
+        if !of_window {
+            // A probe of keep-alive that did not leave does not count.
+            self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
+        }
+    }
+}
