@@ -40,7 +40,7 @@ impl Connection {
     /// The limits of the link or path have changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
         if link.mss > self.path.link.mss {
-            self.out.transfer.doubt_longer_path(&self.path);
+            self.out.transfer.on_longer_path(&self.path);
         }
         self.path.link = link;
     }

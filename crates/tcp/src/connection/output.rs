@@ -170,7 +170,7 @@ impl Connection {
             })
         };
         let Some((segment, again)) = probe else {
-            self.out.transfer.rearm_timeout(now);
+            self.out.transfer.rearm_rto(now);
             return None;
         };
         self.out.transfer.on_probe_sent(now, again);

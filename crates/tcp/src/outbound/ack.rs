@@ -11,7 +11,7 @@ use crate::life::state::State;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{Heard, News, Resend};
+use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
 use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -76,13 +76,12 @@ impl Outbound {
         if self.transfer.flight.is_empty() || probing {
             self.transfer.loss.retries = 0;
         }
-        let prior_una = self.transfer.snd.una;
-        let advanced = header.ack.since(prior_una);
-        let mut heard = hear(path, header);
-        heard.news.set(News::ADVANCED, advanced > 0);
-        heard.news.set(News::DATA, len > 0);
-        heard.news.set(News::WINDOW, self.transfer.take_window(header, advanced));
-        heard.news.set(News::ECHO, self.transfer.echoes_mark(header));
+        let advanced = header.ack.since(self.transfer.snd.una);
+        let mut ack = self.transfer.ack_info(path, now, header, self.queue.end());
+        ack.flags.set(AckFlags::UNA_ADVANCED, advanced > 0);
+        ack.flags.set(AckFlags::DATA, len > 0);
+        ack.flags.set(AckFlags::WIN_UPDATE, self.transfer.take_window(header, advanced));
+        ack.flags.set(AckFlags::ECE, self.transfer.echoes_mark(header));
         if advanced > 0 {
             self.transfer.loss.retries = 0;
             self.transfer.snd.una = header.ack;
@@ -92,44 +91,22 @@ impl Outbound {
         if self.transfer.flight.is_empty() {
             self.transfer.note_accurate_option(header);
             // Nothing is in flight; a duplicate may still be reported.
-            self.transfer.take_late_dsack(
-                path,
-                now,
-                header,
-                prior_una,
-                self.queue.end(),
-                &mut heard,
-            );
+            self.transfer.take_late_dsack(path, header, &mut ack);
             return false;
         }
-        let mut delivered = self.transfer.delivered(now, &heard);
+        let mut delivered = self.transfer.delivered(&ack);
         let prior_high = self.transfer.flight.high_sacked();
         if path.sack_ok && !header.options.sack.is_empty() {
-            let blocks = header.options.sack;
-            self.transfer.take_sacks(
-                path,
-                &blocks,
-                header.ack,
-                prior_una,
-                &mut heard,
-                &mut delivered,
-            );
+            self.transfer.take_sacks(path, header, &mut ack, &mut delivered);
             self.transfer.learn_reordering(path, &mut delivered);
         }
         let acked_bytes = self.queue.ack_to(header.ack);
         self.transfer.stats.bytes_acked += u64::from(acked_bytes);
-        self.transfer.take_cumulative(
-            path,
-            now,
-            header,
-            (prior_una, prior_high),
-            &mut heard,
-            &mut delivered,
-        );
+        self.transfer.take_cumulative(path, header.ack, prior_high, &mut ack, &mut delivered);
         if self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.transfer.take_accurate_feedback(path, header, &mut heard);
+            self.transfer.take_accurate_feedback(path, header, &mut ack);
         }
-        self.transfer.react(path, now, prior_una, self.queue.end(), &mut heard);
+        self.transfer.react(path, &mut ack);
         self.transfer.flight.is_empty()
     }
 }
@@ -148,33 +125,46 @@ impl Transfer {
     }
 
     #[inline]
-    fn delivered(&self, now: Instant, heard: &Heard) -> Delivered {
+    fn ack_info(&self, path: &Path, now: Instant, header: &TcpHeader, queue_end: Seq) -> AckInfo {
+        let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
+        let echo_ms = echo.filter(|_| path.timestamps_ok);
+        AckInfo {
+            now,
+            prior_una: self.snd.una,
+            queue_end,
+            echo_ms: echo_ms.map(|echo| echo.wrapping_sub(path.timestamps.offset)),
+            ..AckInfo::default()
+        }
+    }
+
+    #[inline]
+    fn delivered(&self, ack: &AckInfo) -> Delivered {
         let min_rtt = self.rtt.min().unwrap_or_default();
-        Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, self.loss.high) }
+        Delivered { echo_ms: ack.echo_ms, ..Delivered::new(ack.now, min_rtt, self.loss.high_seq) }
     }
 
     /// Learns about reordering from SACK blocks.
     fn learn_reordering(&mut self, path: &Path, delivered: &mut Delivered) {
         let late = delivered.late.take();
-        if self.loss.state != CaState::Loss || self.may_take_back() {
+        if self.loss.state != CaState::Loss || self.has_undo_marker() {
             let high = self.flight.high_sacked();
-            self.note_reordering(path, late, high);
+            self.check_sack_reordering(path, late, high);
         }
     }
 
-    /// Removes acknowledged segments from the flight, measures the round trip; `prior_*`: state before.
+    /// Removes segments before `una` from the flight, and measures the round trip. `prior_high`: the
+    /// highest number that was acknowledged selectively before.
     fn take_cumulative(
         &mut self,
         path: &Path,
-        now: Instant,
-        header: &TcpHeader,
-        (prior_una, prior_high): (Seq, Option<Seq>),
-        heard: &mut Heard,
+        una: Seq,
+        prior_high: Option<Seq>,
+        ack: &mut AckInfo,
         delivered: &mut Delivered,
     ) {
-        let of_syn = prior_una == self.snd.iss;
+        let of_syn = ack.prior_una == self.snd.iss;
         let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
-        self.flight.ack_to(header.ack, delivered);
+        self.flight.ack_to(una, delivered);
         if of_syn {
             // A SYN measures the handshake, not the data that left with it.
             (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
@@ -184,113 +174,103 @@ impl Transfer {
         if acked && !path.sack_ok {
             // Without SACK it is unknown which transmission arrived.
             delivered.original &= !delivered.ambiguous;
-            delivered.packets = self.spend_emulated(delivered.acked);
+            delivered.packets = self.remove_reno_sacked(delivered.acked);
         }
-        heard.delivered += delivered.packets;
-        heard.news.set(News::ACKED, acked);
-        heard.news.set(News::SACKED, delivered.sacked);
-        heard.news.set(News::ORIGINAL, delivered.original);
+        ack.delivered += delivered.packets;
+        ack.flags.set(AckFlags::DATA_ACKED, acked);
+        ack.flags.set(AckFlags::DATA_SACKED, delivered.sacked);
+        ack.flags.set(AckFlags::ORIG_SACK_ACKED, delivered.original);
         let first = self.flight.first();
-        heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
+        ack.flags
+            .set(AckFlags::SACK_RENEGING, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
         let head_at = first.map(|r| r.at);
-        self.advance_rack(path, delivered);
-        let measured = self.measure(now, heard, delivered, of_syn);
+        self.rack_advance(path, delivered);
+        let measured = self.measure(ack, delivered, of_syn);
         if acked {
-            heard.news.insert(News::SET_TIMER);
+            ack.flags.insert(AckFlags::SET_XMIT_TIMER);
             if path.sack_ok {
                 // A hole was filled without a retransmission: that is reordering.
-                self.note_reordering(path, delivered.late, prior_high);
+                self.check_sack_reordering(path, delivered.late, prior_high);
             }
         } else if let (true, Some((first, _)), Some(head)) =
             (measured, delivered.sacked_at, head_at)
             && first < head
         {
             // As Linux: measured on a segment older than the head's last transmission.
-            heard.news.insert(News::SET_TIMER);
+            ack.flags.insert(AckFlags::SET_XMIT_TIMER);
         }
     }
 
-    /// Updates loss recovery, the timer and the congestion window. `end` is the end of the send queue.
-    fn react(&mut self, path: &Path, now: Instant, prior_una: Seq, end: Seq, heard: &mut Heard) {
-        let echo = heard.news.contains(News::ECHO);
+    /// Updates loss recovery, the timer and the congestion window.
+    fn react(&mut self, path: &Path, ack: &mut AckInfo) {
+        let echo = ack.flags.contains(AckFlags::ECE);
         if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.resend = Resend::No;
-            self.adapt_reordering_window(heard);
-            self.take_probe_answer(heard);
+            self.adapt_reordering_window(ack);
+            self.take_probe_answer(ack);
         }
         // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Other
         // data of the SYN is sent again without a congestion response (`fast_open/`).
         let opening = path.state() == State::SynSent;
-        if !opening && self.is_dubious(heard.news) {
-            let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
-            heard.duplicates = u32::from(!heard.news.intersects(plain));
-            self.alert(path, now, heard, prior_una, end);
+        if !opening && self.is_dubious(ack.flags) {
+            let plain = AckFlags::UNA_ADVANCED | AckFlags::NOT_DUP | AckFlags::DSACK;
+            ack.duplicates = u32::from(!ack.flags.intersects(plain));
+            self.on_dubious_ack(path, ack);
         }
-        if heard.news.contains(News::SET_TIMER) {
-            self.restart_retransmit_timer(path, now);
+        if ack.flags.contains(AckFlags::SET_XMIT_TIMER) {
+            self.restart_retransmit_timer(path, ack.now);
         }
-        let marked = match (echo, heard.marked) {
+        let marked = match (echo, ack.marked) {
             (false, _) => 0,
             // A classic echo stands for all that arrived under it.
-            (true, 0) => heard.delivered,
+            (true, 0) => ack.delivered,
             (true, marked) => marked,
         };
-        self.count_delivered(heard.delivered, marked);
+        self.count_delivered(ack.delivered, marked);
         if opening {
             return;
         }
         if self.loss.is_reducing() {
-            self.reduce(heard);
-        } else if prior_una != self.snd.iss && self.may_grow(path, heard.news) {
+            self.reduce_cwnd(ack);
+        } else if ack.prior_una != self.snd.iss && self.may_grow(path, ack.flags) {
             if self.is_cwnd_limited() {
-                self.congestion.on_ack(now, heard.delivered);
+                self.congestion.on_ack(ack.now, ack.delivered);
             } else {
-                self.congestion.on_application_limited(now);
+                self.congestion.on_application_limited(ack.now);
             }
         }
     }
 
-    /// Processes the SACK blocks of an acknowledgement older than `una`.
+    /// Processes the SACK blocks of an acknowledgement older than `una`. `end`: of the send queue.
     #[cold]
     fn take_old_sacks(&mut self, path: &Path, now: Instant, header: &TcpHeader, end: Seq) {
-        let una = self.snd.una;
-        let mut heard = hear(path, header);
-        let mut delivered = self.delivered(now, &heard);
-        let blocks = header.options.sack;
-        self.take_sacks(path, &blocks, header.ack, una, &mut heard, &mut delivered);
+        let mut ack = self.ack_info(path, now, header, end);
+        let mut delivered = self.delivered(&ack);
+        self.take_sacks(path, header, &mut ack, &mut delivered);
         self.learn_reordering(path, &mut delivered);
-        heard.delivered += delivered.packets;
-        heard.news.set(News::SACKED, delivered.sacked);
-        heard.news.set(News::ORIGINAL, delivered.original);
-        self.advance_rack(path, &delivered);
-        self.alert(path, now, &mut heard, una, end);
-        self.count_delivered(heard.delivered, 0);
+        ack.delivered += delivered.packets;
+        ack.flags.set(AckFlags::DATA_SACKED, delivered.sacked);
+        ack.flags.set(AckFlags::ORIG_SACK_ACKED, delivered.original);
+        self.rack_advance(path, &delivered);
+        self.on_dubious_ack(path, &mut ack);
+        self.count_delivered(ack.delivered, 0);
     }
 
     /// Processes a duplicate reported when nothing is in flight: a reduction may be undone.
-    fn take_late_dsack(
-        &mut self,
-        path: &Path,
-        now: Instant,
-        header: &TcpHeader,
-        prior_una: Seq,
-        end: Seq,
-        heard: &mut Heard,
-    ) {
+    fn take_late_dsack(&mut self, path: &Path, header: &TcpHeader, ack: &mut AckInfo) {
         if self.recovery.is_none() {
             return;
         }
         if path.sack_ok && !header.options.sack.is_empty() {
-            let blocks = header.options.sack;
-            let mut delivered = self.delivered(now, heard);
-            self.take_sacks(path, &blocks, header.ack, prior_una, heard, &mut delivered);
+            let mut delivered = self.delivered(ack);
+            self.take_sacks(path, header, ack, &mut delivered);
         }
-        if heard.news.contains(News::DSACK) {
-            self.adapt_reordering_window(heard);
-            self.alert(path, now, heard, prior_una, end);
-            self.count_delivered(heard.delivered, 0);
+        if ack.flags.contains(AckFlags::DSACK) {
+            self.adapt_reordering_window(ack);
+            self.on_dubious_ack(path, ack);
+            self.count_delivered(ack.delivered, 0);
         }
-        self.take_probe_answer(heard);
+        self.take_probe_answer(ack);
     }
 
     /// > RFC 7661, RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
@@ -326,15 +306,10 @@ impl Transfer {
     /// > averaged RTT measurement only if the segment advances the left edge of the send window
     ///
     /// Our own records are finer than timestamps, but only timestamps tell transmissions apart.
-    fn measure(
-        &mut self,
-        now: Instant,
-        heard: &Heard,
-        delivered: &Delivered,
-        of_syn: bool,
-    ) -> bool {
+    fn measure(&mut self, ack: &AckInfo, delivered: &Delivered, of_syn: bool) -> bool {
+        let now = ack.now;
         let own = delivered.acked_at.filter(|_| !delivered.ambiguous).or(delivered.sacked_at);
-        let (oldest, newest) = match (own, heard.echo_ms) {
+        let (oldest, newest) = match (own, ack.echo_ms) {
             (Some((oldest, newest)), _) => {
                 (now.saturating_since(oldest), now.saturating_since(newest))
             }
@@ -381,15 +356,5 @@ impl Transfer {
             snd.max_window = window;
         }
         true
-    }
-}
-
-#[inline]
-fn hear(path: &Path, header: &TcpHeader) -> Heard {
-    let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
-    let echo_ms = echo.filter(|_| path.timestamps_ok);
-    Heard {
-        echo_ms: echo_ms.map(|echo| echo.wrapping_sub(path.timestamps.offset)),
-        ..Heard::default()
     }
 }

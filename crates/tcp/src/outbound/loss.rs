@@ -51,7 +51,7 @@ pub(crate) struct Rack {
 pub(crate) struct Loss {
     pub(crate) rack: Rack,
     /// `snd.nxt` when the state began; acknowledged, it ends the state (RecoveryPoint, "recover").
-    pub(crate) high: Seq,
+    pub(crate) high_seq: Seq,
     /// Wire segments delivered, ever; wraps.
     pub(crate) delivered: u32,
     /// Of these, those delivered while the peer echoed congestion marks; wraps.
@@ -66,9 +66,9 @@ pub(crate) struct Loss {
     /// The degree of reordering, in wire segments.
     pub(crate) reordering: u16,
     /// RACK.reo_wnd_mult: quarters of the least round trip that make the reordering window.
-    pub(crate) steps: u8,
+    pub(crate) reo_wnd_steps: u8,
     /// RACK.reo_wnd_persist: recoveries for which it stays.
-    pub(crate) persist: u8,
+    pub(crate) reo_wnd_persist: u8,
     /// RACK has advanced, or losses must be detected again.
     pub(crate) advanced: bool,
     /// The congestion window was the limit in that round trip.
@@ -85,7 +85,14 @@ impl Loss {
     pub(crate) fn new(first: Seq, reordering: u8) -> Self {
         let rack = Rack { end: first, ..Rack::default() };
         let reordering = reordering.into();
-        Self { rack, high: first, usage_end: first, reordering, steps: 1, ..Self::default() }
+        Self {
+            rack,
+            high_seq: first,
+            usage_end: first,
+            reordering,
+            reo_wnd_steps: 1,
+            ..Self::default()
+        }
     }
 
     /// Whether proportional rate reduction sets the window.

@@ -131,7 +131,7 @@ impl Transfer {
     }
 
     /// The path may take longer segments than before: a probe will show.
-    pub(crate) fn doubt_longer_path(&mut self, path: &Path) {
+    pub(crate) fn on_longer_path(&mut self, path: &Path) {
         let before = path.link.mss;
         if let Some(search) = self.mtu_mut() {
             search.cap = search.cap.min(before);

@@ -102,7 +102,7 @@ impl Transfer {
         }
         self.snd.nxt = seq;
         if self.flight.is_empty() {
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         }
         true
     }

@@ -17,7 +17,7 @@ use crate::life::state::State;
 use crate::options::{AccurateEcnOption, TcpOptions};
 use crate::outbound::Transfer;
 use crate::outbound::ecn::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
-use crate::outbound::recovery::{Heard, News};
+use crate::outbound::recovery::{AckFlags, AckInfo};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::segment::Arrival;
@@ -453,7 +453,7 @@ impl Transfer {
         &mut self,
         path: &Path,
         header: &TcpHeader,
-        heard: &mut Heard,
+        ack: &mut AckInfo,
     ) {
         // > RFC 9768 section 3.2.2: A host MUST NOT interpret the 3 flags as a 3-bit ACE field on any
         // > segment with SYN=1
@@ -465,14 +465,16 @@ impl Transfer {
         let handshake = path.state() == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
-            let pure = !heard.news.contains(News::DATA) && header.options.sack.is_empty();
+            let pure = !ack.flags.contains(AckFlags::DATA) && header.options.sack.is_empty();
             if pure {
                 return self.take_handshake_code(code);
             }
         }
         // > section 3.2.2.2: it first checks whether it has already been superseded (defined in
         // > Appendix A.1) by another ACK in which case it ignores the ECN feedback.
-        if heard.delivered == 0 && !heard.news.intersects(News::ADVANCED | News::SACKED) {
+        if ack.delivered == 0
+            && !ack.flags.intersects(AckFlags::UNA_ADVANCED | AckFlags::DATA_SACKED)
+        {
             return;
         }
         let Some(accurate) = self.accurate_mut() else { return };
@@ -490,16 +492,16 @@ impl Transfer {
             .filter(|_| !accurate.known.contains(Known::OPTIONS_BROKEN))
             .and_then(|option| accurate.take_option(option));
         let least = code.wrapping_sub(accurate.peer_packets) % CYCLE;
-        let marked = marked_packets(least, heard.delivered, bytes, mss);
+        let marked = marked_packets(least, ack.delivered, bytes, mss);
         accurate.peer_packets = accurate.peer_packets.wrapping_add(marked);
         // > section 3.2.3.2.5: If either endpoint detects that the s.ceb counter has increased but the
         // > s.cep has not [...] the Data Sender MUST disable sending ECN-capable packets
-        if marked == 0 && heard.delivered < CYCLE && bytes.is_some_and(|bytes| bytes > 0) {
+        if marked == 0 && ack.delivered < CYCLE && bytes.is_some_and(|bytes| bytes > 0) {
             accurate.known.insert(Known::NOT_CAPABLE);
         }
         if marked > 0 && !accurate.known.contains(Known::DEAF) {
-            heard.marked = marked;
-            heard.news.insert(News::ECHO);
+            ack.marked = marked;
+            ack.flags.insert(AckFlags::ECE);
         }
     }
 

@@ -36,42 +36,47 @@ use crate::seq::Seq;
 bitflags::bitflags! {
     /// What is new in an acknowledgement.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct News: u16 {
+    pub(crate) struct AckFlags: u16 {
         /// `una` moved.
-        const ADVANCED = 1 << 0;
+        const UNA_ADVANCED = 1 << 0;
         /// Its segment takes up sequence numbers itself.
         const DATA = 1 << 1;
         /// It changed the window.
-        const WINDOW = 1 << 2;
+        const WIN_UPDATE = 1 << 2;
         /// A whole segment, or more, was acknowledged cumulatively.
-        const ACKED = 1 << 3;
+        const DATA_ACKED = 1 << 3;
         /// Something was acknowledged selectively.
-        const SACKED = 1 << 4;
+        const DATA_SACKED = 1 << 4;
         /// A congestion mark was echoed.
-        const ECHO = 1 << 5;
+        const ECE = 1 << 5;
         /// A duplicate of a retransmission was reported (RFC 2883).
         const DSACK = 1 << 6;
         /// The duplicate is the last tail loss probe.
-        const DSACK_OF_PROBE = 1 << 7;
+        const DSACK_TLP = 1 << 7;
         /// A segment arrived that was sent once, before this state began.
-        const ORIGINAL = 1 << 8;
+        const ORIG_SACK_ACKED = 1 << 8;
         /// A retransmission was lost.
-        const LOST_AGAIN = 1 << 9;
+        const LOST_RETRANS = 1 << 9;
         /// The retransmission timer starts anew.
-        const SET_TIMER = 1 << 10;
+        const SET_XMIT_TIMER = 1 << 10;
         /// The first segment not acknowledged was acknowledged selectively before.
-        const RENEGED = 1 << 11;
+        const SACK_RENEGING = 1 << 11;
         /// Any of these: it is no duplicate acknowledgement.
-        const NO_DUPLICATE = Self::DATA.bits() | Self::WINDOW.bits() | Self::ACKED.bits();
+        const NOT_DUP = Self::DATA.bits() | Self::WIN_UPDATE.bits() | Self::DATA_ACKED.bits();
         /// Any of these: loss recovery processes it.
-        const ALERT = Self::SACKED.bits() | Self::ECHO.bits() | Self::DSACK.bits();
+        const CA_ALERT = Self::DATA_SACKED.bits() | Self::ECE.bits() | Self::DSACK.bits();
     }
 }
 
 /// The content of an acknowledgement for loss recovery.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Heard {
-    pub(crate) news: News,
+pub(crate) struct AckInfo {
+    pub(crate) now: Instant,
+    /// `snd.una` before the acknowledgement.
+    pub(crate) prior_una: Seq,
+    /// The end of the send queue.
+    pub(crate) queue_end: Seq,
+    pub(crate) flags: AckFlags,
     /// Wire segments delivered.
     pub(crate) delivered: u32,
     /// Wire segments newly considered lost.
@@ -100,11 +105,11 @@ pub(crate) enum Resend {
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
     /// `una` when the window was reduced, while the reduction can be undone.
-    marker: Option<Seq>,
+    undo_marker: Option<Seq>,
     /// Retransmissions that the peer has not reported as duplicates; `None`: none was made.
-    unexcused: Option<u32>,
+    undo_retrans: Option<u32>,
     /// When the first retransmission since then was sent.
-    first_resent: Option<Instant>,
+    retrans_stamp: Option<Instant>,
     /// Threshold and window before the reduction; 0: do not restore.
     prior_ssthresh: u32,
     prior_cwnd: u32,
@@ -119,11 +124,11 @@ pub(crate) struct Recovery {
     frto: bool,
     pub(crate) resend: Resend,
     /// Without SACK: the wire segments that duplicate acknowledgements stand for.
-    emulated: u32,
+    reno_sacked: u32,
     /// The SACK blocks of the last acknowledgement.
-    known: SackBlocks,
+    recv_sack_cache: SackBlocks,
     /// Nothing before this is to be retransmitted.
-    next: Seq,
+    retransmit_hint: Seq,
     /// `detect` has judged every first transmission before this.
     judged: Seq,
     resent: Resent,
@@ -136,14 +141,14 @@ pub(crate) struct Recovery {
 impl Transfer {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
         let una = self.snd.una;
-        let new = || Recovery { next: una, judged: una, ..Recovery::default() };
+        let new = || Recovery { retransmit_hint: una, judged: una, ..Recovery::default() };
         self.recovery.get_or_insert_with(|| Box::new(new()))
     }
 
     /// Wire segments that arrived beyond a gap; without SACK, an estimate from duplicates.
     #[inline]
     pub(crate) fn sacked_packets(&self) -> u32 {
-        self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.emulated)
+        self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.reno_sacked)
     }
 
     /// Wire segments in flight by estimate (RFC 6675 section 4, "pipe").
@@ -157,27 +162,20 @@ impl Transfer {
 
     /// Whether loss recovery processes this acknowledgement.
     #[inline]
-    pub(crate) fn is_dubious(&self, news: News) -> bool {
-        !news.intersects(News::NO_DUPLICATE)
-            || news.intersects(News::ALERT)
+    pub(crate) fn is_dubious(&self, flags: AckFlags) -> bool {
+        !flags.intersects(AckFlags::NOT_DUP)
+            || flags.intersects(AckFlags::CA_ALERT)
             || self.loss.state != CaState::Open
     }
 
     /// Enters, updates and leaves the states.
     #[cold]
-    pub(crate) fn alert(
-        &mut self,
-        path: &Path,
-        now: Instant,
-        heard: &mut Heard,
-        prior_una: Seq,
-        end: Seq,
-    ) {
+    pub(crate) fn on_dubious_ack(&mut self, path: &Path, ack: &mut AckInfo) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
-        let echo = heard.news.contains(News::ECHO);
+        let echo = ack.flags.contains(AckFlags::ECE);
         let recovery = self.recovery_mut();
         // A number outside the flight is an old one, even if it seems to be ahead.
-        for at in [&mut recovery.next, &mut recovery.judged] {
+        for at in [&mut recovery.retransmit_hint, &mut recovery.judged] {
             *at = if at.between(una, nxt) { *at } else { una };
         }
         if echo {
@@ -185,48 +183,48 @@ impl Transfer {
             recovery.prior_ssthresh = 0;
         }
         if self.flight.is_empty() {
-            self.forget_emulated();
+            self.reset_reno_sacked();
         }
-        if self.has_reneged(now, heard) {
+        if self.has_reneged(ack) {
             return;
         }
-        if self.leave_state(path, heard) {
+        if self.leave_state(path, ack) {
             return;
         }
         match self.loss.state {
             CaState::Recovery => {
-                if !heard.news.contains(News::ADVANCED) {
-                    self.emulate_sacks(path, heard);
-                } else if self.try_undo_partial(path, heard, prior_una) {
+                if !ack.flags.contains(AckFlags::UNA_ADVANCED) {
+                    self.add_reno_sack(path, ack);
+                } else if self.try_undo_partial(path, ack) {
                     return;
                 }
                 if self.try_undo_dsack() {
-                    self.try_to_open(heard);
+                    self.try_to_open(ack);
                 }
-                self.identify_losses(path, now, heard);
+                self.identify_losses(path, ack);
                 if self.loss.state != CaState::Recovery {
                     // Undone. A segment that is still lost is a new loss.
                     if self.flight.lost() == 0 {
                         return;
                     }
-                    self.enter_recovery(now, echo);
+                    self.enter_recovery(ack.now, echo);
                 }
             }
             CaState::Loss => {
-                self.on_ack_in_loss(path, heard, end);
-                self.identify_losses(path, now, heard);
-                let lost_again = heard.news.contains(News::LOST_AGAIN);
+                self.on_ack_in_loss(path, ack);
+                self.identify_losses(path, ack);
+                let lost_again = ack.flags.contains(AckFlags::LOST_RETRANS);
                 match self.loss.state {
                     CaState::Open => {}
                     CaState::Loss if lost_again => {}
                     _ => return,
                 }
-                if !self.work_in_disorder(path, now, heard, false) {
+                if !self.process_disorder(path, ack, false) {
                     return;
                 }
             }
             _ => {
-                if !self.work_in_disorder(path, now, heard, true) {
+                if !self.process_disorder(path, ack, true) {
                     return;
                 }
             }
@@ -234,12 +232,12 @@ impl Transfer {
         self.recovery_mut().resend = Resend::Lost;
     }
 
-    pub(crate) fn keep_open(&mut self) {
+    pub(crate) fn try_keep_open(&mut self) {
         let left = self.sacked_packets() + self.flight.lost();
         let state = if left > 0 || self.has_resent() { CaState::Disorder } else { CaState::Open };
         if self.loss.state != state {
             self.loss.state = state;
-            self.loss.high = self.snd.nxt;
+            self.loss.high_seq = self.snd.nxt;
         }
     }
 
@@ -252,19 +250,19 @@ impl Transfer {
     /// > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
     pub(crate) fn enter_recovery(&mut self, now: Instant, echo: bool) {
         self.stats.recoveries += 1;
-        self.begin_undo();
+        self.init_undo();
         let reducing = self.loss.is_reducing();
         let ssthresh = self.current_ssthresh();
         let una = self.snd.una;
         let recovery = self.recovery_mut();
         recovery.prior_ssthresh = 0;
-        recovery.next = una;
+        recovery.retransmit_hint = una;
         recovery.since = now;
         if !reducing {
             if !echo {
                 recovery.prior_ssthresh = ssthresh;
             }
-            self.begin_reduction();
+            self.init_cwnd_reduction();
         }
         self.loss.state = CaState::Recovery;
     }
@@ -286,16 +284,16 @@ impl Transfer {
         // only if the head is sacked and not acknowledged: then the receiver has reneged.
         if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
             self.flight.forget_sacks();
-            self.recovery_mut().known = SackBlocks::default();
+            self.recovery_mut().recv_sack_cache = SackBlocks::default();
         }
-        self.forget_emulated();
+        self.reset_reno_sacked();
         let age = Duration::from_micros(u64::from(self.loss.rack.rtt_us));
         self.flight.mark_lost_for_timeout(now, age);
         // > RFC 5681 section 3.1: when a TCP sender detects segment loss using the retransmission
         // > timer and the given segment has already been retransmitted by way of the
         // > retransmission timer at least once, the value of ssthresh is held constant.
         if state <= CaState::Disorder
-            || self.loss.high.le(una)
+            || self.loss.high_seq.le(una)
             || (state == CaState::Loss && self.loss.retries == 0)
         {
             let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
@@ -305,7 +303,7 @@ impl Transfer {
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = ssthresh;
             recovery.prior_cwnd = cwnd;
-            self.begin_undo();
+            self.init_undo();
         }
         // > RFC 5681 section 3.1: upon a timeout [...] cwnd MUST be set to no more than the loss
         // > window, LW, which equals 1 full-sized segment
@@ -317,7 +315,7 @@ impl Transfer {
             self.loss.reordering = self.loss.reordering.min(u16::from(path.config().reordering));
         }
         self.loss.state = CaState::Loss;
-        self.loss.high = nxt;
+        self.loss.high_seq = nxt;
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
@@ -327,7 +325,7 @@ impl Transfer {
         recovery.probe_end = None;
         recovery.frto = frto;
         recovery.resend = Resend::Lost;
-        recovery.next = una;
+        recovery.retransmit_hint = una;
         recovery.judged = una;
         if retries == 0 {
             recovery.since = now;
@@ -347,38 +345,38 @@ impl Transfer {
         }
         // As Linux: like a timeout, but the window stays.
         if self.loss.state != CaState::Loss {
-            self.loss.high = self.snd.nxt;
+            self.loss.high_seq = self.snd.nxt;
             let ssthresh = self.current_ssthresh();
             self.congestion.set_ssthresh(ssthresh);
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = 0;
-            recovery.marker = None;
+            recovery.undo_marker = None;
             recovery.frto = false;
             self.loss.state = CaState::Loss;
         }
         let una = self.snd.una;
         let recovery = self.recovery_mut();
-        recovery.next = una;
+        recovery.retransmit_hint = una;
         recovery.resend = Resend::Lost;
     }
 
     /// Leaves a state if `high` is acknowledged. `true`: the state stays.
-    fn leave_state(&mut self, path: &Path, heard: &Heard) -> bool {
+    fn leave_state(&mut self, path: &Path, ack: &AckInfo) -> bool {
         let una = self.snd.una;
         if self.loss.state == CaState::Open {
-            self.recovery_mut().first_resent = None;
-        } else if una.ge(self.loss.high) {
+            self.recovery_mut().retrans_stamp = None;
+        } else if una.ge(self.loss.high_seq) {
             match self.loss.state {
-                CaState::Cwr if una != self.loss.high => {
-                    self.end_reduction();
+                CaState::Cwr if una != self.loss.high_seq => {
+                    self.end_cwnd_reduction();
                     self.loss.state = CaState::Open;
                 }
                 CaState::Recovery => {
-                    self.forget_emulated();
-                    if self.try_undo_recovery(path, heard) {
+                    self.reset_reno_sacked();
+                    if self.try_undo_recovery(path, ack) {
                         return true;
                     }
-                    self.end_reduction();
+                    self.end_cwnd_reduction();
                 }
                 _ => {}
             }
@@ -387,37 +385,31 @@ impl Transfer {
     }
 
     /// Updates Open, Disorder and Cwr. `true`: recovery has begun.
-    fn work_in_disorder(
-        &mut self,
-        path: &Path,
-        now: Instant,
-        heard: &mut Heard,
-        identify: bool,
-    ) -> bool {
-        if heard.news.contains(News::ADVANCED) {
-            self.forget_emulated();
+    fn process_disorder(&mut self, path: &Path, ack: &mut AckInfo, identify: bool) -> bool {
+        if ack.flags.contains(AckFlags::UNA_ADVANCED) {
+            self.reset_reno_sacked();
         }
-        self.emulate_sacks(path, heard);
+        self.add_reno_sack(path, ack);
         if self.loss.state <= CaState::Disorder {
             self.try_undo_dsack();
         }
         if identify || !path.sack_ok {
-            self.identify_losses(path, now, heard);
+            self.identify_losses(path, ack);
         }
         // As Linux: a lost segment begins a recovery; loss detection counts the duplicates.
         if self.flight.lost() == 0 {
-            self.try_to_open(heard);
+            self.try_to_open(ack);
             return false;
         }
         if self.is_probe_lost(path) {
             return false;
         }
-        self.enter_recovery(now, heard.news.contains(News::ECHO));
+        self.enter_recovery(ack.now, ack.flags.contains(AckFlags::ECE));
         true
     }
 
     /// Marks lost segments: with SACK by time, without it the first segment.
-    fn identify_losses(&mut self, path: &Path, now: Instant, heard: &mut Heard) {
+    fn identify_losses(&mut self, path: &Path, ack: &mut AckInfo) {
         if self.flight.is_empty() {
             return;
         }
@@ -429,22 +421,22 @@ impl Transfer {
             // > unacknowledged segment.
             let state = self.loss.state;
             let enough = self.sacked_packets() >= u32::from(self.loss.reordering);
-            let partial = heard.news.contains(News::ADVANCED);
+            let partial = ack.flags.contains(AckFlags::UNA_ADVANCED);
             if (state < CaState::Recovery && enough) || (state == CaState::Recovery && partial) {
-                heard.lost += self.flight.mark_head_lost();
+                ack.lost += self.flight.mark_head_lost();
                 let una = self.snd.una;
-                self.recovery_mut().next = una;
+                self.recovery_mut().retransmit_hint = una;
             }
             return;
         }
-        let aged = self.detect_by_time(now);
-        heard.lost += aged.lost;
+        let aged = self.detect_loss_after_ack(ack.now);
+        ack.lost += aged.lost;
         if aged.again {
-            heard.news.insert(News::LOST_AGAIN);
+            ack.flags.insert(AckFlags::LOST_RETRANS);
         }
         if let Some(wait) = aged.wait {
-            self.await_reordering(now, wait);
-            heard.news.remove(News::SET_TIMER);
+            self.await_reordering(ack.now, wait);
+            ack.flags.remove(AckFlags::SET_XMIT_TIMER);
         }
     }
 
@@ -453,27 +445,27 @@ impl Transfer {
     /// > SACK option.
     ///
     /// As Linux: a short timeout gives the receiver the chance to acknowledge after all.
-    fn has_reneged(&mut self, now: Instant, heard: &mut Heard) -> bool {
-        if !heard.news.contains(News::RENEGED | News::ADVANCED) {
+    fn has_reneged(&mut self, ack: &mut AckInfo) -> bool {
+        if !ack.flags.contains(AckFlags::SACK_RENEGING | AckFlags::UNA_ADVANCED) {
             return false;
         }
         const LEAST: Duration = Duration::from_millis(10);
         let srtt = self.rtt.srtt().unwrap_or_default();
-        self.set_retransmit_timer(now, (srtt / 2).max(LEAST));
-        heard.news.remove(News::SET_TIMER);
+        self.set_retransmit_timer(ack.now, (srtt / 2).max(LEAST));
+        ack.flags.remove(AckFlags::SET_XMIT_TIMER);
         true
     }
 
     /// Nothing is lost: returns to Open, or to Disorder while segments are out of order.
-    fn try_to_open(&mut self, heard: &Heard) {
+    fn try_to_open(&mut self, ack: &AckInfo) {
         if !self.has_resent() {
-            self.recovery_mut().first_resent = None;
+            self.recovery_mut().retrans_stamp = None;
         }
-        if heard.news.contains(News::ECHO) {
+        if ack.flags.contains(AckFlags::ECE) {
             self.enter_cwr();
         }
         if self.loss.state != CaState::Cwr {
-            self.keep_open();
+            self.try_keep_open();
         }
     }
 }

@@ -5,7 +5,7 @@ use pagewire_mem::Instant;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{Heard, News};
+use crate::outbound::recovery::{AckFlags, AckInfo};
 use crate::seq::Seq;
 
 impl Transfer {
@@ -14,7 +14,7 @@ impl Transfer {
     pub(crate) fn on_probe_timer(&mut self, now: Instant) {
         let recovery = self.recovery_mut();
         if recovery.probe_end.is_some() {
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         } else {
             recovery.probe_due = true;
         }
@@ -51,7 +51,7 @@ impl Transfer {
         recovery.probe_end = Some(nxt);
         recovery.probe_resent = again.is_some();
         self.loss.due = Due::Rto;
-        self.rearm_timeout(now);
+        self.rearm_rto(now);
     }
 
     /// > RFC 8985 section 7.4.2: TLP_process_ack(ACK): If TLP.end_seq is not NULL AND ACK's ack_no >=
@@ -59,22 +59,22 @@ impl Transfer {
     /// > TLP.end_seq: TLP.end_seq = NULL; elif SEG.ACK > TLP.end_seq: Set TLP.end_seq to NULL; Invoke
     /// > congestion control to react to the loss event that TLP repaired; elif ACK is a DUPACK
     /// > without any SACK option: TLP.end_seq = NULL
-    pub(crate) fn take_probe_answer(&mut self, heard: &Heard) {
+    pub(crate) fn take_probe_answer(&mut self, ack: &AckInfo) {
         let una = self.snd.una;
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
         let Some(end) = recovery.probe_end else { return };
         if una.lt(end) {
             return;
         }
-        let plain = News::ADVANCED | News::NO_DUPLICATE | News::SACKED;
-        if !recovery.probe_resent || heard.news.contains(News::DSACK_OF_PROBE) {
+        let plain = AckFlags::UNA_ADVANCED | AckFlags::NOT_DUP | AckFlags::DATA_SACKED;
+        if !recovery.probe_resent || ack.flags.contains(AckFlags::DSACK_TLP) {
             recovery.probe_end = None;
         } else if una.gt(end) {
-            self.begin_reduction();
+            self.init_cwnd_reduction();
             self.loss.state = CaState::Cwr;
-            self.end_reduction();
-            self.keep_open();
-        } else if !heard.news.intersects(plain) {
+            self.end_cwnd_reduction();
+            self.try_keep_open();
+        } else if !ack.flags.intersects(plain) {
             recovery.probe_end = None;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
-use crate::outbound::recovery::{Heard, News};
+use crate::outbound::recovery::{AckFlags, AckInfo};
 
 impl Transfer {
     /// The threshold that an undo restores.
@@ -16,8 +16,8 @@ impl Transfer {
     /// > snd.nxt-snd.una
     ///
     /// As Linux the congestion window takes the place of RecoverFS.
-    pub(crate) fn begin_reduction(&mut self) {
-        self.loss.high = self.snd.nxt;
+    pub(crate) fn init_cwnd_reduction(&mut self) {
+        self.loss.high_seq = self.snd.nxt;
         let (cwnd, flight) = (self.congestion.cwnd(), self.flight.packets());
         self.congestion.cut(flight);
         let recovery = self.recovery_mut();
@@ -35,21 +35,21 @@ impl Transfer {
     ///
     /// RFC 6937bis, as Linux: one more only when the acknowledgement advances without a new loss. After
     /// a mark alone nothing was lost, so delivered segments bound those that leave.
-    pub(crate) fn reduce(&mut self, heard: &Heard) {
+    pub(crate) fn reduce_cwnd(&mut self, ack: &AckInfo) {
         let (in_flight, ssthresh) = (self.packets_in_flight(), self.congestion.ssthresh());
         let recovering = self.loss.state == CaState::Recovery;
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
-        if heard.delivered == 0 || recovery.prior_cwnd == 0 {
+        if ack.delivered == 0 || recovery.prior_cwnd == 0 {
             return;
         }
-        recovery.prr_delivered += heard.delivered;
+        recovery.prr_delivered += ack.delivered;
         let (delivered, out) = (u64::from(recovery.prr_delivered), u64::from(recovery.prr_out));
         let count = if in_flight > ssthresh {
             let share = (delivered * u64::from(ssthresh)).div_ceil(u64::from(recovery.prior_cwnd));
             share.saturating_sub(out)
         } else {
-            let safe = recovering && heard.news.contains(News::ADVANCED) && heard.lost == 0;
-            let limit = delivered.saturating_sub(out).max(u64::from(heard.delivered));
+            let safe = recovering && ack.flags.contains(AckFlags::UNA_ADVANCED) && ack.lost == 0;
+            let limit = delivered.saturating_sub(out).max(u64::from(ack.delivered));
             (limit + u64::from(safe)).min(u64::from(ssthresh - in_flight))
         };
         // The first retransmission leaves at once.
@@ -71,8 +71,8 @@ impl Transfer {
     /// > RFC 6937 section 3, RFC 5681: cwnd is set to ssthresh at the end of recovery
     ///
     /// unless the reduction was undone.
-    pub(crate) fn end_reduction(&mut self) {
-        if (self.loss.state == CaState::Cwr || self.may_take_back())
+    pub(crate) fn end_cwnd_reduction(&mut self) {
+        if (self.loss.state == CaState::Cwr || self.has_undo_marker())
             && self.congestion.has_ssthresh()
         {
             self.congestion.set_cwnd(self.congestion.ssthresh());
@@ -87,8 +87,8 @@ impl Transfer {
         let recovery = self.recovery_mut();
         recovery.prior_ssthresh = 0;
         if below {
-            recovery.marker = None;
-            self.begin_reduction();
+            recovery.undo_marker = None;
+            self.init_cwnd_reduction();
             self.loss.state = CaState::Cwr;
         }
     }

@@ -8,13 +8,13 @@ use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
 use crate::outbound::Transfer;
 use crate::outbound::flight::{Aged, Delivered};
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::{Heard, News, Resend};
+use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
 use crate::path::Path;
 
 impl Transfer {
     /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
     /// > been delivered
-    pub(crate) fn advance_rack(&mut self, path: &Path, delivered: &Delivered) {
+    pub(crate) fn rack_advance(&mut self, path: &Path, delivered: &Delivered) {
         // Without SACK it is unknown which transmission arrived.
         let Some(rtt) = delivered.rack_rtt.filter(|_| path.sack_ok) else { return };
         self.loss.advanced = true;
@@ -31,10 +31,10 @@ impl Transfer {
     /// > multiplier applied to adjust RACK.reo_wnd. [...] it is incremented by one for each round trip in
     /// > which DSACK options are received [...] and reset to its initial value of 1 after
     /// > RACK.reo_wnd_persist 16 loss recoveries
-    pub(crate) fn adapt_reordering_window(&mut self, heard: &Heard) {
+    pub(crate) fn adapt_reordering_window(&mut self, ack: &AckInfo) {
         let (una, nxt, seen) = (self.snd.una, self.snd.nxt, self.loss.reord_seen > 0);
         let relevant =
-            heard.news.contains(News::DSACK) && !heard.news.contains(News::DSACK_OF_PROBE) && seen;
+            ack.flags.contains(AckFlags::DSACK) && !ack.flags.contains(AckFlags::DSACK_TLP) && seen;
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if recovery.dsack_round.is_some_and(|round| una.ge(round)) {
             recovery.dsack_round = None;
@@ -42,10 +42,10 @@ impl Transfer {
         let loss = &mut self.loss;
         if relevant && recovery.dsack_round.is_none() {
             recovery.dsack_round = Some(nxt);
-            loss.steps = loss.steps.saturating_add(1);
-            loss.persist = RACK_PERSIST_RECOVERIES;
-        } else if loss.persist == 0 {
-            loss.steps = 1;
+            loss.reo_wnd_steps = loss.reo_wnd_steps.saturating_add(1);
+            loss.reo_wnd_persist = RACK_PERSIST_RECOVERIES;
+        } else if loss.reo_wnd_persist == 0 {
+            loss.reo_wnd_steps = 1;
         }
     }
 
@@ -53,11 +53,11 @@ impl Transfer {
     /// > RACK_sent_after(RACK.xmit_ts, RACK.end_seq, segment.xmit_ts, segment.end_seq): remaining =
     /// > segment.xmit_ts + RACK.rtt + RACK.reo_wnd - now; if remaining <= 0: segment.lost = TRUE
     /// > else: timeout = max(remaining, timeout)
-    pub(crate) fn detect_by_time(&mut self, now: Instant) -> Aged {
+    pub(crate) fn detect_loss_after_ack(&mut self, now: Instant) -> Aged {
         if !core::mem::take(&mut self.loss.advanced) {
             return Aged::default();
         }
-        self.detect(now)
+        self.rack_detect_loss(now)
     }
 
     /// Detects losses again in `wait`, plus the slack of Linux's clock.
@@ -69,19 +69,19 @@ impl Transfer {
     /// The reordering window has closed.
     pub(crate) fn on_reordering_timer(&mut self, now: Instant) {
         let before = self.packets_in_flight();
-        let aged = self.detect(now);
+        let aged = self.rack_detect_loss(now);
         if let Some(wait) = aged.wait {
             self.await_reordering(now, wait);
         }
         if before != self.packets_in_flight() {
             if self.loss.state != CaState::Recovery {
                 self.enter_recovery(now, false);
-                self.reduce(&Heard { delivered: 1, lost: aged.lost, ..Heard::default() });
+                self.reduce_cwnd(&AckInfo { delivered: 1, lost: aged.lost, ..AckInfo::default() });
             }
             self.recovery_mut().resend = Resend::Lost;
         }
         if aged.wait.is_none() {
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         }
     }
 
@@ -98,10 +98,10 @@ impl Transfer {
         }
         let min = self.rtt.min().unwrap_or_default();
         let srtt = self.rtt.srtt().unwrap_or_default();
-        (min / 4 * u32::from(self.loss.steps)).min(srtt)
+        (min / 4 * u32::from(self.loss.reo_wnd_steps)).min(srtt)
     }
 
-    fn detect(&mut self, now: Instant) -> Aged {
+    fn rack_detect_loss(&mut self, now: Instant) -> Aged {
         let rack = self.loss.rack;
         let age = Duration::from_micros(u64::from(rack.rtt_us)) + self.reordering_window();
         self.recovery_mut();
@@ -114,7 +114,7 @@ impl Transfer {
             &mut recovery.resent,
         );
         if let Some(first) = aged.first {
-            recovery.next = recovery.next.min(first);
+            recovery.retransmit_hint = recovery.retransmit_hint.min(first);
         }
         aged
     }

@@ -18,7 +18,7 @@ impl Transfer {
 
     /// New data was tried before lost data: decides whether the lost data leaves now.
     pub(crate) fn new_data_tried(&mut self) {
-        let sent = self.snd.nxt.gt(self.loss.high);
+        let sent = self.snd.nxt.gt(self.loss.high_seq);
         if let Some(recovery) = self.recovery.as_deref_mut() {
             if sent {
                 recovery.resend = Resend::No;
@@ -36,20 +36,20 @@ impl Transfer {
         if recovery.resend != Resend::Lost {
             return None;
         }
-        let record = self.flight.next_lost(recovery.next.max(una))?;
-        recovery.next = record.start;
-        self.fit(path, &record, mss)
+        let record = self.flight.next_lost(recovery.retransmit_hint.max(una))?;
+        recovery.retransmit_hint = record.start;
+        self.fit_retransmission(path, &record, mss)
     }
 
     /// `start..end` was retransmitted in wire segments of `mss` payload bytes.
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
         let packets = self.flight.on_retransmit(start, end, now, mss);
         self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
-        self.count_unexcused(now, packets);
+        self.count_undo_retrans(now, packets);
         self.note_reduced_send(packets);
         self.recovery_mut();
         if let Some(recovery) = self.recovery.as_deref_mut() {
-            recovery.next = recovery.next.max(end);
+            recovery.retransmit_hint = recovery.retransmit_hint.max(end);
             self.flight.list_resent(start, end, now, &mut recovery.resent);
         }
         // After a timeout, the timer is set already.
@@ -58,7 +58,7 @@ impl Transfer {
             && (self.loss.state != CaState::Loss || self.loss.retries == 0)
         {
             self.loss.due = Due::Rto;
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         }
     }
 
@@ -67,19 +67,19 @@ impl Transfer {
         self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
         let reducing = self.loss.is_reducing();
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
-        if start.lt(recovery.next) {
-            recovery.next = start;
+        if start.lt(recovery.retransmit_hint) {
+            recovery.retransmit_hint = start;
         }
         if reducing {
             recovery.prr_out = recovery.prr_out.saturating_sub(packets);
         }
         // `None`, not `Some(0)`, which would undo the reduction.
-        let left = recovery.unexcused.and_then(|count| count.checked_sub(packets));
-        recovery.unexcused = left.filter(|&left| left > 0);
+        let left = recovery.undo_retrans.and_then(|count| count.checked_sub(packets));
+        recovery.undo_retrans = left.filter(|&left| left > 0);
     }
 
     /// As much of a record as congestion window and peer allow.
-    fn fit(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
+    fn fit_retransmission(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
         let packets = self.congestion.cwnd().saturating_sub(self.packets_in_flight());
         let mut room = packets.saturating_mul(mss);
         // A peer that shrinks its window gets the first segment as a probe.

@@ -1,15 +1,15 @@
 //! Selective acknowledgements (RFC 2018, 2883), their emulation without SACK, and reordering.
 
+use crate::header::TcpHeader;
 use crate::limits::MAX_REORDERING;
-use crate::options::SackBlocks;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Delivered;
-use crate::outbound::recovery::{Heard, News};
+use crate::outbound::recovery::{AckFlags, AckInfo};
 use crate::path::Path;
 use crate::seq::Seq;
 
 impl Transfer {
-    /// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the acknowledgement number.
+    /// Processes the SACK blocks of a segment, and adds new ranges to `delivered`.
     ///
     /// > RFC 2018 section 4: the first SACK block [...] MUST specify the contiguous block of data
     /// > containing the segment which triggered this ACK [...] the SACK option SHOULD be filled out
@@ -19,16 +19,15 @@ impl Transfer {
     pub(crate) fn take_sacks(
         &mut self,
         path: &Path,
-        blocks: &SackBlocks,
-        ack: Seq,
-        prior_una: Seq,
-        heard: &mut Heard,
+        header: &TcpHeader,
+        ack: &mut AckInfo,
         delivered: &mut Delivered,
     ) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let mss = self.send_mss(path);
-        let duplicate = self.take_dsack(path, blocks, ack, prior_una, heard);
-        let known = core::mem::replace(&mut self.recovery_mut().known, *blocks);
+        let blocks = &header.options.sack;
+        let duplicate = self.check_dsack(path, header, ack);
+        let known = core::mem::replace(&mut self.recovery_mut().recv_sack_cache, *blocks);
         for (left, right) in blocks.iter().skip(usize::from(duplicate)) {
             // The rest must lie in the flight.
             if !(left.lt(right) && right.gt(una) && right.le(nxt) && left.ge(una)) {
@@ -52,7 +51,12 @@ impl Transfer {
     }
 
     /// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
-    pub(crate) fn note_reordering(&mut self, path: &Path, late: Option<Seq>, high: Option<Seq>) {
+    pub(crate) fn check_sack_reordering(
+        &mut self,
+        path: &Path,
+        late: Option<Seq>,
+        high: Option<Seq>,
+    ) {
         let (Some(late), Some(high)) = (late, high) else { return };
         if !late.lt(high) {
             return;
@@ -71,42 +75,42 @@ impl Transfer {
     /// > reflect the additional segment that has left the network.
     ///
     /// As Linux and RFC 6675: the flight shrinks instead of the window growing.
-    pub(crate) fn emulate_sacks(&mut self, path: &Path, heard: &mut Heard) {
-        if path.sack_ok || heard.duplicates == 0 {
+    pub(crate) fn add_reno_sack(&mut self, path: &Path, ack: &mut AckInfo) {
+        if path.sack_ok || ack.duplicates == 0 {
             return;
         }
-        let duplicates = heard.duplicates;
-        let before = self.recovery_mut().emulated;
-        self.recovery_mut().emulated = before + duplicates;
-        self.limit_emulated(0);
-        heard.delivered += self.recovery_mut().emulated.saturating_sub(before);
+        let duplicates = ack.duplicates;
+        let before = self.recovery_mut().reno_sacked;
+        self.recovery_mut().reno_sacked = before + duplicates;
+        self.limit_reno_sacked(0);
+        ack.delivered += self.recovery_mut().reno_sacked.saturating_sub(before);
     }
 
     /// `acked` wire segments were acknowledged; returns those for which no duplicate stood.
-    pub(crate) fn spend_emulated(&mut self, acked: u32) -> u32 {
+    pub(crate) fn remove_reno_sacked(&mut self, acked: u32) -> u32 {
         let Some(recovery) = self.recovery.as_deref_mut() else { return acked };
         if acked == 0 {
             return 0;
         }
-        let fresh = acked.saturating_sub(recovery.emulated).max(1);
-        recovery.emulated = recovery.emulated.saturating_sub(acked - 1);
-        if recovery.emulated > 0 {
-            self.limit_emulated(acked);
+        let fresh = acked.saturating_sub(recovery.reno_sacked).max(1);
+        recovery.reno_sacked = recovery.reno_sacked.saturating_sub(acked - 1);
+        if recovery.reno_sacked > 0 {
+            self.limit_reno_sacked(acked);
         }
         fresh
     }
 
-    pub(crate) fn forget_emulated(&mut self) {
+    pub(crate) fn reset_reno_sacked(&mut self) {
         if let Some(recovery) = self.recovery.as_deref_mut() {
-            recovery.emulated = 0;
+            recovery.reno_sacked = 0;
         }
     }
 
     /// Whether the congestion window may grow: by SACK too, on a path that reorders, as in Linux.
     #[inline]
-    pub(crate) fn may_grow(&self, path: &Path, news: News) -> bool {
+    pub(crate) fn may_grow(&self, path: &Path, flags: AckFlags) -> bool {
         let reorders = self.loss.reordering > u16::from(path.config().reordering);
-        news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
+        flags.contains(AckFlags::DATA_ACKED) || (reorders && flags.contains(AckFlags::DATA_SACKED))
     }
 
     /// > RFC 2883 section 4: (5) [...] the sender compares the sequence space in the first SACK block to
@@ -117,17 +121,11 @@ impl Transfer {
     /// > there is one)
     ///
     /// Returns whether the first block is such a report, believed or not.
-    fn take_dsack(
-        &mut self,
-        path: &Path,
-        blocks: &SackBlocks,
-        ack: Seq,
-        prior_una: Seq,
-        heard: &mut Heard,
-    ) -> bool {
-        let mut list = blocks.iter();
+    fn check_dsack(&mut self, path: &Path, header: &TcpHeader, ack: &mut AckInfo) -> bool {
+        let mut list = header.options.sack.iter();
         let Some((left, right)) = list.next() else { return false };
-        let duplicate = left.lt(ack) || list.next().is_some_and(|(l, r)| left.ge(l) && right.le(r));
+        let duplicate =
+            left.lt(header.ack) || list.next().is_some_and(|(l, r)| left.ge(l) && right.le(r));
         if !duplicate {
             return false;
         }
@@ -140,37 +138,37 @@ impl Transfer {
         let segments = len.div_ceil(mss).max(1);
         let probe_end = self.recovery.as_ref().and_then(|r| r.probe_end);
         if len <= mss && probe_end == Some(right) {
-            heard.news.insert(News::DSACK_OF_PROBE);
+            ack.flags.insert(AckFlags::DSACK_TLP);
         }
         self.loss.dsack_dups = self.loss.dsack_dups.saturating_add(segments);
         if self.loss.dsack_dups > self.stats.retransmits {
             return true;
         }
-        heard.news.insert(News::DSACK);
+        ack.flags.insert(AckFlags::DSACK);
         // A spurious retransmission was delivered too.
-        heard.delivered += segments;
+        ack.delivered += segments;
         let Some(recovery) = self.recovery.as_deref_mut() else { return true };
-        let Some(marker) = recovery.marker else { return true };
+        let Some(marker) = recovery.undo_marker else { return true };
         let mut late = None;
-        let excused = if right.le(prior_una) {
+        let excused = if right.le(ack.prior_una) {
             // No longer in the flight: counted without a look at records.
             if right.gt(marker) { segments } else { 0 }
         } else {
             self.flight.dsack(left, right, marker, &mut late)
         };
-        recovery.unexcused = recovery.unexcused.map(|n| n.saturating_sub(excused));
+        recovery.undo_retrans = recovery.undo_retrans.map(|n| n.saturating_sub(excused));
         true
     }
 
     /// Bounds the duplicates by the flight: more mean that the path reorders or duplicates.
-    fn limit_emulated(&mut self, acked: u32) {
+    fn limit_reno_sacked(&mut self, acked: u32) {
         let packets = self.flight.packets();
         let holes = self.flight.lost().max(1).min(packets);
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
-        if recovery.emulated + holes <= packets {
+        if recovery.reno_sacked + holes <= packets {
             return;
         }
-        recovery.emulated = packets - holes;
+        recovery.reno_sacked = packets - holes;
         let degree = (packets + acked).min(u32::from(MAX_REORDERING));
         self.loss.reordering = degree as u16;
         self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);

@@ -20,7 +20,7 @@ impl Transfer {
     /// > retransmission timer so that it will expire after RTO seconds
     ///
     /// After a probe or a reordering window it counts from when the first segment was sent.
-    pub(crate) fn rearm_timeout(&mut self, now: Instant) {
+    pub(crate) fn rearm_rto(&mut self, now: Instant) {
         let rto = self.rtt.rto();
         let Some(first) = self.flight.first() else {
             self.loss.due = Due::Rto;
@@ -37,8 +37,8 @@ impl Transfer {
 
     /// Data was acknowledged: restarts the probe timeout, or the retransmission timeout.
     pub(crate) fn restart_retransmit_timer(&mut self, path: &Path, now: Instant) {
-        if !self.schedule_probe(path, now, true) {
-            self.rearm_timeout(now);
+        if !self.schedule_loss_probe(path, now, true) {
+            self.rearm_rto(now);
         }
     }
 
@@ -48,9 +48,9 @@ impl Transfer {
             if first {
                 self.loss.due = Due::Rto;
             }
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         }
-        self.schedule_probe(path, now, false);
+        self.schedule_loss_probe(path, now, false);
     }
 
     /// > RFC 8985 section 7.2: TLP_calc_PTO(): If SRTT is available: PTO = 2 * SRTT; If FlightSize is
@@ -58,7 +58,7 @@ impl Transfer {
     /// > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()
     ///
     /// Linux's least RTO stands for the longest delay of an acknowledgement.
-    fn schedule_probe(&mut self, path: &Path, now: Instant, restart: bool) -> bool {
+    fn schedule_loss_probe(&mut self, path: &Path, now: Instant, restart: bool) -> bool {
         let calm = matches!(self.loss.state, CaState::Open | CaState::Cwr);
         let Some(first) = self.flight.first() else { return false };
         if !path.config().tail_loss_probe
