@@ -129,7 +129,7 @@ impl Connection {
             return drop_for(DropReason::Flags);
         }
         // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
-        self.on_heard(env.now);
+        self.on_segment_of_peer(env.now);
         self.take_syn(env.now, header, segment.arrival.ecn);
         if !acks_syn {
             // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
@@ -144,7 +144,7 @@ impl Connection {
         // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
         // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
         // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
-        self.hear_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.process_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
         self.end_fast_open(header);
         self.path.transition(Event::SynAck);
         self.on_established(env.now);

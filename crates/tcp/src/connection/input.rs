@@ -1,8 +1,8 @@
 //! Byte path, step R5: a segment arrives (RFC 9293 section 3.10.7).
 //!
 //! The steps are in the order of section 3.10.7.4, one function each. A step checks first and
-//! changes state last; `Err(why)` ends the processing. SYN-SENT and TIME-WAIT are in `life/`. The
-//! next segment of an undisturbed transfer (`predicted`) skips checks.
+//! changes state last; `Err(why)` ends the processing. SYN-SENT is in `handshake.rs`, TIME-WAIT in
+//! `time_wait.rs`. The next segment of an undisturbed transfer (`predicted`) skips checks.
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::InFlags;
+use crate::inbound::ack::AckDue;
 use crate::life::state::{Event, State};
 use crate::life::{LifeFlags, Reset};
 use crate::outbound::OutFlags;
@@ -46,98 +47,6 @@ impl Connection {
         }
     }
 
-    /// A segment with valid numbers arrived: it comes from the peer.
-    pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.path.last_received = now;
-        self.life.keepalive_probes = 0;
-        self.out.flags.insert(OutFlags::ACKED);
-        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
-    }
-
-    /// Processes the acknowledgement in a segment; see `Outbound::take_ack`.
-    pub(crate) fn hear_ack(
-        &mut self,
-        now: Instant,
-        header: &TcpHeader,
-        len: u32,
-    ) -> Result<(), DropReason> {
-        match self.out.take_ack(&self.path, now, header, len) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.consider_shrinking(now);
-                Ok(())
-            }
-            Err(reason) => {
-                self.inbound.challenge(&self.path, now);
-                Err(reason)
-            }
-        }
-    }
-
-    /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
-    /// > is copied to TS.Recent; otherwise, it is ignored.
-    pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
-        if let (true, Some((value, _))) = (self.path.timestamps_ok, header.options.timestamps)
-            && seq.le(self.inbound.acked)
-            && !self.path.timestamps.is_stale(now, value)
-        {
-            self.path.timestamps.set_recent(now, value);
-        }
-    }
-
-    /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
-    /// > deliver segment data to user RECEIVE buffers. [...] When the TCP endpoint takes
-    /// > responsibility for delivering the data to the user, it must also acknowledge the receipt of
-    /// > the data.
-    pub(crate) fn seventh_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        if segment.len == 0 {
-            return Ok(());
-        }
-        if !self.path.state().can_receive() {
-            // > This should not occur since a FIN has been received from the remote side. Ignore
-            // > the segment text.
-            let end = (segment.seq + segment.len).min(self.inbound.rcv_nxt());
-            self.inbound.note_twice(&self.path, segment.seq, end);
-            self.inbound.ack.duplicate(&self.path);
-            return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
-                DropReason::AfterFin
-            } else {
-                DropReason::Duplicate
-            });
-        }
-        let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
-        if fresh
-            && self.path.state() != State::Established
-            && (self.inbound.flags.contains(InFlags::READ_SHUT) || self.path.orphan)
-        {
-            // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
-            // > still pending in the TCP connection, or if new data is received after CLOSE is
-            // > called, its TCP implementation SHOULD send a RST to show that data was lost.
-            let reset = Reset { seq: segment.header.ack, ack: false };
-            self.finish(Event::Reset, None);
-            self.life.reset = Some(reset);
-            return drop_for(DropReason::ReceiveClosed);
-        }
-        let cut = self.inbound.trim(&self.path, segment)?;
-        self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
-        self.inbound.take_text(&self.path, &self.out.transfer.rtt, env, segment, cut)
-    }
-
-    /// > Eighth, check the FIN bit: [...] If the FIN bit is set, signal the user "connection closing"
-    /// > and return any pending RECEIVEs with same message, advance RCV.NXT over the FIN, and send an
-    /// > acknowledgment for the FIN. Note that FIN implies PUSH for any segment text not yet
-    /// > delivered to the user.
-    pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let fin = segment.has(Flags::FIN).then_some(segment.seq + segment.len);
-        if self.inbound.take_fin(&self.path, fin, self.path.state().can_receive()) {
-            self.path.transition(Event::Fin);
-            if self.path.state() == State::TimeWait {
-                self.enter_time_wait(now);
-            }
-        }
-        Ok(())
-    }
-
     /// Whether this is the next segment of an undisturbed transfer, in either direction.
     #[inline]
     fn predicted(&self, header: &TcpHeader, len: u32) -> bool {
@@ -166,9 +75,9 @@ impl Connection {
         len: u32,
         arrival: Arrival,
     ) -> Disposition {
-        self.on_heard(env.now);
+        self.on_segment_of_peer(env.now);
         self.remember_timestamp(env.now, header, header.seq);
-        if let Err(reason) = self.hear_ack(env.now, header, len) {
+        if let Err(reason) = self.process_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
         if !self.out.transfer.loss.ecn.is_empty() {
@@ -188,13 +97,6 @@ impl Connection {
                     header,
                     len,
                 );
-                self.inbound.schedule_ack(
-                    &self.path,
-                    &self.out.transfer.rtt,
-                    env.now,
-                    len,
-                    header.flags.contains(Flags::PSH),
-                );
             }
             if let Some(reason) = inserted.dropped {
                 self.inbound.ack.at_once();
@@ -204,25 +106,13 @@ impl Connection {
         Disposition::Accepted
     }
 
-    fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
-        let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
-        if self.out.transfer.take_accurate(len, arrival, waiting) {
-            self.inbound.ack.at_once();
-        }
-    }
-
-    fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
-        let (due, quick) = self.out.transfer.take_classic(header, len, bits);
-        if due {
-            self.inbound.ack.at_once();
-        }
-        if quick > 0 {
-            self.inbound.ack.quicken(quick);
-        }
-    }
-
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        if self.inbound.is_syn_again(&self.path, segment) {
+        // As Linux: a repeated SYN of the peer's is answered before the other checks.
+        if self.path.state() == State::SynReceived
+            && segment.has(Flags::SYN)
+            && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
+            && segment.seq == self.inbound.irs
+        {
             if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
                 self.life.reset = Some(Reset { seq: self.out.transfer.snd.nxt, ack: true });
                 self.finish(Event::Reset, None);
@@ -234,9 +124,9 @@ impl Connection {
         if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
             self.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
-        self.inbound.check_timestamp(&self.path, env.now, segment)?;
-        self.inbound.first_sequence(&self.path, env.now, segment)?;
-        self.on_heard(env.now);
+        self.check_timestamp(env.now, segment)?;
+        self.first_sequence(env.now, segment)?;
+        self.on_segment_of_peer(env.now);
         self.second_reset(env.now, segment)?;
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
@@ -251,6 +141,71 @@ impl Connection {
         text
     }
 
+    /// A segment with valid numbers arrived: it comes from the peer.
+    pub(crate) fn on_segment_of_peer(&mut self, now: Instant) {
+        self.path.last_received = now;
+        self.life.keepalive_probes = 0;
+        self.out.flags.insert(OutFlags::ACKED);
+        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+    }
+
+    /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
+    /// > < TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then
+    /// > treat the arriving segment as not acceptable: Send an acknowledgment in reply [...] and drop
+    /// > the segment.
+    ///
+    /// A segment without the option passes, as in Linux.
+    fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
+        if !self.path.timestamps_ok
+            || segment.has(Flags::RST)
+            || !self.path.timestamps.is_stale(now, value)
+        {
+            return Ok(());
+        }
+        self.answer_unacceptable(now, segment);
+        drop_for(DropReason::Paws)
+    }
+
+    /// > First, check sequence number: [...] There are four cases for the acceptability test for an
+    /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
+    /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
+    ///
+    /// As Linux, a little wider, so that the acknowledgement counts even if the text does not: the
+    /// end may be at our last acknowledgement, the start at the end of the window.
+    fn first_sequence(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let (seq, end) = (segment.seq, segment.end());
+        if end.ge(self.inbound.acked) && seq.le(self.inbound.edge.max(self.inbound.rcv_nxt())) {
+            return Ok(());
+        }
+        if segment.has(Flags::RST) {
+            return drop_for(DropReason::OutsideWindow);
+        }
+        self.answer_unacceptable(now, segment);
+        drop_for(DropReason::OutsideWindow)
+    }
+
+    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate.
+    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment<'_>) {
+        if segment.len > 0 && !segment.has(Flags::SYN) {
+            let (seq, nxt) = (segment.seq, self.inbound.rcv_nxt());
+            if seq.lt(nxt) {
+                self.inbound.note_twice(&self.path, seq, (seq + segment.len).min(nxt));
+            }
+            self.inbound.ack.duplicate(&self.path);
+        } else {
+            self.challenge(now);
+        }
+    }
+
+    /// A challenge ACK is due, unless one was just sent (RFC 5961 section 7).
+    pub(crate) fn challenge(&mut self, now: Instant) {
+        if now >= self.inbound.challenge_after() {
+            self.inbound.set_challenge_after(now + self.path.config().challenge_interval);
+            self.inbound.ack.due = self.inbound.ack.due.max(AckDue::Challenge);
+        }
+    }
+
     /// > Second, check the RST bit: [...] 1) If the RST bit is set and the sequence
     /// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
     /// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
@@ -262,7 +217,7 @@ impl Connection {
             return Ok(());
         }
         if segment.seq != self.inbound.rcv_nxt() {
-            self.inbound.challenge(&self.path, now);
+            self.challenge(now);
             if self.path.state() == State::Established && self.inbound.bytes_received == 0 {
                 self.life.suspect_black_hole();
             }
@@ -313,7 +268,7 @@ impl Connection {
             segment.seq += 1;
             return Ok(());
         }
-        self.inbound.challenge(&self.path, now);
+        self.challenge(now);
         drop_for(DropReason::SynUnexpected)
     }
 
@@ -341,7 +296,7 @@ impl Connection {
                 return drop_for(DropReason::Deferred);
             }
         }
-        self.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+        self.process_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
         if self.path.state() == State::SynReceived {
             self.path.transition(Event::AckOfSyn);
             self.life.fast_open = None;
@@ -370,4 +325,192 @@ impl Connection {
         }
         Ok(())
     }
+
+    /// Processes the acknowledgement in a segment; see `Outbound::take_ack`.
+    pub(crate) fn process_ack(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        len: u32,
+    ) -> Result<(), DropReason> {
+        match self.out.take_ack(&self.path, now, header, len) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.consider_shrinking(now);
+                Ok(())
+            }
+            Err(reason) => {
+                self.challenge(now);
+                Err(reason)
+            }
+        }
+    }
+
+    /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
+    /// > is copied to TS.Recent; otherwise, it is ignored.
+    pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
+        if let (true, Some((value, _))) = (self.path.timestamps_ok, header.options.timestamps)
+            && seq.le(self.inbound.acked)
+            && !self.path.timestamps.is_stale(now, value)
+        {
+            self.path.timestamps.set_recent(now, value);
+        }
+    }
+
+    fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
+        let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
+        if self.out.transfer.take_accurate(len, arrival, waiting) {
+            self.inbound.ack.at_once();
+        }
+    }
+
+    fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
+        let (due, quick) = self.out.transfer.take_classic(header, len, bits);
+        if due {
+            self.inbound.ack.at_once();
+        }
+        if quick > 0 {
+            self.inbound.ack.quicken(quick);
+        }
+    }
+
+    /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
+    /// > deliver segment data to user RECEIVE buffers. [...] When the TCP endpoint takes
+    /// > responsibility for delivering the data to the user, it must also acknowledge the receipt of
+    /// > the data.
+    pub(crate) fn seventh_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        if segment.len == 0 {
+            return Ok(());
+        }
+        if !self.path.state().can_receive() {
+            // > This should not occur since a FIN has been received from the remote side. Ignore
+            // > the segment text.
+            let end = (segment.seq + segment.len).min(self.inbound.rcv_nxt());
+            self.inbound.note_twice(&self.path, segment.seq, end);
+            self.inbound.ack.duplicate(&self.path);
+            return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
+                DropReason::AfterFin
+            } else {
+                DropReason::Duplicate
+            });
+        }
+        let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
+        if fresh
+            && self.path.state() != State::Established
+            && (self.inbound.flags.contains(InFlags::READ_SHUT) || self.path.orphan)
+        {
+            // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
+            // > still pending in the TCP connection, or if new data is received after CLOSE is
+            // > called, its TCP implementation SHOULD send a RST to show that data was lost.
+            let reset = Reset { seq: segment.header.ack, ack: false };
+            self.finish(Event::Reset, None);
+            self.life.reset = Some(reset);
+            return drop_for(DropReason::ReceiveClosed);
+        }
+        let cut = self.trim(segment)?;
+        self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
+        self.queue_text(env, segment, cut)
+    }
+
+    /// Cuts off payload outside the window. Returns whether there was any.
+    fn trim(&mut self, segment: &mut Segment<'_>) -> Result<bool, Disposition> {
+        // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
+        // > trimming off any portions that lie outside the window
+        let limit = self.inbound.fin().map_or(self.inbound.edge, |fin| fin.min(self.inbound.edge));
+        let keep = limit.saturating_since(segment.seq).min(segment.len);
+        let cut = keep < segment.len;
+        if cut {
+            truncate(&mut segment.payload, keep as usize);
+        }
+        if keep == 0 {
+            self.inbound.ack.duplicate(&self.path);
+            return Err(Disposition::Dropped(
+                if self.inbound.fin().is_some() && limit.lt(self.inbound.edge) {
+                    DropReason::AfterFin
+                } else {
+                    DropReason::OutsideWindow
+                },
+            ));
+        }
+        Ok(cut)
+    }
+
+    /// Queues the text of a segment; `cut`: a part outside the window was cut off.
+    fn queue_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>, cut: bool) -> Step {
+        let had_gaps = self.inbound.queue.has_gaps();
+        let payload = core::mem::take(&mut segment.payload);
+        let inserted = self.inbound.insert(env, segment.seq, payload);
+        if let Some((left, right)) = inserted.duplicate {
+            self.inbound.note_twice(&self.path, left, right);
+        }
+        if inserted.advanced > 0 {
+            self.inbound.on_data_arrived(
+                &self.path,
+                &self.out.transfer.rtt,
+                env.now,
+                segment.header,
+                segment.len,
+            );
+        }
+        // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
+        // > segment fills in all or part of a gap in the sequence space.
+        //
+        // One for each: a sender without SACK counts them.
+        if inserted.advanced == 0 {
+            self.inbound.ack.duplicate(&self.path);
+        } else if had_gaps || cut || inserted.dropped.is_some() {
+            self.inbound.ack.at_once();
+        }
+        match inserted.dropped {
+            Some(reason) => drop_for(reason),
+            None if inserted.advanced == 0 && !inserted.out_of_order => {
+                drop_for(DropReason::Duplicate)
+            }
+            None if cut && inserted.advanced == 0 => drop_for(DropReason::OutsideWindow),
+            None => Ok(()),
+        }
+    }
+
+    /// > Eighth, check the FIN bit: [...] If the FIN bit is set, signal the user "connection closing"
+    /// > and return any pending RECEIVEs with same message, advance RCV.NXT over the FIN, and send an
+    /// > acknowledgment for the FIN. Note that FIN implies PUSH for any segment text not yet
+    /// > delivered to the user.
+    pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let open = self.path.state().can_receive();
+        if segment.has(Flags::FIN) {
+            let (fin, inbound) = (segment.seq + segment.len, &mut self.inbound);
+            if inbound.has_fin() {
+                // As Linux: its number is reported like those of data (RFC 2883).
+                if fin.lt(inbound.rcv_nxt()) {
+                    inbound.note_twice(&self.path, fin, fin + 1);
+                }
+                // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
+                // > in the LAST-ACK state.
+                inbound.ack.at_once();
+            } else if open && fin.le(inbound.edge) && fin.ge(inbound.queue.next()) {
+                // A FIN beyond a gap is remembered.
+                inbound.note_fin(fin);
+                inbound.ack.at_once();
+            }
+        }
+        if open && self.inbound.fin() == Some(self.inbound.queue.next()) && !self.inbound.has_fin()
+        {
+            self.inbound.flags.insert(InFlags::FIN_RECEIVED);
+            self.inbound.ack.at_once();
+            self.path.transition(Event::Fin);
+            if self.path.state() == State::TimeWait {
+                self.enter_time_wait(now);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn truncate(frags: &mut FragVec, len: usize) {
+    let mut left = len;
+    frags.retain(|frag| {
+        frag.truncate(left);
+        left -= frag.len();
+        !frag.is_empty()
+    });
 }

@@ -9,7 +9,7 @@ use crate::life::state::{Event, State};
 use crate::life::{LifeFlags, Reset};
 use crate::outbound::OutFlags;
 use crate::outbound::loss::Due;
-use crate::outbound::timeout::Waited;
+use crate::outbound::refused::Refused;
 use crate::shared::Env;
 
 impl Connection {
@@ -17,10 +17,10 @@ impl Connection {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is called after every segment.
-        let (sent, life) = (self.out.next_timeout(), &self.life);
-        let timers = [life.keepalive, life.linger, life.shrink];
-        let delayed = sent.min(self.inbound.ack.delayed_ack.get());
-        let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
+        let (out, life) = (&self.out, &self.life);
+        let timers = [out.persist, self.inbound.ack.delayed_ack, life.keepalive, life.linger];
+        let first = out.transfer.retransmit.get().min(life.shrink.get());
+        let first = timers.iter().fold(first, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
     }
 
@@ -32,15 +32,15 @@ impl Connection {
                 // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
                 // > a connection, delete the TCB, enter the CLOSED state, and return.
                 self.finish(Event::Expire, None);
-            } else if let Some(due) = self.out.pop_retransmit(now) {
-                match due {
+            } else if self.out.transfer.retransmit.pop(now) {
+                self.out.flags.remove(OutFlags::REFUSED);
+                match self.out.transfer.loss.due {
                     Due::Rto => self.on_retransmit_timer(now),
                     Due::Probe => self.out.transfer.on_probe_timer(now),
                     Due::Reorder => self.out.transfer.on_reordering_timer(now),
                 }
-            } else if self.out.pop_persist(now) {
-                let waited = self.out.on_persist_timer(&self.path, now);
-                self.after_waiting(waited);
+            } else if self.out.persist.pop(now) {
+                self.on_persist_timer(now);
             } else if self.life.keepalive.pop(now) {
                 self.on_keepalive_timer(now);
             } else if self.inbound.ack.pop(&self.path, &self.out.transfer.rtt, now) {
@@ -83,27 +83,113 @@ impl Connection {
         }
     }
 
+    /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
+    /// > expires on a segment in the retransmission queue, send the segment at the front of the
+    /// > retransmission queue again, reinitialize the retransmission timer, and return.
     fn on_retransmit_timer(&mut self, now: Instant) {
+        if self.out.transfer.flight.is_empty() {
+            return;
+        }
         let retries = self.out.transfer.loss.retries;
-        if retries == 2 && !self.out.transfer.flight.is_empty() {
+        if retries == 2 {
             self.life.suspect_black_hole();
         }
-        let deferred = self.life.flags.contains(LifeFlags::DEFERRED);
-        let waited = self.out.on_retransmit_timer(&self.path, now, deferred);
-        self.after_waiting(waited);
-    }
-
-    /// Acts on the result of a timer of the sending side.
-    fn after_waiting(&mut self, waited: Waited) {
-        match waited {
-            Waited::Retry => {}
-            Waited::RetrySyn => self.life.flags.insert(LifeFlags::SYN_RESENT),
-            Waited::GiveUp => self.time_out(),
-            Waited::GiveUpWithReset => {
-                self.reset_peer();
-                self.time_out();
+        if self.out.has_waited_too_long(&self.path, now, retries == 0) {
+            return self.time_out();
+        }
+        match self.path.state() {
+            State::SynSent => {
+                let linear = self.path.config().syn_linear_retries;
+                if retries >= self.path.config().syn_retries.saturating_add(linear) {
+                    return self.time_out();
+                }
+                self.out.transfer.flight.mark_first_lost();
+                self.life.flags.insert(LifeFlags::SYN_RESENT);
+                if retries >= linear {
+                    self.out.transfer.rtt.on_backoff();
+                }
+            }
+            State::SynReceived => {
+                // As Linux: one more with Fast Open, because an application may have it already.
+                let extra = u8::from(self.path.fast_open_server);
+                let allowed = self.path.config().synack_retries.saturating_add(extra);
+                let deferred = self.life.flags.contains(LifeFlags::DEFERRED);
+                let deferral = if deferred { self.out.transfer.deferral(&self.path) } else { 0 };
+                if retries >= allowed && retries >= deferral {
+                    return self.time_out();
+                }
+                // After its acknowledgement, the SYN,ACK is sent again only at the last timeout.
+                if retries.saturating_add(1) >= deferral {
+                    self.out.transfer.flight.mark_first_lost();
+                    self.life.flags.insert(LifeFlags::SYN_RESENT);
+                }
+                self.out.transfer.rtt.on_backoff();
+            }
+            _ => {
+                if self.out.transfer.has_timed_out(&self.path, now) {
+                    return self.time_out();
+                }
+                self.out.transfer.suspect_mtu(&self.path, now, retries);
+                self.out.transfer.on_data_timeout(&self.path, now);
+                // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
+                self.out.transfer.rtt.on_backoff();
             }
         }
+        self.out.transfer.stats.timeouts += 1;
+        self.out.transfer.loss.retries = retries.saturating_add(1);
+        // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
+        // > seconds
+        let wait = self.out.within_user_timeout(&self.path, now, self.out.transfer.rtt.rto());
+        self.out.transfer.retransmit.set(now + wait);
+    }
+
+    fn on_persist_timer(&mut self, now: Instant) {
+        if !self.out.transfer.flight.is_empty() {
+            return;
+        }
+        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd.nxt);
+        if allowed > 0 && self.out.flags.contains(OutFlags::REFUSED) {
+            return self.retry_refused(now);
+        }
+        if allowed > 0 {
+            // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
+            self.out.flags.insert(OutFlags::FLUSH_DUE);
+            return;
+        }
+        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
+        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+        // > connection to stay open
+        //
+        // `retries` counts probes without an answer. A closed connection does not stay for ever.
+        let orphan =
+            self.path.orphan && self.out.persist_backoff >= self.path.config().orphan_retries;
+        let waited = self.out.has_waited_too_long(&self.path, now, self.out.persist_backoff == 0);
+        let retries = self.out.transfer.loss.retries;
+        if retries >= self.path.allowed_retries() || orphan || waited {
+            self.reset_peer();
+            return self.time_out();
+        }
+        self.out.transfer.loss.retries = retries.saturating_add(1);
+        self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
+        self.out.flags.insert(OutFlags::PROBE_DUE);
+        let wait =
+            self.out.within_user_timeout(&self.path, now, self.out.persist_interval(&self.path));
+        self.out.persist.set(now + wait);
+    }
+
+    /// Lets refused data be tried again.
+    fn retry_refused(&mut self, now: Instant) {
+        self.out.flags.remove(OutFlags::REFUSED);
+        self.out.flags.insert(OutFlags::FLUSH_DUE);
+        let Some(refused) = self.out.refused(&self.path) else { return };
+        let waited = self.out.has_waited_too_long(&self.path, now, refused.tries == 0);
+        let limit = self.path.backed_off_for(self.path.allowed_retries());
+        let too_long = now.saturating_since(refused.since) >= limit;
+        if waited || (too_long && self.path.config().user_timeout.is_none()) {
+            return self.time_out();
+        }
+        let tries = refused.tries.saturating_add(1);
+        self.out.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
     }
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is

@@ -2,7 +2,6 @@
 
 pub(crate) mod ack;
 pub(crate) mod receive_queue;
-mod sequence;
 pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
@@ -14,7 +13,7 @@ use pagewire_mem::{FragVec, Instant};
 use crate::config::{Config, LinkLimits};
 use crate::header::TcpHeader;
 use crate::inbound::ack::AckState;
-use crate::inbound::receive_queue::ReceiveQueue;
+use crate::inbound::receive_queue::{Inserted, ReceiveQueue};
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
 use crate::info::Info;
@@ -98,7 +97,7 @@ impl Inbound {
     }
 
     /// Remembers the number of the peer's FIN. Of two different ones, the first stays.
-    fn note_fin(&mut self, fin: Seq) {
+    pub(crate) fn note_fin(&mut self, fin: Seq) {
         if !self.flags.contains(InFlags::FIN_KNOWN) {
             self.flags.insert(InFlags::FIN_KNOWN);
             self.fin = fin;
@@ -268,5 +267,23 @@ impl Inbound {
     pub(crate) fn count_in(&mut self, len: u32) {
         self.segments_in = self.segments_in.wrapping_add(1);
         self.data_segments_in = self.data_segments_in.wrapping_add(u32::from(len > 0));
+    }
+
+    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
+    #[inline]
+    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
+        seq == self.queue.next()
+            && !self.queue.has_gaps()
+            && self.fin().is_none()
+            && !self.flags.contains(InFlags::URGENT_IN)
+            && len <= self.edge.saturating_since(seq)
+    }
+
+    /// Queues the payload of a segment that was cut to the window, and counts it.
+    #[inline]
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
+        let inserted = self.queue.insert(env, seq, payload);
+        self.bytes_received += u64::from(inserted.advanced);
+        inserted
     }
 }

@@ -8,7 +8,7 @@
 
 use pagewire_mem::Instant;
 
-use crate::header::TcpHeader;
+use crate::header::{Flags, TcpHeader};
 use crate::inbound::Inbound;
 use crate::limits::{MAX_RECV_BUFFER, MIN_RECV_BUFFER};
 use crate::outbound::rtt::RttEstimator;
@@ -55,6 +55,7 @@ impl Inbound {
         path.config().recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
     }
 
+    /// New data has arrived in order, in a segment with `len` bytes.
     pub(crate) fn on_data_arrived(
         &mut self,
         path: &Path,
@@ -98,6 +99,7 @@ impl Inbound {
         if len >= WORTH {
             self.widen(path, rtt, len);
         }
+        self.schedule_ack(path, rtt, now, len, header.flags.contains(Flags::PSH));
     }
 
     /// Full segments arrive: widens the window.

@@ -319,14 +319,6 @@ impl Inbound {
         }
     }
 
-    /// A challenge ACK is due, unless one was just sent (RFC 5961 section 7).
-    pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
-        if now >= self.challenge_after() {
-            self.set_challenge_after(now + path.config().challenge_interval);
-            self.ack.due = self.ack.due.max(AckDue::Challenge);
-        }
-    }
-
     pub(crate) fn challenge_after(&self) -> Instant {
         self.rare.as_ref().map_or(Instant::default(), |rare| rare.challenge_after)
     }

@@ -12,7 +12,6 @@ use pagewire_mem::Instant;
 
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::timeout::Waited;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -21,30 +20,14 @@ use crate::seq::Seq;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
     /// The first refusal.
-    since: Instant,
+    pub(crate) since: Instant,
     /// When new data is tried again.
-    retry_at: Instant,
+    pub(crate) retry_at: Instant,
     /// How often new data was tried again.
-    tries: u8,
+    pub(crate) tries: u8,
 }
 
 impl Outbound {
-    /// Lets refused data be tried again.
-    pub(crate) fn retry_refused(&mut self, path: &Path, now: Instant) -> Waited {
-        self.flags.remove(OutFlags::REFUSED);
-        self.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.refused(path) else { return Waited::Retry };
-        let waited = self.has_waited_too_long(path, now, refused.tries == 0);
-        let limit = path.backed_off_for(path.allowed_retries());
-        let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && path.config().user_timeout.is_none()) {
-            return Waited::GiveUp;
-        }
-        let tries = refused.tries.saturating_add(1);
-        self.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
-        Waited::Retry
-    }
-
     /// Nothing new leaves for a while.
     pub(crate) fn hold_new(&mut self, path: &Path, now: Instant) {
         let first = now + self.persist_interval(path);
