@@ -189,7 +189,10 @@ impl Connection {
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
         self.path.transition(event);
         // Only a FIN beyond a gap ever arrived: the path dropped the data before it.
-        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received == 0 {
+        if self.inbound.fin().is_some()
+            && !self.inbound.has_fin()
+            && self.inbound.bytes_received == 0
+        {
             self.life.suspect_black_hole();
         }
         self.out.end();
@@ -200,7 +203,7 @@ impl Connection {
 
     /// Has empty queues freed if they stay empty.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
-        if self.out.has_heap() || self.inbound.has_heap() {
+        if self.out.has_heap() || self.inbound.tuning.is_some() {
             self.life.shrink.set_once(now + self.path.config().shrink_after);
         }
     }

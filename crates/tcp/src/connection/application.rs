@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PageWriter, Spare};
+use pagewire_mem::{CopyReason, Frag, FragVec, PageWriter, Spare};
 
 use crate::connection::Connection;
 use crate::error::TcpError;
@@ -13,6 +13,7 @@ use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::limits::MAX_SEND_BUFFER;
 use crate::outbound::OutFlags;
+use crate::outbound::send_queue::SendQueue;
 use crate::shared::Env;
 
 /// Whether fragments in the send queue are merged.
@@ -37,25 +38,13 @@ impl Connection {
         frags: &mut FragVec,
         flags: SendFlags,
     ) -> Result<usize, TcpError> {
-        let wanted = frags.iter().map(Frag::len).sum();
-        let room = self.check_send(wanted)?;
         let longest = self.path.longest_frag();
-        let (mut sent, mut whole) = (0, 0);
-        for frag in frags.iter_mut() {
-            if sent == room || !self.out.queue.has_entry_room() {
-                break;
-            }
-            let part = frag.split_to(room - sent);
-            sent += part.len();
-            self.out.queue.push(part, longest);
-            if !frag.is_empty() {
-                break;
-            }
-            whole += 1;
-        }
-        drop(frags.drain(..whole));
-        self.out.after_queueing(env.now, sent, wanted, flags);
-        Ok(sent)
+        self.queue_frags(env, frags, flags, |queue, _, frag, room| {
+            let part = frag.split_to(room);
+            let len = part.len();
+            queue.push(part, longest);
+            len
+        })
     }
 
     /// Queues fragments that `make` returns for the front of `frags`, as much as there is room for.
@@ -71,25 +60,40 @@ impl Connection {
         flags: SendFlags,
         mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
     ) -> Result<usize, TcpError> {
-        let wanted = frags.iter().map(Frag::len).sum();
-        let room = self.check_send(wanted)?;
         let longest = self.path.longest_frag();
-        let (mut sent, mut whole) = (0, 0);
         let mut apart = merge == Merge::NewSegment;
-        for frag in frags.iter_mut() {
-            if sent == room || !self.out.queue.has_entry_room() {
-                break;
-            }
+        self.queue_frags(env, frags, flags, |queue, env, frag, room| {
             let mut made = 0;
-            for part in make(env, frag.slice(0..room - sent)) {
+            for part in make(env, frag.slice(0..room)) {
                 made += part.len();
                 match merge {
-                    Merge::Adjacent => self.out.queue.push(part, longest),
-                    _ => self.out.queue.push_single(part, core::mem::take(&mut apart)),
+                    Merge::Adjacent => queue.push(part, longest),
+                    _ => queue.push_single(part, core::mem::take(&mut apart)),
                 }
             }
-            sent += made;
             frag.advance(made);
+            made
+        })
+    }
+
+    /// Queues as much of `frags` as there is room for. `queue_part` takes up to so many bytes off a
+    /// fragment, queues them and returns their number.
+    #[inline]
+    fn queue_frags(
+        &mut self,
+        env: &mut Env<'_>,
+        frags: &mut FragVec,
+        flags: SendFlags,
+        mut queue_part: impl FnMut(&mut SendQueue, &mut Env<'_>, &mut Frag, usize) -> usize,
+    ) -> Result<usize, TcpError> {
+        let wanted = frags.iter().map(Frag::len).sum();
+        let room = self.check_send(wanted)?;
+        let (mut sent, mut whole) = (0, 0);
+        for frag in frags.iter_mut() {
+            if sent == room || !self.out.queue.has_room_for(1) {
+                break;
+            }
+            sent += queue_part(&mut self.out.queue, env, frag, room - sent);
             if !frag.is_empty() {
                 break;
             }
@@ -182,12 +186,11 @@ impl Connection {
             None => out,
         };
         if flags.contains(RecvFlags::PEEK) {
-            return Ok(self.inbound.queue.peek(env, bounds.skip, out));
+            return Ok(self.inbound.queue.in_order.peek(env, bounds.skip, out));
         }
         self.inbound.drop_queued(bounds.skip);
         let n = self.inbound.queue.read(env, out);
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
+        self.after_reading(env);
         Ok(n)
     }
 
@@ -206,12 +209,11 @@ impl Connection {
         let bounds = self.begin_reading(max, flags)?;
         let max = bounds.max;
         if flags.contains(RecvFlags::PEEK) {
-            return Ok(self.inbound.queue.peek_frags(bounds.skip, max, out));
+            return Ok(self.inbound.queue.in_order.peek_frags(bounds.skip, max, out));
         }
         self.inbound.drop_queued(bounds.skip);
         let n = self.inbound.queue.take(max, out);
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
+        self.after_reading(env);
         Ok(n)
     }
 
@@ -243,11 +245,10 @@ impl Connection {
         let lent = bounds.max.min(self.inbound.queue.queued());
         let taken = match lent {
             0 => 0,
-            _ => give(self.inbound.queue.parts(lent)).min(lent),
+            _ => give(self.inbound.queue.in_order.parts(lent)).min(lent),
         };
         self.inbound.drop_queued(taken);
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
+        self.after_reading(env);
         if taken == 0 { Err(TcpError::WouldBlock) } else { Ok(taken) }
     }
 
@@ -272,7 +273,9 @@ impl Connection {
         })
     }
 
-    pub(crate) fn after_reading(&mut self, now: Instant) {
+    pub(crate) fn after_reading(&mut self, env: &Env<'_>) {
+        let now = env.now;
+        self.inbound.note_allowance(env);
         self.inbound.forget_urgent();
         self.inbound.tune_recv_buffer(&self.path, now);
         self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
@@ -421,7 +424,7 @@ impl Connection {
     /// How many of `wanted` bytes may be queued now.
     #[inline]
     pub fn room_for(&self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
+        if !self.life.takes_data(&self.path) || !self.out.queue.has_room_for(1) {
             return 0;
         }
         if self.life.waits_for_data(&self.path) {
@@ -455,13 +458,13 @@ impl Connection {
         let allowed = out.transfer.send_edge().saturating_since(next);
         let mss = out.transfer.send_mss(path);
         let usable = out.transfer.window_room(mss).min(allowed);
-        let part = if out.transfer.flight.packets() == 0 { 0 } else { usable % mss.max(1) };
+        let part = if out.transfer.flight.packets == 0 { 0 } else { usable % mss.max(1) };
         (next + (usable - part)).saturating_since(out.queue.end()) as usize
     }
 
     /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
     pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
+        if !self.life.takes_data(&self.path) || !self.out.queue.has_room_for(1) {
             return 0;
         }
         if self.life.waits_for_data(&self.path) {

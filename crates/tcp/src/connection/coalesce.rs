@@ -52,7 +52,7 @@ impl Connection {
         let ready = self.path.state().can_send()
             && self.life.error.is_none()
             && !self.out.flags.contains(OutFlags::FIN_QUEUED)
-            && self.out.queue.has_entry_room();
+            && self.out.queue.has_room_for(1);
         if !ready || self.out.unsent(&self.path) == 0 {
             return None;
         }

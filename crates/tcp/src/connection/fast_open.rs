@@ -174,11 +174,12 @@ impl Connection {
         if unacked {
             // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
             // > first ACK packet in step 2.
-            self.out.transfer.resend_all();
+            self.out.transfer.flight.mark_all_lost();
+            self.out.transfer.resend_without_blame();
         } else if had_data {
             self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
             // SYN and data were one segment.
-            self.out.transfer.count_as_one();
+            self.out.transfer.loss.delivered = self.out.transfer.loss.delivered.saturating_sub(1);
         }
     }
 

@@ -53,7 +53,7 @@ impl Connection {
     pub fn forward(&mut self, env: &mut Env<'_>, to: &mut Self, most: usize) -> usize {
         debug_assert!(self.gives() && to.takes(), "{} to {}", self.path.state(), to.path.state());
         // Every fragment needs an entry in the send queue.
-        if self.inbound.queue.frags() > to.out.queue.entry_room() {
+        if !to.out.queue.has_room_for(self.inbound.queue.in_order.frags().len()) {
             return 0;
         }
         let room = to.take_room(self.inbound.queue.queued().min(most));
@@ -64,8 +64,7 @@ impl Connection {
         let moved =
             self.inbound.queue.take(room, &mut SendTail { queue: &mut to.out.queue, longest });
         to.out.after_queueing(env.now, moved, moved, SendFlags::empty());
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
+        self.after_reading(env);
         moved
     }
 }

@@ -137,7 +137,7 @@ impl Connection {
             //
             // Text in the SYN is dropped: the peer will send it again.
             self.path.transition(Event::Syn);
-            self.out.transfer.resend_syn();
+            self.out.transfer.flight.mark_first_lost();
             return Ok(());
         }
         // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
@@ -169,7 +169,7 @@ impl Connection {
         cookie: &Cookie,
     ) -> Self {
         let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.out.transfer.note_syn_sent();
+        conn.out.transfer.snd.nxt = cookie.iss + 1;
         conn
     }
 

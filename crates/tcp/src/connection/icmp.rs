@@ -66,7 +66,7 @@ impl Connection {
             // announces the path's MSS, because the reverse path may have the same limit.
             self.path.link = LinkLimits { recv_mss: mss, ..link };
             self.life.flags.insert(LifeFlags::SYN_RESENT);
-            self.out.transfer.resend_syn();
+            self.out.transfer.flight.mark_first_lost();
         }
     }
 }

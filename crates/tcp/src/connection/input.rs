@@ -118,7 +118,7 @@ impl Connection {
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.out.transfer.resend_syn();
+            self.out.transfer.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
         }
         if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
@@ -190,7 +190,7 @@ impl Connection {
         if segment.len > 0 && !segment.has(Flags::SYN) {
             let (seq, nxt) = (segment.seq, self.inbound.rcv_nxt());
             if seq.lt(nxt) {
-                self.inbound.note_twice(&self.path, seq, (seq + segment.len).min(nxt));
+                self.inbound.note_dsack(&self.path, seq, (seq + segment.len).min(nxt));
             }
             self.inbound.ack.duplicate(&self.path);
         } else {
@@ -263,7 +263,7 @@ impl Connection {
             && segment.header.ack == self.out.transfer.snd.nxt;
         if completes {
             // As Linux: the peer's repeated SYN is acknowledged as a duplicate.
-            self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
+            self.inbound.note_dsack(&self.path, segment.seq, segment.seq + 1);
             self.inbound.ack.at_once();
             segment.seq += 1;
             return Ok(());
@@ -288,7 +288,9 @@ impl Connection {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.out.transfer.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
+            if self.out.transfer.loss.retries < self.out.transfer.deferral(&self.path)
+                && segment.end() == self.inbound.irs + 1
+            {
                 // Deferred accept: the connection is complete only with data. The SYN,ACK's timer runs
                 // on, and at its last timeout the SYN,ACK leaves again: its answer completes the handshake.
                 self.remember_timestamp(now, segment.header, segment.seq);
@@ -386,7 +388,7 @@ impl Connection {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
             let end = (segment.seq + segment.len).min(self.inbound.rcv_nxt());
-            self.inbound.note_twice(&self.path, segment.seq, end);
+            self.inbound.note_dsack(&self.path, segment.seq, end);
             self.inbound.ack.duplicate(&self.path);
             return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
@@ -441,7 +443,7 @@ impl Connection {
         let payload = core::mem::take(&mut segment.payload);
         let inserted = self.inbound.insert(env, segment.seq, payload);
         if let Some((left, right)) = inserted.duplicate {
-            self.inbound.note_twice(&self.path, left, right);
+            self.inbound.note_dsack(&self.path, left, right);
         }
         if inserted.advanced > 0 {
             self.inbound.on_data_arrived(
@@ -482,7 +484,7 @@ impl Connection {
             if inbound.has_fin() {
                 // As Linux: its number is reported like those of data (RFC 2883).
                 if fin.lt(inbound.rcv_nxt()) {
-                    inbound.note_twice(&self.path, fin, fin + 1);
+                    inbound.note_dsack(&self.path, fin, fin + 1);
                 }
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.

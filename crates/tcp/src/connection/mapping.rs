@@ -72,12 +72,12 @@ impl Connection {
             return Err(MapRefusal::Urgent);
         }
         let mut frags = FragVec::new();
-        let count = self.inbound.queue.parts(len).count();
+        let count = self.inbound.queue.in_order.parts(len).count();
         frags.try_reserve(count).map_err(|_| MapRefusal::NoMemory)?;
-        if self.inbound.queue.whole_pages(len) < len {
+        if self.inbound.queue.in_order.whole_pages(len) < len {
             return Err(MapRefusal::NotPages);
         }
-        let place = prepare(self.inbound.queue.parts(len))?;
+        let place = prepare(self.inbound.queue.in_order.parts(len))?;
         self.take_mapped(env, len, &mut frags);
         Ok((place, frags))
     }
@@ -103,10 +103,10 @@ impl Connection {
         let queued = self.inbound.queue.queued();
         let ahead = self.inbound.urgent_ahead().filter(|&ahead| ahead < queued);
         let reach = max.min(ahead.unwrap_or(queued));
-        let whole = self.inbound.queue.whole_pages(reach);
+        let whole = self.inbound.queue.in_order.whole_pages(reach);
         let (mut mapped, mut taken) = (None, 0);
         if whole > 0 {
-            match prepare(self.inbound.queue.parts(whole)) {
+            match prepare(self.inbound.queue.in_order.parts(whole)) {
                 Ok((place, placed)) => {
                     let mut frags = FragVec::new();
                     taken = placed.min(whole);
@@ -117,7 +117,7 @@ impl Connection {
                 Err(refusal) => return Err(refusal),
             }
         }
-        let next = self.inbound.queue.to_next_page(0);
+        let next = self.inbound.queue.in_order.to_next_page(0);
         let copy_next = if taken > 0 && taken == max / PAGE_SIZE * PAGE_SIZE {
             0
         } else if taken == 0 && whole > 0 {
@@ -129,7 +129,7 @@ impl Connection {
             match ahead.map(|ahead| ahead - taken) {
                 None => next,
                 // In line: the byte itself, and up to the next page.
-                Some(0) => 1 + self.inbound.queue.to_next_page(1),
+                Some(0) => 1 + self.inbound.queue.in_order.to_next_page(1),
                 Some(ahead) if next + PAGE_SIZE <= ahead => next,
                 Some(ahead) => ahead,
             }
@@ -161,7 +161,6 @@ impl Connection {
     fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
         let taken = self.inbound.queue.take(len, frags);
         debug_assert_eq!(taken, len, "what was looked at is there");
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
+        self.after_reading(env);
     }
 }

@@ -15,7 +15,9 @@ use crate::life::Reset;
 use crate::life::state::State;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::options::{SackBlocks, TcpOptions};
+use crate::outbound::ecn::EcnFlags;
 use crate::outbound::mtu_probe::ProbeStep;
+use crate::outbound::recovery::Resend;
 use crate::outbound::{OutFlags, Outgoing};
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
@@ -78,19 +80,25 @@ impl Connection {
         {
             return Some(segment);
         }
-        if self.out.transfer.tells_syn()
+        // > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
+        // > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
+        // > SHOULD first send a pure ACK that does satisfy these conditions
+        if self.out.transfer.loss.ecn.contains(EcnFlags::TELL_SYN)
             && self.inbound.ack.due == AckDue::Now
             && self.path.may_acknowledge()
         {
             return Some(self.build_ack(now));
         }
         if self.path.state().may_transmit() && !self.out.flags.contains(OutFlags::REFUSED) {
-            if self.out.transfer.take_probe_due()
+            let recovery = self.out.transfer.recovery.as_mut();
+            if recovery.is_some_and(|r| core::mem::take(&mut r.probe_due))
                 && let Some(probe) = self.poll_tail_probe(now)
             {
                 return Some(probe);
             }
-            if self.out.transfer.sends_new_first() {
+            // Lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
+            let recovery = self.out.transfer.recovery.as_ref();
+            if recovery.is_some_and(|r| r.resend == Resend::NewFirst) {
                 if let Some(segment) = self.poll_new(now) {
                     return Some(segment);
                 }
@@ -301,7 +309,7 @@ impl Connection {
         if self.inbound.tells_blocks(&self.path) {
             let mut blocks = SackBlocks::default();
             // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
-            if let Some((left, right)) = self.inbound.twice() {
+            if let Some((left, right)) = self.inbound.dsack() {
                 blocks.push(left, right);
             }
             self.inbound.queue.sack_blocks(&mut blocks);

@@ -77,7 +77,7 @@ pub(crate) struct Rare {
     /// The urgent byte that the peer has announced.
     pub(crate) urgent_in: Option<UrgentIn>,
     /// A range that arrived twice, to report (RFC 2883).
-    pub(crate) twice: Option<(Seq, Seq)>,
+    pub(crate) dsack: Option<(Seq, Seq)>,
     /// The right edge in the last segment, if it lies before [`Inbound::edge`].
     pub(crate) shrunk: Option<Seq>,
     /// No challenge ACK before this.
@@ -104,22 +104,12 @@ impl Inbound {
         }
     }
 
-    /// Whether the peer's FIN arrived, and data before it is missing.
-    pub(crate) fn has_fin_beyond_gap(&self) -> bool {
-        self.fin().is_some() && !self.has_fin()
-    }
-
     /// Whether the queue has only data: no end, no urgent byte.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         const ENDS: InFlags =
             InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
         !self.flags.intersects(ENDS)
-    }
-
-    #[inline]
-    pub(crate) fn has_heap(&self) -> bool {
-        self.tuning.is_some()
     }
 
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
@@ -157,7 +147,7 @@ impl Inbound {
     pub(crate) fn end(&mut self) {
         self.tuning = None;
         self.ack = AckState::default();
-        self.forget_twice();
+        self.forget_dsack();
     }
 
     /// Reads the peer's SYN.
@@ -181,7 +171,7 @@ impl Inbound {
     }
 
     pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
-        let (rtt, space) = self.recv_tuning();
+        let (rtt, space) = self.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space));
         info.quick_ack = !self.ack.interactive;
         info.recv_mss = self.mss;
         info.recv_window = self.recv_window();
@@ -200,15 +190,16 @@ impl Inbound {
         info.last_data_received = now.saturating_since(self.data_at);
     }
 
+    /// The range to report as received twice (RFC 2883).
     #[inline]
-    pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
-        self.rare.as_ref()?.twice
+    pub(crate) fn dsack(&self) -> Option<(Seq, Seq)> {
+        self.rare.as_ref()?.dsack
     }
 
     #[inline]
-    pub(crate) fn forget_twice(&mut self) {
+    pub(crate) fn forget_dsack(&mut self) {
         if let Some(rare) = self.rare.as_deref_mut() {
-            rare.twice = None;
+            rare.dsack = None;
         }
     }
 
@@ -217,7 +208,7 @@ impl Inbound {
         self.tuning = None;
         let needless = |r: &Rare| {
             let limits_challenges = r.challenge_after != Instant::default();
-            let waits = r.urgent_in.is_some() || r.twice.is_some() || r.shrunk.is_some();
+            let waits = r.urgent_in.is_some() || r.dsack.is_some() || r.shrunk.is_some();
             r.kept == 0 && !waits && !limits_challenges
         };
         if self.rare.as_deref().is_some_and(needless) {

@@ -22,14 +22,14 @@ const WORTH: u32 = 128;
 #[derive(Debug)]
 pub(crate) struct Tuning {
     /// Microseconds, eight times; 0 before the first measurement.
-    rtt: u32,
+    pub(crate) rtt: u32,
     /// When the number `rtt_seq` arrives, a round trip has passed since `rtt_at`.
     rtt_seq: Seq,
     rtt_at: Instant,
     /// The echo that was measured last.
     echo: u32,
     /// Bytes read in the last round trip.
-    space: u32,
+    pub(crate) space: u32,
     /// Since when, and from which byte on, it is counted.
     space_seq: Seq,
     space_at: Instant,
@@ -136,10 +136,5 @@ impl Inbound {
             tuning.space = taken as u32;
         }
         (tuning.space_seq, tuning.space_at) = (copied, now);
-    }
-
-    /// The receiver's round trip in microseconds, and the bytes read in the last one.
-    pub(crate) fn recv_tuning(&self) -> (u32, u32) {
-        self.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space))
     }
 }

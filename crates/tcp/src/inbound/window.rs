@@ -35,7 +35,7 @@ impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
-        path.sack_ok && (self.queue.has_gaps() || self.twice().is_some())
+        path.sack_ok && (self.queue.has_gaps() || self.dsack().is_some())
     }
 
     /// RCV.WND: bytes of the announced window that the peer may still send.
@@ -260,20 +260,20 @@ impl Inbound {
     /// > last sequence in the duplicate contiguous sequence.
     ///
     /// A range that continues a waiting one extends it; otherwise the first counts, as in Linux.
-    pub(crate) fn note_twice(&mut self, path: &Path, left: Seq, right: Seq) {
+    pub(crate) fn note_dsack(&mut self, path: &Path, left: Seq, right: Seq) {
         if !path.config().dsack || !path.sack_ok || !left.lt(right) {
             return;
         }
-        match &mut self.rare().twice {
+        match &mut self.rare().dsack {
             Some((_, end)) if *end == left => *end = right,
             Some(_) => {}
-            twice => *twice = Some((left, right)),
+            dsack => *dsack = Some((left, right)),
         }
     }
 
     pub(crate) fn on_ack_sent(&mut self) {
         self.acked = self.rcv_nxt();
-        self.forget_twice();
+        self.forget_dsack();
         if self.ack.due == AckDue::No {
             return;
         }

@@ -115,7 +115,7 @@ impl Transfer {
     /// Notes whether the congestion window limits sending (`limited`), for a round trip.
     #[inline]
     pub(crate) fn validate_cwnd(&mut self, limited: bool) {
-        let packets = self.flight.packets();
+        let packets = self.flight.packets;
         let more = !self.loss.cwnd_limited && packets > self.loss.max_packets;
         if self.snd.una.ge(self.loss.usage_end) || limited || more {
             self.loss.cwnd_limited = limited;
@@ -217,8 +217,10 @@ impl Transfer {
             ack.duplicates = u32::from(!ack.flags.intersects(plain));
             self.on_dubious_ack(path, ack);
         }
-        if ack.flags.contains(AckFlags::SET_XMIT_TIMER) {
-            self.restart_retransmit_timer(path, ack.now);
+        if ack.flags.contains(AckFlags::SET_XMIT_TIMER)
+            && !self.schedule_loss_probe(path, ack.now, true)
+        {
+            self.rearm_rto(ack.now);
         }
         let marked = match (echo, ack.marked) {
             (false, _) => 0,

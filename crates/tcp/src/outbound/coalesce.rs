@@ -3,6 +3,7 @@
 use crate::limits::SUPER_FRAME_SEGMENTS;
 use crate::options::MAX_OPTIONS_LEN;
 use crate::outbound::account::Limit;
+use crate::outbound::ecn::EcnFlags;
 use crate::outbound::loss::CaState;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
@@ -56,7 +57,11 @@ impl Outbound {
     ) -> bool {
         // SACK blocks make a segment shorter, and there may be more of them later.
         let spare = || {
-            if blocks() || self.transfer.may_tell_bytes() { MAX_OPTIONS_LEN as u32 } else { 0 }
+            if blocks() || self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
+                MAX_OPTIONS_LEN as u32
+            } else {
+                0
+            }
         };
         waiting < mss
             && waiting.saturating_add(spare()) < mss
@@ -100,7 +105,7 @@ impl Outbound {
         let ready = filled > 0
             && path.state().can_send()
             && self.limit != Limit::Idle
-            && self.queue.has_entry_room();
+            && self.queue.has_room_for(1);
         if !ready {
             return None;
         }

@@ -8,26 +8,6 @@ use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
 impl Transfer {
-    /// Our SYN,ACK was sent as a SYN cookie.
-    pub(crate) fn note_syn_sent(&mut self) {
-        self.snd.nxt = self.snd.iss + 1;
-    }
-
-    pub(crate) fn resend_syn(&mut self) {
-        self.flight.mark_first_lost();
-    }
-
-    /// Has unacknowledged data of the SYN sent again, without a congestion response.
-    pub(crate) fn resend_all(&mut self) {
-        self.flight.mark_all_lost();
-        self.resend_without_blame();
-    }
-
-    /// SYN and data were one segment.
-    pub(crate) fn count_as_one(&mut self) {
-        self.loss.delivered = self.loss.delivered.saturating_sub(1);
-    }
-
     /// Reads the peer's window and options from its SYN.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader, ecn: u8) {
         let snd = &mut self.snd;

@@ -24,7 +24,8 @@ impl Outbound {
             false => u32::MAX,
         };
         info.unsent = self.unsent(path);
-        info.probes = info.probes.max(self.persist_backoff).max(self.refused_tries(path));
+        let tries = self.refused(path).map_or(0, |refused| refused.tries);
+        info.probes = info.probes.max(self.persist_backoff).max(tries);
         info.send_buffer = self.send_buffer(path);
         info.bytes_sent = stats.bytes_acked + u64::from(under_way) + again;
         info.bytes_retransmitted = again;
@@ -57,10 +58,10 @@ impl Transfer {
         info.sacked = self.flight.bytes(Mark::SACKED);
         info.lost = self.flight.bytes(Mark::LOST);
         info.retransmitting = self.flight.bytes(Mark::RETRANSMITTED);
-        info.unacked_segments = self.flight.packets();
+        info.unacked_segments = self.flight.packets;
         info.sacked_segments = self.sacked_packets();
-        info.lost_segments = self.flight.lost();
-        info.retransmitting_segments = self.flight.retransmitted();
+        info.lost_segments = self.flight.lost;
+        info.retransmitting_segments = self.flight.retransmitted;
         info.send_window = self.snd.window;
         info.send_scale = self.snd.scale;
         info.bytes_acked = self.stats.bytes_acked;
@@ -74,7 +75,7 @@ impl Transfer {
         info.delivered = self.loss.delivered;
         info.delivered_ce = self.loss.delivered_ce;
         info.dsack_dups = self.loss.dsack_dups;
-        info.ecn = self.has_ecn();
+        info.ecn = self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE);
         info.ecn_counts = self.ecn_counts();
         info.ecn_seen = self.loss.ecn.contains(EcnFlags::SEEN);
     }

@@ -26,14 +26,14 @@ pub(crate) struct MtuSearch {
     /// The least size that may not pass. The link's MSS bounds it too.
     high: u16,
     /// The longest segment now.
-    cap: u16,
-    probe: Option<Probe>,
+    pub(crate) cap: u16,
+    pub(crate) probe: Option<Probe>,
     /// When the range was reset.
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+pub(crate) struct Probe {
     start: Seq,
     end: Seq,
     size: u16,
@@ -97,7 +97,7 @@ impl Outbound {
 
 impl Transfer {
     #[inline]
-    fn mtu(&self) -> Option<&MtuSearch> {
+    pub(crate) fn mtu(&self) -> Option<&MtuSearch> {
         self.rare.as_ref()?.mtu.as_ref()
     }
 
@@ -118,16 +118,6 @@ impl Transfer {
         {
             search.cap = whole;
         }
-    }
-
-    pub(crate) fn probes_mtu(&self) -> bool {
-        self.mtu().is_some_and(|search| search.probe.is_some())
-    }
-
-    /// The longest segment as far as probing knows.
-    #[inline]
-    pub(crate) fn probed_mss(&self) -> u16 {
-        self.mtu().map_or(u16::MAX, |search| search.cap)
     }
 
     /// The path may take longer segments than before: a probe will show.

@@ -83,10 +83,10 @@ impl Outbound {
         if self.transfer.packets_in_flight() == 0 {
             self.transfer.congestion.on_transmit_start(now, self.transfer.sent_at);
         }
-        let before = self.transfer.flight.packets();
+        let before = self.transfer.flight.packets;
         self.transfer.flight.push(start, end, now, mss, end.gt(self.queue.end()));
         self.transfer.snd.nxt = end;
-        let packets = self.transfer.flight.packets() - before;
+        let packets = self.transfer.flight.packets - before;
         self.transfer.note_reduced_send(packets);
         self.transfer
             .validate_cwnd(self.transfer.packets_in_flight() >= self.transfer.congestion.cwnd());
@@ -326,7 +326,8 @@ impl Transfer {
     /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
     #[inline]
     fn base_mss(&self, path: &Path) -> u32 {
-        let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
+        let probed = self.mtu().map_or(u16::MAX, |search| search.cap);
+        let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(probed));
         // As Linux: at most half of the largest window ever offered, so that full segments fill it.
         let window = self.snd.max_window;
         let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };

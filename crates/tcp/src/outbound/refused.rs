@@ -61,11 +61,6 @@ impl Outbound {
         self.transfer.retransmit.set(now + self.within_user_timeout(path, now, wait));
     }
 
-    /// How often refused data was tried again since the last segment arrived.
-    pub(crate) fn refused_tries(&self, path: &Path) -> u8 {
-        self.refused(path).map_or(0, |refused| refused.tries)
-    }
-
     pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
         let refused = self.transfer.rare.as_ref()?.refused?;
         (refused.since >= path.last_received).then_some(refused)
@@ -77,8 +72,8 @@ impl Transfer {
     pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
         if end != self.snd.nxt
             || self.loss.state > CaState::Disorder
-            || self.awaits_probe_answer()
-            || self.probes_mtu()
+            || self.recovery.as_ref().is_some_and(|r| r.probe_end.is_some())
+            || self.mtu().is_some_and(|search| search.probe.is_some())
             || !self.flight.unsend(seq)
         {
             return false;

@@ -132,7 +132,7 @@ impl Outbound {
         let mss = self.transfer.send_mss(path);
         let used = || self.charge(queued, self.transfer.super_segment_len(path, mss));
         (queued == 0 || is_third_free(used()))
-            && self.queue.has_entry_room()
+            && self.queue.has_room_for(1)
             && !self.transfer.waits_unsent(path, self.queue.end(), 2, mss)
     }
 

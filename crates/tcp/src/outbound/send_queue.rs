@@ -69,13 +69,9 @@ impl SendQueue {
         self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
     }
 
-    pub(crate) fn has_entry_room(&self) -> bool {
-        self.entries.len() < MAX_SEND_FRAGS
-    }
-
-    /// How many more fragments may be queued.
-    pub(crate) fn entry_room(&self) -> usize {
-        MAX_SEND_FRAGS.saturating_sub(self.entries.len())
+    /// Whether so many more fragments may be queued.
+    pub(crate) fn has_room_for(&self, frags: usize) -> bool {
+        frags <= MAX_SEND_FRAGS.saturating_sub(self.entries.len())
     }
 
     /// Appends a fragment. Neighbours in memory are merged to fragments of up to `longest` bytes.

@@ -59,11 +59,6 @@ impl Transfer {
         if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }
     }
 
-    /// Whether the handshake waits for data now.
-    pub(crate) fn is_deferring(&self, path: &Path) -> bool {
-        self.loss.retries < self.deferral(path)
-    }
-
     /// Whether the peer has acknowledged nothing for the time of the configured number of
     /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
     ///

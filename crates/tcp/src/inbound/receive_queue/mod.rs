@@ -35,7 +35,7 @@ use crate::shared::Env;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    in_order: Run,
+    pub(crate) in_order: Run,
     out_of_order: Option<Box<OutOfOrder>>,
     /// Compaction starts at this many pinned bytes, and raises it, to follow the arriving data.
     compact_at: u32,
@@ -89,11 +89,6 @@ impl ReceiveQueue {
     /// Bytes that the application can take.
     pub(crate) const fn queued(&self) -> usize {
         self.in_order.len()
-    }
-
-    /// Fragments that the application can take.
-    pub(crate) fn frags(&self) -> usize {
-        self.in_order.frags().len()
     }
 
     /// Bytes held, those beyond gaps included.
@@ -299,28 +294,6 @@ impl ReceiveQueue {
         let n = self.in_order.take(max, out);
         self.settle();
         n
-    }
-
-    /// Copies in-order bytes after the first `skip` into `dst` and keeps them; returns how many.
-    pub(crate) fn peek(&self, env: &mut Env<'_>, skip: usize, dst: &mut [u8]) -> usize {
-        self.in_order.peek(env, skip, dst)
-    }
-
-    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`.
-    pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
-        self.in_order.peek_frags(skip, max, out)
-    }
-
-    pub(crate) fn whole_pages(&self, max: usize) -> usize {
-        self.in_order.whole_pages(max)
-    }
-
-    pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
-        self.in_order.parts(len)
-    }
-
-    pub(crate) fn to_next_page(&self, from: usize) -> usize {
-        self.in_order.to_next_page(from)
     }
 
     pub(crate) fn shrink(&mut self) {

@@ -11,7 +11,7 @@ use crate::shared::Env;
 ///
 /// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each two neighbours.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(crate) struct Run {
     frags: VecDeque<Frag>,
     len: usize,
     pinned: usize,
@@ -48,7 +48,7 @@ impl Run {
         self.pinned
     }
 
-    pub(super) fn frags(&self) -> vec_deque::Iter<'_, Frag> {
+    pub(crate) fn frags(&self) -> vec_deque::Iter<'_, Frag> {
         self.frags.iter()
     }
 
@@ -110,7 +110,7 @@ impl Run {
         at
     }
 
-    pub(super) fn peek(&self, env: &mut Env<'_>, mut skip: usize, dst: &mut [u8]) -> usize {
+    pub(crate) fn peek(&self, env: &mut Env<'_>, mut skip: usize, dst: &mut [u8]) -> usize {
         let mut at = 0;
         for frag in &self.frags {
             let Some(to) = dst.get_mut(at..).filter(|to| !to.is_empty()) else { break };
@@ -123,7 +123,7 @@ impl Run {
         at
     }
 
-    pub(super) fn peek_frags(&self, mut skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
+    pub(crate) fn peek_frags(&self, mut skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         let mut taken = 0;
         for frag in &self.frags {
             let from = skip.min(frag.len());
@@ -250,7 +250,7 @@ impl Run {
     }
 
     /// Bytes at the front, at most `max`, that lie in whole pages, aligned and full.
-    pub(super) fn whole_pages(&self, max: usize) -> usize {
+    pub(crate) fn whole_pages(&self, max: usize) -> usize {
         let mut at = 0;
         for frag in self.frags() {
             let whole = (max - at).min(frag.len()) / PAGE_SIZE * PAGE_SIZE;
@@ -266,12 +266,12 @@ impl Run {
     }
 
     /// The fragments that the first `len` bytes lie in.
-    pub(super) fn parts(&self, len: usize) -> Parts<'_> {
+    pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
         Parts { frags: self.frags(), left: len }
     }
 
     /// Bytes from offset `from` to the next whole page; to the end, if there is none.
-    pub(super) fn to_next_page(&self, from: usize) -> usize {
+    pub(crate) fn to_next_page(&self, from: usize) -> usize {
         let (mut begins, mut skip) = (0, 0);
         for frag in self.frags() {
             // The part of this fragment before `from`.

@@ -348,27 +348,11 @@ impl Transfer {
         self.accurate().map_or(Flags::empty(), |accurate| flags_of(accurate.packets % CYCLE))
     }
 
-    /// Whether a pure acknowledgement leaves before any other segment.
-    ///
-    /// > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
-    /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
-    /// > SHOULD first send a pure ACK that does satisfy these conditions
-    #[inline]
-    pub(crate) fn tells_syn(&self) -> bool {
-        self.loss.ecn.contains(EcnFlags::TELL_SYN)
-    }
-
     /// Whether the next segment, which is no SYN, has the option, if that fits.
     #[inline]
     pub(crate) fn tells_bytes(&self, path: &Path, now: Instant) -> bool {
         self.loss.ecn.contains(EcnFlags::ACCURATE)
             && self.accurate().is_some_and(|accurate| accurate.tells(path, &self.rtt, now))
-    }
-
-    /// Whether some segment may have the option.
-    #[inline]
-    pub(crate) fn may_tell_bytes(&self) -> bool {
-        self.loss.ecn.contains(EcnFlags::ACCURATE)
     }
 
     /// Bytes of the option, if all segments have it.

@@ -58,11 +58,6 @@ impl Transfer {
         self.loss.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
-    /// The reduction was undone.
-    pub(crate) fn withdraw_cwr(&mut self) {
-        self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
-    }
-
     /// The flags and the ECN bits of a segment; `fresh`: it carries data that was never sent.
     ///
     /// > RFC 3168 section 6.1.5: ECN-capable TCP implementations MUST NOT set either ECT codepoint

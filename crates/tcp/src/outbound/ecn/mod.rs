@@ -133,10 +133,6 @@ impl Transfer {
         }
     }
 
-    pub(crate) fn has_ecn(&self) -> bool {
-        self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
-    }
-
     #[inline]
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
         self.loss.delivered = self.loss.delivered.wrapping_add(packets);

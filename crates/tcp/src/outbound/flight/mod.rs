@@ -86,13 +86,13 @@ impl Sent {
 pub(crate) struct Flight {
     records: VecDeque<Sent>,
     /// Wire segments in all records.
-    packets: u32,
+    pub(crate) packets: u32,
     /// Wire segments marked `SACKED`.
-    sacked: u32,
+    pub(crate) sacked: u32,
     /// Wire segments marked `LOST`.
-    lost: u32,
+    pub(crate) lost: u32,
     /// Wire segments marked `RETRANSMITTED`.
-    retransmitted: u32,
+    pub(crate) retransmitted: u32,
     /// One past the highest byte marked `SACKED`, while there is one.
     high_sacked: Seq,
 }
@@ -167,23 +167,6 @@ fn widen(span: &mut Option<(Instant, Instant)>, at: Instant) {
 }
 
 impl Flight {
-    /// Wire segments sent and not acknowledged cumulatively.
-    pub(crate) const fn packets(&self) -> u32 {
-        self.packets
-    }
-
-    pub(crate) const fn sacked(&self) -> u32 {
-        self.sacked
-    }
-
-    pub(crate) const fn lost(&self) -> u32 {
-        self.lost
-    }
-
-    pub(crate) const fn retransmitted(&self) -> u32 {
-        self.retransmitted
-    }
-
     /// Bytes in records with this mark. Walks over all records.
     pub(crate) fn bytes(&self, mark: Mark) -> u32 {
         self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()

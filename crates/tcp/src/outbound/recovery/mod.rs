@@ -117,9 +117,9 @@ pub(crate) struct Recovery {
     prr_delivered: u32,
     prr_out: u32,
     /// The end of the unanswered tail loss probe, and whether it was a retransmission.
-    probe_end: Option<Seq>,
+    pub(crate) probe_end: Option<Seq>,
     probe_resent: bool,
-    probe_due: bool,
+    pub(crate) probe_due: bool,
     /// F-RTO checks whether the timeout was spurious (RFC 5682).
     frto: bool,
     pub(crate) resend: Resend,
@@ -148,7 +148,7 @@ impl Transfer {
     /// Wire segments that arrived beyond a gap; without SACK, an estimate from duplicates.
     #[inline]
     pub(crate) fn sacked_packets(&self) -> u32 {
-        self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.reno_sacked)
+        self.flight.sacked + self.recovery.as_ref().map_or(0, |r| r.reno_sacked)
     }
 
     /// Wire segments in flight by estimate (RFC 6675 section 4, "pipe").
@@ -156,8 +156,8 @@ impl Transfer {
     pub(crate) fn packets_in_flight(&self) -> u32 {
         // Congestion control does not count the SYN.
         let syn = u32::from(self.snd.una == self.snd.iss);
-        let left = self.sacked_packets() + self.flight.lost() + syn;
-        (self.flight.packets() + self.flight.retransmitted()).saturating_sub(left)
+        let left = self.sacked_packets() + self.flight.lost + syn;
+        (self.flight.packets + self.flight.retransmitted).saturating_sub(left)
     }
 
     /// Whether loss recovery processes this acknowledgement.
@@ -204,7 +204,7 @@ impl Transfer {
                 self.identify_losses(path, ack);
                 if self.loss.state != CaState::Recovery {
                     // Undone. A segment that is still lost is a new loss.
-                    if self.flight.lost() == 0 {
+                    if self.flight.lost == 0 {
                         return;
                     }
                     self.enter_recovery(ack.now, echo);
@@ -233,7 +233,7 @@ impl Transfer {
     }
 
     pub(crate) fn try_keep_open(&mut self) {
-        let left = self.sacked_packets() + self.flight.lost();
+        let left = self.sacked_packets() + self.flight.lost;
         let state = if left > 0 || self.has_resent() { CaState::Disorder } else { CaState::Open };
         if self.loss.state != state {
             self.loss.state = state;
@@ -243,7 +243,7 @@ impl Transfer {
 
     /// Whether a retransmission may still be in flight.
     pub(crate) fn has_resent(&self) -> bool {
-        self.flight.retransmitted() > 0
+        self.flight.retransmitted > 0
             || self.flight.first().is_some_and(|r| r.mark.contains(Mark::AMBIGUOUS))
     }
 
@@ -297,7 +297,7 @@ impl Transfer {
             || (state == CaState::Loss && self.loss.retries == 0)
         {
             let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
-            let in_flight = self.flight.packets();
+            let in_flight = self.flight.packets;
             self.congestion.cut(in_flight);
             self.congestion.on_timeout();
             let recovery = self.recovery_mut();
@@ -340,7 +340,7 @@ impl Transfer {
 
     /// Sends lost segments again without a congestion response.
     pub(crate) fn resend_without_blame(&mut self) {
-        if self.flight.lost() == 0 {
+        if self.flight.lost == 0 {
             return;
         }
         // As Linux: like a timeout, but the window stays.
@@ -397,7 +397,7 @@ impl Transfer {
             self.identify_losses(path, ack);
         }
         // As Linux: a lost segment begins a recovery; loss detection counts the duplicates.
-        if self.flight.lost() == 0 {
+        if self.flight.lost == 0 {
             self.try_to_open(ack);
             return false;
         }

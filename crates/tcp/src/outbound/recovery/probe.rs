@@ -20,16 +20,6 @@ impl Transfer {
         }
     }
 
-    /// Whether a probe is in flight.
-    pub(crate) fn awaits_probe_answer(&self) -> bool {
-        self.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
-    }
-
-    #[inline]
-    pub(crate) fn take_probe_due(&mut self) -> bool {
-        self.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
-    }
-
     /// The segment to retransmit as a probe: its start, and how many sequence numbers it has.
     ///
     /// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send

@@ -18,7 +18,7 @@ impl Transfer {
     /// As Linux the congestion window takes the place of RecoverFS.
     pub(crate) fn init_cwnd_reduction(&mut self) {
         self.loss.high_seq = self.snd.nxt;
-        let (cwnd, flight) = (self.congestion.cwnd(), self.flight.packets());
+        let (cwnd, flight) = (self.congestion.cwnd(), self.flight.packets);
         self.congestion.cut(flight);
         let recovery = self.recovery_mut();
         recovery.probe_end = None;

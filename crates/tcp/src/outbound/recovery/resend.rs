@@ -10,12 +10,6 @@ use crate::path::Path;
 use crate::seq::Seq;
 
 impl Transfer {
-    /// Whether lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
-    #[inline]
-    pub(crate) fn sends_new_first(&self) -> bool {
-        self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
-    }
-
     /// New data was tried before lost data: decides whether the lost data leaves now.
     pub(crate) fn new_data_tried(&mut self) {
         let sent = self.snd.nxt.gt(self.loss.high_seq);

@@ -162,8 +162,8 @@ impl Transfer {
 
     /// Bounds the duplicates by the flight: more mean that the path reorders or duplicates.
     fn limit_reno_sacked(&mut self, acked: u32) {
-        let packets = self.flight.packets();
-        let holes = self.flight.lost().max(1).min(packets);
+        let packets = self.flight.packets;
+        let holes = self.flight.lost.max(1).min(packets);
         let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if recovery.reno_sacked + holes <= packets {
             return;

@@ -35,13 +35,6 @@ impl Transfer {
         self.retransmit.set(at);
     }
 
-    /// Data was acknowledged: restarts the probe timeout, or the retransmission timeout.
-    pub(crate) fn restart_retransmit_timer(&mut self, path: &Path, now: Instant) {
-        if !self.schedule_loss_probe(path, now, true) {
-            self.rearm_rto(now);
-        }
-    }
-
     /// New data was sent; `first`: nothing else was in flight.
     pub(crate) fn start_retransmit_timer(&mut self, path: &Path, now: Instant, first: bool) {
         if first || self.loss.due == Due::Probe || !self.retransmit.is_set() {
@@ -58,7 +51,7 @@ impl Transfer {
     /// > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()
     ///
     /// Linux's least RTO stands for the longest delay of an acknowledgement.
-    fn schedule_loss_probe(&mut self, path: &Path, now: Instant, restart: bool) -> bool {
+    pub(crate) fn schedule_loss_probe(&mut self, path: &Path, now: Instant, restart: bool) -> bool {
         let calm = matches!(self.loss.state, CaState::Open | CaState::Cwr);
         let Some(first) = self.flight.first() else { return false };
         if !path.config().tail_loss_probe
@@ -69,7 +62,7 @@ impl Transfer {
             return false;
         }
         let mut wait = match self.rtt.srtt() {
-            Some(srtt) if self.flight.packets() == 1 => srtt * 2 + path.config().rto_min,
+            Some(srtt) if self.flight.packets == 1 => srtt * 2 + path.config().rto_min,
             Some(srtt) => srtt * 2 + Duration::from_millis(TIMER_SLACK_MS),
             None => Duration::from_secs(1),
         };

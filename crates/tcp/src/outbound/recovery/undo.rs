@@ -4,6 +4,7 @@ use pagewire_mem::Instant;
 
 use crate::limits::RACK_PERSIST_RECOVERIES;
 use crate::outbound::Transfer;
+use crate::outbound::ecn::EcnFlags;
 use crate::outbound::loss::CaState;
 use crate::outbound::recovery::{AckFlags, AckInfo, Resend};
 use crate::path::Path;
@@ -11,7 +12,7 @@ use crate::path::Path;
 impl Transfer {
     /// Before a reduction of the window: remembers what an undo needs.
     pub(crate) fn init_undo(&mut self) {
-        let (una, mut out) = (self.snd.una, self.flight.retransmitted());
+        let (una, mut out) = (self.snd.una, self.flight.retransmitted);
         let recovery = self.recovery_mut();
         if recovery.probe_end.is_some() && recovery.probe_resent {
             out += 1;
@@ -75,7 +76,7 @@ impl Transfer {
             self.check_sack_reordering(path, Some(ack.prior_una), high);
         }
         // Retransmissions may still be reported: new data leaves meanwhile.
-        if self.flight.retransmitted() > 0 {
+        if self.flight.retransmitted > 0 {
             return true;
         }
         if !self.has_resent() {
@@ -165,7 +166,7 @@ impl Transfer {
         recovery.judged = una;
         let (ssthresh, cwnd) = (recovery.prior_ssthresh, recovery.prior_cwnd);
         if ssthresh > 0 && self.congestion.undo(cwnd, ssthresh) {
-            self.withdraw_cwr();
+            self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
         }
         self.loss.advanced = true;
     }

@@ -101,8 +101,8 @@ fn empty_queue_gives_back_its_memory() {
 fn number_of_fragments_is_limited() {
     let mut queue = SendQueue::new(Seq(0));
     for _ in 0..MAX_SEND_FRAGS {
-        assert!(queue.has_entry_room());
+        assert!(queue.has_room_for(1));
         queue.push(Frag::from_static(b"xy").slice(0..1), MAX_MERGED_FRAG);
     }
-    assert!(!queue.has_entry_room());
+    assert!(!queue.has_room_for(1));
 }
