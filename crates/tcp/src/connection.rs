@@ -12,9 +12,11 @@ pub(crate) mod fast_open;
 pub(crate) mod forward;
 mod handshake;
 mod icmp;
+mod info;
 mod input;
 pub(crate) mod mapping;
 mod output;
+mod refused;
 pub(crate) mod time_wait;
 mod timeout;
 
@@ -28,10 +30,9 @@ pub use time_wait::{TimeWait, TimeWaitStep};
 use crate::config::Config;
 use crate::error::TcpError;
 use crate::inbound::{InFlags, Inbound};
-use crate::info::{Info, Readiness};
+use crate::info::Readiness;
+use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::life::{Life, LifeFlags};
-use crate::outbound::ecn::EcnCounts;
 use crate::outbound::{OutFlags, Outbound};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -73,7 +74,7 @@ impl Connection {
     /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the only readiness that a send may end.
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.life.takes_data(&self.path) && self.out.is_writable(&self.path)
+        self.takes_data() && self.out.is_writable(&self.path)
     }
 
     /// Whether it can be removed: it is closed, and no reset is due.
@@ -144,45 +145,6 @@ impl Connection {
     /// Why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.life.error.take()
-    }
-
-    /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
-    pub fn loss_counts(&self) -> [u32; 3] {
-        let stats = self.out.transfer.stats;
-        [stats.retransmits, stats.timeouts, stats.recoveries]
-    }
-
-    /// The counters, if the connection has accurate ECN feedback.
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.out.transfer.ecn_counts()
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        let (path, life) = (&self.path, &self.life);
-        let mut info = Info {
-            state: path.state(),
-            timestamps: path.timestamps_ok,
-            sack: path.sack_ok,
-            scaling: path.scaling_ok,
-            syn_data: life.flags.contains(LifeFlags::SYN_DATA_ACKED),
-            path_mss: path.link.mss,
-            announced_mss: path.announced_mss(),
-            probes: life.keepalive_probes,
-            ..Info::default()
-        };
-        self.out.fill_info(path, &mut info);
-        self.inbound.fill_info(path, &mut info);
-        info
-    }
-
-    /// A snapshot with times up to `now`; those of [`info`](Self::info) end at the last segment.
-    pub fn info_at(&self, now: Instant) -> Info {
-        let mut info = self.info();
-        info.last_ack_received = now.saturating_since(self.path.last_received);
-        self.out.fill_times(now, &mut info);
-        self.inbound.fill_times(now, &mut info);
-        info
     }
 
     /// Ends the connection, for the application with `error`. Received data stays readable.

@@ -341,7 +341,7 @@ impl Connection {
         }
         self.inbound.drop_received();
         let _ = self.shutdown_write(env);
-        self.life.limit_fin_wait2(&self.path, env.now);
+        self.limit_fin_wait2(env.now);
     }
 
     /// Ends the connection at once, with a reset if the peer knows of it. Drops all queued data.
@@ -385,7 +385,7 @@ impl Connection {
         }
         match self.path.state() {
             State::Established | State::CloseWait => Ok(()),
-            _ if self.life.takes_data(&self.path) => Ok(()),
+            _ if self.takes_data() => Ok(()),
             State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
             _ => Err(TcpError::BrokenPipe),
         }
@@ -424,11 +424,11 @@ impl Connection {
     /// How many of `wanted` bytes may be queued now.
     #[inline]
     pub fn room_for(&self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_room_for(1) {
+        if !self.takes_data() || !self.out.queue.has_room_for(1) {
             return 0;
         }
-        if self.life.waits_for_data(&self.path) {
-            let room = self.life.syn_data_room(&self.path).saturating_sub(self.out.queue.len());
+        if self.waits_for_data() {
+            let room = self.syn_data_room().saturating_sub(self.out.queue.len());
             return wanted.min(room as usize);
         }
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
@@ -464,10 +464,10 @@ impl Connection {
 
     /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
     pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
-        if !self.life.takes_data(&self.path) || !self.out.queue.has_room_for(1) {
+        if !self.takes_data() || !self.out.queue.has_room_for(1) {
             return 0;
         }
-        if self.life.waits_for_data(&self.path) {
+        if self.waits_for_data() {
             let room = self.room_for(wanted);
             self.out.begin_super_segment(&self.path, room);
             return room;

@@ -9,6 +9,7 @@ use crate::life::fast_open::{
     FastOpenConnect, FastOpenCookie, FastOpenOutcome, SynData, TryExperimental,
 };
 use crate::life::state::State;
+use crate::limits::FAST_OPEN_OPTION_ROOM;
 use crate::outbound::ecn::EcnFlags;
 use crate::shared::Env;
 
@@ -27,7 +28,7 @@ impl FastOpen<'_> {
 
     /// Whether the SYN waits for data: the first send triggers it.
     pub fn is_deferred(&self) -> bool {
-        self.0.life.waits_for_data(&self.0.path)
+        self.0.waits_for_data()
     }
 
     /// Lets the SYN leave with the data queued so far.
@@ -115,7 +116,7 @@ impl Connection {
     /// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
     /// > and Fast Open options.
     pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
-        let room = self.life.syn_data_room(&self.path);
+        let room = self.syn_data_room();
         let Some(fast_open) = self.life.fast_open.as_deref_mut() else {
             return (None, FragVec::new());
         };
@@ -126,7 +127,19 @@ impl Connection {
             return (option.filter(|_| !active), FragVec::new());
         }
         fast_open.deferred = false;
-        let (payload, taken) = self.out.send_in_syn(now, room);
+        let (queue, transfer) = (&mut self.out.queue, &mut self.out.transfer);
+        let (first, len) = (transfer.snd.iss + 1, queue.len().min(room));
+        let (payload, taken) = queue.slice(first, len);
+        if taken > 0 {
+            if first + taken == queue.end() {
+                // As in Linux, a retransmission has the same end.
+                queue.end_record();
+            }
+            transfer.flight.push(first, first + taken, now, taken, false);
+            transfer.snd.nxt = first + taken;
+            transfer.sent_at = now;
+            transfer.rare().syn_data_end = Some(first + taken);
+        }
         fast_open.syn_data = taken;
         self.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
         (option, payload)
@@ -201,5 +214,30 @@ impl Connection {
         } else {
             self.inbound.ack.at_once();
         }
+    }
+
+    /// Whether data may be sent: also for a SYN that waits for data, and after one with a cookie.
+    #[inline]
+    pub(super) fn takes_data(&self) -> bool {
+        self.path.state().can_send()
+            || self.waits_for_data()
+            || (self.path.state() == State::SynReceived && self.path.fast_open_server)
+    }
+
+    #[inline]
+    pub(super) fn waits_for_data(&self) -> bool {
+        self.path.state() == State::SynSent
+            && self.life.fast_open.as_ref().is_some_and(|f| f.deferred)
+    }
+
+    /// Bytes of data that fit the SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
+    ///
+    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
+    /// without data; and 40 less, because middleboxes may add options.
+    pub(super) fn syn_data_room(&self) -> u32 {
+        let cached = self.life.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        u32::from(self.path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 }

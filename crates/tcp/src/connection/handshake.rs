@@ -67,18 +67,6 @@ impl Connection {
         Self { path, life: Life::default(), out, inbound }
     }
 
-    pub(crate) fn on_established(&mut self, now: Instant) {
-        self.life.flags.insert(LifeFlags::CONNECTED);
-        // As Linux: idle time counts from here on.
-        self.inbound.data_at = now;
-        self.out.on_established(&self.path, now, self.life.flags.contains(LifeFlags::SYN_RESENT));
-        self.life.start_keepalive(&self.path, now);
-        // The application closed during the handshake.
-        if self.out.is_closing() {
-            self.path.transition(Event::Close);
-        }
-    }
-
     /// Reads the peer's SYN; an option counts if both offer it. `ecn`: the bits of its IP header.
     pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
         self.path.take_syn(now, syn);
@@ -177,6 +165,35 @@ impl Connection {
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
             (accurate.syn, accurate.last) = (bits, bits);
+        }
+    }
+
+    pub(crate) fn on_established(&mut self, now: Instant) {
+        self.life.flags.insert(LifeFlags::CONNECTED);
+        // As Linux: idle time counts from here on.
+        self.inbound.data_at = now;
+        self.out.small_end = self.out.small_end.max(self.out.transfer.snd.una);
+        self.out.grow_send_buffer(&self.path);
+        let transfer = &mut self.out.transfer;
+        transfer.sent_at = now;
+        // Frees the record of the SYN: many accepted connections stay idle.
+        transfer.flight.shrink();
+        if self.life.flags.contains(LifeFlags::SYN_RESENT) {
+            // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
+            // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
+            if transfer.rtt.srtt().is_none() {
+                transfer.rtt.on_syn_timed_out();
+            }
+            // Linux tolerates one, because the one second of RFC 6298 may have been too short.
+            if transfer.stats.retransmits > 1 {
+                transfer.congestion.on_syn_lost();
+            }
+        }
+        transfer.start_mtu_search(&self.path, now);
+        self.life.start_keepalive(&self.path, now);
+        // The application closed during the handshake.
+        if self.out.is_closing() {
+            self.path.transition(Event::Close);
         }
     }
 }

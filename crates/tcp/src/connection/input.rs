@@ -288,7 +288,7 @@ impl Connection {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.out.transfer.loss.retries < self.out.transfer.deferral(&self.path)
+            if self.out.transfer.loss.retries < self.deferral()
                 && segment.end() == self.inbound.irs + 1
             {
                 // Deferred accept: the connection is complete only with data. The SYN,ACK's timer runs
@@ -311,7 +311,7 @@ impl Connection {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
                 self.path.transition(Event::AckOfFin);
-                self.life.limit_fin_wait2(&self.path, now);
+                self.limit_fin_wait2(now);
             }
             // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
             State::Closing if fin_acked => {

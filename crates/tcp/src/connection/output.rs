@@ -4,8 +4,6 @@
 //! data, a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a
 //! bare one is seldom needed.
 
-use core::time::Duration;
-
 use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::Connection;
@@ -13,7 +11,6 @@ use crate::header::{Flags, TcpHeader};
 use crate::inbound::ack::AckDue;
 use crate::life::Reset;
 use crate::life::state::State;
-use crate::limits::REFUSED_RETRY_MS;
 use crate::options::{SackBlocks, TcpOptions};
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::mtu_probe::ProbeStep;
@@ -47,7 +44,7 @@ impl Connection {
         }
         let unsent = self.out.unsent(&self.path);
         let ends = if unsent == 0 {
-            self.life.reset.is_none() && self.out.has_sent_all(&self.path)
+            self.life.reset.is_none() && self.has_sent_all()
         } else {
             self.is_coalescing()
         };
@@ -118,7 +115,7 @@ impl Connection {
             if segment.is_some() {
                 return segment;
             }
-            self.out.consider_probing(&self.path, now);
+            self.consider_probing(now);
         }
         if self.out.flags.contains(OutFlags::PROBE_DUE) {
             self.out.flags.remove(OutFlags::PROBE_DUE);
@@ -135,7 +132,7 @@ impl Connection {
 
     /// The SYN or SYN,ACK.
     fn poll_handshake(&mut self, now: Instant) -> Option<SegmentOut> {
-        if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
+        if self.waits_for_data() && self.out.queue.len() == 0 {
             return None;
         }
         let iss = self.out.transfer.snd.iss;
@@ -205,7 +202,7 @@ impl Connection {
         self.out.transfer.restart_after_idle(&self.path, now);
         let most = self.out.transfer.send_mss(&self.path);
         let super_len = self.out.transfer.super_segment_len(&self.path, most);
-        if self.out.autocorks(&self.path, unsent, most, super_len) {
+        if self.autocorks(unsent, most, super_len) {
             return None;
         }
         let mss = if self.has_more_options(now) { self.mss_now(now) } else { most };
@@ -359,48 +356,5 @@ impl Connection {
             options,
         };
         SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 }
-    }
-
-    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its
-    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN.
-    /// Report the last of several segments first.
-    ///
-    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
-    /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
-    /// until the user timeout or as long as retransmissions would be.
-    pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
-        if !self.path.state().is_synchronized() {
-            return;
-        }
-        let end = seq + space;
-        if space == 0 {
-            self.on_probe_refused(now, seq);
-        } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
-            // It was acknowledged meanwhile.
-        } else if self.out.transfer.unsend(now, seq, end) {
-            self.out.hold_new(&self.path, now);
-        } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
-            self.out.transfer.on_retransmission_refused(seq, packets);
-            self.out.hold_lost(&self.path, now, seq);
-        }
-    }
-
-    /// The device refused a probe: it does not count, and the next follows soon.
-    fn on_probe_refused(&mut self, now: Instant, seq: Seq) {
-        if seq != self.out.transfer.snd.una - 1 {
-            return;
-        }
-        let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
-        self.out.persist.hasten(soon);
-        let of_window = self.out.persist.is_set();
-        if of_window {
-            self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
-            self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);
-        }
-        self.life.keepalive.hasten(soon);
-        if !of_window {
-            // A probe of keep-alive that did not leave does not count.
-            self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
-        }
     }
 }

@@ -209,4 +209,11 @@ impl Connection {
         self.life.stop_timers();
         self.life.linger.set(now + self.path.config().time_wait);
     }
+
+    /// A closed connection does not wait for the peer's FIN for ever.
+    pub(super) fn limit_fin_wait2(&mut self, now: Instant) {
+        if self.path.state() == State::FinWait2 && self.path.orphan {
+            self.life.linger.set(now + self.path.config().fin_wait2);
+        }
+    }
 }

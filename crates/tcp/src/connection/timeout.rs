@@ -1,5 +1,7 @@
 //! Timers: when the next one fires, and what it does.
 
+use core::time::Duration;
+
 use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
@@ -7,9 +9,9 @@ use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::life::state::{Event, State};
 use crate::life::{LifeFlags, Reset};
+use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::OutFlags;
 use crate::outbound::loss::Due;
-use crate::outbound::refused::Refused;
 use crate::shared::Env;
 
 impl Connection {
@@ -94,7 +96,7 @@ impl Connection {
         if retries == 2 {
             self.life.suspect_black_hole();
         }
-        if self.out.has_waited_too_long(&self.path, now, retries == 0) {
+        if self.has_waited_too_long(now, retries == 0) {
             return self.time_out();
         }
         match self.path.state() {
@@ -114,7 +116,7 @@ impl Connection {
                 let extra = u8::from(self.path.fast_open_server);
                 let allowed = self.path.config().synack_retries.saturating_add(extra);
                 let deferred = self.life.flags.contains(LifeFlags::DEFERRED);
-                let deferral = if deferred { self.out.transfer.deferral(&self.path) } else { 0 };
+                let deferral = if deferred { self.deferral() } else { 0 };
                 if retries >= allowed && retries >= deferral {
                     return self.time_out();
                 }
@@ -126,7 +128,7 @@ impl Connection {
                 self.out.transfer.rtt.on_backoff();
             }
             _ => {
-                if self.out.transfer.has_timed_out(&self.path, now) {
+                if self.has_timed_out(now) {
                     return self.time_out();
                 }
                 self.out.transfer.suspect_mtu(&self.path, now, retries);
@@ -139,7 +141,7 @@ impl Connection {
         self.out.transfer.loss.retries = retries.saturating_add(1);
         // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
         // > seconds
-        let wait = self.out.within_user_timeout(&self.path, now, self.out.transfer.rtt.rto());
+        let wait = self.within_user_timeout(now, self.out.transfer.rtt.rto());
         self.out.transfer.retransmit.set(now + wait);
     }
 
@@ -163,7 +165,7 @@ impl Connection {
         // `retries` counts probes without an answer. A closed connection does not stay for ever.
         let orphan =
             self.path.orphan && self.out.persist_backoff >= self.path.config().orphan_retries;
-        let waited = self.out.has_waited_too_long(&self.path, now, self.out.persist_backoff == 0);
+        let waited = self.has_waited_too_long(now, self.out.persist_backoff == 0);
         let retries = self.out.transfer.loss.retries;
         if retries >= self.path.allowed_retries() || orphan || waited {
             self.reset_peer();
@@ -172,24 +174,8 @@ impl Connection {
         self.out.transfer.loss.retries = retries.saturating_add(1);
         self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
         self.out.flags.insert(OutFlags::PROBE_DUE);
-        let wait =
-            self.out.within_user_timeout(&self.path, now, self.out.persist_interval(&self.path));
+        let wait = self.within_user_timeout(now, self.persist_interval());
         self.out.persist.set(now + wait);
-    }
-
-    /// Lets refused data be tried again.
-    fn retry_refused(&mut self, now: Instant) {
-        self.out.flags.remove(OutFlags::REFUSED);
-        self.out.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.out.refused(&self.path) else { return };
-        let waited = self.out.has_waited_too_long(&self.path, now, refused.tries == 0);
-        let limit = self.path.backed_off_for(self.path.allowed_retries());
-        let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && self.path.config().user_timeout.is_none()) {
-            return self.time_out();
-        }
-        let tries = refused.tries.saturating_add(1);
-        self.out.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
     }
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
@@ -236,5 +222,83 @@ impl Connection {
         }
         self.out.shrink();
         self.inbound.shrink();
+    }
+
+    /// Starts the persist timer if data waits and nothing is in flight.
+    pub(super) fn consider_probing(&mut self, now: Instant) {
+        let waiting = self.out.transfer.flight.is_empty()
+            && (self.out.unsent(&self.path) > 0
+                || self.out.flags.contains(OutFlags::FIN_QUEUED)
+                    && self.out.transfer.snd.nxt.le(self.out.queue.end()));
+        if waiting {
+            self.out.persist.set_once(now + self.persist_interval());
+        } else {
+            self.out.persist.stop();
+        }
+    }
+
+    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
+    /// > unacknowledged before a connection is forcefully closed.
+    ///
+    /// As in Linux, it starts when a timer first fires (`first`), and replaces the retries.
+    pub(super) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
+        let Some(limit) = self.path.config().user_timeout else { return false };
+        let rare = self.out.transfer.rare();
+        let since = match rare.unanswered_since.filter(|_| !first) {
+            Some(since) => since,
+            None => *rare.unanswered_since.insert(now),
+        };
+        !first && now.saturating_since(since) >= limit
+    }
+
+    /// Shortens `wait` so that the timer fires no later than the user timeout.
+    pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+        let since = self.out.transfer.rare.as_ref().and_then(|r| r.unanswered_since);
+        match (self.path.config().user_timeout, since) {
+            (Some(limit), Some(since)) => {
+                wait.min(limit.saturating_sub(now.saturating_since(since)))
+            }
+            _ => wait,
+        }
+    }
+
+    /// The time to the next probe.
+    ///
+    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
+    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
+    /// > exponentially the interval between successive probes.
+    pub(super) fn persist_interval(&self) -> Duration {
+        let base = self.out.transfer.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
+        let doublings = u32::from(self.out.persist_backoff.min(16));
+        base.saturating_mul(1 << doublings).min(self.path.config().rto_max)
+    }
+
+    /// How many timeouts the handshake waits for data. Neither a connection from a SYN cookie
+    /// waits, nor one that the application has already (active, or with Fast Open).
+    pub(super) fn deferral(&self) -> u8 {
+        let never = self.path.active || self.path.fast_open_server;
+        if never || self.out.transfer.flight.is_empty() {
+            0
+        } else {
+            self.path.config().defer_accept
+        }
+    }
+
+    /// Whether the peer has acknowledged nothing for the time of the configured number of
+    /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
+    ///
+    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
+    /// > reaches a threshold R2 greater than R1, close the connection.
+    fn has_timed_out(&self, now: Instant) -> bool {
+        if self.path.config().user_timeout.is_some() {
+            return false;
+        }
+        let Some(recovery) =
+            self.out.transfer.recovery.as_deref().filter(|_| self.out.transfer.loss.retries > 0)
+        else {
+            return false;
+        };
+        let retries = self.path.allowed_retries();
+        now.saturating_since(recovery.since) >= self.path.backed_off_for(retries)
     }
 }

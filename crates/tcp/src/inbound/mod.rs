@@ -6,8 +6,6 @@ pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
 
-use core::time::Duration;
-
 use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
@@ -16,7 +14,6 @@ use crate::inbound::ack::AckState;
 use crate::inbound::receive_queue::{Inserted, ReceiveQueue};
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
-use crate::info::Info;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -168,26 +165,6 @@ impl Inbound {
         // An estimate until the peer sends data.
         let theirs = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
         self.mss = theirs.min(path.announced_mss());
-    }
-
-    pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
-        let (rtt, space) = self.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space));
-        info.quick_ack = !self.ack.interactive;
-        info.recv_mss = self.mss;
-        info.recv_window = self.recv_window();
-        info.recv_scale = self.scale;
-        info.recv_ssthresh = self.ssthresh;
-        info.recv_rtt = Duration::from_micros(u64::from(rtt));
-        info.recv_space = space;
-        info.recv_buffer = self.recv_buffer(path);
-        info.ack_timeout = Duration::from_millis(u64::from(self.ack.timeout_ms));
-        info.bytes_received = self.bytes_received;
-        info.segments_in = self.segments_in;
-        info.data_segments_in = self.data_segments_in;
-    }
-
-    pub(crate) fn fill_times(&self, now: Instant, info: &mut Info) {
-        info.last_data_received = now.saturating_since(self.data_at);
     }
 
     /// The range to report as received twice (RFC 2883).

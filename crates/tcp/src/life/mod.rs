@@ -9,8 +9,7 @@ use pagewire_mem::Instant;
 use crate::config::KeepAlive;
 use crate::error::TcpError;
 use crate::life::fast_open::{FastOpenOutcome, FastOpenState, SynData};
-use crate::life::state::{Event, State};
-use crate::limits::FAST_OPEN_OPTION_ROOM;
+use crate::life::state::Event;
 use crate::path::Path;
 use crate::seq::Seq;
 use crate::timer::Timer;
@@ -91,29 +90,6 @@ impl Life {
         }
     }
 
-    /// A closed connection does not wait for the peer's FIN for ever.
-    pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
-        if path.state() == State::FinWait2 && path.orphan {
-            self.linger.set(now + path.config().fin_wait2);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
-        path.state() == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
-    }
-
-    /// Bytes of data that fit the SYN.
-    ///
-    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
-    ///
-    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
-    /// without data; and 40 less, because middleboxes may add options.
-    pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
-        let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
-        u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
-    }
-
     /// The connection ends by `event`. An unanswered SYN with data is an outcome, too.
     ///
     /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
@@ -138,13 +114,5 @@ impl Life {
         if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
             self.flags.insert(LifeFlags::BLACK_HOLE);
         }
-    }
-
-    /// Whether data may be sent: also for a SYN that waits for data, and after one with a cookie.
-    #[inline]
-    pub(crate) fn takes_data(&self, path: &Path) -> bool {
-        path.state().can_send()
-            || self.waits_for_data(path)
-            || (path.state() == State::SynReceived && path.fast_open_server)
     }
 }

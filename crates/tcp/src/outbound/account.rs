@@ -24,9 +24,9 @@ pub(crate) enum Limit {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Account {
-    since: Instant,
+    pub(crate) since: Instant,
     /// Nanoseconds.
-    busy: u64,
+    pub(crate) busy: u64,
     pub(crate) segments_out: u32,
     pub(crate) data_segments_out: u32,
 }

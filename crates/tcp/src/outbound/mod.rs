@@ -2,31 +2,25 @@
 
 pub(crate) mod account;
 mod ack;
-mod coalesce;
 pub(crate) mod congestion;
 pub(crate) mod ecn;
 pub(crate) mod flight;
-mod handshake;
-mod info;
 pub(crate) mod loss;
 pub(crate) mod mtu_probe;
 mod next;
 pub(crate) mod recovery;
-pub(crate) mod refused;
 pub(crate) mod room;
 pub(crate) mod rtt;
 pub(crate) mod send_queue;
-pub(crate) mod timeout;
-mod urgent;
 
 use core::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
 
 use crate::config::Config;
-use crate::header::Flags;
+use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
-use crate::limits::DEFAULT_MSS;
+use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::{Congestion, CongestionKind};
 use crate::outbound::ecn::Accurate;
@@ -34,7 +28,6 @@ use crate::outbound::flight::Flight;
 use crate::outbound::loss::Loss;
 use crate::outbound::mtu_probe::MtuSearch;
 use crate::outbound::recovery::Recovery;
-use crate::outbound::refused::Refused;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
 use crate::path::Path;
@@ -153,6 +146,17 @@ pub(crate) struct Stats {
     pub(crate) sacks_ignored: u32,
 }
 
+/// Refusals of the device, until a segment arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refused {
+    /// The first refusal.
+    pub(crate) since: Instant,
+    /// When new data is tried again.
+    pub(crate) retry_at: Instant,
+    /// How often new data was tried again.
+    pub(crate) tries: u8,
+}
+
 /// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
@@ -263,6 +267,11 @@ impl Outbound {
     pub(crate) fn check(&self) {
         self.transfer.flight.check(self.transfer.snd.una, self.transfer.snd.nxt);
     }
+
+    pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
+        let refused = self.transfer.rare.as_ref()?.refused?;
+        (refused.since >= path.last_received).then_some(refused)
+    }
 }
 
 impl Transfer {
@@ -322,5 +331,38 @@ impl Transfer {
     #[inline]
     pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
         path.state() == State::SynReceived && path.fast_open_server && self.snd.nxt != self.snd.iss
+    }
+
+    /// Reads the peer's window and options from its SYN.
+    pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader, ecn: u8) {
+        let snd = &mut self.snd;
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
+        snd.window = u32::from(syn.window);
+        snd.max_window = snd.window;
+        snd.wl1 = syn.seq;
+        snd.wl2 = if syn.flags.contains(Flags::ACK) { syn.ack } else { snd.iss };
+        // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
+        // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
+        snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        let scale = syn.options.window_scale.filter(|_| path.config().window_scaling);
+        snd.scale = scale.map_or(0, |scale| scale.min(MAX_WINDOW_SCALE));
+        self.negotiate_ecn(path, syn, ecn);
+    }
+
+    /// The SYN or SYN,ACK leaves; whether for the first time. `None`: it is not due again.
+    pub(crate) fn send_syn(&mut self, now: Instant) -> Option<bool> {
+        let (iss, first) = (self.snd.iss, self.snd.iss + 1);
+        let fresh = self.snd.nxt == iss;
+        if fresh {
+            self.flight.push(iss, first, now, 1, false);
+            self.snd.nxt = first;
+        } else {
+            let again = self.flight.next_lost(iss).filter(|again| again.start == iss)?;
+            self.flight.on_retransmit(again.start, again.end, now, 1);
+            self.stats.retransmits += 1;
+        }
+        self.retransmit.set_once(now + self.rtt.rto());
+        Some(fresh)
     }
 }

@@ -1,6 +1,6 @@
 //! Congestion control: how many wire segments may be in flight.
 //!
-//! Read [`Congestion`] first: it has what all algorithms share. [`newreno`] and [`cubic`] have the
+//! Read [`Congestion`] first: it has what all algorithms share, and NewReno. [`cubic`] has CUBIC's
 //! growth in congestion avoidance and the cut after a loss; [`hystart`] ends slow start before a
 //! loss. `recovery` detects losses and reduces the window.
 //!
@@ -17,13 +17,11 @@
 
 mod cubic;
 mod hystart;
-mod newreno;
 
 use core::time::Duration;
 
 use cubic::Cubic;
 use hystart::HyStart;
-use newreno::NewReno;
 use pagewire_mem::Instant;
 
 pub use hystart::SlowStartExit;
@@ -62,14 +60,14 @@ pub(crate) struct Congestion {
 #[derive(Clone, Debug)]
 enum Algorithm {
     Cubic(Cubic),
-    NewReno(NewReno),
+    NewReno,
 }
 
 impl Algorithm {
     fn new(kind: CongestionKind) -> Self {
         match kind {
             CongestionKind::Cubic => Self::Cubic(Cubic::default()),
-            CongestionKind::NewReno => Self::NewReno(NewReno),
+            CongestionKind::NewReno => Self::NewReno,
         }
     }
 }
@@ -114,7 +112,7 @@ impl Congestion {
     pub(crate) fn kind(&self) -> CongestionKind {
         match self.algorithm {
             Algorithm::Cubic(_) => CongestionKind::Cubic,
-            Algorithm::NewReno(_) => CongestionKind::NewReno,
+            Algorithm::NewReno => CongestionKind::NewReno,
         }
     }
 
@@ -163,7 +161,7 @@ impl Congestion {
             Algorithm::Cubic(cubic) => {
                 cubic.acks_per_step(self.cwnd, now, acked, self.hystart.delay_min())
             }
-            Algorithm::NewReno(_) => self.cwnd,
+            Algorithm::NewReno => self.cwnd,
         };
         self.step(per_step.max(1), acked);
     }
@@ -199,7 +197,9 @@ impl Congestion {
         self.credit = 0;
         self.ssthresh = match &mut self.algorithm {
             Algorithm::Cubic(cubic) => cubic.decrease(self.cwnd),
-            Algorithm::NewReno(_) => NewReno::decrease(flight),
+            // > RFC 5681 section 3.1: ssthresh = max (FlightSize / 2, 2*SMSS) (4) [...] Implementation
+            // > Note: An easy mistake to make is to simply use cwnd, rather than FlightSize
+            Algorithm::NewReno => (flight / 2).max(2),
         };
     }
 
