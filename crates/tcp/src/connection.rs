@@ -1,10 +1,4 @@
-//! A connection: its four parts, its getters, its end.
-//!
-//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`). Work that involves several
-//! of them is in `input.rs`, `application.rs`, `output.rs` and `life/timeout.rs`. No input returns
-//! output: `poll_transmit` builds what is due.
-//!
-//! An idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
+//! A connection: its four parts, its getters, its end. `connection/` has what its parts do together.
 
 mod application;
 mod coalesce;
@@ -38,6 +32,23 @@ use crate::path::Path;
 use crate::seq::Seq;
 
 /// One TCP connection.
+///
+/// The methods are of four kinds, and a driver calls them in this order:
+///
+/// 1. **Inputs**: [`handle_segment`](Self::handle_segment), [`handle_timeout`](Self::handle_timeout),
+///    [`handle_icmp`](Self::handle_icmp).
+/// 2. **Calls of the application**: [`send`](Self::send), [`read`](Self::read),
+///    [`close`](Self::close) and so on.
+/// 3. **Outputs**, after any of those: [`poll_transmit`](Self::poll_transmit) until it returns `None`,
+///    then [`poll_timeout`](Self::poll_timeout). If the device did not take a segment,
+///    [`handle_refused`](Self::handle_refused).
+/// 4. **Getters**, at any time: [`readiness`](Self::readiness), [`info`](Self::info) and so on. When
+///    [`is_closed`](Self::is_closed), the connection can be removed; when
+///    [`time_wait`](Self::time_wait) returns a record, that can replace it.
+///
+/// A connection begins with [`connect`](Self::connect), [`accept`](Self::accept) or
+/// [`from_cookie`](Self::from_cookie). No input returns output: `poll_transmit` builds what is due. An
+/// idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) path: Path,

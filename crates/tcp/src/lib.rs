@@ -1,31 +1,28 @@
 //! The TCP machine of the Pagewire stack: one connection, no I/O (RFC 9293).
 //!
-//! A [`Connection`] never reads a clock and never sends anything by itself. Its methods are of
-//! four kinds, and a driver calls them in this order:
-//!
-//! 1. **inputs**: [`handle_segment`](Connection::handle_segment),
-//!    [`handle_timeout`](Connection::handle_timeout), [`handle_icmp`](Connection::handle_icmp);
-//! 2. **calls of the application**: [`send`](Connection::send), [`read`](Connection::read),
-//!    [`close`](Connection::close) and so on;
-//! 3. **outputs**, after any of those: [`poll_transmit`](Connection::poll_transmit) until it
-//!    returns `None`, then [`poll_timeout`](Connection::poll_timeout);
-//! 4. **getters**, at any time.
-//!
-//! A connection has four parts, with fields private to their file or folder:
+//! A [`Connection`] never reads a clock and never sends anything by itself: its documentation says
+//! which methods a driver calls, and in which order. It has four parts:
 //!
 //! ```text
-//!   path.rs     Path       settings, link, ports, state, negotiated options: all parts read it
-//!   life/       Life       opening, ending, keep-alive, errors
-//!   outbound/   Outbound   the send queue, and what leaves next
-//!               Transfer   the flight, loss recovery, congestion control, round trip
-//!   inbound/    Inbound    the receive queue, the window, acknowledgements
+//!   path.rs       Path       settings, link, ports, state, negotiated options: all parts read it
+//!   life/         Life       what decides whether the connection continues: errors, resets, timers
+//!   outbound/     Outbound   the send queue, and what leaves next
+//!                 Transfer   the flight, loss recovery, congestion control, round trip
+//!   inbound/      Inbound    the receive queue, the window, acknowledgements
 //! ```
 //!
-//! A method of a part takes `&Path` and small values, and returns small values: the next segment
-//! (`Outgoing`), the result of a timer (`Waited`). [`Connection`] carries them between parts.
+//! The methods of a type stand in its file, or in files of the folder of that name. Methods of a part
+//! take what they need of the others as arguments; what involves several parts is `connection/`:
 //!
-//! Read [`State`] first (the state machine), then `connection.rs`, `input.rs` (the steps of RFC
-//! 9293 section 3.10.7), `output.rs` (the next segment), and the `mod.rs` of each part.
+//! ```text
+//!   input         a segment arrives, by the steps of RFC 9293 section 3.10.7
+//!   output        the next segment;  refused: the device did not take it
+//!   application   calls;  coalesce, mapping, forward: variants of sending and receiving
+//!   timeout       timers;  icmp: errors;  handshake, fast_open, time_wait: the beginning and the end
+//! ```
+//!
+//! Read [`State`] first (the state machine), then `connection.rs`, its `input.rs` and `output.rs`, and
+//! the `mod.rs` of each part.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -174,7 +174,7 @@ pub const MIN_RECV_BUFFER: u32 = 2048;
 pub const TIMESTAMP_VALID_SECONDS: u64 = 24 * 24 * 60 * 60;
 
 /// Most duplicate acknowledgements due to a peer without SACK: it needs three.
-pub const MAX_DUPLICATE_ACKS_OWED: u8 = 16;
+pub const MAX_DUPLICATE_ACKS_DUE: u8 = 16;
 
 /// How long a segment waits for cork or a small window, in milliseconds (Linux's 200 ms).
 pub const FLUSH_AFTER_MS: u64 = 200;

@@ -15,13 +15,13 @@ use crate::limits::{MAX_MERGED_FRAG, TIMESTAMP_VALID_SECONDS, TIMESTAMPS_LEN};
 /// The two ports of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ports {
-    /// Ours.
+    /// Our port.
     pub local: u16,
-    /// The peer's.
+    /// The peer's port.
     pub remote: u16,
 }
 
-/// What is given, and what was agreed on with the peer.
+/// The settings, the link, and the options that both sides agreed on.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(crate) config: Arc<Config>,

@@ -19,7 +19,7 @@ pub struct SegmentOut {
     pub ecn: u8,
 }
 
-/// What the IP header and the device say about a received segment. From a number: the ECN bits.
+/// Properties of a received segment from its IP header and the device. From a number: the ECN bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// The ECN bits of the IP header (RFC 3168 section 5).
@@ -46,9 +46,9 @@ impl Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Disposition {
-    /// It was processed, at least in part.
+    /// The segment was processed, at least in part.
     Accepted,
-    /// It was dropped; an answer may be due.
+    /// The segment was dropped; an answer may be due.
     Dropped(DropReason),
     /// A SYN that may reopen this connection in TIME-WAIT. If there is a listener, abort this one
     /// and pass it the SYN, with an initial sequence number beyond `iss_above`.

@@ -69,11 +69,11 @@ impl Core {
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
             // An acknowledgement, and no data waits for room.
             release(now, mem, this, that);
-            let (rests, owes_ack) = (this.rests(), that.conn.owes_ack());
+            let (rests, ack_due) = (this.rests(), that.conn.ack_due());
             if rests {
                 sockets.touch_to_report(index);
             }
-            if owes_ack {
+            if ack_due {
                 sockets.touch_to_send(other);
             }
             return;
@@ -90,7 +90,7 @@ impl Core {
         let reports = [this.rests(), tried && that.rests()];
         // The sender of the data has a timer to set, too.
         let moved = [up, down].into_iter().flatten().any(|bytes| bytes > 0);
-        let sends = [moved || this.conn.owes_ack(), moved || that.conn.owes_ack()];
+        let sends = [moved || this.conn.ack_due(), moved || that.conn.ack_due()];
         for ((index, reports), sends) in [index, other].into_iter().zip(reports).zip(sends) {
             if reports {
                 sockets.touch_to_report(index);
@@ -109,7 +109,7 @@ impl Core {
         };
         let Some([this, that]) = sockets.table.tcp_two_mut(index, other) else { return };
         release(now, mem, this, that);
-        if that.conn.owes_ack() {
+        if that.conn.ack_due() {
             sockets.touch_to_send(other.index());
         }
     }

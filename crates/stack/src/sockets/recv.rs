@@ -131,7 +131,7 @@ impl Tcp<'_> {
         if grown {
             self.work.queue_report(index, &mut self.socket.reporting);
         }
-        if self.socket.conn.owes_ack() || self.socket.is_rare() {
+        if self.socket.conn.ack_due() || self.socket.is_rare() {
             self.work.queue_send(index, self.socket);
         } else if let Some(at) = self.socket.conn.poll_timeout()
             && !self.wheel.covers(index, at)

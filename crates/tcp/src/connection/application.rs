@@ -1,4 +1,4 @@
-//! The calls of an application on a connection (RFC 9293 section 3.10): the stack's verbs end here.
+//! The calls of an application on a connection (RFC 9293 section 3.10).
 
 use core::time::Duration;
 
@@ -147,7 +147,7 @@ impl Connection {
             self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
             return Err(TcpError::WouldBlock);
         }
-        // What the pool has; the rest has another turn.
+        // Reserves as many pages as the pool has; the rest has another turn.
         filler.reserve(env.pool, room);
         let mut spare = filler.spare_of(room);
         let lent = spare.len();

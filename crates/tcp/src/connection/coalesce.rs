@@ -149,7 +149,7 @@ impl Connection {
     fn nagle_holds(&self, waiting: u32, mss: u32, super_len: u32) -> bool {
         // SACK blocks make a segment shorter, and there may be more of them later.
         let spare = || {
-            if self.inbound.tells_blocks(&self.path)
+            if self.inbound.has_sack_blocks(&self.path)
                 || self.out.transfer.loss.ecn.contains(EcnFlags::ACCURATE)
             {
                 MAX_OPTIONS_LEN as u32

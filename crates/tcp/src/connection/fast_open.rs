@@ -207,9 +207,9 @@ impl Connection {
         let pending = expected && self.out.transfer.flight.is_empty();
         if pending && !self.out.transfer.loss.ecn.contains(EcnFlags::TELL_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.inbound.ack.quicken(self.path.config().quick_acks);
+            self.inbound.ack.enter_quickack(self.path.config().quick_acks);
             // Such an answer shows that acknowledgements can leave with answers.
-            self.inbound.ack.interactive = true;
+            self.inbound.ack.pingpong = true;
             self.inbound.ack.delay(&self.path, &self.out.transfer.rtt, now);
         } else {
             self.inbound.ack.at_once();

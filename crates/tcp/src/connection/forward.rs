@@ -30,7 +30,7 @@ impl Connection {
     }
 
     /// Whether an acknowledgement is to leave now.
-    pub fn owes_ack(&self) -> bool {
+    pub fn ack_due(&self) -> bool {
         self.inbound.ack.due == AckDue::Now
     }
 

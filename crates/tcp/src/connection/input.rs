@@ -305,7 +305,7 @@ impl Connection {
             self.on_established(now);
         }
 
-        // What is new once our FIN is acknowledged.
+        // Our FIN may be acknowledged now.
         let fin_acked = self.out.is_closed();
         match self.path.state() {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
@@ -372,7 +372,7 @@ impl Connection {
             self.inbound.ack.at_once();
         }
         if quick > 0 {
-            self.inbound.ack.quicken(quick);
+            self.inbound.ack.enter_quickack(quick);
         }
     }
 
@@ -457,7 +457,7 @@ impl Connection {
         // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
         //
-        // One for each: a sender without SACK counts them.
+        // Each segment gets one: a sender without SACK counts them.
         if inserted.advanced == 0 {
             self.inbound.ack.duplicate(&self.path);
         } else if had_gaps || cut || inserted.dropped.is_some() {

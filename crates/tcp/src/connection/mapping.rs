@@ -87,7 +87,7 @@ impl Connection {
     /// many bytes it found a place.
     ///
     /// # Errors
-    /// Those of `prepare`, except `NotPages`.
+    /// The errors of `prepare`, except `NotPages`.
     pub fn map_available<P>(
         &mut self,
         env: &mut Env<'_>,

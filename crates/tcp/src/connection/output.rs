@@ -303,7 +303,7 @@ impl Connection {
             }
             return options;
         }
-        if self.inbound.tells_blocks(&self.path) {
+        if self.inbound.has_sack_blocks(&self.path) {
             let mut blocks = SackBlocks::default();
             // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
             if let Some((left, right)) = self.inbound.dsack() {
@@ -314,7 +314,7 @@ impl Connection {
             let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };
             options.sack = blocks.iter().take(room).collect();
         }
-        if self.out.transfer.tells_bytes(&self.path, now) {
+        if self.out.transfer.has_accurate_option(&self.path, now) {
             self.out.transfer.add_accurate_option(&mut options);
         }
         options
@@ -322,7 +322,8 @@ impl Connection {
 
     /// Whether the next data segment has more options than timestamps.
     fn has_more_options(&self, now: Instant) -> bool {
-        self.inbound.tells_blocks(&self.path) || self.out.transfer.tells_bytes(&self.path, now)
+        self.inbound.has_sack_blocks(&self.path)
+            || self.out.transfer.has_accurate_option(&self.path, now)
     }
 
     fn build_ack(&mut self, now: Instant) -> SegmentOut {

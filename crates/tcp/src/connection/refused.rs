@@ -32,7 +32,7 @@ impl Connection {
         if space == 0 {
             self.on_probe_refused(now, seq);
         } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
-            // It was acknowledged meanwhile.
+            // The segment was acknowledged meanwhile.
         } else if self.unsend(now, seq, end) {
             self.hold_new(now);
         } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {

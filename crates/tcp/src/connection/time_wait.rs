@@ -34,15 +34,15 @@ pub struct TimeWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum TimeWaitStep {
-    /// It was dropped.
+    /// The segment was dropped.
     Ignored(DropReason),
-    /// It was accepted.
+    /// The segment was accepted.
     Noted,
     /// Send this answer. The segment was dropped for the reason, unless it repeats the peer's FIN.
     Answered(TcpHeader, Option<DropReason>),
     /// A reset ended TIME-WAIT.
     Over,
-    /// It may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
+    /// The segment may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
     Reopens {
         /// The largest sequence number of ours that the old connection used.
         iss_above: Seq,
@@ -173,7 +173,7 @@ impl Connection {
             timestamps: self.path.timestamps_ok.then_some(self.path.timestamps),
             ports: self.path.ports,
             window,
-            ecn: self.out.transfer.told_marks(),
+            ecn: self.out.transfer.ace_flags(),
         })
     }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::limits::MAX_DUPLICATE_ACKS_OWED;
+use crate::limits::MAX_DUPLICATE_ACKS_DUE;
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::timer::Timer;
@@ -12,7 +12,7 @@ use crate::timer::Timer;
 /// Longest delay of an acknowledgement in an exchange of requests and answers, as in Linux.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(200);
 
-/// Whether and when an acknowledgement is due (see `window.rs`).
+/// Whether and when an acknowledgement is due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
     pub(crate) due: AckDue,
@@ -20,10 +20,12 @@ pub(crate) struct AckState {
     pub(crate) duplicates: u8,
     /// Acknowledgements still to send without delay.
     pub(crate) quick: u8,
-    /// The application answers what it reads: acknowledgements leave with the answers.
-    pub(crate) interactive: bool,
-    /// The delay of an acknowledgement in milliseconds, from the time between segments; 0 at first.
-    pub(crate) timeout_ms: u16,
+    /// The application answers what it reads, so acknowledgements leave with the answers (Linux's
+    /// pingpong mode).
+    pub(crate) pingpong: bool,
+    /// The delay of an acknowledgement (ATO) in milliseconds, from the time between segments; 0 at
+    /// first.
+    pub(crate) ato_ms: u16,
     /// Short segments with PSH since the last acknowledgement, up to 2.
     pub(crate) pushed: u8,
     /// Delayed acknowledgement (RFC 9293 section 3.8.6.3).
@@ -48,7 +50,7 @@ impl AckState {
     pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
         let popped = self.delayed_ack.pop(now);
         if popped && self.due == AckDue::Delayed {
-            self.on_ack_waited(path, rtt);
+            self.on_delayed_ack_timer(path, rtt);
         }
         popped
     }
@@ -64,9 +66,9 @@ impl AckState {
 
     /// See [`Settings::set_quick_ack`](crate::Settings::set_quick_ack).
     pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
-        self.interactive = !quick;
+        self.pingpong = !quick;
         if quick {
-            self.quicken(path.config().quick_acks);
+            self.enter_quickack(path.config().quick_acks);
             if self.due == AckDue::Delayed {
                 self.at_once();
             }
@@ -83,28 +85,28 @@ impl AckState {
     /// The delay of an acknowledgement: about the time between two segments, at most a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
         let least = path.config().delayed_ack;
-        let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
-        let waits = self.interactive || self.pushed > 0;
+        let timeout = Duration::from_millis(u64::from(self.ato_ms)).max(least);
+        let waits = self.pingpong || self.pushed > 0;
         let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
         let round_trip = rtt.srtt().map_or(most, |srtt| srtt.max(least));
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
     }
 
     /// The timer of a delayed acknowledgement has fired: no answer came, or the peer is slower.
-    pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
+    pub(crate) fn on_delayed_ack_timer(&mut self, path: &Path, rtt: &RttEstimator) {
         let least = path.least_ack_timeout();
-        self.timeout_ms = if self.interactive {
+        self.ato_ms = if self.pingpong {
             least
         } else {
             let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
-            self.timeout_ms.saturating_mul(2).min(rto).max(least)
+            self.ato_ms.saturating_mul(2).min(rto).max(least)
         };
-        self.interactive = false;
+        self.pingpong = false;
         self.due = AckDue::Now;
     }
 
-    /// The next few acknowledgements leave without delay.
-    pub(crate) fn quicken(&mut self, acks: u8) {
+    /// The next `acks` acknowledgements leave without delay.
+    pub(crate) fn enter_quickack(&mut self, acks: u8) {
         self.quick = self.quick.max(acks);
     }
 
@@ -118,10 +120,10 @@ impl AckState {
     /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
     /// > out-of-order segment arrives.
     pub(crate) fn duplicate(&mut self, path: &Path) {
-        self.quicken(path.config().quick_acks);
-        self.interactive = false;
+        self.enter_quickack(path.config().quick_acks);
+        self.pingpong = false;
         if self.due == AckDue::Now && !path.sack_ok {
-            self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
+            self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_DUE);
         }
         self.due = AckDue::Now;
     }

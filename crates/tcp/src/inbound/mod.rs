@@ -24,9 +24,9 @@ use crate::shared::Env;
 pub(crate) struct Inbound {
     pub(crate) flags: InFlags,
     pub(crate) irs: Seq,
-    /// Its `next` is RCV.NXT, less the FIN.
+    /// The receive queue; its `next` is RCV.NXT, less the FIN.
     pub(crate) queue: ReceiveQueue,
-    /// One past the last byte that the peer may send. Never moves back.
+    /// The right edge of the window, which never moves back.
     pub(crate) edge: Seq,
     /// The acknowledgement number sent last.
     pub(crate) acked: Seq,
@@ -37,7 +37,7 @@ pub(crate) struct Inbound {
     /// The size that the buffer has grown to, and the bound of the window (`tuning.rs`).
     pub(crate) buffer: u32,
     pub(crate) ssthresh: u32,
-    /// Present once data has arrived.
+    /// Measurements for the receive buffer, once data has arrived.
     pub(crate) tuning: Option<Box<Tuning>>,
     pub(crate) data_at: Instant,
     /// Payload of the peer's full wire segments, by estimate.
@@ -122,7 +122,7 @@ impl Inbound {
     ) -> bool {
         let inserted = self.insert(env, self.irs + 1, payload);
         self.edge = self.rcv_nxt() + self.first_window(path);
-        self.ack.quicken(path.config().quick_acks);
+        self.ack.enter_quickack(path.config().quick_acks);
         inserted.advanced > 0
     }
 

@@ -32,9 +32,9 @@ pub(crate) struct UrgentIn {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgent {
-    /// It has not arrived.
+    /// The byte has not arrived.
     Announced,
-    /// It has arrived.
+    /// The byte has arrived.
     Byte(u8),
     Read,
 }

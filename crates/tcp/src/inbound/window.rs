@@ -34,7 +34,7 @@ pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
 impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
-    pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
+    pub(crate) fn has_sack_blocks(&self, path: &Path) -> bool {
         path.sack_ok && (self.queue.has_gaps() || self.dsack().is_some())
     }
 
@@ -44,7 +44,7 @@ impl Inbound {
         self.edge.saturating_since(self.rcv_nxt())
     }
 
-    /// The same of the window in the last segment, which may be smaller: see [`Rare::shrunk`].
+    /// Bytes of the window in the last segment, which may be smaller: see [`Rare::shrunk`].
     #[inline]
     fn offered(&self) -> u32 {
         let edge = self.rare.as_ref().and_then(|rare| rare.shrunk).unwrap_or(self.edge);
@@ -67,7 +67,7 @@ impl Inbound {
         }
     }
 
-    /// The same without the limit of a forwarder.
+    /// The largest window with the present buffer, without the limit of a forwarder.
     #[inline]
     fn buffer_limit(&self, path: &Path) -> u32 {
         // 0 closes the window: nothing is added to the announced one.
@@ -199,7 +199,7 @@ impl Inbound {
     ) {
         self.note_arrival(path, rtt, now, payload, pushed);
         let unacked = self.rcv_nxt().since(self.acked);
-        let quick = self.ack.quick > 0 && !self.ack.interactive;
+        let quick = self.ack.quick > 0 && !self.ack.pingpong;
         if unacked > u32::from(self.mss) || quick {
             self.ack.due = AckDue::Now;
         } else {
@@ -210,9 +210,9 @@ impl Inbound {
     /// Data leaves. If it answers data just received, acknowledgements leave with answers.
     #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
-        let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
+        let soon = Duration::from_millis(u64::from(self.ack.ato_ms));
         if now.saturating_since(self.data_at) < soon {
-            self.ack.interactive = true;
+            self.ack.pingpong = true;
         }
     }
 
@@ -233,20 +233,20 @@ impl Inbound {
         }
         let silence = now.saturating_since(self.data_at);
         let least = path.least_ack_timeout();
-        let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.timeout_ms));
+        let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.ato_ms));
         // The peer starts, or restarts, with a small window: quick acknowledgements open it.
         if timeout == 0 || silence > rtt.rto() {
-            self.ack.quicken(path.config().quick_acks);
+            self.ack.enter_quickack(path.config().quick_acks);
         }
-        self.ack.timeout_ms = if timeout == 0 {
+        self.ack.ato_ms = if timeout == 0 {
             least.max(1)
         } else if ms <= u128::from(least / 2) {
-            self.ack.timeout_ms / 2 + least / 2
+            self.ack.ato_ms / 2 + least / 2
         } else if ms < timeout {
             let rto = rtt.rto().as_millis();
             u16::try_from((timeout / 2 + ms).min(rto)).unwrap_or(u16::MAX)
         } else {
-            self.ack.timeout_ms
+            self.ack.ato_ms
         };
         self.data_at = now;
     }
@@ -299,7 +299,7 @@ impl Inbound {
         if self.ack.due == AckDue::Delayed {
             let unacked = self.rcv_nxt().since(self.acked);
             let drained = self.queue.queued() == 0
-                && (self.ack.pushed == 2 || (self.ack.pushed == 1 && !self.ack.interactive));
+                && (self.ack.pushed == 2 || (self.ack.pushed == 1 && !self.ack.pingpong));
             if unacked > u32::from(self.mss) || drained {
                 self.ack.due = AckDue::Now;
                 return;
@@ -333,7 +333,7 @@ impl Inbound {
     ///
     /// More than the next send buffer would only wait here. It is a segment less than that buffer:
     /// a sender that the window limits, not its own buffer, coalesces its data to longer segments.
-    /// It is at least two segments: a sender that knows of larger windows waits until a segment
+    /// The limit is at least two segments: a sender that knows of larger windows waits until a segment
     /// fits (RFC 9293 section 3.8.6.2.1), which would take its timer.
     pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         if !path.link.stays_in_memory() || !rtt.is_near() {

@@ -8,7 +8,7 @@ use crate::outbound::{OutFlags, Outbound};
 use crate::path::Path;
 use crate::segment::SegmentOut;
 
-/// What sending waits for; each has a sum of times.
+/// The limit that sending waits for; each has a sum of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Nothing is queued.

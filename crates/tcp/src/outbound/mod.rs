@@ -60,7 +60,7 @@ pub(crate) struct Outbound {
     pub(crate) buffer: u32,
 }
 
-/// Data that was sent, and what the peer says of it: flight, loss recovery, congestion control.
+/// Data that was sent, and the peer's answers: flight, loss recovery, congestion control.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(crate) snd: Sender,
@@ -68,11 +68,11 @@ pub(crate) struct Transfer {
     pub(crate) rtt: RttEstimator,
     pub(crate) congestion: Congestion,
     pub(crate) loss: Loss,
-    /// Present from the first sign of a loss until the connection falls idle.
+    /// State of loss recovery, from the first sign of a loss until the connection falls idle.
     pub(crate) recovery: Option<Box<Recovery>>,
-    /// Set while a SYN, data or a FIN is in flight (RFC 6298).
+    /// The retransmission timer, set while a SYN, data or a FIN is in flight (RFC 6298).
     pub(crate) retransmit: Timer,
-    /// When data was sent last.
+    /// The time at which data was sent last.
     pub(crate) sent_at: Instant,
     pub(crate) stats: Stats,
     pub(crate) rare: Option<Box<Rare>>,
@@ -91,7 +91,7 @@ bitflags::bitflags! {
         const PROBE_DUE = 1 << 3;
         /// Data that is held back, or does not fit the window as a whole, is to be sent now.
         const FLUSH_DUE = 1 << 4;
-        /// The device refused a segment: all waits for a segment or a timer (`refused.rs`).
+        /// The device refused a segment: all waits for a segment or a timer (`connection/refused.rs`).
         const REFUSED = 1 << 5;
         /// The last send had `SendFlags::MORE`, and no segment has arrived since.
         const MORE = 1 << 6;
@@ -126,7 +126,7 @@ pub(crate) struct Sender {
 /// The next segment to send, without its header.
 pub(crate) struct Outgoing {
     pub(crate) start: Seq,
-    /// Includes a FIN.
+    /// The number after the last byte, or after the FIN.
     pub(crate) end: Seq,
     pub(crate) flags: Flags,
     pub(crate) payload: FragVec,
@@ -160,15 +160,15 @@ pub(crate) struct Refused {
 /// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
-    /// One past the last urgent byte that we send.
+    /// The number after the last urgent byte that we send.
     pub(crate) urgent_out: Option<Seq>,
     pub(crate) refused: Option<Refused>,
-    /// Since when the peer does not answer, with a user timeout.
+    /// The time since which the peer does not answer, with a user timeout.
     pub(crate) unanswered_since: Option<Instant>,
-    /// One past the last byte of data in our SYN: a segment that ends there has PSH set.
+    /// The number after the data in our SYN: a segment that ends there has PSH set.
     pub(crate) syn_data_end: Option<Seq>,
     pub(crate) mtu: Option<MtuSearch>,
-    /// Present if both sides do accurate ECN feedback.
+    /// Counters of accurate ECN feedback, if both sides do it.
     pub(crate) accurate: Option<Accurate>,
     /// Payload bytes sent again.
     pub(crate) bytes_retransmitted: u64,
@@ -313,7 +313,8 @@ impl Transfer {
         self.snd.nxt.since(self.snd.una)
     }
 
-    /// One past the last byte that the peer's window allows. The SYN is not part of the window.
+    /// The right edge of the peer's window: the number after the last byte that it allows. The SYN is
+    /// not part of the window.
     #[inline]
     pub(crate) fn send_edge(&self) -> Seq {
         let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);

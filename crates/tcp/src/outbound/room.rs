@@ -43,7 +43,7 @@ impl Outbound {
         path.config().send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
     }
 
-    /// What `bytes` in the queue are charged.
+    /// The charge of `bytes` in the queue.
     #[inline]
     fn charge(&self, bytes: u32, super_len: u32) -> u64 {
         let count =

@@ -22,7 +22,7 @@ pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     /// First byte not acknowledged.
     una: Seq,
-    /// One past the last byte.
+    /// The number after the last byte.
     end: Seq,
     /// Bytes of memory that the fragments pin, each counted alone.
     pinned: usize,
@@ -57,7 +57,7 @@ impl SendQueue {
         self.end.since(self.una)
     }
 
-    /// One past the last byte; a FIN has this number.
+    /// The number after the last byte; a FIN has it.
     pub(crate) fn end(&self) -> Seq {
         self.end
     }

@@ -61,7 +61,7 @@ impl Run {
             let Err(frag) = self.extend_back(frag) else { continue };
             // A single one is mostly read before the next arrives.
             if len < SMALL_SEGMENT && !(self.is_empty() && frag.is_carved()) {
-                for piece in small(env, frag) {
+                for piece in small(frag, env) {
                     self.push_back(piece);
                 }
             } else {
@@ -73,7 +73,7 @@ impl Run {
     pub(super) fn push_segment_front(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
         for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
             if len < SMALL_SEGMENT {
-                for piece in small(env, frag).into_iter().rev() {
+                for piece in small(frag, env).into_iter().rev() {
                     self.push_front(piece);
                 }
             } else {
@@ -327,7 +327,7 @@ impl Run {
 }
 
 /// A fragment of a small segment: a copy in shared pages, if it pins far more than its bytes.
-fn small(env: &mut Env<'_>, frag: Frag) -> FragVec {
+fn small(frag: Frag, env: &mut Env<'_>) -> FragVec {
     if frag.pinned() > SMALL_SEGMENT_PINNED_FACTOR * frag.len() {
         let (copies, copied) =
             env.writer.write_frag(env.pool, &frag, env.ledger, CopyReason::SmallSegment);

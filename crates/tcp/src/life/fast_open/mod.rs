@@ -33,7 +33,7 @@ impl Default for FastOpenMode {
     }
 }
 
-/// How a connection opens with Fast Open, see [`FastOpen::begin`].
+/// How a connection opens with Fast Open, see [`FastOpen::begin`](crate::FastOpen::begin).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenConnect {
     /// The option of the SYN: a cookie, or the request for one. `None`: data without a cookie.

@@ -89,7 +89,7 @@ pub(crate) struct Accurate {
     peer_packets: u32,
     peer_bytes: [u32; 3],
     /// Marked packets that came since our last segment.
-    untold: u32,
+    unreported: u32,
     /// ECN bits of the last packet, and of the peer's last SYN or SYN,ACK.
     pub(crate) last: u8,
     pub(crate) syn: u8,
@@ -100,7 +100,7 @@ pub(crate) struct Accurate {
     demanded: u8,
     needed: u8,
     /// When the last option left.
-    told_at: Instant,
+    option_sent_at: Instant,
 }
 
 /// What both sides have counted with accurate feedback (RFC 9768 section 3.2), from 0 on.
@@ -121,14 +121,14 @@ impl Accurate {
             bytes: FIRST_BYTES,
             peer_packets: FIRST_PACKETS,
             peer_bytes: FIRST_BYTES,
-            untold: 0,
+            unreported: 0,
             last: NOT_ECT,
             syn,
             known: Known::empty(),
             syn_acks: 0,
             demanded: 0,
             needed: 0,
-            told_at: Instant::default(),
+            option_sent_at: Instant::default(),
         }
     }
 
@@ -174,17 +174,17 @@ impl Accurate {
     }
 
     /// Whether a segment that is no SYN has the option.
-    fn tells(&self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
+    fn has_option(&self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
         if path.config().ecn_option != EcnOption::Sparing {
-            return self.always_tells(path);
+            return self.always_has_option(path);
         }
-        let since = now.saturating_since(self.told_at) * OPTIONS_IN_ROUND_TRIP;
+        let since = now.saturating_since(self.option_sent_at) * OPTIONS_IN_ROUND_TRIP;
         let due = self.demanded > 0 || since >= rtt.srtt().unwrap_or_default();
         due && self.known & (Known::OPTION_SEEN | Known::NO_OPTION) == Known::OPTION_SEEN
     }
 
     /// Whether all segments have it.
-    fn always_tells(&self, path: &Path) -> bool {
+    fn always_has_option(&self, path: &Path) -> bool {
         let seen = self.known.contains(Known::OPTION_SEEN);
         match path.config().ecn_option {
             EcnOption::Off | EcnOption::Sparing => false,
@@ -333,9 +333,9 @@ impl Transfer {
         if bits == CE {
             let packets = arrival.segments(payload);
             accurate.packets = accurate.packets.wrapping_add(packets);
-            accurate.untold = accurate.untold.saturating_add(packets);
+            accurate.unreported = accurate.unreported.saturating_add(packets);
             let most = if waiting || payload > 0 { MARKS_WITH_DATA } else { MARKS_WITHOUT_DATA };
-            due = (payload > 0 && before != CE) || accurate.untold >= most;
+            due = (payload > 0 && before != CE) || accurate.unreported >= most;
         }
         if payload > 0 {
             self.loss.ecn.insert(EcnFlags::SEEN);
@@ -344,15 +344,15 @@ impl Transfer {
     }
 
     /// The count in the header of a segment.
-    pub(crate) fn told_marks(&self) -> Flags {
+    pub(crate) fn ace_flags(&self) -> Flags {
         self.accurate().map_or(Flags::empty(), |accurate| flags_of(accurate.packets % CYCLE))
     }
 
     /// Whether the next segment, which is no SYN, has the option, if that fits.
     #[inline]
-    pub(crate) fn tells_bytes(&self, path: &Path, now: Instant) -> bool {
+    pub(crate) fn has_accurate_option(&self, path: &Path, now: Instant) -> bool {
         self.loss.ecn.contains(EcnFlags::ACCURATE)
-            && self.accurate().is_some_and(|accurate| accurate.tells(path, &self.rtt, now))
+            && self.accurate().is_some_and(|accurate| accurate.has_option(path, &self.rtt, now))
     }
 
     /// Bytes of the option, if all segments have it.
@@ -361,7 +361,7 @@ impl Transfer {
         if !self.loss.ecn.contains(EcnFlags::ACCURATE) {
             return 0;
         }
-        let steady = self.accurate().is_some_and(|accurate| accurate.always_tells(path));
+        let steady = self.accurate().is_some_and(|accurate| accurate.always_has_option(path));
         if steady { AccurateEcnOption::added_len(3, 0) as u32 } else { 0 }
     }
 
@@ -563,11 +563,11 @@ impl Transfer {
         let ecn = self.loss.ecn;
         let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
         let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
-        accurate.untold = 0;
+        accurate.unreported = 0;
         let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
         let told = options.accurate_ecn.is_some();
         if told {
-            (accurate.needed, accurate.told_at) = (0, now);
+            (accurate.needed, accurate.option_sent_at) = (0, now);
             accurate.demanded = accurate.demanded.saturating_sub(1);
         }
         let bits =

@@ -6,7 +6,7 @@
 //!      ^ \__ mark echoed __> Cwr ____/   |                                 |   |
 //!      |                      |          |  timer                          |   | timer
 //!      |                      |          +----------> Loss <---------------|---+
-//!      +--- `high` is acknowledged, or the recovery turns out to be spurious ----+
+//!      +--- `high_seq` acknowledged, or the recovery turns out to be spurious ----+
 //! ```
 //!
 //! `flight` has the records of transmissions. This file has the states, as in Linux; its parts are
@@ -34,14 +34,14 @@ use crate::path::Path;
 use crate::seq::Seq;
 
 bitflags::bitflags! {
-    /// What is new in an acknowledgement.
+    /// Flags of an acknowledgement (Linux's `FLAG_*` of `tcp_input.c`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct AckFlags: u16 {
-        /// `una` moved.
+        /// `snd.una` has moved (FLAG_SND_UNA_ADVANCED).
         const UNA_ADVANCED = 1 << 0;
-        /// Its segment takes up sequence numbers itself.
+        /// The segment takes up sequence numbers itself.
         const DATA = 1 << 1;
-        /// It changed the window.
+        /// The segment changed the window.
         const WIN_UPDATE = 1 << 2;
         /// A whole segment, or more, was acknowledged cumulatively.
         const DATA_ACKED = 1 << 3;
@@ -68,7 +68,7 @@ bitflags::bitflags! {
     }
 }
 
-/// The content of an acknowledgement for loss recovery.
+/// What loss recovery knows of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckInfo {
     pub(crate) now: Instant,
@@ -83,13 +83,13 @@ pub(crate) struct AckInfo {
     pub(crate) lost: u32,
     /// Wire segments reported as marked (RFC 9768).
     pub(crate) marked: u32,
-    /// Duplicate acknowledgements in it: 0 or 1.
+    /// Number of duplicate acknowledgements: 0 or 1.
     pub(crate) duplicates: u32,
     /// The echoed timestamp, in milliseconds of our clock.
     pub(crate) echo_ms: Option<u32>,
 }
 
-/// What to send after an acknowledgement.
+/// Order of data to send after an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Resend {
     /// New data only.
@@ -104,11 +104,11 @@ pub(crate) enum Resend {
 /// State that only a connection with a loss needs.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    /// `una` when the window was reduced, while the reduction can be undone.
+    /// `snd.una` when the window was reduced, while the reduction can be undone.
     undo_marker: Option<Seq>,
     /// Retransmissions that the peer has not reported as duplicates; `None`: none was made.
     undo_retrans: Option<u32>,
-    /// When the first retransmission since then was sent.
+    /// The time of the first retransmission since then.
     retrans_stamp: Option<Instant>,
     /// Threshold and window before the reduction; 0: do not restore.
     prior_ssthresh: u32,
@@ -127,14 +127,14 @@ pub(crate) struct Recovery {
     reno_sacked: u32,
     /// The SACK blocks of the last acknowledgement.
     recv_sack_cache: SackBlocks,
-    /// Nothing before this is to be retransmitted.
+    /// Number before which nothing is to be retransmitted.
     retransmit_hint: Seq,
-    /// `detect` has judged every first transmission before this.
+    /// Number before which RACK has checked every first transmission.
     judged: Seq,
     resent: Resent,
     /// RACK.dsack_round: the reordering window grew in this round trip.
     dsack_round: Option<Seq>,
-    /// The first of the timeouts in a row.
+    /// The time of the first of the timeouts in a row.
     pub(crate) since: Instant,
 }
 
@@ -168,7 +168,7 @@ impl Transfer {
             || self.loss.state != CaState::Open
     }
 
-    /// Enters, updates and leaves the states.
+    /// Enters, updates and leaves the states, as Linux's `tcp_fastretrans_alert`.
     #[cold]
     pub(crate) fn on_dubious_ack(&mut self, path: &Path, ack: &mut AckInfo) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
@@ -360,7 +360,7 @@ impl Transfer {
         recovery.resend = Resend::Lost;
     }
 
-    /// Leaves a state if `high` is acknowledged. `true`: the state stays.
+    /// Leaves a state if `high_seq` is acknowledged. `true`: the state stays.
     fn leave_state(&mut self, path: &Path, ack: &AckInfo) -> bool {
         let una = self.snd.una;
         if self.loss.state == CaState::Open {
