@@ -5,7 +5,6 @@ mod coalesce;
 pub(crate) mod fast_open;
 pub(crate) mod forward;
 mod handshake;
-mod icmp;
 mod info;
 mod input;
 pub(crate) mod mapping;
@@ -96,6 +95,18 @@ impl Connection {
     /// The settings.
     pub fn config(&self) -> &Config {
         self.path.config()
+    }
+
+    /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
+    #[inline]
+    pub fn has_fin(&self) -> bool {
+        self.inbound.has_fin()
+    }
+
+    /// Whether no more bytes can arrive after the queued ones.
+    pub fn has_end(&self) -> bool {
+        self.inbound.flags.intersects(InFlags::FIN_RECEIVED | InFlags::READ_SHUT)
+            || self.path.state() == State::Closed
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).

@@ -15,10 +15,10 @@
 //! take what they need of the others as arguments; what involves several parts is `connection/`:
 //!
 //! ```text
-//!   input         a segment arrives, by the steps of RFC 9293 section 3.10.7
+//!   input         a segment arrives, by the steps of RFC 9293 section 3.10.7; ICMP errors
 //!   output        the next segment;  refused: the device did not take it
 //!   application   calls;  coalesce, mapping, forward: variants of sending and receiving
-//!   timeout       timers;  icmp: errors;  handshake, fast_open, time_wait: the beginning and the end
+//!   timeout       timers;  handshake, fast_open, time_wait: the beginning and the end;  info
 //! ```
 //!
 //! Read [`State`] first (the state machine), then `connection.rs`, its `input.rs` and `output.rs`, and

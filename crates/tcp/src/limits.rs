@@ -92,10 +92,6 @@ pub const TIMER_SLACK_MS: u64 = 2;
 /// Acknowledgements sent at once after a congestion mark (Linux's): the peer's window may be small.
 pub const QUICK_ACKS_AFTER_MARK: u8 = 2;
 
-/// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
-/// section 3.2).
-pub const MAX_MSS: u32 = 65_535;
-
 // Send queue.
 
 /// Fragments in one send queue. With 4 KiB each they are 64 MiB, more than any send buffer. This

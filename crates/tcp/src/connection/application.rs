@@ -170,6 +170,110 @@ impl Connection {
         Ok(filled)
     }
 
+    /// How many of `wanted` bytes may be queued now.
+    #[inline]
+    pub fn room_for(&self, wanted: usize) -> usize {
+        if !self.takes_data() || !self.out.queue.has_room_for(1) {
+            return 0;
+        }
+        if self.waits_for_data() {
+            let room = self.syn_data_room().saturating_sub(self.out.queue.len());
+            return wanted.min(room as usize);
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        self.out.admit(&self.path, wanted).0 as usize
+    }
+
+    /// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
+    pub fn whole_part(&self, most: usize) -> usize {
+        let (out, path) = (&self.out, &self.path);
+        let super_len =
+            out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
+        let end = out.queue.end();
+        let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
+        let filled = end.saturating_since(begun) as usize % super_len;
+        let whole = (filled + most) / super_len * super_len;
+        if whole > filled { whole - filled } else { most }
+    }
+
+    /// How many bytes more than are queued the windows let leave now, in whole segments unless nothing is in
+    /// flight.
+    pub fn leaves_at_once(&self) -> usize {
+        let (out, path) = (&self.out, &self.path);
+        if !path.state().may_transmit() {
+            return 0;
+        }
+        let next = out.transfer.next_data(path);
+        let allowed = out.transfer.send_edge().saturating_since(next);
+        let mss = out.transfer.send_mss(path);
+        let usable = out.transfer.window_room(mss).min(allowed);
+        let part = if out.transfer.flight.packets == 0 { 0 } else { usable % mss.max(1) };
+        (next + (usable - part)).saturating_since(out.queue.end()) as usize
+    }
+
+    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
+    pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
+        if !self.takes_data() || !self.out.queue.has_room_for(1) {
+            return 0;
+        }
+        if self.waits_for_data() {
+            let room = self.room_for(wanted);
+            self.out.begin_super_segment(&self.path, room);
+            return room;
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        match self.out.admit(&self.path, wanted) {
+            (room, begun) if room == wanted => {
+                self.out.super_segment = begun;
+                room as usize
+            }
+            (0, _) => 0,
+            (room, _) => {
+                self.out.begin_super_segment(&self.path, room as usize);
+                room as usize
+            }
+        }
+    }
+
+    /// How many of `wanted` bytes can be queued now: at least one, or an error.
+    fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
+        self.check_sender()?;
+        match self.take_room(wanted.max(1)) {
+            0 => {
+                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+                Err(TcpError::WouldBlock)
+            }
+            room => Ok(room),
+        }
+    }
+
+    /// Whether the application may send at all.
+    #[inline]
+    fn check_sender(&mut self) -> Result<(), TcpError> {
+        if let Some(error) = self.life.error.take() {
+            return Err(error);
+        }
+        if self.out.is_closing() {
+            return Err(TcpError::BrokenPipe);
+        }
+        match self.path.state() {
+            State::Established | State::CloseWait => Ok(()),
+            _ if self.takes_data() => Ok(()),
+            State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
+            _ => Err(TcpError::BrokenPipe),
+        }
+    }
+
+    /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application
+    /// wants it back when it closes. `false`: out of pages.
+    pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
+        let Env { writer, pool, ledger, .. } = env;
+        self.out.queue.keep_lent(|frag| {
+            let (copies, n) = writer.write_frag(pool, frag, ledger, CopyReason::AppWrite);
+            (n == frag.len()).then_some(copies)
+        })
+    }
+
     /// Copies received data into `out`; returns how many bytes. 0: the stream, or `out`, ends.
     pub fn read(
         &mut self,
@@ -252,6 +356,40 @@ impl Connection {
         if taken == 0 { Err(TcpError::WouldBlock) } else { Ok(taken) }
     }
 
+    /// The bounds of a read of up to `max` bytes, or why there is nothing to read.
+    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
+        let bounds = self.inbound.bounds(&self.path, max, flags);
+        if self.inbound.queue.queued() > bounds.skip {
+            return Ok(bounds);
+        }
+        // Only an urgent byte is queued: skips it.
+        self.inbound.drop_queued(bounds.skip);
+        self.inbound.forget_urgent();
+        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
+    }
+
+    fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
+        // As in Linux: after the peer's FIN a read returns the end, not a later error.
+        if self.inbound.has_fin() {
+            return Ok(0);
+        }
+        if let Some(error) = self.life.error.take() {
+            return Err(error);
+        }
+        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
+    }
+
+    pub(crate) fn after_reading(&mut self, env: &Env<'_>) {
+        let now = env.now;
+        self.inbound.note_allowance(env);
+        self.inbound.forget_urgent();
+        self.inbound.tune_recv_buffer(&self.path, now);
+        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
+        if self.inbound.queue.queued() == 0 {
+            self.consider_shrinking(now);
+        }
+    }
+
     /// Replaces received data in a local sender's own memory by private copies, because the sender
     /// waits for that memory. `false`: out of pages, the rest stays.
     pub fn give_back_received(&mut self, env: &mut Env<'_>) -> bool {
@@ -263,24 +401,80 @@ impl Connection {
         self.inbound.bytes_received.saturating_sub(self.inbound.queue.queued() as u64)
     }
 
-    /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application
-    /// wants it back when it closes. `false`: out of pages.
-    pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
-        let Env { writer, pool, ledger, .. } = env;
-        self.out.queue.keep_lent(|frag| {
-            let (copies, n) = writer.write_frag(pool, frag, ledger, CopyReason::AppWrite);
-            (n == frag.len()).then_some(copies)
-        })
+    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
+    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
+    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
+        else {
+            return Err(TcpError::InvalidInput);
+        };
+        match urgent.what {
+            Urgent::Read => Err(TcpError::InvalidInput),
+            Urgent::Byte(byte) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
+                }
+                Ok(byte)
+            }
+            Urgent::Announced => {
+                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
+                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
+                    return Err(TcpError::BrokenPipe);
+                }
+                Err(TcpError::WouldBlock)
+            }
+        }
     }
 
-    pub(crate) fn after_reading(&mut self, env: &Env<'_>) {
-        let now = env.now;
+    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
+    pub fn at_urgent_mark(&self) -> bool {
+        self.inbound.is_at_mark()
+    }
+
+    /// Bytes to read before an urgent byte (`SIOCINQ`).
+    pub fn queued_to_mark(&self) -> usize {
+        let queued = self.inbound.queue.queued();
+        match self.inbound.urgent_in() {
+            Some(urgent)
+                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+            {
+                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
+            }
+            _ => queued,
+        }
+    }
+
+    /// Sets how much memory the application took by reference and has not returned.
+    pub fn set_kept(&mut self, bytes: usize) {
+        let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if kept != self.inbound.kept() {
+            self.inbound.rare().kept = kept;
+        }
+    }
+
+    /// Whether memory that the application keeps makes the window much smaller. When the
+    /// application returns it, call [`after_return`](Self::after_return).
+    pub fn is_held_back(&self) -> bool {
+        self.inbound.kept() > 0
+            && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
+                < self.inbound.window_limit(&self.path, &self.out.transfer.rtt) / 2
+    }
+
+    /// The application returned memory: the window may open.
+    pub fn after_return(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        self.inbound.forget_urgent();
-        self.inbound.tune_recv_buffer(&self.path, now);
         self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
-        if self.inbound.queue.queued() == 0 {
-            self.consider_shrinking(now);
+    }
+
+    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
+    /// that was closed for it. Nothing else changes, as the application has read nothing.
+    pub fn after_release(&mut self, env: &mut Env<'_>) {
+        self.inbound.note_allowance(env);
+        if self.path.state().is_synchronized() && self.inbound.fin().is_none() {
+            self.inbound.offer_window(&self.path, &self.out.transfer.rtt);
         }
     }
 
@@ -362,204 +556,10 @@ impl Connection {
         }
     }
 
-    /// How many of `wanted` bytes can be queued now: at least one, or an error.
-    fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
-        self.check_sender()?;
-        match self.take_room(wanted.max(1)) {
-            0 => {
-                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
-                Err(TcpError::WouldBlock)
-            }
-            room => Ok(room),
-        }
-    }
-
-    /// Whether the application may send at all.
-    #[inline]
-    fn check_sender(&mut self) -> Result<(), TcpError> {
-        if let Some(error) = self.life.error.take() {
-            return Err(error);
-        }
-        if self.out.is_closing() {
-            return Err(TcpError::BrokenPipe);
-        }
-        match self.path.state() {
-            State::Established | State::CloseWait => Ok(()),
-            _ if self.takes_data() => Ok(()),
-            State::SynSent | State::SynReceived => Err(TcpError::WouldBlock),
-            _ => Err(TcpError::BrokenPipe),
-        }
-    }
-
-    /// The bounds of a read of up to `max` bytes, or why there is nothing to read.
-    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
-        let bounds = self.inbound.bounds(&self.path, max, flags);
-        if self.inbound.queue.queued() > bounds.skip {
-            return Ok(bounds);
-        }
-        // Only an urgent byte is queued: skips it.
-        self.inbound.drop_queued(bounds.skip);
-        self.inbound.forget_urgent();
-        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
-    }
-
-    fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
-        // As in Linux: after the peer's FIN a read returns the end, not a later error.
-        if self.inbound.has_fin() {
-            return Ok(0);
-        }
-        if let Some(error) = self.life.error.take() {
-            return Err(error);
-        }
-        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
-    }
-
     fn reset_and_finish(&mut self, error: Option<TcpError>) {
         if self.path.state() != State::Closed {
             self.reset_peer();
             self.finish(Event::Reset, error);
-        }
-    }
-
-    /// How many of `wanted` bytes may be queued now.
-    #[inline]
-    pub fn room_for(&self, wanted: usize) -> usize {
-        if !self.takes_data() || !self.out.queue.has_room_for(1) {
-            return 0;
-        }
-        if self.waits_for_data() {
-            let room = self.syn_data_room().saturating_sub(self.out.queue.len());
-            return wanted.min(room as usize);
-        }
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
-        self.out.admit(&self.path, wanted).0 as usize
-    }
-
-    /// The part of `most` bytes that ends with a whole super-segment; all of them if there is none.
-    pub fn whole_part(&self, most: usize) -> usize {
-        let (out, path) = (&self.out, &self.path);
-        let super_len =
-            out.transfer.super_segment_len(path, out.transfer.send_mss(path)).max(1) as usize;
-        let end = out.queue.end();
-        let begun = out.super_segment.max(out.transfer.snd.nxt).min(end);
-        let filled = end.saturating_since(begun) as usize % super_len;
-        let whole = (filled + most) / super_len * super_len;
-        if whole > filled { whole - filled } else { most }
-    }
-
-    /// How many bytes more than are queued the windows let leave now, in whole segments unless nothing is in
-    /// flight.
-    pub fn leaves_at_once(&self) -> usize {
-        let (out, path) = (&self.out, &self.path);
-        if !path.state().may_transmit() {
-            return 0;
-        }
-        let next = out.transfer.next_data(path);
-        let allowed = out.transfer.send_edge().saturating_since(next);
-        let mss = out.transfer.send_mss(path);
-        let usable = out.transfer.window_room(mss).min(allowed);
-        let part = if out.transfer.flight.packets == 0 { 0 } else { usable % mss.max(1) };
-        (next + (usable - part)).saturating_since(out.queue.end()) as usize
-    }
-
-    /// How many of `wanted` bytes the caller queues now; notes where the last super-segment begins.
-    pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
-        if !self.takes_data() || !self.out.queue.has_room_for(1) {
-            return 0;
-        }
-        if self.waits_for_data() {
-            let room = self.room_for(wanted);
-            self.out.begin_super_segment(&self.path, room);
-            return room;
-        }
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
-        match self.out.admit(&self.path, wanted) {
-            (room, begun) if room == wanted => {
-                self.out.super_segment = begun;
-                room as usize
-            }
-            (0, _) => 0,
-            (room, _) => {
-                self.out.begin_super_segment(&self.path, room as usize);
-                room as usize
-            }
-        }
-    }
-
-    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
-    ///
-    /// # Errors
-    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
-    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
-    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
-        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
-        else {
-            return Err(TcpError::InvalidInput);
-        };
-        match urgent.what {
-            Urgent::Read => Err(TcpError::InvalidInput),
-            Urgent::Byte(byte) => {
-                if !flags.contains(RecvFlags::PEEK) {
-                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
-                }
-                Ok(byte)
-            }
-            Urgent::Announced => {
-                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
-                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
-                    return Err(TcpError::BrokenPipe);
-                }
-                Err(TcpError::WouldBlock)
-            }
-        }
-    }
-
-    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
-    pub fn at_urgent_mark(&self) -> bool {
-        self.inbound.is_at_mark()
-    }
-
-    /// Bytes to read before an urgent byte (`SIOCINQ`).
-    pub fn queued_to_mark(&self) -> usize {
-        let queued = self.inbound.queue.queued();
-        match self.inbound.urgent_in() {
-            Some(urgent)
-                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
-            {
-                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
-            }
-            _ => queued,
-        }
-    }
-
-    /// Sets how much memory the application took by reference and has not returned.
-    pub fn set_kept(&mut self, bytes: usize) {
-        let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
-        if kept != self.inbound.kept() {
-            self.inbound.rare().kept = kept;
-        }
-    }
-
-    /// Whether memory that the application keeps makes the window much smaller. When the
-    /// application returns it, call [`after_return`](Self::after_return).
-    pub fn is_held_back(&self) -> bool {
-        self.inbound.kept() > 0
-            && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
-                < self.inbound.window_limit(&self.path, &self.out.transfer.rtt) / 2
-    }
-
-    /// The application returned memory: the window may open.
-    pub fn after_return(&mut self, env: &mut Env<'_>) {
-        self.inbound.note_allowance(env);
-        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
-    }
-
-    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
-    /// that was closed for it. Nothing else changes, as the application has read nothing.
-    pub fn after_release(&mut self, env: &mut Env<'_>) {
-        self.inbound.note_allowance(env);
-        if self.path.state().is_synchronized() && self.inbound.fin().is_none() {
-            self.inbound.offer_window(&self.path, &self.out.transfer.rtt);
         }
     }
 }

@@ -53,6 +53,28 @@ impl Connection {
         conn
     }
 
+    /// Opens passively from a cookie, in SYN-RECEIVED, with the SYN,ACK sent. Pass the segment that
+    /// returned the cookie to it next.
+    pub fn from_cookie(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        ts_offset: u32,
+        cookie: &Cookie,
+    ) -> Self {
+        let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
+        conn.out.transfer.snd.nxt = cookie.iss + 1;
+        conn
+    }
+
+    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
+    pub fn note_syn_mark(&mut self, bits: u8) {
+        if let Some(accurate) = self.out.transfer.accurate_mut() {
+            (accurate.syn, accurate.last) = (bits, bits);
+        }
+    }
+
     fn new(
         now: Instant,
         config: Arc<Config>,
@@ -144,28 +166,6 @@ impl Connection {
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
-    }
-
-    /// Opens passively from a cookie, in SYN-RECEIVED, with the SYN,ACK sent. Pass the segment that
-    /// returned the cookie to it next.
-    pub fn from_cookie(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        ts_offset: u32,
-        cookie: &Cookie,
-    ) -> Self {
-        let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.out.transfer.snd.nxt = cookie.iss + 1;
-        conn
-    }
-
-    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection.
-    pub fn note_syn_mark(&mut self, bits: u8) {
-        if let Some(accurate) = self.out.transfer.accurate_mut() {
-            (accurate.syn, accurate.last) = (bits, bits);
-        }
     }
 
     pub(crate) fn on_established(&mut self, now: Instant) {

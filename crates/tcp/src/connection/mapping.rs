@@ -6,10 +6,8 @@
 use pagewire_mem::{FragVec, PAGE_SIZE};
 
 use crate::connection::Connection;
-use crate::inbound::InFlags;
 use crate::inbound::receive_queue::Parts;
 use crate::io_flags::RecvFlags;
-use crate::life::state::State;
 use crate::shared::Env;
 
 /// Why nothing is mapped, in the order of the checks. Nothing was consumed.
@@ -135,18 +133,6 @@ impl Connection {
             }
         };
         Ok(Available { mapped, copy_next })
-    }
-
-    /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
-    #[inline]
-    pub fn has_fin(&self) -> bool {
-        self.inbound.has_fin()
-    }
-
-    /// Whether no more bytes can arrive after the queued ones.
-    pub fn has_end(&self) -> bool {
-        self.inbound.flags.intersects(InFlags::FIN_RECEIVED | InFlags::READ_SHUT)
-            || self.path.state() == State::Closed
     }
 
     /// Whether `len` bytes will never be queued together, because the window closes before.

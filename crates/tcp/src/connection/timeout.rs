@@ -55,36 +55,6 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, because the peer does not answer.
-    pub(crate) fn time_out(&mut self) {
-        if self.out.transfer.loss.retries < 2 {
-            self.life.suspect_black_hole();
-        }
-        let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
-        self.finish(Event::Expire, Some(error));
-    }
-
-    /// Has a reset sent, if the peer may consider the connection alive.
-    pub(crate) fn reset_peer(&mut self) {
-        let knows = matches!(
-            self.path.state(),
-            State::SynReceived
-                | State::Established
-                | State::FinWait1
-                | State::FinWait2
-                | State::CloseWait
-        );
-        if knows {
-            // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
-            //
-            // As Linux, not beyond the peer's window, where the peer would ignore it.
-            let edge = self.out.transfer.send_edge();
-            let seq =
-                if edge.lt(self.out.transfer.snd.nxt) { edge } else { self.out.transfer.snd.nxt };
-            self.life.reset = Some(Reset { seq, ack: true });
-        }
-    }
-
     /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
@@ -145,6 +115,35 @@ impl Connection {
         self.out.transfer.retransmit.set(now + wait);
     }
 
+    /// How many timeouts the handshake waits for data. Neither a connection from a SYN cookie
+    /// waits, nor one that the application has already (active, or with Fast Open).
+    pub(super) fn deferral(&self) -> u8 {
+        let never = self.path.active || self.path.fast_open_server;
+        if never || self.out.transfer.flight.is_empty() {
+            0
+        } else {
+            self.path.config().defer_accept
+        }
+    }
+
+    /// Whether the peer has acknowledged nothing for the time of the configured number of
+    /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
+    ///
+    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
+    /// > reaches a threshold R2 greater than R1, close the connection.
+    fn has_timed_out(&self, now: Instant) -> bool {
+        if self.path.config().user_timeout.is_some() {
+            return false;
+        }
+        let Some(recovery) =
+            self.out.transfer.recovery.as_deref().filter(|_| self.out.transfer.loss.retries > 0)
+        else {
+            return false;
+        };
+        let retries = self.path.allowed_retries();
+        now.saturating_since(recovery.since) >= self.path.backed_off_for(retries)
+    }
+
     fn on_persist_timer(&mut self, now: Instant) {
         if !self.out.transfer.flight.is_empty() {
             return;
@@ -176,6 +175,55 @@ impl Connection {
         self.out.flags.insert(OutFlags::PROBE_DUE);
         let wait = self.within_user_timeout(now, self.persist_interval());
         self.out.persist.set(now + wait);
+    }
+
+    /// Starts the persist timer if data waits and nothing is in flight.
+    pub(super) fn consider_probing(&mut self, now: Instant) {
+        let waiting = self.out.transfer.flight.is_empty()
+            && (self.out.unsent(&self.path) > 0
+                || self.out.flags.contains(OutFlags::FIN_QUEUED)
+                    && self.out.transfer.snd.nxt.le(self.out.queue.end()));
+        if waiting {
+            self.out.persist.set_once(now + self.persist_interval());
+        } else {
+            self.out.persist.stop();
+        }
+    }
+
+    /// The time to the next probe.
+    ///
+    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
+    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
+    /// > exponentially the interval between successive probes.
+    pub(super) fn persist_interval(&self) -> Duration {
+        let base = self.out.transfer.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
+        let doublings = u32::from(self.out.persist_backoff.min(16));
+        base.saturating_mul(1 << doublings).min(self.path.config().rto_max)
+    }
+
+    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
+    /// > unacknowledged before a connection is forcefully closed.
+    ///
+    /// As in Linux, it starts when a timer first fires (`first`), and replaces the retries.
+    pub(super) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
+        let Some(limit) = self.path.config().user_timeout else { return false };
+        let rare = self.out.transfer.rare();
+        let since = match rare.unanswered_since.filter(|_| !first) {
+            Some(since) => since,
+            None => *rare.unanswered_since.insert(now),
+        };
+        !first && now.saturating_since(since) >= limit
+    }
+
+    /// Shortens `wait` so that the timer fires no later than the user timeout.
+    pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+        let since = self.out.transfer.rare.as_ref().and_then(|r| r.unanswered_since);
+        match (self.path.config().user_timeout, since) {
+            (Some(limit), Some(since)) => {
+                wait.min(limit.saturating_sub(now.saturating_since(since)))
+            }
+            _ => wait,
+        }
     }
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
@@ -224,81 +272,33 @@ impl Connection {
         self.inbound.shrink();
     }
 
-    /// Starts the persist timer if data waits and nothing is in flight.
-    pub(super) fn consider_probing(&mut self, now: Instant) {
-        let waiting = self.out.transfer.flight.is_empty()
-            && (self.out.unsent(&self.path) > 0
-                || self.out.flags.contains(OutFlags::FIN_QUEUED)
-                    && self.out.transfer.snd.nxt.le(self.out.queue.end()));
-        if waiting {
-            self.out.persist.set_once(now + self.persist_interval());
-        } else {
-            self.out.persist.stop();
+    /// Ends the connection, because the peer does not answer.
+    pub(crate) fn time_out(&mut self) {
+        if self.out.transfer.loss.retries < 2 {
+            self.life.suspect_black_hole();
         }
+        let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
+        self.finish(Event::Expire, Some(error));
     }
 
-    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
-    /// > unacknowledged before a connection is forcefully closed.
-    ///
-    /// As in Linux, it starts when a timer first fires (`first`), and replaces the retries.
-    pub(super) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
-        let Some(limit) = self.path.config().user_timeout else { return false };
-        let rare = self.out.transfer.rare();
-        let since = match rare.unanswered_since.filter(|_| !first) {
-            Some(since) => since,
-            None => *rare.unanswered_since.insert(now),
-        };
-        !first && now.saturating_since(since) >= limit
-    }
-
-    /// Shortens `wait` so that the timer fires no later than the user timeout.
-    pub(super) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
-        let since = self.out.transfer.rare.as_ref().and_then(|r| r.unanswered_since);
-        match (self.path.config().user_timeout, since) {
-            (Some(limit), Some(since)) => {
-                wait.min(limit.saturating_sub(now.saturating_since(since)))
-            }
-            _ => wait,
+    /// Has a reset sent, if the peer may consider the connection alive.
+    pub(crate) fn reset_peer(&mut self) {
+        let knows = matches!(
+            self.path.state(),
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+        );
+        if knows {
+            // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
+            //
+            // As Linux, not beyond the peer's window, where the peer would ignore it.
+            let edge = self.out.transfer.send_edge();
+            let seq =
+                if edge.lt(self.out.transfer.snd.nxt) { edge } else { self.out.transfer.snd.nxt };
+            self.life.reset = Some(Reset { seq, ack: true });
         }
-    }
-
-    /// The time to the next probe.
-    ///
-    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
-    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
-    /// > exponentially the interval between successive probes.
-    pub(super) fn persist_interval(&self) -> Duration {
-        let base = self.out.transfer.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
-        let doublings = u32::from(self.out.persist_backoff.min(16));
-        base.saturating_mul(1 << doublings).min(self.path.config().rto_max)
-    }
-
-    /// How many timeouts the handshake waits for data. Neither a connection from a SYN cookie
-    /// waits, nor one that the application has already (active, or with Fast Open).
-    pub(super) fn deferral(&self) -> u8 {
-        let never = self.path.active || self.path.fast_open_server;
-        if never || self.out.transfer.flight.is_empty() {
-            0
-        } else {
-            self.path.config().defer_accept
-        }
-    }
-
-    /// Whether the peer has acknowledged nothing for the time of the configured number of
-    /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
-    ///
-    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
-    /// > reaches a threshold R2 greater than R1, close the connection.
-    fn has_timed_out(&self, now: Instant) -> bool {
-        if self.path.config().user_timeout.is_some() {
-            return false;
-        }
-        let Some(recovery) =
-            self.out.transfer.recovery.as_deref().filter(|_| self.out.transfer.loss.retries > 0)
-        else {
-            return false;
-        };
-        let retries = self.path.allowed_retries();
-        now.saturating_since(recovery.since) >= self.path.backed_off_for(retries)
     }
 }

@@ -222,12 +222,7 @@ impl Inbound {
 
     pub(crate) fn drop_received(&mut self) {
         // The announced window stays; only the memory goes.
-        while self.queue.queued() > 0 {
-            let mut dropped = Vec::new();
-            if self.queue.take(usize::MAX, &mut dropped) == 0 {
-                break;
-            }
-        }
+        self.drop_queued(usize::MAX);
         self.queue.shrink();
     }
 

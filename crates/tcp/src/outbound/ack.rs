@@ -16,19 +16,6 @@ use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Where an acknowledgement number lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AckRange {
-    /// Older than a window before `una`.
-    TooOld,
-    /// Before `una`: overtaken by a later one.
-    Old,
-    /// In `una..=nxt`.
-    Acceptable,
-    /// Beyond `nxt`.
-    Unsent,
-}
-
 impl Outbound {
     /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks
     /// before, and releases what is acknowledged (`SendQueue::ack_to`, step S7). `len` counts the
@@ -40,27 +27,30 @@ impl Outbound {
         header: &TcpHeader,
         len: u32,
     ) -> Result<bool, DropReason> {
-        match self.transfer.ack_range(header) {
-            // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
-            // > SND.NXT), then send an ACK, drop the segment, and return.
-            AckRange::Unsent => Err(DropReason::AckUnsent),
-            // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
-            // > range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments
-            // > whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
-            // > sent back.
-            AckRange::TooOld => Err(DropReason::AckTooOld),
-            // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
-            // > be ignored.
-            //
-            // Its SACK blocks may still be new.
-            AckRange::Old => {
-                if path.sack_ok && !header.options.sack.is_empty() {
-                    self.transfer.take_old_sacks(path, now, header, self.queue.end());
-                }
-                Ok(false)
-            }
-            AckRange::Acceptable => Ok(self.take_acceptable(path, now, header, len)),
+        let snd = &self.transfer.snd;
+        // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
+        // > SND.NXT), then send an ACK, drop the segment, and return.
+        if header.ack.gt(snd.nxt) {
+            return Err(DropReason::AckUnsent);
         }
+        if header.ack.ge(snd.una) {
+            return Ok(self.take_acceptable(path, now, header, len));
+        }
+        // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
+        // > range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments
+        // > whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
+        // > sent back.
+        if snd.una.since(header.ack) > snd.max_window {
+            return Err(DropReason::AckTooOld);
+        }
+        // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
+        // > be ignored.
+        //
+        // The SACK blocks may still be new.
+        if path.sack_ok && !header.options.sack.is_empty() {
+            self.transfer.take_old_sacks(path, now, header, self.queue.end());
+        }
+        Ok(false)
     }
 
     /// Processes an acknowledgement in `una..=nxt`.
@@ -284,20 +274,6 @@ impl Transfer {
         self.loss.cwnd_limited
             || (self.congestion.in_slow_start()
                 && self.congestion.cwnd() < 2 * self.loss.max_packets)
-    }
-
-    #[inline]
-    fn ack_range(&self, header: &TcpHeader) -> AckRange {
-        let (ack, una) = (header.ack, self.snd.una);
-        if ack.gt(self.snd.nxt) {
-            AckRange::Unsent
-        } else if ack.ge(una) {
-            AckRange::Acceptable
-        } else if una.since(ack) <= self.snd.max_window {
-            AckRange::Old
-        } else {
-            AckRange::TooOld
-        }
     }
 
     /// Measures the round trip. Returns whether there was a sample.

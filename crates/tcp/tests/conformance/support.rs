@@ -25,6 +25,8 @@ use pagewire_tcp::{
 /// test.
 pub(crate) const ISS: Seq = Seq(u32::MAX - 500);
 pub(crate) const IRS: Seq = Seq(u32::MAX - 1500);
+/// The time at which a test begins.
+const START: Instant = Instant::from_millis(10_000);
 const PORTS: Ports = Ports { local: 4000, remote: 80 };
 
 pub(crate) struct Test {
@@ -55,17 +57,21 @@ pub(crate) const fn link() -> LinkLimits {
     LinkLimits::new(1000, 1000)
 }
 
+fn accepted(config: Config, link: LinkLimits, syn: &str) -> Connection {
+    Connection::accept(START, Arc::new(config), link, PORTS, ISS, 0, &header(syn))
+}
+
 impl Test {
-    fn start(conn: Connection, now: Instant) -> Self {
-        let mut test = Self::new(conn, now);
+    fn start(conn: Connection) -> Self {
+        let mut test = Self::new(conn);
         test.drain();
         test
     }
 
-    fn new(conn: Connection, now: Instant) -> Self {
+    fn new(conn: Connection) -> Self {
         Self {
             conn,
-            now,
+            now: START,
             ledger: CopyLedger::new(),
             pool: PagePool::new("test", 4 << 20).unwrap(),
             writer: PageWriter::new(),
@@ -81,58 +87,47 @@ impl Test {
     }
 
     pub(crate) fn connecting_over(config: Config, link: LinkLimits) -> Self {
-        let now = Instant::from_millis(10_000);
-        Self::start(Connection::connect(now, Arc::new(config), link, PORTS, ISS, 0), now)
-    }
-
-    /// A listener got this SYN, our SYN,ACK is out.
-    pub(crate) fn accepting(config: Config, syn: &str) -> Self {
-        Self::accepting_marked(config, 0, syn)
-    }
-
-    pub(crate) fn accepting_over(config: Config, link: LinkLimits, syn: &str) -> Self {
-        let now = Instant::from_millis(10_000);
-        let (header, _) = parse(syn).to_header();
-        Self::start(Connection::accept(now, Arc::new(config), link, PORTS, ISS, 0, &header), now)
-    }
-
-    /// The same of a SYN in a packet with these ECN bits.
-    pub(crate) fn accepting_marked(config: Config, ecn: u8, syn: &str) -> Self {
-        let now = Instant::from_millis(10_000);
-        let (header, _) = parse(syn).to_header();
-        let mut conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
-        conn.note_syn_mark(ecn);
-        Self::start(conn, now)
+        Self::start(Connection::connect(START, Arc::new(config), link, PORTS, ISS, 0))
     }
 
     /// Connecting with Fast Open.
     pub(crate) fn connecting_fast(config: Config, how: FastOpenConnect) -> Self {
-        let now = Instant::from_millis(10_000);
-        let mut conn = Connection::connect(now, Arc::new(config), link(), PORTS, ISS, 0);
+        let mut conn = Connection::connect(START, Arc::new(config), link(), PORTS, ISS, 0);
         conn.fast_open().begin(how);
-        Self::start(conn, now)
+        Self::start(conn)
     }
 
-    /// A listener got this SYN and opens with Fast Open, with the SYN's data.
-    pub(crate) fn accepting_fast(config: Config, syn: &str) -> Self {
-        let now = Instant::from_millis(10_000);
-        let (header, len) = parse(syn).to_header();
-        let conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
-        let mut test = Self::new(conn, now);
-        // The first byte of data has the number 1.
-        let payload = stream(1, len);
-        test.env(|conn, env| conn.fast_open().accept(env, payload));
-        test.drain();
-        test
+    /// A listener got this SYN, our SYN,ACK is out.
+    pub(crate) fn accepting(config: Config, syn: &str) -> Self {
+        Self::accepting_over(config, link(), syn)
+    }
+
+    pub(crate) fn accepting_over(config: Config, link: LinkLimits, syn: &str) -> Self {
+        Self::start(accepted(config, link, syn))
+    }
+
+    /// A listener got this SYN in a packet with these ECN bits.
+    pub(crate) fn accepting_marked(config: Config, ecn: u8, syn: &str) -> Self {
+        let mut conn = accepted(config, link(), syn);
+        conn.note_syn_mark(ecn);
+        Self::start(conn)
     }
 
     /// A listener got this SYN, and our SYN,ACK brings a cookie.
     pub(crate) fn accepting_with_cookie(config: Config, syn: &str, cookie: FastOpenCookie) -> Self {
-        let now = Instant::from_millis(10_000);
-        let (header, _) = parse(syn).to_header();
-        let mut conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        let mut conn = accepted(config, link(), syn);
         conn.fast_open().offer_cookie(cookie);
-        Self::start(conn, now)
+        Self::start(conn)
+    }
+
+    /// A listener got this SYN and opens with Fast Open, with the SYN's data.
+    pub(crate) fn accepting_fast(config: Config, syn: &str) -> Self {
+        let mut test = Self::new(accepted(config, link(), syn));
+        // The first byte of data has the number 1.
+        let payload = stream(1, parse(syn).len);
+        test.env(|conn, env| conn.fast_open().accept(env, payload));
+        test.drain();
+        test
     }
 
     /// Established actively, with SACK, without window scaling, an MSS of 1000 on both sides and a
@@ -285,13 +280,19 @@ impl Test {
 
     // ---- what we say ----
 
-    /// The next segment that we sent is this.
     #[track_caller]
-    pub(crate) fn expect(&mut self, expected: &str) -> &mut Self {
-        let Some((_, segment)) = self.out.pop_front() else {
+    fn next(&mut self, expected: &str) -> Instant {
+        let Some((at, segment)) = self.out.pop_front() else {
             panic!("expected {expected}, sent nothing");
         };
         check(expected, &segment);
+        at
+    }
+
+    /// The next segment that we sent is this.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: &str) -> &mut Self {
+        self.next(expected);
         self
     }
 
@@ -305,10 +306,7 @@ impl Test {
     /// The next segment that we sent is this, and it left `ms` milliseconds after `since`.
     #[track_caller]
     pub(crate) fn expect_after(&mut self, since: Instant, ms: u64, expected: &str) -> &mut Self {
-        let Some((at, segment)) = self.out.pop_front() else {
-            panic!("expected {expected}, sent nothing");
-        };
-        check(expected, &segment);
+        let at = self.next(expected);
         assert_eq!(at.saturating_since(since).as_millis(), u128::from(ms), "{expected}");
         self
     }
@@ -353,9 +351,7 @@ impl Test {
     }
 
     pub(crate) fn try_send(&mut self, len: usize) -> Result<usize, TcpError> {
-        let mut frags = FragVec::new();
-        frags.push(Frag::from_bytes(vec![7u8; len].into()));
-        self.send_frags(&mut frags)
+        self.send_frags(&mut payload(len))
     }
 
     pub(crate) fn send_frags(&mut self, frags: &mut FragVec) -> Result<usize, TcpError> {
@@ -367,9 +363,7 @@ impl Test {
     /// Sends all of `len` bytes.
     #[track_caller]
     pub(crate) fn send_with(&mut self, len: usize, flags: SendFlags) -> &mut Self {
-        let mut frags = FragVec::new();
-        frags.push(Frag::from_bytes(vec![7u8; len].into()));
-        assert_eq!(self.env(|c, env| c.send(env, &mut frags, flags)), Ok(len));
+        assert_eq!(self.env(|c, env| c.send(env, &mut payload(len), flags)), Ok(len));
         self.drain();
         self
     }
@@ -387,16 +381,9 @@ impl Test {
         sent
     }
 
-    /// Reads, and checks that the bytes are the stream's.
+    /// Reads `len` bytes.
     #[track_caller]
     pub(crate) fn read(&mut self, len: usize) -> &mut Self {
-        assert_eq!(self.try_read(len).map(|b| b.len()), Ok(len));
-        self
-    }
-
-    /// Reads whatever the bytes are.
-    #[track_caller]
-    pub(crate) fn read_any(&mut self, len: usize) -> &mut Self {
         assert_eq!(self.try_read(len).map(|b| b.len()), Ok(len));
         self
     }
