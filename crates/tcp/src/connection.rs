@@ -1,4 +1,4 @@
-//! A connection: its four parts, its getters, its end. `connection/` has what its parts do together.
+//! A connection: its four parts, its getters, its end. What the parts do together is below.
 
 mod application;
 mod coalesce;
@@ -32,22 +32,23 @@ use crate::seq::Seq;
 
 /// One TCP connection.
 ///
-/// The methods are of four kinds, and a driver calls them in this order:
+/// A connection begins with [`connect`](Self::connect), [`accept`](Self::accept) or
+/// [`from_cookie`](Self::from_cookie). The other methods are of four kinds, and a driver calls them
+/// in this order:
 ///
-/// 1. **Inputs**: [`handle_segment`](Self::handle_segment), [`handle_timeout`](Self::handle_timeout),
-///    [`handle_icmp`](Self::handle_icmp).
+/// 1. **Inputs**: [`handle_segment`](Self::handle_segment), [`handle_icmp`](Self::handle_icmp), and
+///    [`handle_timeout`](Self::handle_timeout) at the time that `poll_timeout` said.
 /// 2. **Calls of the application**: [`send`](Self::send), [`read`](Self::read),
 ///    [`close`](Self::close) and so on.
-/// 3. **Outputs**, after any of those: [`poll_transmit`](Self::poll_transmit) until it returns `None`,
-///    then [`poll_timeout`](Self::poll_timeout). If the device did not take a segment,
+/// 3. **Outputs**, after any of those: [`poll_transmit`](Self::poll_transmit) until it returns
+///    `None`, then [`poll_timeout`](Self::poll_timeout). If the device does not take a segment,
 ///    [`handle_refused`](Self::handle_refused).
-/// 4. **Getters**, at any time: [`readiness`](Self::readiness), [`info`](Self::info) and so on. When
-///    [`is_closed`](Self::is_closed), the connection can be removed; when
-///    [`time_wait`](Self::time_wait) returns a record, that can replace it.
+/// 4. **Getters**, at any time: [`readiness`](Self::readiness), [`info`](Self::info) and so on.
+///    A connection that [`is_closed`](Self::is_closed) can be removed, and the record that
+///    [`time_wait`](Self::time_wait) returns can replace one in TIME-WAIT.
 ///
-/// A connection begins with [`connect`](Self::connect), [`accept`](Self::accept) or
-/// [`from_cookie`](Self::from_cookie). No input returns output: `poll_transmit` builds what is due. An
-/// idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
+/// No input returns output: `poll_transmit` builds what is due. An idle connection owns no heap:
+/// empty queues free their memory, and state for losses is boxed.
 #[derive(Debug)]
 pub struct Connection {
     pub(crate) path: Path,

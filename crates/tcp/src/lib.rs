@@ -50,6 +50,8 @@ mod seq;
 mod settings;
 mod shared;
 mod syn_cookie;
+#[cfg(test)]
+mod tests;
 mod timer;
 
 pub use config::{Config, EcnMode, EcnOption, KeepAlive, LinkLimits, MtuProbing};

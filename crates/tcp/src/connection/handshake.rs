@@ -13,7 +13,7 @@ use crate::life::state::Event;
 use crate::life::{Life, LifeFlags, Reset};
 use crate::outbound::Outbound;
 use crate::path::{Path, Ports};
-use crate::segment::{Disposition, Segment, Step, drop_for};
+use crate::segment::{Segment, Step, drop_for};
 use crate::seq::Seq;
 use crate::shared::Env;
 use crate::syn_cookie::Cookie;
@@ -154,7 +154,7 @@ impl Connection {
         // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
         // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
         // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
-        self.process_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.process_ack(env.now, header, 0)?;
         self.end_fast_open(header);
         self.path.transition(Event::SynAck);
         self.on_established(env.now);

@@ -81,8 +81,8 @@ impl Connection {
     ) -> Disposition {
         self.on_segment_of_peer(env.now);
         self.remember_timestamp(env.now, header, header.seq);
-        if let Err(reason) = self.process_ack(env.now, header, len) {
-            return Disposition::Dropped(reason);
+        if let Err(dropped) = self.process_ack(env.now, header, len) {
+            return dropped;
         }
         if !self.out.transfer.loss.ecn.is_empty() {
             if self.out.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
@@ -295,14 +295,15 @@ impl Connection {
             if self.out.transfer.loss.retries < self.deferral()
                 && segment.end() == self.inbound.irs + 1
             {
-                // Deferred accept: the connection is complete only with data. The SYN,ACK's timer runs
-                // on, and at its last timeout the SYN,ACK leaves again: its answer completes the handshake.
+                // Deferred accept: the connection is complete only with data. The SYN,ACK's timer
+                // runs on, and at its last timeout the SYN,ACK leaves again: the answer to that
+                // completes the handshake.
                 self.remember_timestamp(now, segment.header, segment.seq);
                 self.life.flags.insert(LifeFlags::DEFERRED);
                 return drop_for(DropReason::Deferred);
             }
         }
-        self.process_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+        self.process_ack(now, header, segment.space())?;
         if self.path.state() == State::SynReceived {
             self.path.transition(Event::AckOfSyn);
             self.life.fast_open = None;
@@ -332,24 +333,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Processes the acknowledgement in a segment; see `Outbound::take_ack`.
-    pub(crate) fn process_ack(
-        &mut self,
-        now: Instant,
-        header: &TcpHeader,
-        len: u32,
-    ) -> Result<(), DropReason> {
-        match self.out.take_ack(&self.path, now, header, len) {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                self.consider_shrinking(now);
-                Ok(())
-            }
-            Err(reason) => {
-                self.challenge(now);
-                Err(reason)
-            }
+    /// Processes the acknowledgement in a segment that takes up `len` numbers.
+    pub(crate) fn process_ack(&mut self, now: Instant, header: &TcpHeader, len: u32) -> Step {
+        let result = self.out.take_ack(&self.path, now, header, len);
+        let emptied = result.inspect_err(|_| self.challenge(now)).map_err(Disposition::Dropped)?;
+        if emptied {
+            self.consider_shrinking(now);
         }
+        Ok(())
     }
 
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval

@@ -1,89 +1,12 @@
-use std::sync::Arc;
-use std::time::Duration;
-
-use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
+use pagewire_mem::{Frag, FragVec};
 
 use super::*;
-use crate::{Config, LinkLimits, Ports, RecvFlags, SegmentOut, Seq, Shared, TcpError};
+use crate::tests::Host;
+use crate::{Config, LinkLimits, RecvFlags, SegmentOut, Seq, TcpError};
 
-const NOW: Instant = Instant::from_millis(1);
 const WIRE: LinkLimits = LinkLimits::new(1460, 1460);
 /// As a pair link's: longer super-frames than a wire has.
 const MEMORY: LinkLimits = LinkLimits::new(61_440, 1 << 20);
-
-/// What a host lends.
-struct Host {
-    now: Instant,
-    ledger: CopyLedger,
-    writer: PageWriter,
-    pool: PagePool,
-    shared: Shared,
-}
-
-impl Host {
-    fn new() -> Self {
-        Self {
-            now: NOW,
-            ledger: CopyLedger::new(),
-            writer: PageWriter::new(),
-            pool: PagePool::new("forward", 1 << 20).unwrap(),
-            shared: Shared::default(),
-        }
-    }
-
-    fn env(&mut self) -> Env<'_> {
-        Env {
-            now: self.now,
-            ledger: &mut self.ledger,
-            pool: &mut self.pool,
-            writer: &mut self.writer,
-            shared: &mut self.shared,
-        }
-    }
-
-    /// Two ends of a connection that stands.
-    fn connected(&mut self, config: &Config, link: LinkLimits) -> [Connection; 2] {
-        let config = Arc::new(config.clone());
-        let (there, back) = (Ports { local: 1, remote: 2 }, Ports { local: 2, remote: 1 });
-        let mut a = Connection::connect(self.now, Arc::clone(&config), link, there, Seq(1), 0);
-        let syn = a.poll_transmit(&mut self.env()).unwrap();
-        let mut b = Connection::accept(self.now, config, link, back, Seq(2), 0, &syn.header);
-        self.exchange(&mut a, &mut b);
-        [a, b]
-    }
-
-    /// All that both have to say, a microsecond each way.
-    fn exchange(&mut self, a: &mut Connection, b: &mut Connection) {
-        for _ in 0..1000 {
-            let moved = self.carry(a, b) + self.carry(b, a);
-            if moved == 0 {
-                return;
-            }
-        }
-        panic!("they never end");
-    }
-
-    fn carry(&mut self, from: &mut Connection, to: &mut Connection) -> usize {
-        let segments = self.output(from);
-        self.now += Duration::from_micros(1);
-        let n = segments.len();
-        for segment in segments {
-            let _ = to.handle_segment(&mut self.env(), &segment.header, segment.payload, 0);
-        }
-        n
-    }
-
-    fn output(&mut self, conn: &mut Connection) -> Vec<SegmentOut> {
-        std::iter::from_fn(|| conn.poll_transmit(&mut self.env())).collect()
-    }
-
-    fn send(&mut self, conn: &mut Connection, bytes: usize) -> Frag {
-        let frag = Frag::from_bytes(vec![7; bytes].into());
-        let mut frags = FragVec::from_elem(frag.clone(), 1);
-        assert_eq!(conn.send(&mut self.env(), &mut frags, SendFlags::empty()), Ok(bytes));
-        frag
-    }
-}
 
 fn config() -> Config {
     Config { nagle: false, recv_buffer_initial: 1 << 20, ..Config::default() }

@@ -5,74 +5,19 @@ mod hostile;
 mod model;
 
 use bytes::Bytes;
-use pagewire_mem::{
-    Carver, CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES, Instant, PAGE_SIZE, PagePool,
-    PageWriter,
-};
+use pagewire_mem::{Carver, CopyReason, Frag, FragVec, PAGE_SIZE};
 
 use super::*;
-use crate::error::DropReason;
-use crate::inbound::receive_queue::Inserted;
-use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
-use crate::options::SackBlocks;
-use crate::seq::Seq;
-use crate::shared::Env;
-use crate::shared::Shared;
-
-/// A host with a pool, and a device that fills pages of the same pool.
-struct Host {
-    pool: PagePool,
-    writer: PageWriter,
-    shared: Shared,
-    device: PageWriter,
-    ledger: CopyLedger,
-}
-
-impl Host {
-    fn new() -> Self {
-        Self::with_groups(8)
-    }
-
-    fn with_groups(groups: usize) -> Self {
-        let pool = PagePool::new("test", groups * GROUP_PAGES * PAGE_SIZE).unwrap();
-        let (writer, device) = (PageWriter::new(), PageWriter::new());
-        Self { pool, writer, shared: Shared::default(), device, ledger: CopyLedger::new() }
-    }
-
-    fn env(&mut self) -> Env<'_> {
-        Env {
-            now: Instant::ZERO,
-            ledger: &mut self.ledger,
-            pool: &mut self.pool,
-            writer: &mut self.writer,
-            shared: &mut self.shared,
-        }
-    }
-
-    /// Payload behind the last, in the same pages.
-    fn received(&mut self, bytes: &[u8]) -> FragVec {
-        let reason = CopyReason::DeviceRx;
-        let (frags, n) = self.device.write(&mut self.pool, bytes, &mut self.ledger, reason);
-        assert_eq!(n, bytes.len(), "the pool is too small for this test");
-        frags
-    }
-
-    /// Payload that starts a page which nothing else uses.
-    fn received_alone(&mut self, bytes: &[u8]) -> FragVec {
-        self.device.align();
-        let frags = self.received(bytes);
-        self.device.align();
-        frags
-    }
-
-    fn read_all(&mut self, queue: &mut ReceiveQueue) -> Vec<u8> {
-        let mut out = vec![0; queue.queued()];
-        assert_eq!(queue.read(&mut self.env(), &mut out), out.len());
-        out
-    }
-}
+use crate::limits::SMALL_SEGMENT_PINNED_FACTOR;
+use crate::tests::Host;
 
 impl ReceiveQueue {
+    fn read_all(&mut self, host: &mut Host) -> Vec<u8> {
+        let mut out = vec![0; self.queued()];
+        assert_eq!(self.read(&mut host.env(), &mut out), out.len());
+        out
+    }
+
     /// Recounts everything that is kept as a running sum.
     fn check(&self) {
         self.in_order.check();
@@ -116,7 +61,7 @@ fn payload_in_order_is_readable_at_once() {
     assert_eq!(inserted, Inserted { advanced: 6, ..Inserted::default() });
     queue.insert(&mut host.env(), Seq(106), kept(b"world"));
     assert_eq!((queue.next(), queue.queued(), queue.has_gaps()), (Seq(111), 11, false));
-    assert_eq!(host.read_all(&mut queue), b"hello world");
+    assert_eq!(queue.read_all(&mut host), b"hello world");
     assert_eq!((queue.queued(), queue.buffered(), queue.pinned()), (0, 0, 0));
 }
 
@@ -131,7 +76,7 @@ fn payload_beyond_a_gap_waits_until_the_gap_is_filled() {
     let filled = queue.insert(&mut host.env(), Seq(0), kept(b"abc"));
     assert_eq!(filled, Inserted { advanced: 6, ..Inserted::default() });
     assert!(!queue.has_gaps());
-    assert_eq!(host.read_all(&mut queue), b"abcdef");
+    assert_eq!(queue.read_all(&mut host), b"abcdef");
 }
 
 #[test]
@@ -143,7 +88,7 @@ fn sequence_numbers_may_wrap_within_the_queue() {
     let inserted = queue.insert(&mut host.env(), Seq(u32::MAX - 1), kept(b"abcd"));
     assert_eq!(inserted.advanced, 6);
     assert_eq!(queue.next(), Seq(4));
-    assert_eq!(host.read_all(&mut queue), b"abcdef");
+    assert_eq!(queue.read_all(&mut host), b"abcdef");
 }
 
 #[test]
@@ -157,7 +102,7 @@ fn payload_that_was_read_already_is_a_duplicate() {
     let longer = queue.insert(&mut host.env(), Seq(12), kept(b"Zde"));
     let duplicate = Some((Seq(12), Seq(13)));
     assert_eq!(longer, Inserted { advanced: 2, duplicate, ..Inserted::default() });
-    assert_eq!(host.read_all(&mut queue), b"abcde");
+    assert_eq!(queue.read_all(&mut host), b"abcde");
 }
 
 #[test]
@@ -173,7 +118,7 @@ fn of_bytes_that_overlap_the_first_to_arrive_stay() {
     let filling = queue.insert(&mut host.env(), Seq(0), kept(b"abcdefghij"));
     assert_eq!(filling.advanced, 10);
     assert_eq!(filling.duplicate, Some((Seq(1), Seq(9))));
-    assert_eq!(host.read_all(&mut queue), b"aBcdEFghIj");
+    assert_eq!(queue.read_all(&mut host), b"aBcdEFghIj");
 }
 
 #[test]
@@ -186,7 +131,7 @@ fn filling_a_gap_stops_at_the_next_gap() {
     assert_eq!(queue.insert(&mut host.env(), Seq(0), kept(b"abCD")).advanced, 5);
     assert_eq!((queue.next(), queue.buffered()), (Seq(5), 6));
     assert_eq!(sack(&queue), [(6, 7)]);
-    assert_eq!(host.read_all(&mut queue), b"abcDe");
+    assert_eq!(queue.read_all(&mut host), b"abcDe");
 }
 
 #[test]
@@ -341,7 +286,7 @@ fn a_small_segment_alone_in_a_page_is_copied_and_its_page_freed() {
     queue.insert(&mut host.env(), Seq(64), frags);
     assert_eq!(queue.in_order.frags().count(), 1);
     assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
-    drop((host.read_all(&mut queue), out_before));
+    drop((queue.read_all(&mut host), out_before));
 }
 
 #[test]
@@ -362,12 +307,12 @@ fn of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_a
     }
     // The page of the first, and the one that the others share.
     assert_eq!(queue.pinned(), 2 * (PAGE_SIZE + size_of::<Frag>()));
-    assert_eq!(host.read_all(&mut queue), [5; 256]);
+    assert_eq!(queue.read_all(&mut host), [5; 256]);
     // Read at once, none is.
     let frags = carved(&mut host);
     queue.insert(&mut host.env(), Seq(256), frags);
     assert_eq!(host.ledger.get(CopyReason::SmallSegment), 3 * 64);
-    assert_eq!(host.read_all(&mut queue), [5; 64]);
+    assert_eq!(queue.read_all(&mut host), [5; 64]);
 }
 
 /// A peer sends one small segment in each page, and the application reads none of them.
@@ -437,7 +382,7 @@ fn shrinking_frees_the_heap_of_an_empty_queue_only() {
     queue.shrink();
     assert_eq!((queue.queued(), queue.buffered()), (2, 4));
     queue.insert(&mut host.env(), Seq(2), kept(b"cd"));
-    assert_eq!(host.read_all(&mut queue), b"abcdef");
+    assert_eq!(queue.read_all(&mut host), b"abcdef");
     assert!(queue.in_order.capacity() > 0 && queue.out_of_order.is_some());
     queue.shrink();
     assert!(queue.in_order.capacity() == 0 && queue.out_of_order.is_none());

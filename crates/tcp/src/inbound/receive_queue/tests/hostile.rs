@@ -1,5 +1,7 @@
 //! What a peer can make the queue pin, and what it costs to prevent it.
 
+use pagewire_mem::GROUP_PAGES;
+
 use super::*;
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 
@@ -104,7 +106,7 @@ fn many_ranges_of_one_byte_pin_a_bounded_amount() {
     for i in 0..20 {
         let frags = host.received_alone(b"y");
         assert_eq!(queue.insert(&mut host.env(), queue.next(), frags).dropped, None, "{i}");
-        host.read_all(&mut queue);
+        queue.read_all(&mut host);
     }
     queue.check();
 }
