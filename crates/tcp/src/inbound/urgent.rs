@@ -120,8 +120,8 @@ impl Inbound {
     }
 
     /// Drops bytes from the front of the queue.
-    pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
-        self.queue.take(n, &mut Dropped)
+    pub(crate) fn drop_queued(&mut self, n: usize) {
+        self.queue.take(n, &mut Dropped);
     }
 
     /// The bounds of a read: it stops at the mark; one that begins there skips the urgent byte.

@@ -167,15 +167,13 @@ impl Flight {
     }
 
     /// After a timeout: marks as lost the head, and whatever was sent at least `age` ago.
-    pub(crate) fn mark_lost_for_timeout(&mut self, now: Instant, age: Duration) -> u32 {
-        let mut lost = 0;
+    pub(crate) fn mark_lost_for_timeout(&mut self, now: Instant, age: Duration) {
         for index in 0..self.records.len() {
             let young = |r: &Sent| now.saturating_since(r.at) < age;
             if index == 0 || !self.records.get(index).is_some_and(young) {
-                lost += self.lose(index);
+                self.lose(index);
             }
         }
-        lost
     }
 }
 

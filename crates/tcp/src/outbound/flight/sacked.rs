@@ -116,13 +116,7 @@ impl Flight {
     /// The peer received `left..right` twice: how many retransmissions in it end after `marker`.
     ///
     /// The acknowledgement or another block must cover the range too, or the report is a lie.
-    pub(crate) fn dsack(
-        &mut self,
-        left: Seq,
-        right: Seq,
-        marker: Seq,
-        late: &mut Option<Seq>,
-    ) -> u32 {
+    pub(crate) fn dsack(&self, left: Seq, right: Seq, marker: Seq) -> u32 {
         const LOOK_AT: usize = 64;
         let first = self.records.partition_point(|r| r.end.le(left));
         let mut excused = 0;
@@ -130,14 +124,8 @@ impl Flight {
             if record.start.lt(left) || record.end.gt(right) {
                 break;
             }
-            if !record.mark.contains(Mark::AMBIGUOUS) {
-                continue;
-            }
-            if record.end.gt(marker) {
+            if record.mark.contains(Mark::AMBIGUOUS) && record.end.gt(marker) {
                 excused += record.packets();
-            }
-            if record.mark.contains(Mark::SACKED) {
-                *late = Some(late.map_or(record.start, |l| l.min(record.start)));
             }
         }
         excused

@@ -149,12 +149,11 @@ impl Transfer {
         ack.delivered += segments;
         let Some(recovery) = self.recovery.as_deref_mut() else { return true };
         let Some(marker) = recovery.undo_marker else { return true };
-        let mut late = None;
         let excused = if right.le(ack.prior_una) {
             // No longer in the flight: counted without a look at records.
             if right.gt(marker) { segments } else { 0 }
         } else {
-            self.flight.dsack(left, right, marker, &mut late)
+            self.flight.dsack(left, right, marker)
         };
         recovery.undo_retrans = recovery.undo_retrans.map(|n| n.saturating_sub(excused));
         true

@@ -87,7 +87,7 @@ proptest! {
                     }
                 }
                 Op::Dsack(from, len) => {
-                    flight.dsack(una + from, una + (from + len), una, &mut None);
+                    flight.dsack(una + from, una + (from + len), una);
                 }
                 Op::LoseHead => {
                     flight.mark_head_lost();
@@ -307,7 +307,7 @@ fn report_of_a_duplicate_that_nothing_else_confirms_leaves_the_flight_as_it_is()
     let mut flight = ten_segments();
     flight.mark_head_lost();
     flight.on_retransmit(Seq(0), Seq(10), Instant::from_millis(50), MSS);
-    assert_eq!(flight.dsack(Seq(0), Seq(10), Seq(0), &mut None), 1);
+    assert_eq!(flight.dsack(Seq(0), Seq(10), Seq(0)), 1);
     assert_eq!((flight.lost, flight.retransmitted), (1, 1));
     assert!(!flight.has_lost());
 }
