@@ -1,9 +1,10 @@
 //! Segments in and out of a connection, ICMP errors about them, and resets without a connection.
 
+use pagewire_mem::FragVec;
+
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::seq::Seq;
-use pagewire_mem::FragVec;
 
 /// A segment to send: a header and slices of the application's data.
 #[derive(Clone, Debug)]

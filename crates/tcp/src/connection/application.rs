@@ -365,18 +365,15 @@ impl Connection {
         // Only an urgent byte is queued: skips it.
         self.inbound.drop_queued(bounds.skip);
         self.inbound.forget_urgent();
-        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
-    }
-
-    fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
+        const END: Bounds = Bounds { skip: 0, max: 0 };
         // As in Linux: after the peer's FIN a read returns the end, not a later error.
         if self.inbound.has_fin() {
-            return Ok(0);
+            return Ok(END);
         }
         if let Some(error) = self.life.error.take() {
             return Err(error);
         }
-        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
+        if self.has_end() { Ok(END) } else { Err(TcpError::WouldBlock) }
     }
 
     pub(crate) fn after_reading(&mut self, env: &Env<'_>) {

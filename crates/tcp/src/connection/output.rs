@@ -72,7 +72,10 @@ impl Connection {
         {
             return Some(syn);
         }
-        if self.out.transfer.sends_before_handshake(&self.path)
+        // A listener with Fast Open sends data before the handshake is complete.
+        if self.path.state() == State::SynReceived
+            && self.path.fast_open_server
+            && self.out.transfer.snd.nxt != self.out.transfer.snd.iss
             && let Some(segment) = self.poll_new(now)
         {
             return Some(segment);
@@ -84,7 +87,7 @@ impl Connection {
             && self.inbound.ack.due == AckDue::Now
             && self.path.may_acknowledge()
         {
-            return Some(self.build_ack(now));
+            return Some(self.build_bare(now, self.out.transfer.snd.nxt));
         }
         if self.path.state().may_transmit() && !self.out.flags.contains(OutFlags::REFUSED) {
             let recovery = self.out.transfer.recovery.as_mut();
@@ -119,13 +122,15 @@ impl Connection {
         }
         if self.out.flags.contains(OutFlags::PROBE_DUE) {
             self.out.flags.remove(OutFlags::PROBE_DUE);
-            return Some(self.build_probe(now));
+            // A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293
+            // section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
+            return Some(self.build_bare(now, self.out.transfer.snd.una - 1));
         }
         if self.inbound.ack.due == AckDue::Challenge {
             self.inbound.ack.settle_challenge(env.shared.challenges.take(now));
         }
         if self.inbound.ack.due == AckDue::Now && self.path.may_acknowledge() {
-            return Some(self.build_ack(now));
+            return Some(self.build_bare(now, self.out.transfer.snd.nxt));
         }
         None
     }
@@ -157,7 +162,11 @@ impl Connection {
         }
         let mss = self.mss_now(now);
         let (start, len) = self.out.transfer.next_retransmission(&self.path, mss)?;
-        self.send_again(now, start, len, mss)
+        let again = self.out.cut_again(start, len, mss)?;
+        let end = again.end;
+        let segment = self.build_payload(now, again);
+        self.out.transfer.on_retransmitted(now, start, end, mss);
+        Some(segment)
     }
 
     /// A segment beyond the congestion window, to get an acknowledgement (RFC 8985 section 7.3).
@@ -179,14 +188,6 @@ impl Connection {
             return None;
         };
         self.out.transfer.on_probe_sent(now, again);
-        Some(segment)
-    }
-
-    fn send_again(&mut self, now: Instant, start: Seq, len: u32, mss: u32) -> Option<SegmentOut> {
-        let again = self.out.cut_again(start, len, mss)?;
-        let end = again.end;
-        let segment = self.build_payload(now, again);
-        self.out.transfer.on_retransmitted(now, start, end, mss);
         Some(segment)
     }
 
@@ -326,16 +327,6 @@ impl Connection {
             || self.out.transfer.has_accurate_option(&self.path, now)
     }
 
-    fn build_ack(&mut self, now: Instant) -> SegmentOut {
-        self.build_segment(now, self.out.transfer.snd.nxt, Flags::ACK, FragVec::new())
-    }
-
-    /// A segment with an old sequence number and no data, which the peer acknowledges (RFC 9293 section
-    /// 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the window.
-    fn build_probe(&mut self, now: Instant) -> SegmentOut {
-        self.build_segment(now, self.out.transfer.snd.una - 1, Flags::ACK, FragVec::new())
-    }
-
     fn build_reset(&mut self, now: Instant, reset: Reset) -> SegmentOut {
         let flags = if reset.ack { Flags::RST | Flags::ACK } else { Flags::RST };
         let (mut options, mut window) = (TcpOptions::default(), 0);
@@ -357,5 +348,10 @@ impl Connection {
             options,
         };
         SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 }
+    }
+
+    /// A segment that only acknowledges.
+    fn build_bare(&mut self, now: Instant, seq: Seq) -> SegmentOut {
+        self.build_segment(now, seq, Flags::ACK, FragVec::new())
     }
 }

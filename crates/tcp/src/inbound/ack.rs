@@ -50,7 +50,16 @@ impl AckState {
     pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
         let popped = self.delayed_ack.pop(now);
         if popped && self.due == AckDue::Delayed {
-            self.on_delayed_ack_timer(path, rtt);
+            // No answer came, or the peer is slower.
+            let least = path.least_ack_timeout();
+            self.ato_ms = if self.pingpong {
+                least
+            } else {
+                let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
+                self.ato_ms.saturating_mul(2).min(rto).max(least)
+            };
+            self.pingpong = false;
+            self.due = AckDue::Now;
         }
         popped
     }
@@ -90,19 +99,6 @@ impl AckState {
         let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
         let round_trip = rtt.srtt().map_or(most, |srtt| srtt.max(least));
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
-    }
-
-    /// The timer of a delayed acknowledgement has fired: no answer came, or the peer is slower.
-    pub(crate) fn on_delayed_ack_timer(&mut self, path: &Path, rtt: &RttEstimator) {
-        let least = path.least_ack_timeout();
-        self.ato_ms = if self.pingpong {
-            least
-        } else {
-            let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
-            self.ato_ms.saturating_mul(2).min(rto).max(least)
-        };
-        self.pingpong = false;
-        self.due = AckDue::Now;
     }
 
     /// The next `acks` acknowledgements leave without delay.

@@ -1,4 +1,4 @@
-//! The life of a connection: its states, how it opens and ends, its timers, its errors.
+//! The state that decides whether a connection continues: errors, resets, timers, Fast Open.
 
 pub(crate) mod defer;
 pub(crate) mod fast_open;
@@ -25,13 +25,13 @@ pub(crate) struct Life {
     /// The last ICMP error: the reason if the connection times out.
     pub(crate) soft_error: Option<TcpError>,
     pub(crate) reset: Option<Reset>,
-    /// Present during a handshake with Fast Open.
+    /// State of a handshake with Fast Open.
     pub(crate) fast_open: Option<Box<FastOpenState>>,
-    /// The peer was silent for long (RFC 9293 section 3.8.4).
+    /// The timer for a peer that is silent for long (RFC 9293 section 3.8.4).
     pub(crate) keepalive: Timer,
-    /// TIME-WAIT's 2 MSL, or FIN-WAIT-2 after the application has closed.
+    /// The timer of TIME-WAIT's 2 MSL, or of FIN-WAIT-2 after the application has closed.
     pub(crate) linger: Timer,
-    /// Frees empty queues.
+    /// The timer that frees empty queues.
     pub(crate) shrink: Timer,
 }
 
@@ -39,17 +39,17 @@ bitflags::bitflags! {
     /// How the connection opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct LifeFlags: u8 {
-        /// It was established.
+        /// The connection was established.
         const CONNECTED = 1 << 0;
         /// A SYN was sent more than once.
         const SYN_RESENT = 1 << 1;
-        /// The peer has acknowledged our SYN,ACK, and the listener waits for data (`defer.rs`).
+        /// The peer has acknowledged our SYN,ACK, and the listener waits for data (deferred accept).
         const DEFERRED = 1 << 2;
         /// The receiver of a SYN accepted all of its data.
         const SYN_DATA_ACKED = 1 << 3;
         /// We sent the Fast Open option, or data in the SYN.
         const FAST_OPEN_CLIENT = 1 << 4;
-        /// The application accepted it before the handshake was complete.
+        /// The application accepted the connection before the handshake was complete.
         const ACCEPTED_EARLY = 1 << 5;
         /// The acknowledgement of the SYN,ACK waits for data that the application has ready.
         const WRITE_PENDING = 1 << 6;
@@ -62,7 +62,7 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) seq: Seq,
-    /// Whether it also acknowledges.
+    /// Whether the reset also acknowledges.
     pub(crate) ack: bool,
 }
 

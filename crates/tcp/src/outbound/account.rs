@@ -43,12 +43,6 @@ impl Outbound {
         }
     }
 
-    pub(crate) fn note_sent_again(&mut self, bytes: u32) {
-        if bytes > 0 {
-            self.transfer.rare().bytes_retransmitted += u64::from(bytes);
-        }
-    }
-
     /// Data was queued.
     #[inline]
     pub(crate) fn note_busy(&mut self, now: Instant) {

@@ -19,7 +19,6 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::config::Config;
 use crate::header::{Flags, TcpHeader};
-use crate::life::state::State;
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::{Congestion, CongestionKind};
@@ -326,12 +325,6 @@ impl Transfer {
     pub(crate) fn next_data(&self, path: &Path) -> Seq {
         let syn = !path.state().is_synchronized() && self.snd.nxt == self.snd.iss;
         self.snd.nxt + u32::from(syn)
-    }
-
-    /// Whether data may leave before the handshake is complete.
-    #[inline]
-    pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
-        path.state() == State::SynReceived && path.fast_open_server && self.snd.nxt != self.snd.iss
     }
 
     /// Reads the peer's window and options from its SYN.

@@ -33,7 +33,9 @@ impl Outbound {
             flags |= Flags::FIN;
             end += 1;
         }
-        self.note_sent_again(taken);
+        if taken > 0 {
+            self.transfer.rare().bytes_retransmitted += u64::from(taken);
+        }
         if start == end {
             debug_assert!(false, "nothing to send again at {start}");
             return None;

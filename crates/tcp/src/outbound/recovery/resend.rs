@@ -39,10 +39,11 @@ impl Transfer {
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
         let packets = self.flight.on_retransmit(start, end, now, mss);
         self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
-        self.count_undo_retrans(now, packets);
         self.note_reduced_send(packets);
         self.recovery_mut();
         if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.undo_retrans = Some(recovery.undo_retrans.unwrap_or(0) + packets);
+            recovery.retrans_stamp.get_or_insert(now);
             recovery.retransmit_hint = recovery.retransmit_hint.max(end);
             self.flight.list_resent(start, end, now, &mut recovery.resent);
         }

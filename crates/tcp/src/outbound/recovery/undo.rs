@@ -1,7 +1,5 @@
 //! Undo of reductions: D-SACK (RFC 3708), timestamps (Eifel, RFC 3522 and 4015), F-RTO (RFC 5682).
 
-use pagewire_mem::Instant;
-
 use crate::limits::RACK_PERSIST_RECOVERIES;
 use crate::outbound::Transfer;
 use crate::outbound::ecn::EcnFlags;
@@ -20,12 +18,6 @@ impl Transfer {
         recovery.undo_marker = Some(una);
         // The peer may still report earlier retransmissions.
         recovery.undo_retrans = (out > 0).then_some(out);
-    }
-
-    pub(crate) fn count_undo_retrans(&mut self, now: Instant, packets: u32) {
-        let recovery = self.recovery_mut();
-        recovery.undo_retrans = Some(recovery.undo_retrans.unwrap_or(0) + packets);
-        recovery.retrans_stamp.get_or_insert(now);
     }
 
     /// Whether the last reduction can still be undone.
