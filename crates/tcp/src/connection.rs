@@ -37,7 +37,7 @@ use crate::seq::Seq;
 /// in this order:
 ///
 /// 1. **Inputs**: [`handle_segment`](Self::handle_segment), [`handle_icmp`](Self::handle_icmp), and
-///    [`handle_timeout`](Self::handle_timeout) at the time that `poll_timeout` said.
+///    [`handle_timeout`](Self::handle_timeout) at the time that `poll_timeout` returned.
 /// 2. **Calls of the application**: [`send`](Self::send), [`read`](Self::read),
 ///    [`close`](Self::close) and so on.
 /// 3. **Outputs**, after any of those: [`poll_transmit`](Self::poll_transmit) until it returns
@@ -160,7 +160,7 @@ impl Connection {
         self.out.queue.len() as usize
     }
 
-    /// Why the connection failed, if the application was not told yet.
+    /// Why the connection failed, if the error was not taken yet.
     pub fn error(&self) -> Option<TcpError> {
         self.life.error
     }

@@ -62,7 +62,7 @@ pub const MAX_CONGESTION_WINDOW: u32 = (65_535 << 14) / 8;
 /// Window, in segments, below which HyStart is off for lack of samples (Linux's).
 pub const HYSTART_LOW_WINDOW: u32 = 16;
 
-/// Round trips measured in a round before their minimum is judged (RFC 9406: N_RTT_SAMPLE).
+/// Round trips measured in a round before their minimum is checked (RFC 9406: N_RTT_SAMPLE).
 pub const HYSTART_SAMPLES: u8 = 8;
 
 /// Bounds of a rise of the round trip that ends slow start, in microseconds (RFC 9406 and Linux:

@@ -151,18 +151,6 @@ impl Path {
         self.state.is_synchronized() || self.state == State::SynReceived
     }
 
-    /// > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN> segment,
-    /// > then this option MAY be sent in the <SYN,ACK> segment.
-    pub(crate) fn offers_scale(&self) -> bool {
-        self.config.window_scaling && (self.state == State::SynSent || self.scaling_ok)
-    }
-
-    /// Whether a SYN of ours, since the connection began, may have carried this timestamp.
-    pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
-        let since = self.timestamps.value(self.last_received);
-        value.wrapping_sub(since) <= self.timestamps.value(now).wrapping_sub(since)
-    }
-
     #[inline]
     pub(crate) fn announced_mss(&self) -> u16 {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))

@@ -76,8 +76,8 @@ impl Connection {
         })
     }
 
-    /// Queues as much of `frags` as there is room for. `queue_part` takes up to so many bytes off a
-    /// fragment, queues them and returns their number.
+    /// Queues as much of `frags` as there is room for. `queue_part` takes up to that much off a
+    /// fragment, queues it and returns its length.
     #[inline]
     fn queue_frags(
         &mut self,

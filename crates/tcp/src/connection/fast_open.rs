@@ -205,7 +205,7 @@ impl Connection {
         let expected = self.life.flags.contains(LifeFlags::WRITE_PENDING)
             || self.path.config().defer_accept > 0;
         let pending = expected && self.out.transfer.flight.is_empty();
-        if pending && !self.out.transfer.loss.ecn.contains(EcnFlags::TELL_SYN) {
+        if pending && !self.out.transfer.loss.ecn.contains(EcnFlags::REPORT_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
             self.inbound.ack.enter_quickack(self.path.config().quick_acks);
             // Such an answer shows that acknowledgements can leave with answers.

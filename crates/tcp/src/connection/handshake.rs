@@ -124,11 +124,13 @@ impl Connection {
             return Ok(());
         }
         // As Linux: a SYN,ACK that echoes a timestamp of no SYN of ours answers another connection.
+        let (stamps, began) = (&self.path.timestamps, self.path.last_received);
+        let age = stamps.value(env.now).wrapping_sub(stamps.value(began));
         if let (true, Some((_, echo))) = (self.path.timestamps_ok, header.options.timestamps)
             && acks_syn
             && segment.has(Flags::SYN)
             && echo != 0
-            && !self.path.sent_timestamp(env.now, echo)
+            && echo.wrapping_sub(stamps.value(began)) > age
         {
             self.life.reset = Some(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::Paws);

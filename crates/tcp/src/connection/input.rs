@@ -518,7 +518,7 @@ impl Connection {
         match notice.kind {
             IcmpKind::PacketTooBig { mss } => self.on_path_mss(mss),
             IcmpKind::Unreachable { error, .. } => match self.path.state() {
-                // As Linux: the application is told at once, unless it has already accepted.
+                // As Linux: the application gets the error at once, unless it has already accepted.
                 State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
                     self.life.soft_error = Some(error);
                 }

@@ -146,7 +146,7 @@ impl Connection {
 
     fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
         let taken = self.inbound.queue.take(len, frags);
-        debug_assert_eq!(taken, len, "what was looked at is there");
+        debug_assert_eq!(taken, len, "the bytes that were checked are there");
         self.after_reading(env);
     }
 }

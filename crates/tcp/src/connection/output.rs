@@ -83,7 +83,7 @@ impl Connection {
         // > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
         // > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
         // > SHOULD first send a pure ACK that does satisfy these conditions
-        if self.out.transfer.loss.ecn.contains(EcnFlags::TELL_SYN)
+        if self.out.transfer.loss.ecn.contains(EcnFlags::REPORT_SYN)
             && self.inbound.ack.due == AckDue::Now
             && self.path.may_acknowledge()
         {
@@ -298,7 +298,11 @@ impl Connection {
         if flags.contains(Flags::SYN) {
             options.mss = Some(self.path.announced_mss());
             options.sack_permitted = self.path.sack_ok;
-            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale);
+            // > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN>
+            // > segment, then this option MAY be sent in the <SYN,ACK> segment.
+            let scales = self.path.config().window_scaling
+                && (self.path.state() == State::SynSent || self.path.scaling_ok);
+            options.window_scale = scales.then_some(self.inbound.scale);
             if flags.contains(Flags::ACK) {
                 self.out.transfer.add_option_to_syn_ack(&self.path, &mut options);
             }

@@ -23,7 +23,7 @@ pub(crate) fn scale_for(config: &Config) -> u8 {
     (largest(config).ilog2().saturating_sub(15) as u8).min(MAX_WINDOW_SCALE)
 }
 
-/// The window of a SYN, which is not scaled. As Linux: whole segments with so many bytes of payload.
+/// The window of a SYN, which is not scaled. As Linux: whole segments with `mss` bytes of payload.
 pub(crate) fn initial(config: &Config, mss: u16) -> u32 {
     let space = largest(config).min(config.recv_buffer_initial.max(MIN_RECV_BUFFER));
     let mss = u32::from(mss.max(1));
@@ -164,7 +164,7 @@ impl Inbound {
         window as u16
     }
 
-    /// The window field of the next segment; moves the right edge to where it says.
+    /// The window field of the next segment; moves the right edge accordingly.
     pub(crate) fn announce_window(&mut self, path: &Path, rtt: &RttEstimator) -> u16 {
         let scale = self.scale;
         let granule = 1u64 << scale;

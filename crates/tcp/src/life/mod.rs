@@ -20,7 +20,7 @@ pub(crate) struct Life {
     pub(crate) flags: LifeFlags,
     /// Keep-alive probes in a row without an answer.
     pub(crate) keepalive_probes: u8,
-    /// The error that the application has not been told yet.
+    /// The error that the application has not taken yet.
     pub(crate) error: Option<TcpError>,
     /// The last ICMP error: the reason if the connection times out.
     pub(crate) soft_error: Option<TcpError>,

@@ -164,7 +164,7 @@ impl Outbound {
         if self.flags.intersects(OutFlags::CORK | OutFlags::MORE) {
             return true;
         }
-        // Both bounds, because a number of long ago may seem to be ahead.
+        // Both bounds are checked, because a number of long ago may seem to be ahead.
         let small = self.small_end;
         !self.flags.contains(OutFlags::NODELAY)
             && small.gt(self.transfer.snd.una)

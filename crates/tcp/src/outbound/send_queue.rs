@@ -69,7 +69,7 @@ impl SendQueue {
         self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
     }
 
-    /// Whether so many more fragments may be queued.
+    /// Whether this many more fragments may be queued.
     pub(crate) fn has_room_for(&self, frags: usize) -> bool {
         frags <= MAX_SEND_FRAGS.saturating_sub(self.entries.len())
     }

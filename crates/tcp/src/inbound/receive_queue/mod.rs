@@ -41,7 +41,7 @@ pub(crate) struct ReceiveQueue {
     compact_at: u32,
     next: Seq,
     /// The last compaction ran out of pages.
-    starved: bool,
+    out_of_pages: bool,
     /// The application has read before.
     read_from: bool,
     /// Bytes of memory that were read and wait to be forwarded: they count as unread.
@@ -229,7 +229,7 @@ impl ReceiveQueue {
         }
         inserted.out_of_order = seq != self.next;
 
-        if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
+        if self.pins_too_much() && self.out_of_pages && env.pool.stats().free > 0 {
             self.compact(env);
         }
         // The next byte in order is always queued for an application that has nothing to read.
@@ -317,7 +317,7 @@ impl ReceiveQueue {
         self.read_from = true;
         if self.in_order.is_empty() && !self.has_gaps() {
             self.compact_at = COMPACT_MIN_PINNED as u32;
-            self.starved = false;
+            self.out_of_pages = false;
         }
     }
 
@@ -333,7 +333,7 @@ impl ReceiveQueue {
         if let Some(ranges) = &mut self.out_of_order {
             packed &= ranges.compact(env);
         }
-        self.starved = !packed;
+        self.out_of_pages = !packed;
         self.compact_at = saturated(COMPACT_MIN_PINNED.max(2 * self.pinned()));
     }
 }

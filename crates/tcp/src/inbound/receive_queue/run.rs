@@ -22,7 +22,7 @@ fn charge(frag: &Frag) -> usize {
     frag.pinned() + size_of::<Frag>()
 }
 
-/// What is counted twice when `b` follows `a`: the page that both use. Frames of a burst lie in the
+/// Memory that is counted twice when `b` follows `a`: the page that both use. Frames of a burst lie in the
 /// same pages, with their headers between the payloads.
 ///
 /// Depends only on where `a` ends and `b` begins, so it stays true when either changes at its other

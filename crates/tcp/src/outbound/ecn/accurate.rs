@@ -47,18 +47,18 @@ const MARKS_WITH_DATA: u32 = 2;
 
 const MARKS_WITHOUT_DATA: u32 = 3;
 
-/// Options that follow a change of the mark, as in Linux: of two acknowledgements, the second tells
-/// the new mark from the old.
+/// Options that follow a change of the mark, as in Linux: of two acknowledgements, the second
+/// separates the new mark from the old.
 const OPTIONS_AFTER_CHANGE: u8 = 2;
 
 /// Without a change, options in a round trip (Linux's `tcp_ecn_option_beacon`).
 const OPTIONS_IN_ROUND_TRIP: u32 = 3;
 
-/// A counter that passes a multiple of this is told: its field has 24 bits.
-const BYTES_TOLD: u32 = 1 << 22;
+/// A counter that passes a multiple of this is reported: its field has 24 bits.
+const BYTES_REPORTED: u32 = 1 << 22;
 
 bitflags::bitflags! {
-    /// What is known of the path and the peer.
+    /// Facts about the path and the peer.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Known: u8 {
         /// Nothing that we send may be marked any more.
@@ -103,14 +103,14 @@ pub(crate) struct Accurate {
     option_sent_at: Instant,
 }
 
-/// What both sides have counted with accurate feedback (RFC 9768 section 3.2), from 0 on.
+/// Counts of both sides with accurate feedback (RFC 9768 section 3.2), from 0 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EcnCounts {
     /// Packets received with the mark CE.
     pub received_ce: u32,
     /// Payload bytes received in packets marked ECT(0), CE and ECT(1).
     pub received_bytes: [u32; 3],
-    /// Payload bytes that the peer has told us it received, marked ECT(0), CE and ECT(1).
+    /// Payload bytes that the peer has reported as received, marked ECT(0), CE and ECT(1).
     pub delivered_bytes: [u32; 3],
 }
 
@@ -147,7 +147,7 @@ impl Accurate {
         }
     }
 
-    /// Counts payload bytes, and notes what an option must tell of them. The fields are in the order
+    /// Counts payload bytes, and notes what an option must report of them. The fields are in the order
     /// ECT(1), CE, ECT(0).
     fn count_bytes(&mut self, bits: u8, len: u32) {
         let [e0, ce, e1] = &mut self.bytes;
@@ -161,7 +161,7 @@ impl Accurate {
             return;
         }
         let before = core::mem::replace(counter, counter.wrapping_add(len));
-        if (before ^ *counter) >= BYTES_TOLD {
+        if (before ^ *counter) >= BYTES_REPORTED {
             self.demanded = self.demanded.max(1);
         }
         self.needed = self.needed.max(fields);
@@ -196,9 +196,9 @@ impl Accurate {
     /// Processes an option. Returns the increase of bytes marked CE.
     fn take_option(&mut self, option: &AccurateEcnOption) -> Option<u32> {
         let mut marked = None;
-        for (at, told) in option.counters().into_iter().enumerate() {
-            let (Some(told), Some(known)) = (told, self.peer_bytes.get_mut(at)) else { continue };
-            let more = told.wrapping_sub(*known) & BYTES_MASK;
+        for (at, field) in option.counters().into_iter().enumerate() {
+            let (Some(field), Some(known)) = (field, self.peer_bytes.get_mut(at)) else { continue };
+            let more = field.wrapping_sub(*known) & BYTES_MASK;
             if more >= BYTES_BACK {
                 continue;
             }
@@ -247,8 +247,8 @@ fn handshake_code(bits: u8) -> u32 {
     }
 }
 
-/// How many packets were marked, where the ACE field says `least` or a multiple of 8 more,
-/// `delivered` were acknowledged, and the option says so many `bytes` more.
+/// How many packets were marked, where the ACE field has `least` or a multiple of 8 more,
+/// `delivered` were acknowledged, and the option has `bytes` more.
 ///
 /// > RFC 9768 section 3.2.2.5.2: If the Data Sender has not received AccECN TCP Options to give it more
 /// > dependable information, and it detects that the ACE field could have cycled, it SHOULD deem whether
@@ -295,7 +295,7 @@ impl Transfer {
         code == 0b011
     }
 
-    /// The peer's SYN,ACK came again, with these bits: its acknowledgement tells the mark.
+    /// The peer's SYN,ACK came again, with these bits: its acknowledgement reports the mark.
     ///
     /// > RFC 9768 section 3.2.2.1: The TCP Client MUST also use the handshake encoding for the pure ACK
     /// > of any retransmitted SYN/ACK that confirms that the TCP Server supports AccECN.
@@ -306,7 +306,7 @@ impl Transfer {
             return;
         }
         accurate.note_syn_ack(bits);
-        self.loss.ecn.insert(EcnFlags::TELL_SYN);
+        self.loss.ecn.insert(EcnFlags::REPORT_SYN);
     }
 
     /// An acceptable segment with `payload` bytes arrived.
@@ -492,7 +492,8 @@ impl Transfer {
     /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
     pub(super) fn begin_accurate_ecn(&mut self, syn_bits: u8) {
         self.loss.ecn = EcnFlags::ACCURATE;
-        // As Linux: the first segment of the passive side tells, that of the active one if it was told.
+        // As Linux: the first segment of the passive side has the option, that of the active side if the
+        // SYN,ACK had it.
         let accurate = Accurate { demanded: 1, last: syn_bits, ..Accurate::new(syn_bits) };
         self.rare().accurate = Some(accurate);
     }
@@ -522,7 +523,7 @@ impl Transfer {
         flags_of(code)
     }
 
-    /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
+    /// The SYN,ACK reports how our SYN arrived, which left as Not-ECT.
     ///
     /// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
     /// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
@@ -532,16 +533,16 @@ impl Transfer {
     /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
     /// > arrived unchanged.
     ///
-    /// `told`: it has the option.
-    pub(super) fn take_syn_feedback(&mut self, said: Flags, told: bool) {
-        let code = code_of(said);
+    /// `flags`: those of the SYN,ACK; `with_option`: it has the option.
+    pub(super) fn take_syn_feedback(&mut self, flags: Flags, with_option: bool) {
+        let code = code_of(flags);
         let Some(accurate) = self.accurate_mut() else { return };
         let bits = accurate.syn;
         // > RFC 9768 section 3.2.3.2.1: A TCP Client that has successfully negotiated AccECN SHOULD
         // > include an AccECN Option in the first ACK at the end of the three-way handshake. However, this
         // > first ACK is not delivered reliably, so the TCP Client SHOULD also include an AccECN Option on
         // > the first data segment it sends
-        accurate.demanded = if told { 2 } else { 0 };
+        accurate.demanded = if with_option { 2 } else { 0 };
         accurate.last = NOT_ECT;
         accurate.note_syn_ack(bits);
         if code != 0b010 && code != 0b101 {
@@ -561,21 +562,21 @@ impl Transfer {
         options: &TcpOptions,
     ) -> (Flags, u8) {
         let ecn = self.loss.ecn;
-        let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
+        let handshake = pure && ecn.contains(EcnFlags::REPORT_SYN);
         let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
         accurate.unreported = 0;
         let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
-        let told = options.accurate_ecn.is_some();
-        if told {
+        let with_option = options.accurate_ecn.is_some();
+        if with_option {
             (accurate.needed, accurate.option_sent_at) = (0, now);
             accurate.demanded = accurate.demanded.saturating_sub(1);
         }
         let bits =
             if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
         // After any other segment, the peer reads the flags as the count.
-        let mut done = EcnFlags::TELL_SYN;
+        let mut done = EcnFlags::REPORT_SYN;
         if fresh && ecn.contains(EcnFlags::FIRST_DATA) {
-            accurate.known.set(Known::OPTION_SENT, told);
+            accurate.known.set(Known::OPTION_SENT, with_option);
             done |= EcnFlags::FIRST_DATA;
         }
         self.loss.ecn.remove(done);

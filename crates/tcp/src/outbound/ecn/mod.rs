@@ -6,7 +6,7 @@
 //!
 //! Two kinds of feedback, which the handshake chooses (`ecn_of_syn`, `negotiate_ecn`):
 //!
-//! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
+//! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender sets CWR;
 //! - accurate (RFC 9768, `accurate.rs`): every segment has the receiver's count.
 
 mod accurate;
@@ -37,8 +37,8 @@ bitflags::bitflags! {
         const SEEN = 8;
         /// Both sides do accurate feedback; the counters are in [`Accurate`].
         const ACCURATE = 16;
-        /// Accurate: the next pure acknowledgement tells the mark of the peer's SYN,ACK.
-        const TELL_SYN = 32;
+        /// Accurate: the next pure acknowledgement reports the mark of the peer's SYN,ACK.
+        const REPORT_SYN = 32;
         /// Accurate, of the active side: no data was sent yet.
         const FIRST_DATA = 64;
     }
@@ -87,19 +87,19 @@ impl Transfer {
 
     /// Reads the ECN support from a SYN or SYN,ACK with the ECN `bits` (RFC 9768, table 2).
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
-        let (mode, said) = (path.config().ecn, syn.flags & ALL);
+        let (mode, flags) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
             // A host that reflects unknown bits (RFC 3168 section 6.1.1) echoes all flags.
-            let none = said.is_empty() || said == ALL;
-            if mode == EcnMode::Accurate && !none && said != Flags::ECE {
+            let none = flags.is_empty() || flags == ALL;
+            if mode == EcnMode::Accurate && !none && flags != Flags::ECE {
                 self.begin_accurate_ecn(bits);
-                self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::FIRST_DATA);
-                self.take_syn_feedback(said, syn.options.accurate_ecn.is_some());
+                self.loss.ecn.insert(EcnFlags::REPORT_SYN | EcnFlags::FIRST_DATA);
+                self.take_syn_feedback(flags, syn.options.accurate_ecn.is_some());
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
-                let agrees = said & classic == Flags::ECE;
+                let agrees = flags & classic == Flags::ECE;
                 self.loss.ecn.set(EcnFlags::CLASSIC, asked && agrees);
             }
             return;
@@ -108,10 +108,10 @@ impl Transfer {
         // > three TCP header flags (AE,CWR,ECE) set to any combination other than (0,0,0), (0,1,1) or
         // > (1,1,1) [...] the Server MUST negotiate the use of AccECN as if the three flags had been
         // > set to (1,1,1).
-        if mode.accepts_accurate() && !said.is_empty() && said != classic {
+        if mode.accepts_accurate() && !flags.is_empty() && flags != classic {
             self.begin_accurate_ecn(bits);
         } else {
-            let on = mode != EcnMode::Off && said.contains(classic);
+            let on = mode != EcnMode::Off && flags.contains(classic);
             self.loss.ecn.set(EcnFlags::CLASSIC, on);
         }
     }

@@ -46,8 +46,8 @@ impl Aged {
     }
 }
 
-/// Records to look at beyond the first that is not old enough, to find how long to wait.
-const LOOK_AHEAD: usize = 64;
+/// Records to check beyond the first that is not old enough, to find how long to wait.
+const CHECK_AHEAD: usize = 64;
 
 impl Resent {
     #[cfg(test)]
@@ -67,17 +67,17 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent before `newest`, and `age` ago; the last walk ended at `judged`.
+    /// Marks as lost what was sent before `newest`, and `age` ago; the last walk ended at `rack_checked`.
     pub(crate) fn mark_aged(
         &mut self,
         now: Instant,
         newest: (Instant, Seq),
         age: Duration,
-        judged: &mut Seq,
+        rack_checked: &mut Seq,
         resent: &mut Resent,
     ) -> Aged {
         let mut aged = Aged::default();
-        self.age_first_transmissions(now, newest, age, judged, &mut aged);
+        self.age_first_transmissions(now, newest, age, rack_checked, &mut aged);
         self.age_retransmissions(now, newest, age, resent, &mut aged);
         aged
     }
@@ -87,18 +87,18 @@ impl Flight {
         now: Instant,
         newest: (Instant, Seq),
         age: Duration,
-        judged: &mut Seq,
+        rack_checked: &mut Seq,
         aged: &mut Aged,
     ) {
         let settled = Mark::LOST | Mark::RETRANSMITTED;
-        let mut index = self.records.partition_point(|r| r.end.le(*judged));
+        let mut index = self.records.partition_point(|r| r.end.le(*rack_checked));
         let (mut moving, mut ahead) = (true, 0);
         while let Some(&record) = self.records.get(index) {
             super::note_step();
             if record.mark.contains(Mark::SACKED) {
                 index = self.behind_run(index);
                 if moving && let Some(last) = self.records.get(index - 1) {
-                    *judged = last.end;
+                    *rack_checked = last.end;
                 }
                 continue;
             }
@@ -117,14 +117,14 @@ impl Flight {
                     if before {
                         aged.note_wait(left);
                     }
-                    if ahead >= LOOK_AHEAD {
+                    if ahead >= CHECK_AHEAD {
                         aged.note_wait(age.saturating_sub(now.saturating_since(newest.0)));
                         break;
                     }
                 }
             }
             if moving {
-                *judged = record.end;
+                *rack_checked = record.end;
             }
             index += 1;
         }

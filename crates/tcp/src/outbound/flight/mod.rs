@@ -97,7 +97,7 @@ pub(crate) struct Flight {
     high_sacked: Seq,
 }
 
-/// What an acknowledgement delivered.
+/// Segments that an acknowledgement delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) now: Instant,
@@ -482,7 +482,7 @@ impl Flight {
     }
 }
 
-/// Counts the records that walks look at, for tests.
+/// Counts the records that walks visit, for tests.
 #[inline]
 fn note_step() {
     #[cfg(test)]

@@ -117,10 +117,10 @@ impl Flight {
     ///
     /// The acknowledgement or another block must cover the range too, or the report is a lie.
     pub(crate) fn dsack(&self, left: Seq, right: Seq, marker: Seq) -> u32 {
-        const LOOK_AT: usize = 64;
+        const MAX_RECORDS: usize = 64;
         let first = self.records.partition_point(|r| r.end.le(left));
         let mut excused = 0;
-        for record in self.records.range(first..).take(LOOK_AT) {
+        for record in self.records.range(first..).take(MAX_RECORDS) {
             if record.start.lt(left) || record.end.gt(right) {
                 break;
             }

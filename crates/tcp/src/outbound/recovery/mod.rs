@@ -130,7 +130,7 @@ pub(crate) struct Recovery {
     /// Number before which nothing is to be retransmitted.
     retransmit_hint: Seq,
     /// Number before which RACK has checked every first transmission.
-    judged: Seq,
+    rack_checked: Seq,
     resent: Resent,
     /// RACK.dsack_round: the reordering window grew in this round trip.
     dsack_round: Option<Seq>,
@@ -141,7 +141,7 @@ pub(crate) struct Recovery {
 impl Transfer {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
         let una = self.snd.una;
-        let new = || Recovery { retransmit_hint: una, judged: una, ..Recovery::default() };
+        let new = || Recovery { retransmit_hint: una, rack_checked: una, ..Recovery::default() };
         self.recovery.get_or_insert_with(|| Box::new(new()))
     }
 
@@ -175,7 +175,7 @@ impl Transfer {
         let echo = ack.flags.contains(AckFlags::ECE);
         let recovery = self.recovery_mut();
         // A number outside the flight is an old one, even if it seems to be ahead.
-        for at in [&mut recovery.retransmit_hint, &mut recovery.judged] {
+        for at in [&mut recovery.retransmit_hint, &mut recovery.rack_checked] {
             *at = if at.between(una, nxt) { *at } else { una };
         }
         if echo {
@@ -326,7 +326,7 @@ impl Transfer {
         recovery.frto = frto;
         recovery.resend = Resend::Lost;
         recovery.retransmit_hint = una;
-        recovery.judged = una;
+        recovery.rack_checked = una;
         if retries == 0 {
             recovery.since = now;
         }

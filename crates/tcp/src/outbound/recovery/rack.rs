@@ -110,7 +110,7 @@ impl Transfer {
             now,
             (rack.at, rack.end),
             age,
-            &mut recovery.judged,
+            &mut recovery.rack_checked,
             &mut recovery.resent,
         );
         if let Some(first) = aged.first {

@@ -150,7 +150,7 @@ impl Transfer {
         let Some(recovery) = self.recovery.as_deref_mut() else { return true };
         let Some(marker) = recovery.undo_marker else { return true };
         let excused = if right.le(ack.prior_una) {
-            // No longer in the flight: counted without a look at records.
+            // No longer in the flight: counted without its records.
             if right.gt(marker) { segments } else { 0 }
         } else {
             self.flight.dsack(left, right, marker)

@@ -155,7 +155,7 @@ impl Transfer {
         let recovery = self.recovery_mut();
         recovery.undo_marker = None;
         recovery.retransmit_hint = una;
-        recovery.judged = una;
+        recovery.rack_checked = una;
         let (ssthresh, cwnd) = (recovery.prior_ssthresh, recovery.prior_cwnd);
         if ssthresh > 0 && self.congestion.undo(cwnd, ssthresh) {
             self.loss.ecn.remove(EcnFlags::QUEUE_CWR);

@@ -76,8 +76,8 @@ proptest! {
                 Op::Age(ms) => {
                     let newest = (at, nxt);
                     let age = Duration::from_millis(ms);
-                    let mut judged = una;
-                    flight.mark_aged(at, newest, age, &mut judged, &mut resent);
+                    let mut rack_checked = una;
+                    flight.mark_aged(at, newest, age, &mut rack_checked, &mut resent);
                 }
                 Op::Forgive => flight.forgive(),
                 Op::Long => flight.mark_long_lost(MSS / 2),
@@ -149,20 +149,20 @@ fn lost_is_what_was_sent_before_something_delivered_and_long_enough_ago() {
     let mut flight = ten_segments();
     let newest = sack(&mut flight, 50, 60).newest.unwrap();
     assert_eq!(newest, (Instant::from_millis(5), Seq(60)));
-    let (mut judged, mut resent) = (Seq(0), Resent::default());
+    let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
     let age = Duration::from_millis(98);
     let now = Instant::from_millis(100);
-    let aged = flight.mark_aged(now, newest, age, &mut judged, &mut resent);
+    let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
     // Sent at 0, 1 and 2: old enough. At 3 and 4: not yet. At 6: after what was delivered.
     assert_eq!((aged.lost, aged.first, flight.lost), (3, Some(Seq(0)), 3));
     assert_eq!(aged.wait, Some(Duration::from_millis(2)));
-    assert_eq!(judged, Seq(30));
+    assert_eq!(rack_checked, Seq(30));
 }
 
 #[test]
 fn what_was_sent_again_is_lost_again_when_something_sent_later_arrives() {
     let mut flight = ten_segments();
-    let (mut judged, mut resent) = (Seq(0), Resent::default());
+    let (mut rack_checked, mut resent) = (Seq(0), Resent::default());
     flight.mark_head_lost();
     let again = Instant::from_millis(50);
     flight.on_retransmit(Seq(0), Seq(10), again, MSS);
@@ -170,7 +170,7 @@ fn what_was_sent_again_is_lost_again_when_something_sent_later_arrives() {
     let now = Instant::from_millis(100);
     let mut age = |flight: &mut Flight, at| {
         let newest = (Instant::from_millis(at), Seq(100));
-        flight.mark_aged(now, newest, Duration::ZERO, &mut judged, &mut resent)
+        flight.mark_aged(now, newest, Duration::ZERO, &mut rack_checked, &mut resent)
     };
     let before = age(&mut flight, 49);
     assert!(!before.again);
@@ -288,14 +288,14 @@ fn every_other_segment_then_the_rest_is_walked_once() {
 #[test]
 fn hole_that_is_too_young_has_nobody_walk_over_what_arrived_behind_it() {
     let mut flight = many_segments();
-    let (mut resent, mut judged) = (Resent::default(), Seq(0));
+    let (mut resent, mut rack_checked) = (Resent::default(), Seq(0));
     let now = Instant::from_millis(5);
     let spent = steps(&mut flight, |flight| {
         for i in 1..MANY - 1 {
             let newest = sack(flight, i * MSS, (i + 1) * MSS).newest.unwrap();
             // The first is not old enough yet.
             let age = Duration::from_millis(10);
-            let aged = flight.mark_aged(now, newest, age, &mut judged, &mut resent);
+            let aged = flight.mark_aged(now, newest, age, &mut rack_checked, &mut resent);
             assert_eq!(aged.lost, 0);
         }
     });
