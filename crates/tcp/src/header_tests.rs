@@ -22,6 +22,12 @@ fn sack(blocks: &[(u32, u32)]) -> SackBlocks {
 /// tables leave 0.
 fn table() -> Vec<(&'static str, TcpHeader)> {
     let base = TcpHeader { src_port: 0xc350, dst_port: 80, ..TcpHeader::default() };
+    let none = TcpOptions::default();
+    let syn = |options| TcpHeader { flags: Flags::SYN, window: 64240, options, ..base };
+    let ack = |options| {
+        let (seq, ack, window) = (Seq(16), Seq(32), 501);
+        TcpHeader { seq, ack, flags: Flags::ACK, window, options, ..base }
+    };
     vec![
         (
             "c350 0050 00000001 00000000 5004 0000 0000 0000",
@@ -33,80 +39,54 @@ fn table() -> Vec<(&'static str, TcpHeader)> {
              020405b4 0402080a 00000064 00000000 01030307",
             TcpHeader {
                 seq: Seq(0xa1b2_c3d4),
-                flags: Flags::SYN,
-                window: 64240,
-                options: TcpOptions {
+                ..syn(TcpOptions {
                     mss: Some(1460),
                     sack_permitted: true,
                     timestamps: Some((100, 0)),
                     window_scale: Some(7),
-                    ..TcpOptions::default()
-                },
-                ..base
+                    ..none
+                })
             },
         ),
         (
             // With timestamps switched off: mss, nop, nop, sackOK, nop, wscale.
             "c350 0050 00000000 00000000 8002 faf0 0000 0000 020405b4 01010402 01030307",
-            TcpHeader {
-                flags: Flags::SYN,
-                window: 64240,
-                options: TcpOptions {
-                    mss: Some(1460),
-                    sack_permitted: true,
-                    window_scale: Some(7),
-                    ..TcpOptions::default()
-                },
-                ..base
-            },
+            syn(TcpOptions {
+                mss: Some(1460),
+                sack_permitted: true,
+                window_scale: Some(7),
+                ..none
+            }),
         ),
         (
             // With SACK switched off: mss, nop, nop, TS, nop, wscale.
             "c350 0050 00000000 00000000 a002 faf0 0000 0000
              020405b4 0101080a 00000001 00000002 0103030e",
-            TcpHeader {
-                flags: Flags::SYN,
-                window: 64240,
-                options: TcpOptions {
-                    mss: Some(1460),
-                    timestamps: Some((1, 2)),
-                    window_scale: Some(14),
-                    ..TcpOptions::default()
-                },
-                ..base
-            },
+            syn(TcpOptions {
+                mss: Some(1460),
+                timestamps: Some((1, 2)),
+                window_scale: Some(14),
+                ..none
+            }),
         ),
         (
             // Data: nop, nop, TS.
             "c350 0050 00000010 ffffffff 8018 01f5 0000 0000 0101080a deadbeef 00c0ffee",
             TcpHeader {
-                seq: Seq(16),
                 ack: Seq(u32::MAX),
                 flags: Flags::PSH.union(Flags::ACK),
-                window: 501,
-                options: TcpOptions {
-                    timestamps: Some((0xdead_beef, 0x00c0_ffee)),
-                    ..TcpOptions::default()
-                },
-                ..base
+                ..ack(TcpOptions { timestamps: Some((0xdead_beef, 0x00c0_ffee)), ..none })
             },
         ),
         (
             // A duplicate acknowledgement: nop, nop, TS, nop, nop, SACK.
             "c350 0050 00000010 00000020 b010 01f5 0000 0000
              0101080a 00000001 00000002 0101050a fffffff0 00000010",
-            TcpHeader {
-                seq: Seq(16),
-                ack: Seq(32),
-                flags: Flags::ACK,
-                window: 501,
-                options: TcpOptions {
-                    timestamps: Some((1, 2)),
-                    sack: sack(&[(0xffff_fff0, 0x10)]),
-                    ..TcpOptions::default()
-                },
-                ..base
-            },
+            ack(TcpOptions {
+                timestamps: Some((1, 2)),
+                sack: sack(&[(0xffff_fff0, 0x10)]),
+                ..none
+            }),
         ),
         (
             // An acknowledgement with accurate congestion feedback, all three fields, behind a count
@@ -114,48 +94,27 @@ fn table() -> Vec<(&'static str, TcpHeader)> {
             "c350 0050 00000010 00000020 b150 01f5 0000 0000
              0101080a 00000001 00000002 ac0b0005 dd000003 00000101",
             TcpHeader {
-                seq: Seq(16),
-                ack: Seq(32),
                 flags: Flags::ACK.union(Flags::AE).union(Flags::ECE),
-                window: 501,
-                options: TcpOptions {
+                ..ack(TcpOptions {
                     timestamps: Some((1, 2)),
                     accurate_ecn: Some(AccurateEcnOption::new([0x5dd, 3, 1], 3, false)),
-                    ..TcpOptions::default()
-                },
-                ..base
+                    ..none
+                })
             },
         ),
         (
             // The same with ECT(1) first, and two fields of three: no fill.
             "c350 0050 00000010 00000020 7010 01f5 0000 0000 ae080000 02000001",
-            TcpHeader {
-                seq: Seq(16),
-                ack: Seq(32),
-                flags: Flags::ACK,
-                window: 501,
-                options: TcpOptions {
-                    accurate_ecn: Some(AccurateEcnOption::new([2, 1, 0], 2, true)),
-                    ..TcpOptions::default()
-                },
-                ..base
-            },
+            ack(TcpOptions {
+                accurate_ecn: Some(AccurateEcnOption::new([2, 1, 0], 2, true)),
+                ..none
+            }),
         ),
         (
             // Four blocks fill the header when there are no timestamps.
             "c350 0050 00000010 00000020 e010 01f5 0000 0000 01010522
              00000001 00000002 00000003 00000004 00000005 00000006 00000007 00000008",
-            TcpHeader {
-                seq: Seq(16),
-                ack: Seq(32),
-                flags: Flags::ACK,
-                window: 501,
-                options: TcpOptions {
-                    sack: sack(&[(1, 2), (3, 4), (5, 6), (7, 8)]),
-                    ..TcpOptions::default()
-                },
-                ..base
-            },
+            ack(TcpOptions { sack: sack(&[(1, 2), (3, 4), (5, 6), (7, 8)]), ..none }),
         ),
         (
             "c350 0050 00000000 00000000 51ff 0001 0000 0203",

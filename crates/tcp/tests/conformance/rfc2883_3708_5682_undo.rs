@@ -7,12 +7,6 @@ use crate::support::*;
 
 const INFINITE: u32 = 0x7fff_ffff;
 
-fn ten(config: Config) -> Test {
-    let mut t = Test::far(config, 100);
-    t.send(10_000).expect_bytes(1, 10_001).wait(100);
-    t
-}
-
 // ---- RFC 2883: receiving ----
 
 #[test]
@@ -78,7 +72,7 @@ fn nothing_is_reported_where_the_setting_says_so() {
 
 #[test]
 fn recovery_whose_retransmissions_were_all_duplicates_is_undone() {
-    let mut t = ten(plain());
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)").nothing();
     assert_eq!(t.conn.info().ssthresh_segments, 7);
     // The first transmission was only late.
@@ -134,7 +128,7 @@ fn recovery_within_a_reduction_for_a_mark_is_not_undone_beyond_that() {
 
 #[test]
 fn duplicates_of_what_was_never_sent_again_undo_nothing() {
-    let mut t = ten(plain());
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
     for _ in 0..5 {
         t.wait(1).peer(". 1:1(0) ack 4001 <sack 3001:4001>");
@@ -145,7 +139,7 @@ fn duplicates_of_what_was_never_sent_again_undo_nothing() {
 #[test]
 fn duplicates_widen_the_reordering_window_once_in_a_round_trip() {
     // RFC 8985 section 6.2, step 4.
-    let mut t = ten(Config { frto: false, ..plain() });
+    let mut t = Test::ten(Config { frto: false, ..plain() }, 100);
     t.peer(". 1:1(0) ack 1 <sack 8001:9001>").peer(". 1:1(0) ack 1 <sack 2001:3001 8001:9001>");
     t.wait(30).sent();
     assert_eq!(t.conn.info().ca_state, CaState::Recovery);
@@ -222,7 +216,7 @@ fn without_new_data_what_was_lost_is_sent_again() {
 #[test]
 fn receiver_that_reneges_gets_a_short_timeout() {
     // RFC 2018 section 8.
-    let mut t = ten(plain());
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 2001:10001>").sent();
     t.wait(10).peer(". 1:1(0) ack 2001");
     let since = t.now;

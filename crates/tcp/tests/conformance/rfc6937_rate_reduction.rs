@@ -4,12 +4,6 @@ use pagewire_tcp::CaState;
 
 use crate::support::*;
 
-fn ten(rtt_ms: u64) -> Test {
-    let mut t = Test::far(plain(), rtt_ms);
-    t.send(10_000).expect_bytes(1, 10_001).wait(rtt_ms);
-    t
-}
-
 #[test]
 fn each_of_the_first_two_duplicates_sends_a_new_segment() {
     // RFC 3042 section 2.
@@ -34,7 +28,7 @@ fn without_sack_duplicates_stand_for_what_arrived() {
 
 #[test]
 fn in_balance_each_segment_that_arrives_sends_one() {
-    let mut t = ten(100);
+    let mut t = Test::ten(plain(), 100);
     for to in [2001, 3001, 4001] {
         t.wait(10).peer(&format!(". 1:1(0) ack 1 <sack 1001:{to}>"));
     }
@@ -55,7 +49,7 @@ fn in_balance_each_segment_that_arrives_sends_one() {
 
 #[test]
 fn after_heavy_loss_the_window_grows_as_in_slow_start_up_to_the_threshold() {
-    let mut t = ten(10);
+    let mut t = Test::ten(plain(), 10);
     for to in [5001, 6001] {
         t.peer(&format!(". 1:1(0) ack 1 <sack 4001:{to}>")).nothing();
     }
@@ -72,7 +66,7 @@ fn after_heavy_loss_the_window_grows_as_in_slow_start_up_to_the_threshold() {
 
 #[test]
 fn sacks_beside_an_acknowledgement_that_was_overtaken_count() {
-    let mut t = ten(10);
+    let mut t = Test::ten(plain(), 10);
     t.peer(". 1:1(0) ack 1 <sack 1001:2001>").peer(". 1:1(0) ack 1 <sack 1001:3001>");
     t.peer(". 1:1(0) ack 1 <sack 1001:3001 8001:9001>").expect(". 1:1001(1000)").nothing();
     t.wait(12).peer(". 1:1(0) ack 4001 <sack 8001:9001>").expect_bytes(4001, 7001).nothing();

@@ -5,13 +5,6 @@ use pagewire_tcp::{CaState, Config, Disposition};
 
 use crate::support::*;
 
-/// Ten full segments are under way over a path of 100 ms; answers arrive now.
-fn ten() -> Test {
-    let mut t = Test::far(plain(), 100);
-    t.send(10_000).expect_bytes(1, 10_001).wait(100);
-    t
-}
-
 fn probing() -> Config {
     Config { tail_loss_probe: true, ..plain() }
 }
@@ -20,7 +13,7 @@ fn probing() -> Config {
 
 #[test]
 fn reordering_window_is_a_quarter_of_the_least_round_trip() {
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     let since = t.now;
     t.peer(". 1:1(0) ack 1 <sack 7001:8001>").nothing();
     assert_eq!(t.conn.info().ca_state, CaState::Disorder);
@@ -34,7 +27,7 @@ fn reordering_window_is_a_quarter_of_the_least_round_trip() {
 
 #[test]
 fn three_segments_sacked_leave_no_window_for_reordering() {
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 2001:3001>").nothing();
     t.peer(". 1:1(0) ack 1 <sack 2001:3001 6001:7001>").nothing();
     t.peer(". 1:1(0) ack 1 <sack 2001:3001 6001:7001 8001:9001>");
@@ -45,7 +38,7 @@ fn three_segments_sacked_leave_no_window_for_reordering() {
 
 #[test]
 fn hole_that_is_filled_by_its_first_transmission_is_reordering() {
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 8001:9001>").peer(". 1:1(0) ack 1 <sack 2001:3001 8001:9001>");
     let info = t.conn.info();
     // From 2001 to 9001.
@@ -58,7 +51,7 @@ fn hole_that_is_filled_by_its_first_transmission_is_reordering() {
 
 #[test]
 fn path_that_reorders_gets_its_window_even_when_three_segments_are_sacked() {
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 8001:9001>").peer(". 1:1(0) ack 1 <sack 2001:3001 8001:9001>");
     t.peer(". 1:1(0) ack 10001");
     t.send(10_000).expect_bytes(10_001, 20_001).wait(100);
@@ -69,7 +62,7 @@ fn path_that_reorders_gets_its_window_even_when_three_segments_are_sacked() {
 
 #[test]
 fn retransmission_is_lost_again_when_something_sent_later_arrives() {
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     t.send(20_000).peer(". 1:1(0) ack 1 <sack 1001:5001>").sent();
     let point = t.conn.info().unacked + 1;
     assert_eq!(t.conn.info().retransmitting_segments, 1);
@@ -153,7 +146,7 @@ fn without_sack_nothing_is_probed() {
 #[test]
 fn a_loss_long_after_the_last_is_found_as_soon() {
     // What was noted of the first is half of the numbers away by then, and seems to be ahead.
-    let mut t = ten();
+    let mut t = Test::ten(plain(), 100);
     t.peer(". 1:1(0) ack 1 <sack 2001:10001>").wait(40);
     assert_eq!(t.conn.info().ca_state, CaState::Recovery);
     let _ = t.sent();

@@ -149,6 +149,13 @@ impl Test {
         test
     }
 
+    /// Ten full segments are under way over such a path; answers may arrive now.
+    pub(crate) fn ten(config: Config, rtt_ms: u64) -> Self {
+        let mut test = Self::far(config, rtt_ms);
+        test.send(10_000).expect_bytes(1, 10_001).wait(rtt_ms);
+        test
+    }
+
     pub(crate) fn established_with(config: Config, link: LinkLimits, syn_ack: &str) -> Self {
         let mut test = Self::connecting_over(config, link);
         test.out.clear();

@@ -20,9 +20,14 @@ pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 /// Retransmissions beyond twice the records after which the list is cleaned of those that arrived.
 pub(super) const RESENT_SLACK: usize = 64;
 
-/// The result of a walk.
+/// A walk and its result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Aged {
+    now: Instant,
+    /// When the most recently sent delivered record was sent, and its end.
+    newest: (Instant, Seq),
+    /// The age from which on a record sent before that is lost.
+    age: Duration,
     /// Wire segments newly considered lost.
     pub(crate) lost: u32,
     /// Retransmissions are among them.
@@ -34,6 +39,17 @@ pub(crate) struct Aged {
 }
 
 impl Aged {
+    /// Whether the record was sent before the newest delivered one.
+    fn is_before_newest(&self, record: &Sent) -> bool {
+        let (at, end) = self.newest;
+        at > record.at || (at == record.at && end.gt(record.end))
+    }
+
+    /// How long it takes until what was sent at `at` is old enough.
+    fn left(&self, at: Instant) -> Duration {
+        self.age.saturating_sub(self.now.saturating_since(at))
+    }
+
     fn note_lost(&mut self, start: Seq, packets: u32) {
         if packets > 0 {
             self.lost += packets;
@@ -67,44 +83,37 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent before `newest`, and `age` ago; the last walk ended at `rack_checked`.
+    /// Marks as lost what was sent before `newest`, and `age` ago. The last walk ended at `checked`.
     pub(crate) fn mark_aged(
         &mut self,
         now: Instant,
         newest: (Instant, Seq),
         age: Duration,
-        rack_checked: &mut Seq,
+        checked: &mut Seq,
         resent: &mut Resent,
     ) -> Aged {
-        let mut aged = Aged::default();
-        self.age_first_transmissions(now, newest, age, rack_checked, &mut aged);
-        self.age_retransmissions(now, newest, age, resent, &mut aged);
+        let mut aged = Aged { now, newest, age, ..Aged::default() };
+        self.age_first_transmissions(&mut aged, checked);
+        self.age_retransmissions(&mut aged, resent);
         aged
     }
 
-    fn age_first_transmissions(
-        &mut self,
-        now: Instant,
-        newest: (Instant, Seq),
-        age: Duration,
-        rack_checked: &mut Seq,
-        aged: &mut Aged,
-    ) {
+    fn age_first_transmissions(&mut self, aged: &mut Aged, checked: &mut Seq) {
         let settled = Mark::LOST | Mark::RETRANSMITTED;
-        let mut index = self.records.partition_point(|r| r.end.le(*rack_checked));
+        let mut index = self.records.partition_point(|r| r.end.le(*checked));
         let (mut moving, mut ahead) = (true, 0);
         while let Some(&record) = self.records.get(index) {
             super::note_step();
             if record.mark.contains(Mark::SACKED) {
                 index = self.behind_run(index);
                 if moving && let Some(last) = self.records.get(index - 1) {
-                    *rack_checked = last.end;
+                    *checked = last.end;
                 }
                 continue;
             }
             if !record.mark.intersects(settled) {
-                let before = is_before(&record, newest);
-                let left = age.saturating_sub(now.saturating_since(record.at));
+                let before = aged.is_before_newest(&record);
+                let left = aged.left(record.at);
                 if before && left.is_zero() {
                     aged.note_lost(record.start, self.lose(index));
                 } else {
@@ -118,26 +127,19 @@ impl Flight {
                         aged.note_wait(left);
                     }
                     if ahead >= CHECK_AHEAD {
-                        aged.note_wait(age.saturating_sub(now.saturating_since(newest.0)));
+                        aged.note_wait(aged.left(aged.newest.0));
                         break;
                     }
                 }
             }
             if moving {
-                *rack_checked = record.end;
+                *checked = record.end;
             }
             index += 1;
         }
     }
 
-    fn age_retransmissions(
-        &mut self,
-        now: Instant,
-        newest: (Instant, Seq),
-        age: Duration,
-        resent: &mut Resent,
-        aged: &mut Aged,
-    ) {
+    fn age_retransmissions(&mut self, aged: &mut Aged, resent: &mut Resent) {
         while let Some(&(start, end, at)) = resent.0.front() {
             let mut waiting = false;
             let mut index = self.records.partition_point(|r| r.end.le(start));
@@ -146,8 +148,8 @@ impl Flight {
                     break;
                 }
                 if record.at == at && record.mark.contains(Mark::RETRANSMITTED) {
-                    let left = age.saturating_sub(now.saturating_since(at));
-                    if !is_before(&record, newest) {
+                    let left = aged.left(at);
+                    if !aged.is_before_newest(&record) {
                         waiting = true;
                     } else if left.is_zero() {
                         aged.note_lost(record.start, self.lose(index));
@@ -175,8 +177,4 @@ impl Flight {
             }
         }
     }
-}
-
-fn is_before(record: &Sent, (at, end): (Instant, Seq)) -> bool {
-    at > record.at || (at == record.at && end.gt(record.end))
 }

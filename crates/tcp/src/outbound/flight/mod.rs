@@ -232,7 +232,7 @@ impl Flight {
                 delivered.bytes += bytes;
             }
             self.packets -= packets;
-            self.uncount(record.mark, packets);
+            self.count(record.mark, |n| *n -= packets);
         }
     }
 
@@ -342,7 +342,7 @@ impl Flight {
         record.mark |= Mark::LOST | Mark::RETRANSMITTED | Mark::AMBIGUOUS;
         record.mss = record.mss.min(u16::try_from(mss).unwrap_or(u16::MAX));
         let packets = record.packets();
-        self.uncount(old, before);
+        self.count(old, |n| *n -= before);
         self.packets = self.packets - before + packets;
         self.lost += packets;
         self.retransmitted += packets;
@@ -415,32 +415,21 @@ impl Flight {
         self.records.insert(index + 1, back);
         if more > 0 {
             self.packets += more;
-            self.count(mark, more);
+            self.count(mark, |n| *n += more);
         }
     }
 
-    fn count(&mut self, mark: Mark, packets: u32) {
-        for (bit, count) in self.counters() {
-            if mark.contains(bit) {
-                *count += packets;
-            }
-        }
-    }
-
-    fn uncount(&mut self, mark: Mark, packets: u32) {
-        for (bit, count) in self.counters() {
-            if mark.contains(bit) {
-                *count -= packets;
-            }
-        }
-    }
-
-    fn counters(&mut self) -> [(Mark, &mut u32); 3] {
-        [
+    /// Applies `change` to the counters of the marks in `mark`.
+    fn count(&mut self, mark: Mark, change: impl Fn(&mut u32)) {
+        for (bit, count) in [
             (Mark::SACKED, &mut self.sacked),
             (Mark::LOST, &mut self.lost),
             (Mark::RETRANSMITTED, &mut self.retransmitted),
-        ]
+        ] {
+            if mark.contains(bit) {
+                change(count);
+            }
+        }
     }
 
     pub(crate) fn clear(&mut self) {

@@ -108,7 +108,7 @@ impl Flight {
         part.mark.remove(Mark::LOST | Mark::RETRANSMITTED);
         part.mark.insert(Mark::SACKED);
         part.run_end = record.end;
-        self.uncount(record.mark, packets);
+        self.count(record.mark, |n| *n -= packets);
         self.high_sacked = high.map_or(record.end, |high| high.max(record.end));
         self.sacked += packets;
     }
