@@ -89,7 +89,12 @@ impl FastOpen<'_> {
     /// > flag is set, the packet acknowledges the SYN and data sequence.
     pub fn accept(&mut self, env: &mut Env<'_>, payload: FragVec) {
         self.0.path.fast_open_server = true;
-        if self.0.inbound.take_syn_data(&self.0.path, env, payload) {
+        let (path, inbound) = (&self.0.path, &mut self.0.inbound);
+        let inserted = inbound.insert(env, inbound.irs + 1, payload);
+        // The SYN,ACK announces a window after the data.
+        inbound.edge = inbound.rcv_nxt() + inbound.first_window(path);
+        inbound.ack.enter_quickack(path.config().quick_acks);
+        if inserted.advanced > 0 {
             self.0.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
         }
     }

@@ -1,32 +1,21 @@
 //! Forwarding: received data moves from one connection's receive queue to another's send queue.
 
-use pagewire_mem::Frag;
-
 use crate::connection::Connection;
+use crate::inbound::InFlags;
 use crate::inbound::ack::AckDue;
+use crate::inbound::receive_queue::Each;
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::outbound::OutFlags;
-use crate::outbound::send_queue::SendQueue;
 use crate::shared::Env;
-
-struct SendTail<'a> {
-    queue: &'a mut SendQueue,
-    longest: usize,
-}
-
-impl Extend<Frag> for SendTail<'_> {
-    fn extend<T: IntoIterator<Item = Frag>>(&mut self, frags: T) {
-        for frag in frags {
-            self.queue.push(frag, self.longest);
-        }
-    }
-}
 
 impl Connection {
     /// Whether it may be forwarded from: it can receive, and has no end, urgent byte or error.
     pub fn gives(&self) -> bool {
-        self.path.state().can_receive() && self.life.error.is_none() && self.inbound.is_plain()
+        let ends = InFlags::FIN_RECEIVED | InFlags::READ_SHUT | InFlags::URGENT_IN;
+        self.path.state().can_receive()
+            && self.life.error.is_none()
+            && !self.inbound.flags.intersects(ends)
     }
 
     /// Whether an acknowledgement is to leave now.
@@ -61,8 +50,8 @@ impl Connection {
             return 0;
         }
         let longest = to.path.longest_frag();
-        let moved =
-            self.inbound.queue.take(room, &mut SendTail { queue: &mut to.out.queue, longest });
+        let queue = &mut to.out.queue;
+        let moved = self.inbound.queue.take(room, &mut Each(|frag| queue.push(frag, longest)));
         to.out.after_queueing(env.now, moved, moved, SendFlags::empty());
         self.after_reading(env);
         moved

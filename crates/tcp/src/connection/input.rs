@@ -34,7 +34,9 @@ impl Connection {
     ) -> Disposition {
         let arrival = arrival.into();
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
-        self.inbound.count_in(len);
+        self.inbound.segments_in = self.inbound.segments_in.wrapping_add(1);
+        let data = u32::from(len > 0);
+        self.inbound.data_segments_in = self.inbound.data_segments_in.wrapping_add(data);
         if self.predicted(header, len) {
             return self.take_predicted(env, header, payload, len, arrival);
         }

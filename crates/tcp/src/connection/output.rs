@@ -146,10 +146,9 @@ impl Connection {
             (option, payload) = self.begin_fast_open(now);
         }
         let sent = self.out.transfer.stats.retransmits;
-        let flags = match self.path.state() {
-            State::SynSent => Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, false, sent),
-            _ => Flags::SYN | Flags::ACK | self.out.transfer.ecn_of_syn(&self.path, true, sent),
-        };
+        let answers = self.path.state() != State::SynSent;
+        let mut flags = Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, answers, sent);
+        flags.set(Flags::ACK, answers);
         let mut syn = self.build_segment(now, iss, flags, payload);
         syn.header.options.fast_open = option;
         Some(syn)

@@ -48,14 +48,11 @@ impl Connection {
         }
         let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
         self.out.persist.hasten(soon);
-        let of_window = self.out.persist.is_set();
-        if of_window {
+        self.life.keepalive.hasten(soon);
+        if self.out.persist.is_set() {
             self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
             self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);
-        }
-        self.life.keepalive.hasten(soon);
-        if !of_window {
-            // A probe of keep-alive that did not leave does not count.
+        } else {
             self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
         }
     }

@@ -101,29 +101,8 @@ impl Inbound {
         }
     }
 
-    /// Whether the queue has only data: no end, no urgent byte.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        const ENDS: InFlags =
-            InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
-        !self.flags.intersects(ENDS)
-    }
-
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
         self.buffer = self.buffer.max(bytes);
-    }
-
-    /// Fast Open: queues the SYN's data, and lets the SYN,ACK announce a window after it.
-    pub(crate) fn take_syn_data(
-        &mut self,
-        path: &Path,
-        env: &mut Env<'_>,
-        payload: FragVec,
-    ) -> bool {
-        let inserted = self.insert(env, self.irs + 1, payload);
-        self.edge = self.rcv_nxt() + self.first_window(path);
-        self.ack.enter_quickack(path.config().quick_acks);
-        inserted.advanced > 0
     }
 
     /// Before the peer's SYN.
@@ -224,12 +203,6 @@ impl Inbound {
         // The announced window stays; only the memory goes.
         self.drop_queued(usize::MAX);
         self.queue.shrink();
-    }
-
-    #[inline]
-    pub(crate) fn count_in(&mut self, len: u32) {
-        self.segments_in = self.segments_in.wrapping_add(1);
-        self.data_segments_in = self.data_segments_in.wrapping_add(u32::from(len > 0));
     }
 
     /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.

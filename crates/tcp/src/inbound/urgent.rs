@@ -13,9 +13,10 @@
 //!                    \__ one read ends here __/
 //! ```
 
-use pagewire_mem::{CopyReason, Frag};
+use pagewire_mem::CopyReason;
 
 use crate::header::{Flags, TcpHeader};
+use crate::inbound::receive_queue::Each;
 use crate::inbound::{InFlags, Inbound};
 use crate::io_flags::RecvFlags;
 use crate::path::Path;
@@ -37,15 +38,6 @@ pub(crate) enum Urgent {
     /// The byte has arrived.
     Byte(u8),
     Read,
-}
-
-/// Drops what it gets.
-struct Dropped;
-
-impl Extend<Frag> for Dropped {
-    fn extend<T: IntoIterator<Item = Frag>>(&mut self, frags: T) {
-        frags.into_iter().for_each(drop);
-    }
 }
 
 pub(crate) struct Bounds {
@@ -121,7 +113,7 @@ impl Inbound {
 
     /// Drops bytes from the front of the queue.
     pub(crate) fn drop_queued(&mut self, n: usize) {
-        self.queue.take(n, &mut Dropped);
+        self.queue.take(n, &mut Each(drop));
     }
 
     /// The bounds of a read: it stops at the mark; one that begins there skips the urgent byte.

@@ -94,7 +94,7 @@ impl Outbound {
         self.transfer.stats.bytes_acked += u64::from(acked_bytes);
         self.transfer.take_cumulative(path, header.ack, prior_high, &mut ack, &mut delivered);
         if self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.transfer.take_accurate_feedback(path, header, &mut ack);
+            self.transfer.take_ace_feedback(path, header, &mut ack);
         }
         self.transfer.react(path, &mut ack);
         self.transfer.flight.is_empty()
@@ -138,7 +138,7 @@ impl Transfer {
         let late = delivered.late.take();
         if self.loss.state != CaState::Loss || self.has_undo_marker() {
             let high = self.flight.high_sacked();
-            self.check_sack_reordering(path, late, high);
+            self.check_reordering(path, late, high);
         }
     }
 
@@ -180,7 +180,7 @@ impl Transfer {
             ack.flags.insert(AckFlags::SET_XMIT_TIMER);
             if path.sack_ok {
                 // A hole was filled without a retransmission: that is reordering.
-                self.check_sack_reordering(path, delivered.late, prior_high);
+                self.check_reordering(path, delivered.late, prior_high);
             }
         } else if let (true, Some((first, _)), Some(head)) =
             (measured, delivered.sacked_at, head_at)

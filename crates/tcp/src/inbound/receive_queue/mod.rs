@@ -22,6 +22,7 @@ use out_of_order::OutOfOrder;
 use pagewire_mem::{Frag, FragVec};
 use run::{Run, split_front};
 
+pub(crate) use run::Each;
 pub use run::Parts;
 
 use crate::error::DropReason;

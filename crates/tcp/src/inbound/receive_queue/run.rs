@@ -288,6 +288,15 @@ impl Run {
     }
 }
 
+/// A sink that calls a function for each fragment.
+pub(crate) struct Each<F>(pub(crate) F);
+
+impl<F: FnMut(Frag)> Extend<Frag> for Each<F> {
+    fn extend<T: IntoIterator<Item = Frag>>(&mut self, frags: T) {
+        frags.into_iter().for_each(&mut self.0);
+    }
+}
+
 /// The fragments of a range, in stream order, each with the number of its bytes in the range.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {

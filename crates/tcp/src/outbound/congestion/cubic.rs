@@ -48,14 +48,8 @@ impl Cubic {
         self.begun && millis(now).wrapping_sub(self.epoch_ms) < 1000
     }
 
-    /// Segments to acknowledge for each step of the window. `delay_min` is in microseconds.
-    pub(super) fn acks_per_step(
-        &mut self,
-        cwnd: u32,
-        now: Instant,
-        acked: u32,
-        delay_min: u32,
-    ) -> u32 {
+    /// Segments to acknowledge for each step of the window. `delay`: the least round trip in microseconds.
+    pub(super) fn acks_per_step(&mut self, cwnd: u32, now: Instant, acked: u32, delay: u32) -> u32 {
         let now = millis(now);
         self.acked = self.acked.saturating_add(acked);
         let age = now.wrapping_sub(self.last_ms);
@@ -67,7 +61,7 @@ impl Cubic {
             if !self.begun {
                 self.begin_epoch(cwnd, now, acked);
             }
-            self.per_step = self.cubic_step(cwnd, now, delay_min);
+            self.per_step = self.cubic_step(cwnd, now, delay);
         }
         self.reno_step(cwnd);
         // > 4.2: target [...] The lower and upper bounds below ensure that CUBIC's congestion

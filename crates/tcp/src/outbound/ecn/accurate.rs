@@ -7,7 +7,7 @@
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! The receiver uses `take_accurate` and `of_segment`, the sender `take_accurate_feedback`.
+//! The receiver uses `take_accurate` and `of_segment`, the sender `take_ace_feedback`.
 
 use pagewire_mem::Instant;
 
@@ -433,12 +433,7 @@ impl Transfer {
     }
 
     /// Reads the marks from an acknowledgement, after its delivered segments are counted.
-    pub(crate) fn take_accurate_feedback(
-        &mut self,
-        path: &Path,
-        header: &TcpHeader,
-        ack: &mut AckInfo,
-    ) {
+    pub(crate) fn take_ace_feedback(&mut self, path: &Path, header: &TcpHeader, ack: &mut AckInfo) {
         // > RFC 9768 section 3.2.2: A host MUST NOT interpret the 3 flags as a 3-bit ACE field on any
         // > segment with SYN=1
         self.note_accurate_option(header);

@@ -6,7 +6,7 @@ use crate::outbound::Transfer;
 use crate::outbound::ecn::{CE, ECT0, EcnFlags, NOT_ECT};
 
 impl Transfer {
-    /// A segment came in a packet with these bits; `payload` bytes are in it.
+    /// A segment came in a packet with these bits; `len` bytes are in it.
     ///
     /// > RFC 3168 section 6.1.3: When TCP receives a CE data packet at the destination end-system, the
     /// > TCP data receiver sets the ECN-Echo flag in the TCP header of the subsequent ACK packet. [...]
@@ -14,14 +14,9 @@ impl Transfer {
     /// > sets the ECN-Echo flag in a series of ACK packets [...] until it receives a CWR
     ///
     /// Returns whether an acknowledgement is due, and how many after it leave without delay.
-    pub(crate) fn take_classic(
-        &mut self,
-        header: &TcpHeader,
-        payload: u32,
-        bits: u8,
-    ) -> (bool, u8) {
+    pub(crate) fn take_classic(&mut self, header: &TcpHeader, len: u32, bits: u8) -> (bool, u8) {
         let (mut due, mut quick) = (false, 0);
-        if payload == 0 || !self.loss.ecn.contains(EcnFlags::CLASSIC) {
+        if len == 0 || !self.loss.ecn.contains(EcnFlags::CLASSIC) {
             return (due, quick);
         }
         if header.flags.contains(Flags::CWR) {

@@ -11,16 +11,15 @@
 //!
 //! `flight` has the records of transmissions. This file has the states, as in Linux; its parts are
 //! [`sack`] (selective acknowledgements, and their emulation without SACK), [`rack`] (loss by
-//! time), [`probe`] (tail loss probes), [`prr`] (the window during recovery), [`undo`] (spurious
-//! recoveries, F-RTO), [`resend`] (retransmissions) and [`timer`].
+//! time), [`prr`] (the window during recovery), [`undo`] (spurious recoveries, F-RTO), [`resend`]
+//! (retransmissions) and [`timer`] (timeouts and tail loss probes).
 
-pub(crate) mod probe;
-pub(crate) mod prr;
-pub(crate) mod rack;
+mod prr;
+mod rack;
 mod resend;
-pub(crate) mod sack;
-pub(crate) mod timer;
-pub(crate) mod undo;
+mod sack;
+mod timer;
+mod undo;
 
 use core::time::Duration;
 

@@ -51,12 +51,7 @@ impl Transfer {
     }
 
     /// A segment arrived late: the path reorders from `late` to `high`, the highest that had arrived.
-    pub(crate) fn check_sack_reordering(
-        &mut self,
-        path: &Path,
-        late: Option<Seq>,
-        high: Option<Seq>,
-    ) {
+    pub(crate) fn check_reordering(&mut self, path: &Path, late: Option<Seq>, high: Option<Seq>) {
         let (Some(late), Some(high)) = (late, high) else { return };
         if !late.lt(high) {
             return;

@@ -65,7 +65,7 @@ impl Transfer {
         // A late segment filled the hole, not a retransmission.
         if path.sack_ok {
             let high = self.flight.high_sacked();
-            self.check_sack_reordering(path, Some(ack.prior_una), high);
+            self.check_reordering(path, Some(ack.prior_una), high);
         }
         // Retransmissions may still be reported: new data leaves meanwhile.
         if self.flight.retransmitted > 0 {
