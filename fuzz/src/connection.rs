@@ -398,27 +398,43 @@ impl Run {
             }
             12 => {
                 let limit = u64::from(input.u16());
-                self.conn
-                    .settings()
-                    .set_user_timeout((limit > 0).then(|| Duration::from_millis(limit)));
+                let limit = (limit > 0).then(|| Duration::from_millis(limit));
+                self.conn.settings().change(|config| config.user_timeout = limit);
             }
             13 => {
                 let mss = input.u16();
-                self.conn.settings().set_max_mss((mss > 0).then(|| mss.max(88)));
+                let mss = (mss > 0).then(|| mss.max(88));
+                self.conn.settings().change(|config| config.max_mss = mss);
             }
-            14 => self.conn.settings().set_syn_retries(input.u8()),
-            15 => self.conn.settings().set_fin_wait2(Duration::from_millis(u64::from(input.u16()))),
+            14 => {
+                let retries = (input.u8(), 0);
+                self.conn.settings().change(|config| {
+                    (config.syn_retries, config.syn_linear_retries) = retries;
+                });
+            }
+            15 => {
+                let limit = Duration::from_millis(u64::from(input.u16()));
+                self.conn.settings().change(|config| config.fin_wait2 = limit);
+            }
             16 => {
                 let seconds = input.u8();
                 let linger = Duration::from_secs(u64::from(seconds));
-                self.conn.settings().set_linger((seconds < 100).then_some(linger));
+                let linger = (seconds < 100).then_some(linger);
+                self.conn.settings().change(|config| config.linger = linger);
             }
-            17 => self.conn.settings().set_notsent_lowat(u32::from(input.u16())),
+            17 => {
+                let bytes = u32::from(input.u16());
+                self.conn.settings().change(|config| config.notsent_lowat = bytes);
+            }
             18 => self.conn.settings().set_recv_lowat(u32::from(input.u16())),
-            19 => self.conn.settings().set_oob_inline(input.u8() & 1 == 0),
+            19 => {
+                let inline = input.u8() & 1 == 0;
+                self.conn.settings().change(|config| config.oob_inline = inline);
+            }
             20 => {
                 let bytes = u32::from(input.u16());
-                self.conn.settings().set_window_clamp((bytes > 0).then_some(bytes));
+                let clamp = (bytes > 0).then_some(bytes);
+                self.conn.settings().change(|config| config.window_clamp = clamp);
             }
             21 => self.conn.settings().set_send_buffer(u32::from(input.u16()) + 1),
             22 => {

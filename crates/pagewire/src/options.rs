@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use pagewire_stack::{
-    Error, KeepAlive, PacketMarks, RecvFlags, SendFlags, SocketId, SocketOption, Stack, TcpConfig,
-    TcpOption, limits,
+    Error, KeepAlive, OptionKey, RecvFlags, SendFlags, SocketId, SocketOption, TcpConfig, TcpOption,
+    limits, option,
 };
 
 use crate::buf::SendBuf;
@@ -110,36 +110,31 @@ impl<Id: Copy + Into<SocketId>> Socket<Id> {
     pub(crate) fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         let ttl = u8::try_from(ttl).ok().filter(|ttl| *ttl > 0);
         let ttl = ttl.ok_or_else(|| io_error(Error::InvalidInput))?;
-        self.set_marks(|marks| marks.hop_limit = Some(ttl))
+        self.set(SocketOption::HopLimit(Some(ttl)))
     }
 
     pub(crate) fn ttl(&self) -> io::Result<u32> {
-        Ok(self.marks()?.hop_limit.unwrap_or(limits::DEFAULT_HOP_LIMIT).into())
+        Ok(self.get(option::HopLimit)?.unwrap_or(limits::DEFAULT_HOP_LIMIT).into())
     }
 
     pub(crate) fn set_tos(&self, tos: u32) -> io::Result<()> {
         let tos = u8::try_from(tos).map_err(|_| io_error(Error::InvalidInput))?;
-        self.set_marks(|marks| marks.traffic_class = tos)
+        self.set(SocketOption::TrafficClass(tos))
     }
 
     pub(crate) fn tos(&self) -> io::Result<u32> {
-        Ok(self.marks()?.traffic_class.into())
+        self.get(option::TrafficClass).map(u32::from)
     }
 
-    fn marks(&self) -> io::Result<PacketMarks> {
+    fn get<K: OptionKey>(&self, key: K) -> io::Result<K::Value> {
         let shared = &self.host.shared;
-        let marks = shared.lock().stack.marks(self.id);
-        marks.map_err(|e| shared.error(e))
+        let value = shared.lock().stack.option(self.id, key);
+        value.map_err(|e| shared.error(e))
     }
 
-    fn set_marks(&self, change: impl FnOnce(&mut PacketMarks)) -> io::Result<()> {
+    fn set(&self, option: SocketOption) -> io::Result<()> {
         let shared = &self.host.shared;
-        let set = |stack: &mut Stack| {
-            let mut marks = stack.marks(self.id)?;
-            change(&mut marks);
-            stack.set_option(self.id, SocketOption::Marks(marks))
-        };
-        let done = set(&mut shared.lock().stack);
+        let done = shared.lock().stack.set_option(self.id, option);
         done.map_err(|e| shared.error(e))
     }
 }

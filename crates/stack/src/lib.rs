@@ -63,7 +63,9 @@ pub use sockets::listen::ListenOptions;
 pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
 pub use sockets::marks::{MtuDiscover, PacketMarks};
 pub use sockets::memberships::{GroupLink, Memberships, MulticastSettings};
-pub use sockets::options::{SocketOption, TcpOption};
+pub use sockets::options::{
+    LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, TcpOption, option,
+};
 pub use sockets::recv::{Chunks, Discard, Lend, Taker};
 pub use sockets::request_table::{Cancel, RequestId, SynEvent, SynRequest};
 pub use sockets::requests::Answer;

@@ -425,3 +425,14 @@ pub const GROUP_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while an older router is there (RFC 2236 section 8.10, RFC 2710 section 7.10).
 pub const GROUP_OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+// Options.
+
+/// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling (`net.core.wmem_max`, `rmem_max`).
+pub const MAX_SOCKET_BUFFER: u32 = 4 << 20;
+
+/// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
+pub const MIN_SEND_BUFFER: u32 = 4608;
+
+/// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
+pub const MIN_RECEIVE_BUFFER: u32 = 2304;

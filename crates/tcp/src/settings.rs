@@ -1,10 +1,8 @@
 //! Settings of a connection that the application changes while it exists.
 
-use core::time::Duration;
-
 use pagewire_mem::Instant;
 
-use crate::config::KeepAlive;
+use crate::config::{Config, KeepAlive};
 use crate::connection::Connection;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
@@ -17,9 +15,24 @@ impl Connection {
     pub fn settings(&mut self) -> Settings<'_> {
         Settings(self)
     }
+
+    /// Whether segments that are not full are held back (`TCP_CORK`).
+    pub fn is_corked(&self) -> bool {
+        self.out.is_corked()
+    }
+
+    /// When the peer's last segment came, or the connection began.
+    pub fn heard_at(&self) -> Instant {
+        self.path.heard_at()
+    }
 }
 
 impl Settings<'_> {
+    /// Changes settings without an effect of their own on what is under way: all that have no method here.
+    pub fn change(&mut self, change: impl FnOnce(&mut Config)) {
+        change(self.0.path.own_config());
+    }
+
     /// Turns Nagle's algorithm off (`true`, which flushes the queue even with cork) or on.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.0.out.set_nodelay(nodelay);
@@ -38,43 +51,11 @@ impl Settings<'_> {
         }
     }
 
-    /// How long data may stay unacknowledged (RFC 5482); `None`: retransmissions are counted.
-    pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
-        self.0.path.own_config().user_timeout = limit;
-    }
-
-    /// Upper bound of the MSS that we use, and announce if the SYN has not left yet.
-    pub fn set_max_mss(&mut self, mss: Option<u16>) {
-        self.0.path.own_config().max_mss = mss;
-    }
-
-    /// Retransmissions of a SYN before connecting fails.
-    pub fn set_syn_retries(&mut self, retries: u8) {
-        let config = self.0.path.own_config();
-        config.syn_retries = retries;
-        config.syn_linear_retries = 0;
-    }
-
     /// See [`Config::defer_accept`](crate::Config::defer_accept). For connections in SYN-SENT.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
         if self.0.path.state() == State::SynSent {
             self.0.path.own_config().defer_accept = timeouts;
         }
-    }
-
-    /// How long a closed connection waits for the peer's FIN (`TCP_LINGER2`).
-    pub fn set_fin_wait2(&mut self, limit: Duration) {
-        self.0.path.own_config().fin_wait2 = limit;
-    }
-
-    /// See [`Config::linger`](crate::Config::linger).
-    pub fn set_linger(&mut self, linger: Option<Duration>) {
-        self.0.path.own_config().linger = linger;
-    }
-
-    /// See [`Config::notsent_lowat`](crate::Config::notsent_lowat).
-    pub fn set_notsent_lowat(&mut self, bytes: u32) {
-        self.0.path.own_config().notsent_lowat = bytes;
     }
 
     /// See [`Config::recv_lowat`](crate::Config::recv_lowat). The receive buffer grows to fit.
@@ -89,16 +70,6 @@ impl Settings<'_> {
         self.0.inbound.widen_buffer(buffer);
         // A closed window may open.
         self.0.inbound.on_data_taken(&self.0.path, self.0.out.transfer.rtt());
-    }
-
-    /// See [`Config::oob_inline`](crate::Config::oob_inline).
-    pub fn set_oob_inline(&mut self, inline: bool) {
-        self.0.path.own_config().oob_inline = inline;
-    }
-
-    /// See [`Config::window_clamp`](crate::Config::window_clamp).
-    pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
-        self.0.path.own_config().window_clamp = bytes;
     }
 
     /// Changes the congestion control: only the window and its threshold stay, as in Linux.

@@ -50,7 +50,7 @@ pub(crate) fn set_zerocopy(
     on: bool,
 ) -> Result<(), pagewire_stack::Error> {
     stack.set_zerocopy(id, on)?;
-    match stack.set_option(id, SocketOption::Coalescing(Coalescing::Linux)) {
+    match stack.set_option(id, SocketOption::Coalescing(Some(Coalescing::Linux))) {
         // A listener's connections get it when they are accepted.
         Err(pagewire_stack::Error::NotSupported) => Ok(()),
         done => done,

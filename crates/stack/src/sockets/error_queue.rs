@@ -28,6 +28,16 @@ pub(crate) struct ErrorQueue {
 }
 
 impl ErrorQueue {
+    /// An empty queue with the settings of another.
+    pub(super) fn with_settings_of(other: &Self) -> Self {
+        let sends = Sends { coalescing: other.sends.coalescing, ..Sends::default() };
+        Self { keeps_errors: other.keeps_errors, sends, ..Self::default() }
+    }
+
+    pub(super) fn keeps_errors(&self) -> bool {
+        self.keeps_errors
+    }
+
     /// Whether errors are kept from now on; off drops those in the queue.
     pub(crate) fn keep_errors(&mut self, keep: bool) {
         self.keeps_errors = keep;

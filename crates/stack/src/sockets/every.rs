@@ -43,6 +43,7 @@ impl Stack {
             queue: VecDeque::new(),
             fast_open: None,
             cookie_at: None,
+            extra: None,
             link: None,
             requests: Some(Box::new(Requests::new(link))),
             down: false,

@@ -176,6 +176,7 @@ impl Core {
             queue: VecDeque::new(),
             fast_open: self.initial_fast_open(backlog),
             cookie_at: None,
+            extra: None,
             link: at.link,
             requests: None,
             down: false,

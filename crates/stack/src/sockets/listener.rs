@@ -8,6 +8,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::FastOpenKeys;
 
 use super::request_table::Requests;
+use super::tcp::Extra;
 use crate::TcpConfig;
 use crate::event::{Readiness, Reporting};
 use crate::net::LinkId;
@@ -25,6 +26,8 @@ pub(crate) struct ListenerSocket {
     pub(super) fast_open: Option<Box<ListenerFastOpen>>,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
+    /// What its connections have beside their settings, but for the link.
+    pub(super) extra: Option<Box<Extra>>,
     /// The link that it and its connections are bound to.
     pub(super) link: Option<LinkId>,
     /// Present at a listener for every address of a link: SYNs that wait for an answer.
@@ -42,6 +45,13 @@ impl ListenerSocket {
             readiness |= Readiness::READABLE;
         }
         readiness
+    }
+
+    /// What a new connection has beside its settings.
+    pub(super) fn inherited(&self) -> Option<Box<Extra>> {
+        let extra = self.extra.as_ref().map(|extra| extra.inherited());
+        let has_some = extra.is_some() || self.link.is_some();
+        has_some.then(|| Box::new(Extra { link: self.link, ..extra.unwrap_or_default() }))
     }
 
     /// Whether the queue of connections to accept is full.

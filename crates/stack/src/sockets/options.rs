@@ -1,221 +1,640 @@
-//! Settings of one socket.
+//! Options of sockets: one table says what each is called, what its value is, where the value is kept,
+//! and how `setsockopt` spells it on Linux.
 
+mod codec;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_tcp::{
-    Config as TcpConfig, CongestionKind, FastOpenKeys, KeepAlive, defer_accept_timeouts,
+    Config as TcpConfig, CongestionKind, FastOpenKeys, KeepAlive, defer_accept_time,
+    defer_accept_timeouts,
 };
 
 use super::Sockets;
+use super::bind::BindOptions;
+use super::error_queue::ErrorQueue;
 use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
 use super::listener::ListenerSocket;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
+use super::tcp::{Extra, TcpSocket};
+use super::udp::UdpSocket;
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::limits::MAX_FAST_OPEN_QUEUE;
 use crate::net::LinkId;
 use crate::stack::Stack;
+use codec::*;
 
-/// A setting of one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TcpOption {
+/// Where the value of an option may be kept.
+///
+/// A connection has an option if its row has `Connection`, `Extra` or `Config`, and a listener if it has
+/// `Listener`, `Config` or `Extra`: its connections inherit the last two. The first of these counts.
+enum Place<'a> {
+    /// The settings of a connection.
+    Config(&'a TcpConfig),
+    /// What else a connection has and its listener's connections inherit.
+    Extra(&'a Extra),
+    Connection(&'a TcpSocket),
+    Listener(&'a ListenerSocket),
+    Datagram(&'a UdpSocket),
+}
+
+/// A [`Place`] to write to.
+enum PlaceMut<'a> {
+    Config(&'a mut TcpConfig),
+    Extra(&'a mut Extra),
+    Connection(&'a mut TcpSocket),
+    Listener(&'a mut ListenerSocket),
+    Datagram(&'a mut UdpSocket),
+}
+
+/// Levels of `setsockopt`.
+mod level {
+    pub(super) const IP: i32 = 0;
+    pub(super) const SOCKET: i32 = 1;
+    pub(super) const TCP: i32 = 6;
+    pub(super) const UDP: i32 = 17;
+    pub(super) const IPV6: i32 = 41;
+}
+
+/// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { Place(it): get => set; ... }`.
+/// Options in [`TcpConfig`] have the stack's settings as their default. An option without a place is
+/// kept by the socket's owner, in [`SocketOptions`].
+macro_rules! options {
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident($value:ident: $type:ty = $default:expr)
+            [$($label:ident: $level:ident $number:literal $codec:ident),*]
+            {$($place:ident($it:ident): $get:expr => $set:expr;)*}
+    )*) => {
+        /// An option of a socket, and its value.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum SocketOption {
+            $($(#[doc = $doc])* $name($type),)*
+        }
+
+        /// Which option.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum OptionName {
+            $(#[doc = concat!("[`SocketOption::", stringify!($name), "`].")] $name,)*
+        }
+
+        /// A name for each option that also says the type of its value.
+        pub mod option {
+            $(
+                #[doc = concat!("[`SocketOption::", stringify!($name),
+                    "`](super::SocketOption::", stringify!($name), ").")]
+                #[derive(Clone, Copy, Debug)]
+                pub struct $name;
+            )*
+        }
+
+        $(
+            impl OptionKey for option::$name {
+                type Value = $type;
+                fn name(self) -> OptionName {
+                    OptionName::$name
+                }
+                fn value(self, option: SocketOption) -> Option<$type> {
+                    match option {
+                        SocketOption::$name(value) => Some(value),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        impl SocketOption {
+            /// Which option it is.
+            pub fn name(self) -> OptionName {
+                match self {
+                    $(Self::$name(_) => OptionName::$name,)*
+                }
+            }
+
+            /// Writes the value. `false`: it is not kept there.
+            #[allow(unreachable_patterns, reason = "not every option has every place")]
+            fn set(self, place: PlaceMut<'_>) -> bool {
+                match (self, place) {
+                    $($((Self::$name($value), PlaceMut::$place($it)) => $set,)*)*
+                    _ => return false,
+                }
+                true
+            }
+        }
+
+        impl OptionName {
+            /// The value of a new socket, as far as the stack's settings do not say.
+            fn default(self) -> SocketOption {
+                match self {
+                    $(Self::$name => SocketOption::$name($default),)*
+                }
+            }
+
+            /// The value; `None`: it is not kept there.
+            #[allow(unreachable_patterns, reason = "not every option has every place")]
+            fn get(self, place: Place<'_>) -> Option<SocketOption> {
+                Some(match (self, place) {
+                    $($((Self::$name, Place::$place($it)) => SocketOption::$name($get),)*)*
+                    _ => return None,
+                })
+            }
+        }
+
+        impl LinuxOption {
+            /// All that `setsockopt` and `getsockopt` spell, without those that are no option of a
+            /// socket but its state or a verb.
+            pub const ALL: &[Self] = &[$($(
+                Self {
+                    label: stringify!($label),
+                    level: level::$level,
+                    number: $number,
+                    name: OptionName::$name,
+                    read: |value| ($codec.read)(value).map(SocketOption::$name),
+                    write: |option| match option {
+                        SocketOption::$name(value) => ($codec.write)(value),
+                        _ => Vec::new(),
+                    },
+                },
+            )*)*];
+        }
+    };
+}
+
+options! {
     /// Small segments leave at once (no Nagle algorithm, RFC 896).
-    NoDelay(bool),
+    NoDelay(on: bool = false) [TCP_NODELAY: TCP 1 ANY] {
+        Config(c): !c.nagle => c.nagle = !on;
+        Connection(s): s.conn.info().nodelay => s.conn.settings().set_nodelay(on);
+    }
     /// Only full segments leave (`TCP_CORK`).
-    Cork(bool),
+    Cork(on: bool = false) [TCP_CORK: TCP 3 ANY] {
+        Config(c): c.cork => c.cork = on;
+        Connection(s): s.conn.is_corked() => s.conn.settings().set_cork(on);
+    }
     /// Probes of an idle connection; `None`: none.
-    KeepAlive(Option<KeepAlive>),
+    KeepAlive(keepalive: Option<KeepAlive> = None) [SO_KEEPALIVE: SOCKET 9 PROBING] {
+        Config(c): c.keepalive => c.keepalive = keepalive;
+    }
+    /// For owners who keep the times of a keep-alive that is off: the silence before the first probe.
+    KeepIdle(time: Duration = KeepAlive::default().idle) [TCP_KEEPIDLE: TCP 4 PERIOD] {}
+    /// As [`KeepIdle`](Self::KeepIdle): the time between probes.
+    KeepInterval(time: Duration = KeepAlive::default().interval) [TCP_KEEPINTVL: TCP 5 PERIOD] {}
+    /// As [`KeepIdle`](Self::KeepIdle): unanswered probes before the connection ends.
+    KeepCount(probes: u8 = KeepAlive::default().probes) [TCP_KEEPCNT: TCP 6 TRIES] {}
     /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: all retries.
-    UserTimeout(Option<Duration>),
+    UserTimeout(limit: Option<Duration> = None) [TCP_USER_TIMEOUT: TCP 18 MILLISECONDS] {
+        Config(c): c.user_timeout => c.user_timeout = limit;
+    }
     /// Upper bound of the MSS; `None`: the link's.
-    MaxSeg(Option<u16>),
+    MaxSeg(mss: Option<u16> = None) [TCP_MAXSEG: TCP 2 SEGMENT] {
+        Config(c): c.max_mss => c.max_mss = mss;
+    }
     /// Retransmissions of a SYN before connecting fails.
-    SynCount(u8),
+    SynCount(retries: u8 = 0) [TCP_SYNCNT: TCP 7 TRIES] {
+        Config(c): c.syn_retries => (c.syn_retries, c.syn_linear_retries) = (retries, 0);
+    }
     /// Of a listener: how long a connection waits for data before it can be accepted without,
     /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: it does not wait.
     /// Of a new connection: unless zero, its last acknowledgement waits a little for data.
-    DeferAccept(Duration),
+    DeferAccept(time: Duration = Duration::ZERO) [TCP_DEFER_ACCEPT: TCP 9 DEFER] {
+        Config(c): defer_accept_time(c.defer_accept) => c.defer_accept = defer_accept_timeouts(time);
+        Connection(s): defer_accept_time(s.conn.config().defer_accept) =>
+            s.conn.settings().set_defer_accept(defer_accept_timeouts(time));
+    }
     /// How long a closed connection waits for the peer's FIN.
-    Linger2(Duration),
+    Linger2(limit: Duration = Duration::ZERO) [TCP_LINGER2: TCP 8 LINGER2] {
+        Config(c): c.fin_wait2 => c.fin_wait2 = limit;
+    }
     /// `Some` zero: closing resets the peer. To wait for other times is up to the caller.
-    Linger(Option<Duration>),
+    Linger(limit: Option<Duration> = None) [SO_LINGER: SOCKET 13 LINGER] {
+        Config(c): c.linger => c.linger = limit;
+    }
     /// Limit on unsent bytes; below half of it the connection is writable. `u32::MAX`: none.
-    NotSentLowat(u32),
+    NotSentLowat(bytes: u32 = u32::MAX) [TCP_NOTSENT_LOWAT: TCP 25 NUMBER] {
+        Config(c): c.notsent_lowat => c.notsent_lowat = bytes;
+    }
     /// Bytes that make the connection readable.
-    RcvLowat(u32),
-    /// Fixed size of the send buffer, in bytes as Linux charges them.
-    SendBuffer(u32),
-    /// Fixed size of the receive buffer, in bytes of window.
-    RecvBuffer(u32),
+    RcvLowat(bytes: u32 = 1) [SO_RCVLOWAT: SOCKET 18 LOWAT] {
+        Config(c): c.recv_lowat => c.recv_lowat = bytes.max(1);
+        Connection(s): s.conn.config().recv_lowat => s.conn.settings().set_recv_lowat(bytes);
+    }
+    /// Fixed size of the send buffer, in bytes as Linux charges them; read: the present size.
+    SendBuffer(bytes: u32 = 0) [SO_SNDBUF: SOCKET 7 SEND_BYTES] {
+        Config(c): c.send_buffer_initial => (c.send_buffer, c.send_buffer_initial) = (bytes, bytes);
+        Connection(s): s.conn.info().send_buffer => s.conn.settings().set_send_buffer(bytes);
+    }
+    /// Fixed size of the receive buffer, in bytes of window; read: the present size. Of a datagram
+    /// socket: bytes of its queue, as [`Udp::set_receive_buffer`](crate::Udp::set_receive_buffer).
+    RecvBuffer(bytes: u32 = 0) [SO_RCVBUF: SOCKET 8 RECEIVE_BYTES] {
+        Config(c): c.recv_buffer_initial => (c.recv_buffer, c.recv_buffer_initial) = (bytes, bytes);
+        Connection(s): s.conn.info().recv_buffer => s.conn.settings().set_recv_buffer(bytes);
+        Datagram(d): d.receive_bytes as u32 => d.set_receive_bytes(bytes as usize);
+    }
     /// Upper bound of the announced window; `None`: the buffer.
-    WindowClamp(Option<u32>),
+    WindowClamp(bytes: Option<u32> = None) [TCP_WINDOW_CLAMP: TCP 10 CLAMP] {
+        Config(c): c.window_clamp => c.window_clamp = bytes;
+    }
     /// The congestion control; the window stays.
-    Congestion(CongestionKind),
+    Congestion(kind: CongestionKind = CongestionKind::Cubic) [TCP_CONGESTION: TCP 13 CONGESTION] {
+        Config(c): c.congestion => c.congestion = kind;
+        Connection(s): s.conn.config().congestion => s.conn.settings().set_congestion(kind);
+    }
     /// Acknowledge at once, for now.
-    QuickAck(bool),
+    QuickAck(on: bool = true) [TCP_QUICKACK: TCP 12 ANY] {
+        Connection(s): s.conn.info().quick_ack => s.conn.settings().set_quick_ack(on);
+    }
     /// An urgent byte stays in the stream.
-    OobInline(bool),
+    OobInline(on: bool = false) [SO_OOBINLINE: SOCKET 10 ANY] {
+        Config(c): c.oob_inline => c.oob_inline = on;
+    }
     /// Keeps a copy ledger for this connection; off drops it.
-    CountCopies(bool),
-    /// Keeps errors that the network reports in the error queue; off drops those in the queue.
-    QueueErrors(bool),
-    /// Whether routers may fragment its packets, and whether to heed reports about the path.
-    MtuDiscover(MtuDiscover),
+    CountCopies(on: bool = false) [] {
+        Connection(s): s.extra.as_ref().is_some_and(|extra| extra.ledger.is_some()) => {
+            let extra = s.extra.get_or_insert_default();
+            extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
+        };
+    }
     /// Of a listener: connections with incomplete handshakes (Fast Open, RFC 7413); 0: none.
-    FastOpen(u32),
+    FastOpen(limit: u32 = 0) [TCP_FASTOPEN: TCP 23 COUNT] {
+        Listener(l): l.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit) =>
+            l.fast_open.get_or_insert_default().limit = limit.min(MAX_FAST_OPEN_QUEUE);
+    }
     /// Of a listener: its keys for Fast Open cookies; `None`: the stack's.
-    FastOpenKeys(Option<FastOpenKeys>),
+    FastOpenKeys(keys: Option<FastOpenKeys> = None) [TCP_FASTOPEN_KEY: TCP 33 KEYS] {
+        Listener(l): l.fast_open.as_ref().and_then(|fast_open| fast_open.keys) =>
+            l.fast_open.get_or_insert_default().keys = keys;
+    }
     /// Of a listener: takes data in SYNs without a Fast Open cookie.
-    FastOpenNoCookie(bool),
+    FastOpenNoCookie(on: bool = false) [TCP_FASTOPEN_NO_COOKIE: TCP 34 FLAG] {
+        Listener(l): l.fast_open.as_ref().is_some_and(|fast_open| fast_open.no_cookie) =>
+            l.fast_open.get_or_insert_default().no_cookie = on;
+    }
+    /// Whether a connection opens with Fast Open.
+    FastOpenConnect(on: bool = false) [TCP_FASTOPEN_CONNECT: TCP 30 FLAG] {}
+    /// Whether the bytes that are left to be read are told with those that were.
+    Inq(on: bool = false) [TCP_INQ: TCP 36 FLAG] {}
+
+    /// The time to live or the hop limit of its packets; `None`: the stack's.
+    HopLimit(limit: Option<u8> = None) [IP_TTL: IP 2 TTL, IPV6_UNICAST_HOPS: IPV6 16 HOPS] {
+        Extra(e): e.marks.hop_limit => e.marks.hop_limit = limit;
+        Datagram(d): d.marks.hop_limit => d.marks.hop_limit = limit;
+    }
+    /// The type of service or the traffic class of its packets. The two lowest bits of a
+    /// connection's are its own.
+    TrafficClass(class: u8 = 0) [IP_TOS: IP 1 TOS, IPV6_TCLASS: IPV6 67 CLASS] {
+        Extra(e): e.marks.traffic_class => e.marks.traffic_class = class;
+        Datagram(d): d.marks.traffic_class => d.marks.traffic_class = class;
+    }
+    /// [`HopLimit`](Self::HopLimit) and [`TrafficClass`](Self::TrafficClass) together.
+    Marks(marks: PacketMarks = PacketMarks::default()) [] {
+        Extra(e): e.marks => e.marks = marks;
+        Datagram(d): d.marks => d.marks = marks;
+    }
+    /// A number that can be read back, as on a Linux without rules that look at it.
+    Mark(mark: u32 = 0) [SO_MARK: SOCKET 36 NUMBER] {
+        Extra(e): e.mark => e.mark = mark;
+        Datagram(d): d.mark => d.mark = mark;
+    }
+    /// Whether routers may fragment its packets, and whether to heed reports about the path.
+    MtuDiscover(how: MtuDiscover = MtuDiscover::Want)
+        [IP_MTU_DISCOVER: IP 10 IP_DISCOVER, IPV6_MTU_DISCOVER: IPV6 23 DISCOVER] {
+        Extra(e): e.mtu_discover => e.mtu_discover = how;
+        Datagram(d): d.mtu_discover => d.mtu_discover = how;
+    }
+    /// Keeps errors that the network reports in the error queue; off drops those in the queue.
+    QueueErrors(on: bool = false) [IP_RECVERR: IP 11 IP_ANY, IPV6_RECVERR: IPV6 25 ANY] {
+        Extra(e): e.errors.as_ref().is_some_and(ErrorQueue::keeps_errors) =>
+            e.errors.get_or_insert_default().keep_errors(on);
+        Datagram(d): d.errors.as_ref().is_some_and(|errors| errors.keeps_errors()) =>
+            d.errors.get_or_insert_default().keep_errors(on);
+    }
+    /// Which notifications of zero-copy sends become one; `None`: the stack's.
+    Coalescing(which: Option<Coalescing> = None) [] {
+        Extra(e): e.errors.as_ref().and_then(|errors| errors.sends.coalescing) =>
+            e.errors.get_or_insert_default().sends.coalescing = which;
+        Datagram(d): d.errors.as_ref().and_then(|errors| errors.sends.coalescing) =>
+            d.errors.get_or_insert_default().sends.coalescing = which;
+    }
+    /// Opts in to zero-copy sends; see [`Stack::set_zerocopy`].
+    ZeroCopy(on: bool = false) [SO_ZEROCOPY: SOCKET 60 FLAG] {
+        Connection(s): s.reporting.zerocopy => s.reporting.zerocopy = on;
+        Listener(l): l.reporting.zerocopy => l.reporting.zerocopy = on;
+        Datagram(d): d.reporting.zerocopy => d.reporting.zerocopy = on;
+    }
+    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
+    EveryArrival(on: bool = false) [] {
+        Connection(s): s.reporting.every_arrival => s.reporting.every_arrival = on;
+        Listener(l): l.reporting.every_arrival => l.reporting.every_arrival = on;
+        Datagram(d): d.reporting.every_arrival => d.reporting.every_arrival = on;
+    }
+    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
+    /// that link, whatever the routes say. A listener's connections inherit it. When the link is
+    /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
+    Link(link: Option<LinkId> = None) [SO_BINDTOIFINDEX: SOCKET 62 LINK] {
+        Extra(e): e.link => e.link = link;
+        Listener(l): l.link => l.link = link;
+        Datagram(d): d.link => d.link = link;
+    }
+
+    /// Whether it may send to broadcast addresses.
+    Broadcast(on: bool = false) [SO_BROADCAST: SOCKET 6 ANY] {
+        Datagram(d): d.broadcast => d.broadcast = on;
+    }
+    /// Splits sends of more than so many bytes of payload in datagrams of so many bytes; 0: each call is
+    /// one datagram.
+    Segment(bytes: u16 = 0) [UDP_SEGMENT: UDP 103 LENGTH] {
+        Datagram(d): d.segment => d.segment = bytes;
+    }
+    /// Whether several datagrams are received as one; see [`Udp::set_join`](crate::Udp::set_join).
+    Join(on: bool = false) [UDP_GRO: UDP 104 ANY] {
+        Datagram(d): d.joins => d.joins = on;
+    }
+    /// Whether sends wait to become one datagram, until this is off.
+    UdpCork(on: bool = false) [UDP_CORK: UDP 1 ANY] {}
+    /// The time to live of datagrams to groups; 0: on this host only.
+    MulticastTtlV4(hops: u8 = 1) [IP_MULTICAST_TTL: IP 33 GROUP_TTL] {
+        Datagram(d): d.multicast(false).hops => d.multicast_mut(false).hops = hops;
+    }
+    /// Whether datagrams to groups come back to members on this host.
+    MulticastLoopV4(on: bool = true) [IP_MULTICAST_LOOP: IP 34 CHAR_ANY] {
+        Datagram(d): d.multicast(false).loops => d.multicast_mut(false).loops = on;
+    }
+    /// Whether it also receives from groups that only other sockets have joined.
+    MulticastAllV4(on: bool = true) [IP_MULTICAST_ALL: IP 49 CHAR_FLAG] {
+        Datagram(d): d.multicast(false).all => d.multicast_mut(false).all = on;
+    }
+    /// The link by which datagrams to groups leave; `None`: the route's.
+    MulticastLinkV4(link: Option<LinkId> = None) [] {
+        Datagram(d): d.multicast(false).link => d.multicast_mut(false).link = link;
+    }
+    /// The source of datagrams to groups; `None`: the route's.
+    MulticastSourceV4(source: Option<IpAddr> = None) [IP_MULTICAST_IF: IP 32 ADDRESS] {
+        Datagram(d): d.multicast(false).source => d.multicast_mut(false).source = source;
+    }
+    /// As [`MulticastTtlV4`](Self::MulticastTtlV4), for groups of IPv6.
+    MulticastHopsV6(hops: u8 = 1) [IPV6_MULTICAST_HOPS: IPV6 18 GROUP_HOPS] {
+        Datagram(d): d.multicast(true).hops => d.multicast_mut(true).hops = hops;
+    }
+    /// As [`MulticastLoopV4`](Self::MulticastLoopV4), for groups of IPv6.
+    MulticastLoopV6(on: bool = true) [IPV6_MULTICAST_LOOP: IPV6 19 FLAG] {
+        Datagram(d): d.multicast(true).loops => d.multicast_mut(true).loops = on;
+    }
+    /// As [`MulticastAllV4`](Self::MulticastAllV4), for groups of IPv6.
+    MulticastAllV6(on: bool = true) [IPV6_MULTICAST_ALL: IPV6 29 FLAG] {
+        Datagram(d): d.multicast(true).all => d.multicast_mut(true).all = on;
+    }
+    /// As [`MulticastLinkV4`](Self::MulticastLinkV4), for groups of IPv6.
+    MulticastLinkV6(link: Option<LinkId> = None) [IPV6_MULTICAST_IF: IPV6 17 LINK] {
+        Datagram(d): d.multicast(true).link => d.multicast_mut(true).link = link;
+    }
+
+    /// See [`BindOptions::reuse`].
+    ReuseAddress(on: bool = false) [SO_REUSEADDR: SOCKET 2 ANY] {}
+    /// See [`BindOptions::reuse_port`].
+    ReusePort(on: bool = false) [SO_REUSEPORT: SOCKET 15 ANY] {}
+    /// See [`BindOptions::v6_only`].
+    V6Only(on: bool = false) [IPV6_V6ONLY: IPV6 26 ANY] {}
+    /// See [`BindOptions::free`].
+    FreeBind(on: bool = false) [IP_FREEBIND: IP 15 CHAR_ANY] {}
+    /// How long a call waits for data, or a connection to accept; `None`: for ever.
+    ReceiveTimeout(limit: Option<Duration> = None) [SO_RCVTIMEO: SOCKET 20 TIMEVAL] {}
+    /// How long a call waits for room, or to connect; `None`: for ever.
+    SendTimeout(limit: Option<Duration> = None) [SO_SNDTIMEO: SOCKET 21 TIMEVAL] {}
+    /// Bits of `SO_TIMESTAMPING`.
+    Timestamping(bits: u32 = 0) [SO_TIMESTAMPING: SOCKET 37 NUMBER] {}
+    /// Whether the addresses of a datagram's packet are told.
+    PacketInfoV4(on: bool = false) [IP_PKTINFO: IP 8 IP_ANY] {}
+    /// As [`PacketInfoV4`](Self::PacketInfoV4), as IPv6 has them.
+    PacketInfoV6(on: bool = false) [IPV6_RECVPKTINFO: IPV6 49 ANY] {}
 }
 
-impl TcpOption {
+/// An option of a connection, or of those that a listener will accept.
+pub type TcpOption = SocketOption;
+
+/// The name of an option: an [`OptionName`], or one of [`option`] for a value of its own type.
+pub trait OptionKey: Copy {
+    /// The type of the option's value.
+    type Value;
+    /// Which option.
+    fn name(self) -> OptionName;
+    /// The value; `None`: it is another option.
+    fn value(self, option: SocketOption) -> Option<Self::Value>;
+}
+
+impl OptionKey for OptionName {
+    type Value = SocketOption;
+    fn name(self) -> OptionName {
+        self
+    }
+    fn value(self, option: SocketOption) -> Option<SocketOption> {
+        (option.name() == self).then_some(option)
+    }
+}
+
+/// How Linux spells an option: a level and a number, and a value as C lays it out.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LinuxOption {
+    /// What its manual pages call it.
+    pub label: &'static str,
+    /// The second argument of `setsockopt`.
+    pub level: i32,
+    /// The third.
+    pub number: i32,
+    /// The option.
+    pub name: OptionName,
+    /// Reads a value, which may be followed by more bytes. An error is its number (`errno(3)`).
+    pub read: fn(&[u8]) -> Result<SocketOption, i32>,
+    /// The bytes of a value of this option.
+    pub write: fn(SocketOption) -> Vec<u8>,
+}
+
+impl LinuxOption {
+    /// What the number means at the level.
+    pub fn find(level: i32, number: i32) -> Option<&'static Self> {
+        Self::ALL.iter().find(|option| (option.level, option.number) == (level, number))
+    }
+}
+
+/// Options of a socket that is yet to be made, and what its owner keeps of them: the last value of each
+/// that was set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions(Vec<SocketOption>);
+
+impl SocketOptions {
+    /// Remembers a value.
+    pub fn set(&mut self, option: SocketOption) {
+        self.unset(option.name());
+        self.0.push(option);
+    }
+
+    /// Forgets the value of an option.
+    pub fn unset(&mut self, name: OptionName) {
+        self.0.retain(|set| set.name() != name);
+    }
+
+    /// The value; `None`: it was not set.
+    pub fn get<K: OptionKey>(&self, key: K) -> Option<K::Value> {
+        self.0.iter().find_map(|&option| key.value(option))
+    }
+
+    /// The value, or that of a new socket, where the stack's settings say nothing of it.
+    pub fn value<K: OptionKey<Value: Default>>(&self, key: K) -> K::Value {
+        self.get(key).or_else(|| key.value(key.name().default())).unwrap_or_default()
+    }
+
+    /// All that were set.
+    pub fn iter(&self) -> impl Iterator<Item = SocketOption> {
+        self.0.iter().copied()
+    }
+
+    /// How an address is bound.
+    pub fn bind_options(&self) -> BindOptions {
+        BindOptions {
+            reuse: self.value(option::ReuseAddress),
+            reuse_port: self.value(option::ReusePort),
+            v6_only: self.value(option::V6Only),
+            free: self.value(option::FreeBind),
+            link: self.value(option::Link),
+        }
+    }
+}
+
+impl SocketOption {
     /// Changes settings of later connections. `false`: they do not have this one.
     pub fn apply(self, config: &mut TcpConfig) -> bool {
-        match self {
-            Self::NoDelay(on) => config.nagle = !on,
-            Self::Cork(on) => config.cork = on,
-            Self::KeepAlive(keepalive) => config.keepalive = keepalive,
-            Self::UserTimeout(limit) => config.user_timeout = limit,
-            Self::MaxSeg(mss) => config.max_mss = mss,
-            Self::SynCount(retries) => {
-                (config.syn_retries, config.syn_linear_retries) = (retries, 0);
-            }
-            Self::DeferAccept(time) => config.defer_accept = defer_accept_timeouts(time),
-            Self::Linger2(limit) => config.fin_wait2 = limit,
-            Self::Linger(linger) => config.linger = linger,
-            Self::NotSentLowat(bytes) => config.notsent_lowat = bytes,
-            Self::RcvLowat(bytes) => config.recv_lowat = bytes.max(1),
-            Self::SendBuffer(bytes) => {
-                (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
-            }
-            Self::RecvBuffer(bytes) => {
-                (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
-            }
-            Self::WindowClamp(bytes) => config.window_clamp = bytes,
-            Self::OobInline(on) => config.oob_inline = on,
-            Self::Congestion(kind) => config.congestion = kind,
-            Self::QuickAck(_)
-            | Self::CountCopies(_)
-            | Self::QueueErrors(_)
-            | Self::MtuDiscover(_)
-            | Self::FastOpen(_)
-            | Self::FastOpenKeys(_)
-            | Self::FastOpenNoCookie(_) => return false,
-        }
-        true
+        self.set(PlaceMut::Config(config))
     }
 }
 
 impl Tcp<'_> {
-    /// Changes a setting.
+    /// Changes an option.
     ///
     /// # Errors
-    /// `InvalidInput` for a setting of listeners alone.
-    pub fn set_option(&mut self, now: Instant, option: TcpOption) -> Result<(), Error> {
+    /// `InvalidInput` for an option of listeners alone, `NotSupported` for those of other sockets;
+    /// [`Link`](SocketOption::Link) is the stack's to [set](Stack::set_option).
+    pub fn set_option(&mut self, now: Instant, option: SocketOption) -> Result<(), Error> {
+        use SocketOption::{FastOpen, FastOpenKeys, FastOpenNoCookie, KeepAlive, Link};
         let socket = &mut *self.socket;
         match option {
-            TcpOption::NoDelay(on) => socket.conn.settings().set_nodelay(on),
-            TcpOption::Cork(on) => socket.conn.settings().set_cork(on),
-            TcpOption::KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
-            TcpOption::UserTimeout(limit) => socket.conn.settings().set_user_timeout(limit),
-            TcpOption::MaxSeg(mss) => socket.conn.settings().set_max_mss(mss),
-            TcpOption::SynCount(retries) => socket.conn.settings().set_syn_retries(retries),
-            TcpOption::DeferAccept(time) => {
-                socket.conn.settings().set_defer_accept(defer_accept_timeouts(time));
-            }
-            TcpOption::Linger2(limit) => socket.conn.settings().set_fin_wait2(limit),
-            TcpOption::Linger(linger) => socket.conn.settings().set_linger(linger),
-            TcpOption::NotSentLowat(bytes) => socket.conn.settings().set_notsent_lowat(bytes),
-            TcpOption::RcvLowat(bytes) => socket.conn.settings().set_recv_lowat(bytes),
-            TcpOption::SendBuffer(bytes) => socket.conn.settings().set_send_buffer(bytes),
-            TcpOption::RecvBuffer(bytes) => socket.conn.settings().set_recv_buffer(bytes),
-            TcpOption::WindowClamp(bytes) => socket.conn.settings().set_window_clamp(bytes),
-            TcpOption::Congestion(kind) => socket.conn.settings().set_congestion(kind),
-            TcpOption::QuickAck(on) => socket.conn.settings().set_quick_ack(on),
-            TcpOption::OobInline(on) => socket.conn.settings().set_oob_inline(on),
-            TcpOption::CountCopies(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
-            }
-            TcpOption::QueueErrors(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.errors.get_or_insert_default().keep_errors(on);
-            }
-            TcpOption::MtuDiscover(how) => {
-                socket.extra.get_or_insert_default().mtu_discover = how;
-            }
-            TcpOption::FastOpen(_)
-            | TcpOption::FastOpenKeys(_)
-            | TcpOption::FastOpenNoCookie(_) => return Err(Error::InvalidInput),
+            KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
+            FastOpen(_) | FastOpenKeys(_) | FastOpenNoCookie(_) => return Err(Error::InvalidInput),
+            Link(_) => return Err(Error::NotSupported),
+            option => socket.set_option(option)?,
         }
         self.touch();
         Ok(())
     }
 }
 
-impl Listener<'_> {
-    /// Changes a setting of later connections.
-    ///
-    /// # Errors
-    /// `NotSupported` if connections cannot inherit it.
-    pub fn set_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        let ListenerSocket { config, fast_open, .. } = self.socket_mut()?;
-        match option {
-            TcpOption::FastOpen(limit) => {
-                fast_open.get_or_insert_default().limit = limit.min(MAX_FAST_OPEN_QUEUE);
-            }
-            TcpOption::FastOpenKeys(keys) => fast_open.get_or_insert_default().keys = keys,
-            TcpOption::FastOpenNoCookie(on) => fast_open.get_or_insert_default().no_cookie = on,
-            _ if option.apply(Arc::make_mut(config)) => {}
-            _ => return Err(Error::NotSupported),
+impl TcpSocket {
+    fn option(&self, name: OptionName) -> Option<SocketOption> {
+        let extra = || Extra::option(self.extra.as_deref(), name);
+        let config = || name.get(Place::Config(self.conn.config()));
+        name.get(Place::Connection(self)).or_else(extra).or_else(config)
+    }
+
+    fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
+        let name = option.name();
+        if option.set(PlaceMut::Connection(self)) || Extra::set_option(&mut self.extra, option) {
+            return Ok(());
         }
+        // Settings are copied only for a change.
+        name.get(Place::Config(self.conn.config())).ok_or(Error::NotSupported)?;
+        self.conn.settings().change(|config| _ = option.apply(config));
         Ok(())
     }
 }
 
-/// A setting that sockets of several kinds have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SocketOption {
-    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
-    /// that link, whatever the routes say. A listener's connections inherit it. When the link is
-    /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
-    Link(Option<LinkId>),
-    /// What its packets carry in their IP headers; not of a listener.
-    Marks(PacketMarks),
-    /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
-    EveryArrival(bool),
-    /// Which notifications of zero-copy sends become one; not of a listener.
-    Coalescing(Coalescing),
-}
-
-impl Stack {
-    /// What a socket's packets carry in their IP headers.
-    ///
-    /// # Errors
-    /// `NotSupported` for a listener.
-    pub fn marks(&mut self, id: impl Into<SocketId>) -> Result<PacketMarks, Error> {
-        match self.core.sockets.table.get_mut(id.into())? {
-            Socket::Tcp(socket) => {
-                Ok(socket.extra.as_ref().map_or_else(PacketMarks::default, |extra| extra.marks))
-            }
-            Socket::Udp(socket) => Ok(socket.marks),
-            Socket::Listener(_) => Err(Error::NotSupported),
-            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+impl Extra {
+    fn option(extra: Option<&Self>, name: OptionName) -> Option<SocketOption> {
+        match extra {
+            Some(extra) => name.get(Place::Extra(extra)),
+            None => name.get(Place::Extra(&Self::default())),
         }
     }
 
-    /// Changes a setting of a socket of any kind.
+    /// Changes an option, unless that is what it is. `false`: it is not kept there.
+    fn set_option(extra: &mut Option<Box<Self>>, option: SocketOption) -> bool {
+        match Self::option(extra.as_deref(), option.name()) {
+            None => false,
+            Some(present) if present == option => true,
+            Some(_) => option.set(PlaceMut::Extra(extra.get_or_insert_default())),
+        }
+    }
+}
+
+impl ListenerSocket {
+    fn option(&self, name: OptionName) -> Option<SocketOption> {
+        let config = || name.get(Place::Config(&self.config));
+        let extra = || Extra::option(self.extra.as_deref(), name);
+        name.get(Place::Listener(self)).or_else(config).or_else(extra)
+    }
+
+    fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
+        if option.set(PlaceMut::Listener(self)) {
+            return Ok(());
+        }
+        // Settings are copied only for a change.
+        let is_setting = option.name().get(Place::Config(&self.config)).is_some();
+        let set = match is_setting {
+            true => option.apply(Arc::make_mut(&mut self.config)),
+            false => Extra::set_option(&mut self.extra, option),
+        };
+        if set { Ok(()) } else { Err(Error::NotSupported) }
+    }
+}
+
+impl Listener<'_> {
+    /// Changes an option of the listener and of later connections.
     ///
     /// # Errors
-    /// `InvalidInput` for a link that was removed, or the link of a socket for every address of one;
-    /// `NotSupported` for what a listener lacks.
+    /// `NotSupported` if connections cannot inherit it; [`Link`](SocketOption::Link) is the stack's to
+    /// [set](Stack::set_option).
+    pub fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
+        match option {
+            SocketOption::Link(_) => Err(Error::NotSupported),
+            option => self.socket_mut()?.set_option(option),
+        }
+    }
+}
+
+impl Stack {
+    /// The value of an option: [`option::NoDelay`] gives a `bool`, an [`OptionName`] a [`SocketOption`]. A
+    /// listener has those that its connections inherit.
+    ///
+    /// # Errors
+    /// `NotSupported` for an option that sockets of this kind do not have.
+    pub fn option<K: OptionKey>(&self, id: impl Into<SocketId>, key: K) -> Result<K::Value, Error> {
+        let name = key.name();
+        let option = match self.core.sockets.table.get(id.into())? {
+            Socket::Tcp(socket) => socket.option(name),
+            Socket::Listener(socket) => socket.option(name),
+            Socket::Udp(socket) => name.get(Place::Datagram(socket)),
+            Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
+        };
+        option.and_then(|option| key.value(option)).ok_or(Error::NotSupported)
+    }
+
+    /// The value of an option of a new socket.
+    pub fn default_option(&self, name: OptionName) -> SocketOption {
+        name.get(Place::Config(&self.core.sockets.config)).unwrap_or_else(|| name.default())
+    }
+
+    /// Changes an option of a socket of any kind. The first probe of a connection's keep-alive counts from
+    /// its last segment; with [`Tcp::set_option`], from now.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a link that was removed, the link of a socket for every address of one, and an
+    /// option of listeners for a connection; `NotSupported` for what sockets of this kind do not have.
     pub fn set_option(
         &mut self,
         id: impl Into<SocketId>,
@@ -223,54 +642,45 @@ impl Stack {
     ) -> Result<(), Error> {
         let id = id.into();
         if let SocketOption::Link(link) = option {
-            self.core.check_link(link)?;
+            return self.bind_to_link(id, link);
         }
+        match self.core.sockets.table.get_mut(id)? {
+            Socket::Tcp(socket) => {
+                let heard_at = socket.conn.heard_at();
+                self.core.tcp(id)?.set_option(heard_at, option)
+            }
+            Socket::Listener(socket) => socket.set_option(option),
+            Socket::Udp(socket) => {
+                let set = option.set(PlaceMut::Datagram(socket));
+                set.then_some(()).ok_or(Error::NotSupported)
+            }
+            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+        }
+    }
+
+    fn bind_to_link(&mut self, id: SocketId, link: Option<LinkId>) -> Result<(), Error> {
+        self.core.check_link(link)?;
         let Sockets { table, tcp_binds, udp_binds, .. } = &mut self.core.sockets;
-        let is_link = matches!(option, SocketOption::Link(_));
+        let option = SocketOption::Link(link);
         match table.get_mut(id)? {
             // Those for every address of a link have that.
-            Socket::Udp(socket) if is_link && socket.every.is_some() => {
+            Socket::Udp(socket) if socket.every.is_some() => return Err(Error::InvalidInput),
+            Socket::Listener(socket) if socket.requests.is_some() => {
                 return Err(Error::InvalidInput);
             }
-            Socket::Listener(socket) if is_link && socket.requests.is_some() => {
-                return Err(Error::InvalidInput);
+            Socket::Tcp(socket) => {
+                Extra::set_option(&mut socket.extra, option);
+                // Its path is looked up again.
+                socket.path_generation = socket.path_generation.wrapping_sub(1);
             }
-            Socket::Tcp(socket) => match option {
-                SocketOption::Link(link) => {
-                    if link.is_some() || socket.extra.is_some() {
-                        socket.extra.get_or_insert_default().link = link;
-                    }
-                    // Its path is looked up again.
-                    socket.path_generation = socket.path_generation.wrapping_sub(1);
-                }
-                SocketOption::Marks(marks) => socket.extra.get_or_insert_default().marks = marks,
-                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
-                SocketOption::Coalescing(which) => {
-                    let extra = socket.extra.get_or_insert_default();
-                    extra.errors.get_or_insert_default().sends.coalescing = Some(which);
-                }
-            },
-            Socket::Udp(socket) => match option {
-                SocketOption::Link(link) => {
-                    socket.link = link;
-                    udp_binds.set_link(socket.local.port(), id.index(), link);
-                }
-                SocketOption::Marks(marks) => socket.marks = marks,
-                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
-                SocketOption::Coalescing(which) => {
-                    socket.errors.get_or_insert_default().sends.coalescing = Some(which);
-                }
-            },
-            Socket::Listener(socket) => match option {
-                SocketOption::Link(link) => {
-                    socket.link = link;
-                    tcp_binds.set_link(socket.local.port(), id.index(), link);
-                }
-                SocketOption::EveryArrival(on) => socket.reporting.every_arrival = on,
-                SocketOption::Marks(_) | SocketOption::Coalescing(_) => {
-                    return Err(Error::NotSupported);
-                }
-            },
+            Socket::Udp(socket) => {
+                option.set(PlaceMut::Datagram(socket));
+                udp_binds.set_link(socket.local.port(), id.index(), link);
+            }
+            Socket::Listener(socket) => {
+                option.set(PlaceMut::Listener(socket));
+                tcp_binds.set_link(socket.local.port(), id.index(), link);
+            }
             Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
         }
         Ok(())

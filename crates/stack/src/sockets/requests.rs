@@ -226,9 +226,10 @@ fn accept_request(
     }
     let socket = core.sockets.table.listener(listener).ok_or(Error::NoSuchSocket)?;
     let (config, zerocopy) = (Arc::clone(&socket.config), socket.reporting.zerocopy);
+    let extra = socket.inherited();
     let conn = passive(core, now, config, None, segment, old);
     let mut socket = TcpSocket::new(now, conn, *tuple, Owner::App);
-    socket.reporting.zerocopy = zerocopy;
+    (socket.reporting.zerocopy, socket.extra) = (zerocopy, extra);
     if let Some(old) = old {
         core.make_way(old.index);
     }

@@ -84,6 +84,8 @@ pub(crate) struct Extra {
     pub(crate) fast_open_of: Option<SocketId>,
     pub(super) mtu_discover: MtuDiscover,
     pub(super) marks: PacketMarks,
+    /// `SO_MARK`.
+    pub(super) mark: u32,
     /// The link that it is bound to.
     pub(super) link: Option<LinkId>,
 }
@@ -222,6 +224,13 @@ impl TcpSocket {
 }
 
 impl Extra {
+    /// What the connections of a listener with this begin with.
+    pub(super) fn inherited(&self) -> Self {
+        let Self { mtu_discover, marks, mark, link, .. } = *self;
+        let errors = self.errors.as_ref().map(ErrorQueue::with_settings_of);
+        Self { errors, mtu_discover, marks, mark, link, ..Self::default() }
+    }
+
     /// Reports the timestamps that are known.
     #[inline]
     pub(super) fn poll_timestamps(&mut self, now: Instant, conn: &Connection) {

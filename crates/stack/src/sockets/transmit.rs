@@ -304,9 +304,7 @@ impl Core {
             && let Some(listener) = sockets.table.listener(listener)
         {
             socket.reporting.zerocopy = listener.reporting.zerocopy;
-            if listener.link.is_some() {
-                socket.extra.get_or_insert_default().link = listener.link;
-            }
+            socket.extra = listener.inherited();
         }
         let id = sockets.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;
         sockets.demux.insert(&mut sockets.table, id.index());

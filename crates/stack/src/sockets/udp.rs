@@ -20,8 +20,8 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness, Reporting};
 use crate::limits::{
-    ERROR_QUEUE, ERROR_QUEUE_EVERY, MAX_LINKS, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
-    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+    DATAGRAM_EVERY_BYTES, ERROR_QUEUE, ERROR_QUEUE_EVERY, MAX_LINKS, UDP_CARVED_SHARE,
+    UDP_OVERHEAD, UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
 use crate::net::{Flow, IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, protocol};
@@ -49,6 +49,8 @@ pub(crate) struct UdpSocket {
     /// A datagram to which more is to come.
     pub(super) cork: Option<Box<Cork>>,
     pub(super) marks: PacketMarks,
+    /// `SO_MARK`.
+    pub(super) mark: u32,
     pub(super) mtu_discover: MtuDiscover,
     /// Payload bytes of the longest datagram that was sent, or was to be.
     pub(super) longest: u16,
@@ -149,6 +151,7 @@ impl UdpSocket {
             segment: 0,
             cork: None,
             marks: PacketMarks::default(),
+            mark: 0,
             mtu_discover: MtuDiscover::default(),
             longest: 0,
             broadcast: false,
@@ -159,6 +162,12 @@ impl UdpSocket {
             every: None,
             reporting: Reporting { reported: Readiness::WRITABLE, ..Reporting::default() },
         }
+    }
+
+    pub(super) fn set_receive_bytes(&mut self, bytes: usize) {
+        let every = self.every.is_some();
+        self.receive_bytes =
+            bytes.min(if every { DATAGRAM_EVERY_BYTES } else { UDP_RECEIVE_BYTES });
     }
 
     pub(super) fn is_echo(&self) -> bool {

@@ -25,6 +25,11 @@ impl UdpSocket {
         if v6 { v6_settings } else { v4_settings }
     }
 
+    pub(super) fn multicast_mut(&mut self, v6: bool) -> &mut MulticastSettings {
+        let [for_v4, for_v6] = &mut self.groups.get_or_insert_default().settings;
+        if v6 { for_v6 } else { for_v4 }
+    }
+
     fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
         // As Linux, which compares the link in IPv4 only.
         let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);
@@ -126,9 +131,7 @@ impl Udp<'_> {
 
     /// Changes the socket's settings for groups of a version of IP.
     pub fn set_multicast(&mut self, v6: bool, settings: MulticastSettings) {
-        let socket = &mut *self.socket;
-        let [for_v4, for_v6] = &mut socket.groups.get_or_insert_default().settings;
-        *(if v6 { for_v6 } else { for_v4 }) = settings;
+        *self.socket.multicast_mut(v6) = settings;
     }
 }
 

@@ -12,7 +12,7 @@ use super::table::Socket;
 use super::tuple::{canonical, scope_of};
 use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS, UDP_RECEIVE_BYTES};
+use crate::limits::MAX_SOCKETS;
 use crate::net::is_link_local;
 use crate::stack::{Core, Stack};
 
@@ -66,9 +66,7 @@ impl Udp<'_> {
     /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default, or of a socket of
     /// [`Stack::bind_every`] [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
     pub fn set_receive_buffer(&mut self, bytes: usize) {
-        let every = self.socket.every.is_some();
-        let most = if every { DATAGRAM_EVERY_BYTES } else { UDP_RECEIVE_BYTES };
-        self.socket.receive_bytes = bytes.min(most);
+        self.socket.set_receive_bytes(bytes);
     }
 
     /// Size of the receive queue in bytes, see [`set_receive_buffer`](Self::set_receive_buffer).

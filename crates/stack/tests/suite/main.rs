@@ -14,6 +14,7 @@ mod mapping_properties;
 mod marks;
 mod network;
 mod operations;
+mod options;
 mod path_mtu;
 mod receive_memory;
 mod refused;

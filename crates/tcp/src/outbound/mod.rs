@@ -223,6 +223,10 @@ impl Outbound {
         }
     }
 
+    pub(crate) fn is_corked(&self) -> bool {
+        self.flags.contains(OutFlags::CORK)
+    }
+
     pub(crate) fn set_cork(&mut self, cork: bool) {
         self.flags.set(OutFlags::CORK, cork);
         if !cork {
