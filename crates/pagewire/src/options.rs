@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use pagewire_stack::{
-    Error, KeepAlive, OptionKey, RecvFlags, SendFlags, SocketId, SocketOption, TcpConfig, TcpOption,
-    limits, option,
+    Error, KeepAlive, OptionKey, RecvFlags, SendFlags, SocketId, SocketOption, TcpConfig,
+    TcpOption, limits, option,
 };
 
 use crate::buf::SendBuf;

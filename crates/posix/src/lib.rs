@@ -17,38 +17,29 @@
 
 mod address;
 mod backend;
-mod call;
-mod control;
 mod descriptors;
 mod events;
-mod fast_open;
 mod file;
 mod host;
-mod life;
 pub mod limits;
 mod mapped;
-mod mapping;
 mod message;
 mod notice;
 mod numbers;
 mod options;
-mod poll;
 pub mod raw;
-mod receive;
 mod runtime;
-mod send;
-mod splice;
 
 pub use address::SockAddr;
 pub use backend::Backend;
 pub use descriptors::Descriptors;
+pub use descriptors::mapping::ZerocopyReceive;
+pub use descriptors::poll::PollFd;
 pub use events::Events;
 pub use file::epoll::{EpollEvent, EpollOp};
 pub use host::HostBackend;
-pub use mapping::ZerocopyReceive;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
 pub use notice::{Notices, Signal};
-pub use poll::PollFd;
 
 /// Linux's error number.
 pub use rustix::io::Errno;

@@ -33,14 +33,5 @@ pub const MAX_EPOLL_PATHS: usize = 660;
 /// Depth of epoll instances that watch one another (`EP_MAX_NESTS`).
 pub const MAX_EPOLL_DEPTH: usize = 4;
 
-/// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling (`net.core.wmem_max`, `rmem_max`).
-pub const BUFFER_MAX: u32 = 4 << 20;
-
-/// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
-pub const MIN_SEND_BUFFER: u32 = 4608;
-
-/// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
-pub const MIN_RECEIVE_BUFFER: u32 = 2304;
-
 /// The buffer sizes of a datagram socket as they are read back: Linux's `net.core.wmem_default`.
 pub const DATAGRAM_BUFFER: u32 = 212_992;

@@ -7,7 +7,6 @@ use std::ptr::NonNull;
 use pagewire_mem::{CopyReason, Frag};
 use pagewire_stack::Stack;
 
-use crate::options::UDP_SEGMENT;
 use crate::{Errno, SockAddr};
 
 /// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr` without pointers.
@@ -59,6 +58,9 @@ impl RawRange {
         (0..len).step_by(MAX_PIECE).filter_map(piece)
     }
 }
+
+/// A number that `libc` does not name.
+const UDP_SEGMENT: i32 = 103;
 
 /// Alignment of ancillary data, and bytes of its header: length, level, type.
 const ALIGN: usize = 8;

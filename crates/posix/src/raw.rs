@@ -20,8 +20,7 @@ use crate::events::Events;
 use crate::file::epoll::{EpollEvent, EpollOp};
 use crate::limits::{MAX_CONTROL, MAX_DESCRIPTORS, MAX_DROPPED, MAX_IOV, MAX_OPTION, MAX_RW_BYTES};
 use crate::message::{RawRange, ReceiveMessage, SendMessage};
-use crate::poll::PollFd;
-use crate::{Errno, Fd, SockAddr};
+use crate::{Errno, Fd, PollFd, SockAddr};
 
 use mapping::TCP_ZEROCOPY_RECEIVE;
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_stack::{
-    ListenerId, PortReservation, Readiness, SocketId, SocketOption, Stack, TcpId, UdpId,
+    ListenerId, PortReservation, Readiness, SocketId, SocketOption, Stack, TcpId, UdpId, option,
 };
 
 use crate::Errno;
@@ -172,9 +172,9 @@ impl Socket {
     /// Reports every arrival from now on: an epoll instance watches.
     pub(crate) fn report_edges<B: Backend>(&self, runtime: &Runtime<B>) {
         let mut state = self.lock();
-        state.options.edges = true;
+        let option = SocketOption::EveryArrival(true);
+        state.options.set(option);
         if let Some(id) = state.stage.id() {
-            let option = SocketOption::EveryArrival(true);
             let _ = runtime.with(|stack, _| stack.set_option(id, option));
         }
     }
@@ -184,7 +184,7 @@ impl Socket {
     fn linger<B: Backend>(&self, runtime: &Runtime<B>) {
         let (id, time) = {
             let state = self.lock();
-            match (state.stage, state.options.linger) {
+            match (state.stage, state.options.value(option::Linger)) {
                 (Stage::Connected(id), Some(time)) if !time.is_zero() => (id, time),
                 _ => return,
             }
@@ -217,7 +217,7 @@ impl Socket {
         runtime.with(|stack, now| {
             if let Some(id) = id {
                 // > SO_LINGER with a time of 0: the connection is reset.
-                if state.options.linger.is_some_and(|time| time.is_zero()) {
+                if state.options.value(option::Linger).is_some_and(|time| time.is_zero()) {
                     stack.abort(now, id);
                 }
                 stack.close(now, id);

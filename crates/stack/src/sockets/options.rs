@@ -496,6 +496,16 @@ impl SocketOptions {
         self.0.iter().copied()
     }
 
+    /// Settings of a connection with these options, otherwise as `base`.
+    pub fn config(&self, mut base: Arc<TcpConfig>) -> Arc<TcpConfig> {
+        for option in self.iter() {
+            if option.name().is_setting(&base) {
+                option.apply(Arc::make_mut(&mut base));
+            }
+        }
+        base
+    }
+
     /// How an address is bound.
     pub fn bind_options(&self) -> BindOptions {
         BindOptions {
@@ -505,6 +515,13 @@ impl SocketOptions {
             free: self.value(option::FreeBind),
             link: self.value(option::Link),
         }
+    }
+}
+
+impl OptionName {
+    /// Whether it is kept in the settings of a connection.
+    fn is_setting(self, config: &TcpConfig) -> bool {
+        self.get(Place::Config(config)).is_some()
     }
 }
 
@@ -543,12 +560,13 @@ impl TcpSocket {
     }
 
     fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
-        let name = option.name();
         if option.set(PlaceMut::Connection(self)) || Extra::set_option(&mut self.extra, option) {
             return Ok(());
         }
         // Settings are copied only for a change.
-        name.get(Place::Config(self.conn.config())).ok_or(Error::NotSupported)?;
+        if !option.name().is_setting(self.conn.config()) {
+            return Err(Error::NotSupported);
+        }
         self.conn.settings().change(|config| _ = option.apply(config));
         Ok(())
     }
@@ -584,8 +602,7 @@ impl ListenerSocket {
             return Ok(());
         }
         // Settings are copied only for a change.
-        let is_setting = option.name().get(Place::Config(&self.config)).is_some();
-        let set = match is_setting {
+        let set = match option.name().is_setting(&self.config) {
             true => option.apply(Arc::make_mut(&mut self.config)),
             false => Extra::set_option(&mut self.extra, option),
         };
@@ -655,6 +672,18 @@ impl Stack {
                 set.then_some(()).ok_or(Error::NotSupported)
             }
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+        }
+    }
+
+    /// Sets options of a new socket, but for those that it does not have. A connection has begun with
+    /// its [settings](SocketOptions::config).
+    pub fn set_options(&mut self, id: impl Into<SocketId>, options: &SocketOptions) {
+        let id = id.into();
+        let config = self.as_tcp(id).is_ok().then(|| self.default_config());
+        let has_begun = |name: OptionName| config.as_ref().is_some_and(|c| name.is_setting(c));
+        for option in options.iter().filter(|option| !has_begun(option.name())) {
+            // A socket that is over needs none.
+            let _ = self.set_option(id, option);
         }
     }
 

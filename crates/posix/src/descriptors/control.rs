@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use pagewire_stack::{Readiness, Stack, TcpId, UdpId};
 
+use super::Descriptors;
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
 use crate::file::Object;
 use crate::file::socket::{Kind, Stage};
 use crate::limits::MAX_DESCRIPTORS;

@@ -13,9 +13,8 @@
 use pagewire_mem::{Instant, MapFault, PAGE_SIZE, Reserved};
 use pagewire_stack::{MapError, MapSealed, MapWith, Parts, RecvFlags, Stack, TcpId};
 
+use super::{Call, Descriptors};
 use crate::backend::Backend;
-use crate::call::Call;
-use crate::descriptors::Descriptors;
 use crate::file::socket::{Kind, Stage};
 use crate::mapped::Mapped;
 use crate::{Errno, Fd, errno};

@@ -1,10 +1,22 @@
-//! The descriptor table.
+//! The descriptor table, and files in use by a call: [`Call`] of any kind, [`SocketCall`] of a socket.
+
+mod control;
+mod fast_open;
+mod life;
+pub(crate) mod mapping;
+pub(crate) mod options;
+pub(crate) mod poll;
+mod receive;
+mod send;
+mod splice;
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use crate::backend::Backend;
-use crate::call::Call;
-use crate::file::File;
+use crate::events::Events;
+use crate::file::socket::Socket;
+use crate::file::{File, Object};
 use crate::limits::MAX_DESCRIPTORS;
 use crate::mapped::Mappings;
 use crate::numbers::Numbers;
@@ -15,7 +27,7 @@ use crate::{Errno, Fd};
 /// results and error numbers. All methods may be called from any thread; those that block say so,
 /// and return `EAGAIN` instead on a file that has `O_NONBLOCK`.
 ///
-/// Calls by file: `life.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`, `mapping.rs`
+/// Calls by file beside this one: `life.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`, `mapping.rs`
 /// (mmap), `control.rs` (fcntl, ioctl), `poll.rs` (poll, epoll), `splice.rs` (pipe, splice, sendfile).
 pub struct Descriptors<B: Backend> {
     pub(crate) runtime: Runtime<B>,
@@ -182,5 +194,80 @@ impl<B: Backend> core::fmt::Debug for Descriptors<B> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let open = self.table().entries.iter().flatten().count();
         f.debug_struct("Descriptors").field("open", &open).finish_non_exhaustive()
+    }
+}
+
+/// A file in use by a call: it is not closed before the call ends.
+pub(crate) struct Call<'d, B: Backend> {
+    pub(crate) runtime: &'d Runtime<B>,
+    file: Arc<File>,
+}
+
+impl<'d, B: Backend> Call<'d, B> {
+    /// Takes over a reference that was counted already.
+    pub(crate) fn new(runtime: &'d Runtime<B>, file: Arc<File>) -> Self {
+        Self { runtime, file }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// # Errors
+    /// `ENOTSOCK`.
+    pub(crate) fn socket(&self) -> Result<SocketCall<'_, B>, Errno> {
+        match &self.object {
+            Object::Socket(socket) => {
+                Ok(SocketCall { runtime: self.runtime, file: &self.file, socket })
+            }
+            _ => Err(Errno::NOTSOCK),
+        }
+    }
+}
+
+impl<B: Backend> core::ops::Deref for Call<'_, B> {
+    type Target = File;
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl<B: Backend> Drop for Call<'_, B> {
+    fn drop(&mut self) {
+        if self.file.release() {
+            self.file.close(self.runtime);
+        }
+    }
+}
+
+/// A socket in use by a call. Its steps are in `life.rs`, `send.rs`, `receive.rs` and `fast_open.rs`.
+pub(crate) struct SocketCall<'c, B: Backend> {
+    pub(crate) runtime: &'c Runtime<B>,
+    pub(crate) file: &'c File,
+    pub(crate) socket: &'c Socket,
+}
+
+impl<B: Backend> SocketCall<'_, B> {
+    /// Repeats `attempt` as [`Runtime::block_on`] does, unless the file or `MSG_DONTWAIT` forbids.
+    pub(crate) fn block_on<T>(
+        &self,
+        interest: Events,
+        flags: i32,
+        limit: Option<Duration>,
+        attempt: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let blocking = self.is_blocking(flags);
+        self.runtime.block_on(&[&self.file.watch], interest, blocking, limit, attempt)
+    }
+
+    pub(crate) fn is_blocking(&self, flags: i32) -> bool {
+        !self.file.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
+    }
+}
+
+impl<B: Backend> core::ops::Deref for SocketCall<'_, B> {
+    type Target = Socket;
+    fn deref(&self) -> &Socket {
+        self.socket
     }
 }

@@ -2,14 +2,14 @@
 //! [`Stack::connect`](pagewire_stack::Stack::connect). With a cookie, the SYN waits for the first
 //! data ("deferred"); without one, a SYN leaves at once and asks for a cookie.
 
-use pagewire_stack::{FastOpenMode, Stack, TcpId, ZeroCopyCall};
+use pagewire_stack::{FastOpenMode, Stack, TcpId, ZeroCopyCall, option};
 
+use super::SocketCall;
+use super::send::Payload;
 use crate::address::family;
 use crate::backend::Backend;
-use crate::call::SocketCall;
 use crate::events::Events;
 use crate::file::socket::Stage;
-use crate::send::Payload;
 use crate::{Errno, errno};
 
 impl<B: Backend> SocketCall<'_, B> {
@@ -59,7 +59,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 },
                 _ => return Err(Errno::ISCONN),
             };
-            (id, self.is_deferred(id), state.options.send_timeout)
+            (id, self.is_deferred(id), state.options.value(option::SendTimeout))
         };
         let (mut sent, mut call) = (0, ZeroCopyCall::new());
         if deferred && total == 0 {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use pagewire_stack::{Tcp, TxMoment, TxTimestamp, TxTimestamping};
+use pagewire_stack::{TxMoment, TxTimestamp, TxTimestamping};
 
-use super::call::SocketOptions;
+use super::Done;
+use crate::Errno;
 use crate::backend::Backend;
-use crate::file::socket::Kind;
+use crate::descriptors::SocketCall;
+use crate::file::socket::{Kind, State};
 use crate::message::ReceiveMessage;
-use crate::{Errno, errno};
 
 /// A `struct scm_timestamping`: three `timespec`s, of which software fills in the first.
 const SCM_TIMESTAMPING_LEN: usize = 48;
@@ -22,28 +23,27 @@ const TX_ACK: u32 = 1 << 9;
 const OPT_TSONLY: u32 = 1 << 11;
 const KNOWN: u32 = TX_SOFTWARE | SOFTWARE | OPT_ID | TX_SCHED | TX_ACK | OPT_TSONLY;
 
-impl<B: Backend> SocketOptions<'_, B> {
+impl<B: Backend> SocketCall<'_, B> {
     /// Sets the option of a connected stream.
     ///
     /// # Errors
     /// `EINVAL` for bits without a meaning here (what is received, hardware), and for numbered
     /// bytes before there is a connection to number, as in Linux.
-    pub(crate) fn set_timestamping(&self, value: i32) -> Result<(), Errno> {
-        let bits = value as u32;
+    pub(super) fn set_timestamping(&self, state: &State, bits: u32) -> Done {
         if self.kind != Kind::Stream {
             return Err(Errno::NOPROTOOPT);
         }
-        let mut state = self.lock();
         let id = state.stage.connection();
         if bits & !KNOWN != 0 || (bits & OPT_ID != 0 && id.is_none()) {
             return Err(Errno::INVAL);
         }
-        if let Some(id) = id {
-            let set = |mut tcp: Tcp<'_>| tcp.set_timestamping(kinds(bits));
-            self.runtime.with(|stack, _| stack.tcp(id).map(set)).map_err(errno)?;
+        match id {
+            Some(id) => self.runtime.with_tcp(id, |mut tcp, _| {
+                tcp.set_timestamping(kinds(bits));
+                Ok(())
+            }),
+            None => Ok(()),
         }
-        state.options.timestamping = bits;
-        Ok(())
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Descriptors;
 use crate::backend::Backend;
-use crate::descriptors::Descriptors;
 use crate::events::Events;
 use crate::file::Object;
 use crate::file::epoll::{Epoll, EpollEvent, EpollOp};

@@ -7,22 +7,23 @@ use std::time::Duration;
 use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{
     Chunks, Discard, Error, ErrorEntry, ErrorOrigin, Message, Readiness, RecvFlags, Stack, Tcp,
-    TcpId, UdpMessage,
+    TcpId, UdpMessage, option,
 };
 
+use super::options::{info_and_data, put_timestamp, returns_payload};
+use super::{Descriptors, SocketCall};
 use crate::address::{Domain, SockAddr};
 use crate::backend::Backend;
-use crate::call::SocketCall;
-use crate::descriptors::Descriptors;
 use crate::events::Events;
 use crate::file::Object;
 use crate::file::socket::{Kind, Stage};
 use crate::limits::MAX_IOV;
 use crate::message::{ReceiveMessage, copy_pieces};
-use crate::options::{TCP_INQ, UDP_GRO, timestamping};
 use crate::{Errno, Fd, errno};
 
 /// Numbers that `libc` does not name.
+const TCP_INQ: i32 = 36;
+const UDP_GRO: i32 = 104;
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
@@ -133,11 +134,11 @@ impl<B: Backend> SocketCall<'_, B> {
         });
         let entry = entry.ok_or(Errno::AGAIN)?;
         message.flags |= libc::MSG_ERRQUEUE;
-        let timestamping = self.lock().options.timestamping;
+        let timestamping = self.lock().options.value(option::Timestamping);
         if let ErrorEntry::Timestamp(found) = &entry {
             let at = self.runtime.backend.time_of_day(found.at);
-            timestamping::put_timestamp(message, at);
-            if timestamping::returns_payload(timestamping) {
+            put_timestamp(message, at);
+            if returns_payload(timestamping) {
                 message.flags |= libc::MSG_TRUNC;
             }
         }
@@ -177,7 +178,8 @@ impl<B: Backend> SocketCall<'_, B> {
                 _ => return Err(Errno::NOTCONN),
             };
             let options = &state.options;
-            (id, options.receive_timeout, options.lowat(), options.inq)
+            let limit = options.value(option::ReceiveTimeout);
+            (id, limit, options.lowat(), options.value(option::Inq))
         };
         let wanted = message.room();
         let peek = flags & libc::MSG_PEEK != 0;
@@ -229,7 +231,10 @@ impl<B: Backend> SocketCall<'_, B> {
 
     /// Appends what the options ask for about a datagram.
     fn put_datagram_info(&self, message: &mut ReceiveMessage<'_, '_>, taken: &UdpMessage) {
-        let [v4, v6] = self.lock().options.packet_info;
+        let (v4, v6) = {
+            let options = &self.lock().options;
+            (options.value(option::PacketInfoV4), options.value(option::PacketInfoV6))
+        };
         if let Some(size) = taken.segment {
             let size = i32::from(size).to_ne_bytes();
             message.put_control(libc::IPPROTO_UDP, UDP_GRO, &size);
@@ -303,7 +308,7 @@ impl<B: Backend> SocketCall<'_, B> {
             return Err(Errno::OPNOTSUPP);
         }
         let peek = peek_flags(flags & libc::MSG_PEEK != 0);
-        let limit = self.lock().options.receive_timeout;
+        let limit = self.lock().options.value(option::ReceiveTimeout);
         let room = message.room();
         let taken = self.block_on(Events::IN, flags, limit, || {
             let (id, shut) = {
@@ -351,7 +356,7 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
             out[6] = if done.copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
             (done.lo, done.hi)
         }
-        ErrorEntry::Timestamp(found) => timestamping::info_and_data(found, timestamping),
+        ErrorEntry::Timestamp(found) => info_and_data(found, timestamping),
         ErrorEntry::Network(error) => (error.mtu, 0),
         _ => (0, 0),
     };

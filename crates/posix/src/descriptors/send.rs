@@ -5,13 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{
-    Error, Readiness, SendFlags, Stack, Tcp, TcpId, UdpId, UdpTarget, ZeroCopyCall,
+    Error, Readiness, SendFlags, Stack, Tcp, TcpId, UdpId, UdpTarget, ZeroCopyCall, option,
 };
 
+use super::{Descriptors, SocketCall};
 use crate::address::{Given, is_mapped, parse};
 use crate::backend::Backend;
-use crate::call::SocketCall;
-use crate::descriptors::Descriptors;
 use crate::events::Events;
 use crate::file::Object;
 use crate::file::socket::{Kind, Stage};
@@ -163,7 +162,7 @@ impl<B: Backend> Descriptors<B> {
     ) -> Result<usize, Errno> {
         let file = self.file(fd)?;
         let call = file.socket()?;
-        if !call.lock().options.zero_copy || iov.len() > MAX_IOV {
+        if !call.lock().options.value(option::ZeroCopy) || iov.len() > MAX_IOV {
             // SAFETY: readable, says the caller; and borrowed only while this call lasts.
             let pieces = unsafe { crate::raw::borrow(iov) };
             return call.send(&SendMessage { name, iov: &pieces, control }, flags);
@@ -267,7 +266,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 return Err(error);
             }
             // > A stream that is not connected, and is not being connected, is a broken pipe.
-            (state.stage.connection().ok_or(Errno::PIPE)?, state.options.send_timeout)
+            (state.stage.connection().ok_or(Errno::PIPE)?, state.options.value(option::SendTimeout))
         };
         let before = if matches!(payload, Payload::Copied(_)) { 0 } else { done };
         let total = (payload.len() + before).min(MAX_RW_BYTES);
@@ -276,7 +275,7 @@ impl<B: Backend> SocketCall<'_, B> {
             sent += self.send_payload(id, payload, (sent, sent > done), total, flags, call)?;
             if sent < total { Err(Errno::AGAIN) } else { Ok(()) }
         });
-        if sent > done && self.lock().options.timestamping != 0 {
+        if sent > done && self.lock().options.value(option::Timestamping) != 0 {
             // A connection that is gone reports no times.
             let _ = self.runtime.with(|stack, now| stack.tcp(id).map(|mut tcp| tcp.stamp(now)));
         }
@@ -331,7 +330,9 @@ impl<B: Backend> SocketCall<'_, B> {
         let remote = match name.map(|name| parse(self.domain, name)).transpose()? {
             None => None,
             // A socket for IPv6 only has no way to an address of IPv4.
-            Some(Given::Address(remote)) if is_mapped(remote) && self.lock().options.v6_only => {
+            Some(Given::Address(remote))
+                if is_mapped(remote) && self.lock().options.value(option::V6Only) =>
+            {
                 return Err(Errno::NETUNREACH);
             }
             Some(Given::Address(remote)) => Some(remote),
@@ -345,7 +346,7 @@ impl<B: Backend> SocketCall<'_, B> {
             if remote.is_none() && state.stage == Stage::Closed {
                 return Err(Errno::DESTADDRREQ);
             }
-            flags & libc::MSG_MORE != 0 || state.options.udp_cork
+            flags & libc::MSG_MORE != 0 || state.options.value(option::UdpCork)
         };
         let id = self.bind_datagram()?;
         if control.is_empty() {

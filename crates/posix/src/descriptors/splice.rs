@@ -3,10 +3,10 @@
 use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{FragVec, PAGE_SIZE, Region};
+use pagewire_stack::option;
 
+use super::{Descriptors, SocketCall};
 use crate::backend::Backend;
-use crate::call::SocketCall;
-use crate::descriptors::Descriptors;
 use crate::events::Events;
 use crate::file::Object;
 use crate::file::pipe::PipeEnd;
@@ -70,7 +70,7 @@ impl<B: Backend> Descriptors<B> {
             },
             (Object::Socket(socket), Object::Pipe(write)) => {
                 let call = source.socket()?;
-                let limit = socket.lock().options.receive_timeout;
+                let limit = socket.lock().options.value(option::ReceiveTimeout);
                 loop {
                     write.wait(runtime, &target, wait)?;
                     let moved = call.block_on(Events::IN, 0, limit, || {
@@ -132,7 +132,7 @@ impl<B: Backend> SocketCall<'_, B> {
     /// Sends up to `len` bytes of a pipe, waiting for the socket's room, until the pipe is empty.
     /// `None`: there was nothing, and there may be something yet.
     fn drain_pipe(&self, read: &PipeEnd, len: usize, flags: i32) -> Result<Option<usize>, Errno> {
-        let limit = self.lock().options.send_timeout;
+        let limit = self.lock().options.value(option::SendTimeout);
         let (mut moved, mut ended) = (0, false);
         let outcome = self.block_on(Events::OUT, 0, limit, || {
             while moved < len {

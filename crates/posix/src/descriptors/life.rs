@@ -15,12 +15,11 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{ConnectOptions, ListenOptions, Readiness, TcpId, UdpId};
+use pagewire_stack::{ConnectOptions, ListenOptions, Readiness, TcpId, UdpId, option};
 
+use super::{Descriptors, SocketCall};
 use crate::address::{Domain, Given, SockAddr, family, is_mapped, parse};
 use crate::backend::Backend;
-use crate::call::SocketCall;
-use crate::descriptors::Descriptors;
 use crate::events::Events;
 use crate::file::socket::{Kind, Socket, Stage, State};
 use crate::file::{File, Object};
@@ -104,7 +103,7 @@ impl<B: Backend> Descriptors<B> {
         if state.bound.is_some() || state.stage != Stage::Closed {
             return Err(Errno::INVAL);
         }
-        if state.options.v6_only && is_mapped(local) {
+        if state.options.value(option::V6Only) && is_mapped(local) {
             return Err(Errno::INVAL);
         }
         call.bind_to(&mut state, local)
@@ -140,10 +139,11 @@ impl<B: Backend> Descriptors<B> {
         };
         let options = &state.options;
         let id = self.runtime.with(|stack, now| {
-            let how = ListenOptions { backlog, reservation, v6_only: options.v6_only };
+            let how =
+                ListenOptions { backlog, reservation, v6_only: options.value(option::V6Only) };
             let id = stack.listen(local, how).map_err(errno)?;
             self.runtime.notices.insert(id.into(), &file.watch);
-            options.apply_to_listener(stack, now, id.into());
+            options.apply(stack, now, id.into());
             Ok(id)
         })?;
         state.stage = Stage::Listening(id);
@@ -168,7 +168,7 @@ impl<B: Backend> Descriptors<B> {
         if call.kind != Kind::Stream {
             return Err(Errno::OPNOTSUPP);
         }
-        let limit = call.lock().options.receive_timeout;
+        let limit = call.lock().options.value(option::ReceiveTimeout);
         let (child, watch, peer) = call.block_on(Events::IN, 0, limit, || {
             let state = call.lock();
             let Stage::Listening(listener) = state.stage else { return Err(Errno::INVAL) };
@@ -300,7 +300,7 @@ impl<B: Backend> SocketCall<'_, B> {
     fn connect_datagram(&self, addr: &[u8]) -> Result<(), Errno> {
         match (parse(self.domain, addr)?, self.stage()) {
             (Given::Address(remote), _) => {
-                if is_mapped(remote) && self.lock().options.v6_only {
+                if is_mapped(remote) && self.lock().options.value(option::V6Only) {
                     return Err(Errno::NETUNREACH);
                 }
                 let id = self.bind_datagram()?;
@@ -326,7 +326,7 @@ impl<B: Backend> SocketCall<'_, B> {
             }
             match state.stage {
                 Stage::Closed => {
-                    let fast = state.options.fast_open_connect;
+                    let fast = state.options.value(option::FastOpenConnect);
                     let id = self.begin_connect(&mut state, addr, fast)?;
                     if fast && self.is_deferred(id) {
                         return Ok(());
@@ -342,7 +342,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 Stage::Connecting(_) => pending = Errno::ALREADY,
                 _ => return Err(Errno::ISCONN),
             }
-            state.options.send_timeout
+            state.options.value(option::SendTimeout)
         };
         // Linux: a time of 0 to wait is the same as not to block.
         let flags = if limit == Some(Duration::ZERO) { libc::MSG_DONTWAIT } else { 0 };
@@ -365,14 +365,14 @@ impl<B: Backend> SocketCall<'_, B> {
         // Linux: an unspecified destination is this host, as in BSD. It has no loopback here.
         let local = state.bound.unwrap_or_else(|| self.unbound(state));
         let options = &state.options;
-        if options.v6_only && is_mapped(remote) {
+        if options.value(option::V6Only) && is_mapped(remote) {
             return Err(Errno::NETUNREACH);
         }
         let held = state.reservation.is_some();
         let (id, own) = self.runtime.with(|stack, now| {
             let config = options.config(stack);
-            let fast_open = fast.then_some(options.fast_open_no_cookie);
-            let (local, config, link) = (Some(local), Some(config), options.link);
+            let fast_open = fast.then(|| options.value(option::FastOpenNoCookie));
+            let (local, config, link) = (Some(local), Some(config), options.value(option::Link));
             let how = ConnectOptions { local, config, fast_open, link };
             let id = stack.connect(now, remote, how).map_err(errno)?;
             self.runtime.notices.insert(id.into(), &self.file.watch);
