@@ -7,9 +7,9 @@
 //!
 //! The family is in the machine's byte order, port and address in the network's.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use crate::Errno;
+use crate::{Errno, field};
 
 /// Bytes of a `sockaddr_in`.
 const LEN_V4: usize = 16;
@@ -62,12 +62,10 @@ impl SockAddr {
 
     /// In `std`'s form, which [`From`] takes.
     pub fn to_std(&self) -> Option<SocketAddr> {
-        match parse(Domain::Inet6, self.as_bytes()) {
+        let domain = if self.len == LEN_V4 { Domain::Inet } else { Domain::Inet6 };
+        match parse(domain, self.as_bytes()) {
             Ok(Given::Address(addr)) => Some(addr),
-            _ => match parse(Domain::Inet, self.as_bytes()) {
-                Ok(Given::Address(addr)) => Some(addr),
-                _ => None,
-            },
+            _ => None,
         }
     }
 }
@@ -88,8 +86,7 @@ pub(crate) enum Given {
 
 /// The family of an address; `EINVAL` if it is too short for that.
 pub(crate) fn family(bytes: &[u8]) -> Result<i32, Errno> {
-    let family = bytes.get(..2).and_then(|f| f.try_into().ok()).ok_or(Errno::INVAL)?;
-    Ok(i32::from(u16::from_ne_bytes(family)))
+    Ok(u16::from_ne_bytes(field(bytes, 0)?).into())
 }
 
 /// Reads the address of a peer for a socket of `domain`. As in Linux, an IPv6 socket takes AF_INET.
@@ -101,31 +98,15 @@ pub(crate) fn parse(domain: Domain, bytes: &[u8]) -> Result<Given, Errno> {
     if family == libc::AF_UNSPEC {
         return Ok(Given::Unspecified);
     }
-    let port = || {
-        let port = bytes.get(2..4).and_then(|p| p.try_into().ok()).ok_or(Errno::INVAL)?;
-        Ok(u16::from_be_bytes(port))
-    };
-    let least = if domain == Domain::Inet { LEN_V4 } else { LEN_V6_RFC2133 };
-    match (domain, family) {
-        (Domain::Inet, libc::AF_INET) => {
-            if bytes.len() < least {
-                return Err(Errno::INVAL);
-            }
-            let ip: [u8; 4] =
-                bytes.get(4..8).and_then(|b| b.try_into().ok()).ok_or(Errno::INVAL)?;
-            Ok(Given::Address(SocketAddr::new(Ipv4Addr::from(ip).into(), port()?)))
-        }
-        (Domain::Inet6, libc::AF_INET6) => {
-            if bytes.len() < least {
-                return Err(Errno::INVAL);
-            }
-            let ip: [u8; 16] =
-                bytes.get(8..24).and_then(|b| b.try_into().ok()).ok_or(Errno::INVAL)?;
-            Ok(Given::Address(SocketAddr::new(Ipv6Addr::from(ip).into(), port()?)))
-        }
-        _ if bytes.len() < least => Err(Errno::INVAL),
-        _ => Err(Errno::AFNOSUPPORT),
+    if bytes.len() < if domain == Domain::Inet { LEN_V4 } else { LEN_V6_RFC2133 } {
+        return Err(Errno::INVAL);
     }
+    let ip: IpAddr = match (domain, family) {
+        (Domain::Inet, libc::AF_INET) => field::<4>(bytes, 4)?.into(),
+        (Domain::Inet6, libc::AF_INET6) => field::<16>(bytes, 8)?.into(),
+        _ => return Err(Errno::AFNOSUPPORT),
+    };
+    Ok(Given::Address(SocketAddr::new(ip, u16::from_be_bytes(field(bytes, 2)?))))
 }
 
 /// Whether an IPv6 address stands for one of IPv4 (RFC 4291 section 2.5.5.2).

@@ -47,6 +47,11 @@ pub use rustix::io::Errno;
 /// A descriptor: a small number that names a file of one [`Descriptors`] table.
 pub type Fd = i32;
 
+/// A field of a C structure; `EINVAL` if the structure ends before it does.
+pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Errno> {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk().copied()).ok_or(Errno::INVAL)
+}
+
 /// The stack's error as Linux's number.
 pub(crate) fn errno(error: pagewire_stack::Error) -> Errno {
     Errno::from_raw_os_error(error.errno())

@@ -1,13 +1,13 @@
 //! Messages: what `sendmsg` and `recvmsg` take, and ancillary data.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use pagewire_mem::{CopyReason, Frag};
 use pagewire_stack::Stack;
 
-use crate::{Errno, SockAddr};
+use crate::{Errno, SockAddr, field};
 
 /// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr` without pointers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,28 +82,26 @@ pub(crate) struct Ancillary {
 /// `EINVAL` for data that is cut short, unknown UDP options, and an IPv6 source over IPv4.
 pub(crate) fn ancillary(mut control: &[u8], v4: bool) -> Result<Ancillary, Errno> {
     let mut found = Ancillary::default();
-    while let Some((header, rest)) = control.split_at_checked(HEADER) {
-        let word = |at: usize| header[at..at + 4].try_into().map(i32::from_ne_bytes);
-        let len = header[..8].try_into().map(usize::from_ne_bytes).unwrap_or_default();
-        let data = len.checked_sub(HEADER).and_then(|n| rest.get(..n)).ok_or(Errno::INVAL)?;
-        match (word(8), word(12)) {
-            (Ok(libc::IPPROTO_UDP), Ok(UDP_SEGMENT)) => {
+    while control.len() >= HEADER {
+        let len = usize::from_ne_bytes(field(control, 0)?);
+        let data = control.get(HEADER..len).ok_or(Errno::INVAL)?;
+        match (i32::from_ne_bytes(field(control, 8)?), i32::from_ne_bytes(field(control, 12)?)) {
+            (libc::IPPROTO_UDP, UDP_SEGMENT) => {
                 let size = data.try_into().map_err(|_| Errno::INVAL)?;
                 found.segment = Some(u16::from_ne_bytes(size));
             }
-            (Ok(libc::IPPROTO_UDP), _) => return Err(Errno::INVAL),
+            (libc::IPPROTO_UDP, _) => return Err(Errno::INVAL),
             // `struct in_pktinfo`: link, our address, the address in the header, which is ignored.
-            (Ok(libc::IPPROTO_IP), Ok(libc::IP_PKTINFO)) if v4 => {
-                let info: [u8; 12] = data.try_into().map_err(|_| Errno::INVAL)?;
-                let [l0, l1, l2, l3, a, b, c, d, ..] = info;
-                found.interface = u32::from_ne_bytes([l0, l1, l2, l3]);
-                found.source = Some(Ipv4Addr::new(a, b, c, d).into());
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if v4 => {
+                let data: &[u8; 12] = data.try_into().map_err(|_| Errno::INVAL)?;
+                found.interface = u32::from_ne_bytes(field(data, 0)?);
+                found.source = Some(field::<4>(data, 4)?.into());
             }
             // `struct in6_pktinfo`: our address, link.
-            (Ok(libc::IPPROTO_IPV6), Ok(libc::IPV6_PKTINFO)) => {
-                let (addr, link) = data.split_first_chunk().ok_or(Errno::INVAL)?;
-                found.interface = u32::from_ne_bytes(link.try_into().map_err(|_| Errno::INVAL)?);
-                let source = IpAddr::V6(Ipv6Addr::from(*addr)).to_canonical();
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let data: &[u8; 20] = data.try_into().map_err(|_| Errno::INVAL)?;
+                found.interface = u32::from_ne_bytes(field(data, 16)?);
+                let source = IpAddr::from(field::<16>(data, 0)?).to_canonical();
                 if source.is_ipv4() != v4 && !source.is_unspecified() {
                     return Err(Errno::INVAL);
                 }
@@ -142,6 +140,22 @@ impl ReceiveMessage<'_, '_> {
     pub(crate) fn room(&self) -> usize {
         self.iov.iter().map(|piece| piece.len()).sum()
     }
+}
+
+/// The bytes from `skip` on, `max` of them at most, piece by piece.
+pub(crate) fn pieces<'a>(
+    iov: &'a [IoSlice<'_>],
+    mut skip: usize,
+    mut max: usize,
+) -> impl Iterator<Item = &'a [u8]> {
+    iov.iter().filter_map(move |piece| {
+        let from = skip.min(piece.len());
+        skip -= from;
+        let piece = &piece[from..];
+        let piece = &piece[..piece.len().min(max)];
+        max -= piece.len();
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Copies fragments into the pieces; returns how many bytes there was room for.

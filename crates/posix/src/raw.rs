@@ -51,16 +51,16 @@ unsafe fn bytes<'a>(start: *const u8, len: usize) -> Result<&'a [u8]> {
     }
 }
 
-/// Memory of the caller to write to.
+/// Elements in the caller's memory to write to; none for a count of 0.
 ///
 /// # Safety
-/// `start` is null, or `len` bytes behind it are the callee's alone for `'a`.
-unsafe fn bytes_mut<'a>(start: *mut u8, len: usize) -> Result<&'a mut [u8]> {
-    match (start.is_null(), len) {
+/// `start` is null, or `count` elements behind it are the callee's alone for `'a`.
+unsafe fn slice_mut<'a, T>(start: *mut T, count: usize) -> Result<&'a mut [T]> {
+    match (start.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Errno::FAULT),
         // SAFETY: not null, so ours to write, says the caller.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(start, len) }),
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(start, count) }),
     }
 }
 
@@ -114,7 +114,7 @@ unsafe fn put_address(
     }
     let name = name.map_or(&[][..], SockAddr::as_bytes);
     // SAFETY: writable for as many bytes as `*len` says.
-    let into = unsafe { bytes_mut(addr.cast(), room.min(name.len())) }?;
+    let into = unsafe { slice_mut(addr.cast::<u8>(), room.min(name.len())) }?;
     into.copy_from_slice(&name[..into.len()]);
     // SAFETY: not null, and valid, says the caller.
     unsafe { len.write_unaligned(name.len() as socklen_t) };
@@ -162,7 +162,7 @@ fn is_fault(ranges: &[RawRange]) -> bool {
 unsafe fn pieces_mut<'a>(ranges: &[RawRange]) -> Result<Vec<IoSliceMut<'a>>> {
     let piece = |range: &RawRange| {
         // SAFETY: writable, says the caller.
-        unsafe { bytes_mut(range.start.cast_mut(), range.len) }.map(IoSliceMut::new)
+        unsafe { slice_mut(range.start.cast_mut(), range.len) }.map(IoSliceMut::new)
     };
     ranges.iter().map(piece).collect()
 }
@@ -327,7 +327,7 @@ impl<B: Backend> Raw<'_, B> {
         }
         let control_len = if header.msg_control.is_null() { 0 } else { header.msg_controllen };
         // SAFETY: as the caller says.
-        let control = unsafe { bytes_mut(header.msg_control.cast(), control_len) }?;
+        let control = unsafe { slice_mut(header.msg_control.cast(), control_len) }?;
         let mut received = ReceiveMessage { iov: &mut iov, control, ..Default::default() };
         let n = self.0.recvmsg(fd, &mut received, flags)?;
         header.msg_flags = received.flags;
@@ -476,7 +476,7 @@ impl<B: Backend> Raw<'_, B> {
         let room = usize::try_from(room).map_err(|_| Errno::INVAL)?;
         let written = {
             // SAFETY: as the caller says.
-            let out = unsafe { bytes_mut(value.cast(), room.min(MAX_OPTION)) }?;
+            let out = unsafe { slice_mut(value.cast(), room.min(MAX_OPTION)) }?;
             if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
                 // SAFETY: as the caller says.
                 unsafe { self.zerocopy_receive(fd, out) }?
@@ -522,15 +522,8 @@ impl<B: Backend> Raw<'_, B> {
         if count > MAX_DESCRIPTORS {
             return Err(Errno::INVAL);
         }
-        if fds.is_null() && count > 0 {
-            return Err(Errno::FAULT);
-        }
-        let fds = if count == 0 {
-            &mut []
-        } else {
-            // SAFETY: not null, so `count` elements of the caller's.
-            unsafe { std::slice::from_raw_parts_mut(fds, count) }
-        };
+        // SAFETY: as the caller says.
+        let fds = unsafe { slice_mut(fds, count) }?;
         let entry = |fd: &libc::pollfd| PollFd {
             fd: fd.fd,
             events: Events::from_bits_retain(u32::from(fd.events as u16)),
@@ -584,17 +577,12 @@ impl<B: Backend> Raw<'_, B> {
         timeout_ms: c_int,
     ) -> Result<usize> {
         let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(Errno::INVAL)?;
-        if events.is_null() {
-            return Err(Errno::FAULT);
-        }
-        let mut found = vec![EpollEvent::default(); max.min(MAX_IOV)];
+        // SAFETY: as the caller says.
+        let events = unsafe { slice_mut(events, max.min(MAX_IOV)) }?;
+        let mut found = vec![EpollEvent::default(); events.len()];
         let n = self.0.epoll_wait(epoll, &mut found, milliseconds(timeout_ms))?;
-        for (at, event) in found.iter().take(n).enumerate() {
-            let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
-            // SAFETY: `at` is below `max`, so the element is the caller's.
-            let place = unsafe { events.add(at) };
-            // SAFETY: the caller's, and packed.
-            unsafe { ptr::write_unaligned(place, event) };
+        for (event, found) in events.iter_mut().zip(&found[..n]) {
+            *event = libc::epoll_event { events: found.events.bits(), u64: found.data };
         }
         Ok(n)
     }

@@ -1,8 +1,7 @@
-//! Receiving: read, readv, recv, recvfrom, recvmsg, recvmmsg.
+//! Receiving: read, readv, recv, recvfrom, recvmsg.
 
 use std::io::IoSliceMut;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{
@@ -77,36 +76,6 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
     ) -> Result<usize, Errno> {
         self.file(fd)?.socket()?.receive(message, flags)
-    }
-
-    /// Several messages; how many bytes each has. An error is returned only if there is none; with
-    /// `MSG_WAITFORONE` only the first is waited for. `timeout` is looked at between messages.
-    pub fn recvmmsg(
-        &self,
-        fd: Fd,
-        messages: &mut [ReceiveMessage<'_, '_>],
-        flags: i32,
-        timeout: Option<Duration>,
-    ) -> Result<Vec<usize>, Errno> {
-        let file = self.file(fd)?;
-        let call = file.socket()?;
-        let deadline = self.runtime.deadline(timeout);
-        let mut flags = flags;
-        let mut received = Vec::new();
-        for message in messages.iter_mut().take(MAX_IOV) {
-            match call.receive(message, flags & !libc::MSG_WAITFORONE) {
-                Ok(n) => received.push(n),
-                Err(error) if received.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-            if flags & libc::MSG_WAITFORONE != 0 {
-                flags |= libc::MSG_DONTWAIT;
-            }
-            if self.runtime.is_over(deadline) {
-                break;
-            }
-        }
-        Ok(received)
     }
 }
 

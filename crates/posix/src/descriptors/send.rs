@@ -1,4 +1,4 @@
-//! Sending: write, writev, send, sendto, sendmsg, sendmmsg.
+//! Sending: write, writev, send, sendto, sendmsg.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::file::Object;
 use crate::file::socket::{Kind, Stage};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
-use crate::message::{RawRange, SendMessage, ancillary};
+use crate::message::{RawRange, SendMessage, ancillary, pieces};
 use crate::{Errno, Fd, errno};
 
 /// Flags that change what is sent, or how: those that a socket here has.
@@ -88,26 +88,6 @@ impl<B: Backend> Descriptors<B> {
     /// [`sendto`](Self::sendto) of several pieces, with ancillary data.
     pub fn sendmsg(&self, fd: Fd, message: &SendMessage<'_>, flags: i32) -> Result<usize, Errno> {
         self.file(fd)?.socket()?.send(message, flags)
-    }
-
-    /// Several messages; how many were sent. An error is returned only if none was.
-    pub fn sendmmsg(
-        &self,
-        fd: Fd,
-        messages: &[SendMessage<'_>],
-        flags: i32,
-    ) -> Result<Vec<usize>, Errno> {
-        let file = self.file(fd)?;
-        let call = file.socket()?;
-        let mut sent = Vec::new();
-        for message in messages.iter().take(MAX_IOV) {
-            match call.send(message, flags) {
-                Ok(n) => sent.push(n),
-                Err(error) if sent.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(sent)
     }
 
     /// [`sendmsg`](Self::sendmsg) with `MSG_ZEROCOPY`: the memory is sent as it is, where the
@@ -372,15 +352,8 @@ fn send_copies(
     (done, total): (usize, usize),
     flags: i32,
 ) -> Result<usize, Error> {
-    let (mut skip, mut sent) = (done, 0);
-    for piece in iov {
-        let from = skip.min(piece.len());
-        skip -= from;
-        let piece = &piece[from..];
-        let piece = &piece[..piece.len().min(total - done - sent)];
-        if piece.is_empty() {
-            continue;
-        }
+    let mut sent = 0;
+    for piece in pieces(iov, done, total - done) {
         // What ends the call ends with its last piece; the pieces before have more to come.
         let last = done + sent + piece.len() == total;
         let flags = if last { send_flags(flags) } else { SendFlags::MORE };

@@ -11,7 +11,7 @@ use crate::Errno;
 use crate::backend::Backend;
 use crate::events::Events;
 use crate::limits::{PIPE_BYTES, PIPE_PIECES};
-use crate::message::copy_pieces;
+use crate::message::{copy_pieces, pieces};
 use crate::notice::Watch;
 use crate::runtime::Runtime;
 
@@ -305,20 +305,14 @@ impl PipeEnd {
 fn copies<B: Backend>(
     runtime: &Runtime<B>,
     iov: &[IoSlice<'_>],
-    mut skip: usize,
+    skip: usize,
     room: usize,
 ) -> Vec<Frag> {
     let mut frags = Vec::new();
     runtime.with(|stack, _| {
-        let mut left = room;
-        for piece in iov {
-            let from = skip.min(piece.len());
-            skip -= from;
-            let piece = &piece[from..];
-            let piece = &piece[..piece.len().min(left)];
+        for piece in pieces(iov, skip, room) {
             let (copies, n) = stack.copy_in(piece);
             frags.extend(copies);
-            left -= n;
             if n < piece.len() {
                 break;
             }

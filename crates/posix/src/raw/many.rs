@@ -1,11 +1,10 @@
 //! Several messages with one call, one after the other, each as `sendmsg` and `recvmsg` take it.
 
-use std::ptr;
 use std::time::Duration;
 
 use libc::{c_int, c_uint, mmsghdr, timespec};
 
-use super::{Raw, Result};
+use super::{Raw, Result, slice_mut};
 use crate::backend::Backend;
 use crate::limits::MAX_IOV;
 use crate::{Errno, Fd};
@@ -23,16 +22,13 @@ impl<B: Backend> Raw<'_, B> {
         flags: c_int,
     ) -> Result<usize> {
         self.0.file(fd)?.socket()?;
+        // SAFETY: as the caller says.
+        let messages = unsafe { slice_mut(messages, (count as usize).min(MAX_IOV)) }?;
         let mut sent = 0;
-        while sent < (count as usize).min(MAX_IOV) {
-            // SAFETY: null, or below `count`.
-            let message = unsafe { at(messages, sent) };
-            // SAFETY: null or valid, says the caller.
-            let header = unsafe { message.as_ref() }.map_or(ptr::null(), |m| &raw const m.msg_hdr);
+        for message in messages {
             // SAFETY: as the caller says.
-            match unsafe { self.sendmsg(fd, header, flags) } {
-                // SAFETY: `sendmsg` has answered, so it is not null, and valid, says the caller.
-                Ok(n) => unsafe { (*message).msg_len = n as c_uint },
+            match unsafe { self.sendmsg(fd, &raw const message.msg_hdr, flags) } {
+                Ok(n) => message.msg_len = n as c_uint,
                 Err(error) if sent == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -60,18 +56,14 @@ impl<B: Backend> Raw<'_, B> {
         let runtime = &self.0.runtime;
         let deadline = runtime.deadline(timeout.as_deref().map(duration).transpose()?);
         self.0.file(fd)?.socket()?;
+        // SAFETY: as the caller says.
+        let messages = unsafe { slice_mut(messages, (count as usize).min(MAX_IOV)) }?;
         let mut received = 0;
         let mut each = flags & !libc::MSG_WAITFORONE;
-        while received < (count as usize).min(MAX_IOV) {
-            // SAFETY: null, or below `count`.
-            let message = unsafe { at(messages, received) };
-            // SAFETY: null or valid, says the caller.
-            let header =
-                unsafe { message.as_mut() }.map_or(ptr::null_mut(), |m| &raw mut m.msg_hdr);
+        for message in messages {
             // SAFETY: as the caller says.
-            match unsafe { self.recvmsg(fd, header, each) } {
-                // SAFETY: `recvmsg` has answered, so it is not null, and valid, says the caller.
-                Ok(n) => unsafe { (*message).msg_len = n as c_uint },
+            match unsafe { self.recvmsg(fd, &raw mut message.msg_hdr, each) } {
+                Ok(n) => message.msg_len = n as c_uint,
                 Err(error) if received == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -89,18 +81,6 @@ impl<B: Backend> Raw<'_, B> {
         }
         Ok(received)
     }
-}
-
-/// The element at `index`; null of a null pointer.
-///
-/// # Safety
-/// `messages` is null, or has more than `index` elements.
-unsafe fn at(messages: *mut mmsghdr, index: usize) -> *mut mmsghdr {
-    if messages.is_null() {
-        return messages;
-    }
-    // SAFETY: within the array, says the caller.
-    unsafe { messages.add(index) }
 }
 
 fn duration(time: &timespec) -> Result<Duration> {

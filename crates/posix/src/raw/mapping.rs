@@ -4,10 +4,10 @@ use std::ptr;
 
 use libc::{c_int, c_void};
 
-use super::{Raw, Result, bytes_mut};
+use super::{Raw, Result, slice_mut};
 use crate::backend::Backend;
 use crate::limits::MAX_RW_BYTES;
-use crate::{Errno, Fd, ZerocopyReceive};
+use crate::{Errno, Fd, ZerocopyReceive, field};
 
 /// Numbers that `libc` does not name.
 pub(super) const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -37,24 +37,24 @@ impl<B: Backend> Raw<'_, B> {
         }
         let mut fields = [0; ZEROCOPY_RECEIVE];
         fields[..len].copy_from_slice(value);
-        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| fields[at + i]));
-        let long = |at: usize| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| fields[at + i]));
-        if word(60) != 0 {
+        let word = |at: usize| field(&fields, at).map(u32::from_ne_bytes);
+        let long = |at: usize| field(&fields, at).map(u64::from_ne_bytes);
+        if word(60)? != 0 {
             return Err(Errno::INVAL);
         }
         let mut request = ZerocopyReceive {
-            address: long(0),
-            length: word(8),
-            flags: word(36),
-            msg_flags: word(56),
+            address: long(0)?,
+            length: word(8)?,
+            flags: word(36)?,
+            msg_flags: word(56)?,
             ..ZerocopyReceive::default()
         };
         // As Linux: a negative length is none.
-        let copy_len = usize::try_from(word(32) as i32).unwrap_or(0).min(MAX_RW_BYTES);
-        let buffer = ptr::with_exposed_provenance_mut::<u8>(long(24) as usize);
+        let copy_len = usize::try_from(word(32)? as i32).unwrap_or(0).min(MAX_RW_BYTES);
+        let buffer = ptr::with_exposed_provenance_mut::<u8>(long(24)? as usize);
         let copy_len = if buffer.is_null() { 0 } else { copy_len };
         // SAFETY: not null, or of no length; writable, says the caller.
-        let copy = unsafe { bytes_mut(buffer, copy_len) }?;
+        let copy = unsafe { slice_mut(buffer, copy_len) }?;
         self.0.zerocopy_receive(fd, &mut request, copy)?;
         let mut set =
             |at: usize, word: u32| fields[at..at + 4].copy_from_slice(&word.to_ne_bytes());

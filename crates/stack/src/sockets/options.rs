@@ -62,15 +62,17 @@ mod level {
     pub(super) const IPV6: i32 = 41;
 }
 
-/// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { Place(it): get => set; ... }`.
-/// Options in [`TcpConfig`] have the stack's settings as their default. An option without a place is
-/// kept by the socket's owner, in [`SocketOptions`].
+/// A row: `Name(value: type = default) [LINUX_NAME: level number codec, ...] { places }`.
+///
+/// A place is `Place.field;` or `Place(it): get => set;`. The default of an option in [`TcpConfig`] is
+/// what the stack's settings say. An option without a place is kept by the socket's owner, in
+/// [`SocketOptions`].
 macro_rules! options {
     ($(
         $(#[doc = $doc:literal])*
         $name:ident($value:ident: $type:ty = $default:expr)
             [$($label:ident: $level:ident $number:literal $codec:ident),*]
-            {$($place:ident($it:ident): $get:expr => $set:expr;)*}
+            {$($place:ident $(. $($field:ident).+)? $(($it:ident): $get:expr => $set:expr)?;)*}
     )*) => {
         /// An option of a socket, and its value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +125,8 @@ macro_rules! options {
             #[allow(unreachable_patterns, reason = "not every option has every place")]
             fn set(self, place: PlaceMut<'_>) -> bool {
                 match (self, place) {
-                    $($((Self::$name($value), PlaceMut::$place($it)) => $set,)*)*
+                    $($($((Self::$name($value), PlaceMut::$place($it)) => $set,)?)*)*
+                    $($($((Self::$name(value), PlaceMut::$place(it)) => it.$($field).+ = value,)?)*)*
                     _ => return false,
                 }
                 true
@@ -142,7 +145,8 @@ macro_rules! options {
             #[allow(unreachable_patterns, reason = "not every option has every place")]
             fn get(self, place: Place<'_>) -> Option<SocketOption> {
                 Some(match (self, place) {
-                    $($((Self::$name, Place::$place($it)) => SocketOption::$name($get),)*)*
+                    $($($((Self::$name, Place::$place($it)) => SocketOption::$name($get),)?)*)*
+                    $($($((Self::$name, Place::$place(it)) => SocketOption::$name(it.$($field).+),)?)*)*
                     _ => return None,
                 })
             }
@@ -176,13 +180,11 @@ options! {
     }
     /// Only full segments leave (`TCP_CORK`).
     Cork(on: bool = false) [TCP_CORK: TCP 3 ANY] {
-        Config(c): c.cork => c.cork = on;
+        Config.cork;
         Connection(s): s.conn.is_corked() => s.conn.settings().set_cork(on);
     }
     /// Probes of an idle connection; `None`: none.
-    KeepAlive(keepalive: Option<KeepAlive> = None) [SO_KEEPALIVE: SOCKET 9 PROBING] {
-        Config(c): c.keepalive => c.keepalive = keepalive;
-    }
+    KeepAlive(keepalive: Option<KeepAlive> = None) [SO_KEEPALIVE: SOCKET 9 PROBING] { Config.keepalive; }
     /// For owners who keep the times of a keep-alive that is off: the silence before the first probe.
     KeepIdle(time: Duration = KeepAlive::default().idle) [TCP_KEEPIDLE: TCP 4 PERIOD] {}
     /// As [`KeepIdle`](Self::KeepIdle): the time between probes.
@@ -191,12 +193,10 @@ options! {
     KeepCount(probes: u8 = KeepAlive::default().probes) [TCP_KEEPCNT: TCP 6 TRIES] {}
     /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: all retries.
     UserTimeout(limit: Option<Duration> = None) [TCP_USER_TIMEOUT: TCP 18 MILLISECONDS] {
-        Config(c): c.user_timeout => c.user_timeout = limit;
+        Config.user_timeout;
     }
     /// Upper bound of the MSS; `None`: the link's.
-    MaxSeg(mss: Option<u16> = None) [TCP_MAXSEG: TCP 2 SEGMENT] {
-        Config(c): c.max_mss => c.max_mss = mss;
-    }
+    MaxSeg(mss: Option<u16> = None) [TCP_MAXSEG: TCP 2 SEGMENT] { Config.max_mss; }
     /// Retransmissions of a SYN before connecting fails.
     SynCount(retries: u8 = 0) [TCP_SYNCNT: TCP 7 TRIES] {
         Config(c): c.syn_retries => (c.syn_retries, c.syn_linear_retries) = (retries, 0);
@@ -210,17 +210,11 @@ options! {
             s.conn.settings().set_defer_accept(defer_accept_timeouts(time));
     }
     /// How long a closed connection waits for the peer's FIN.
-    Linger2(limit: Duration = Duration::ZERO) [TCP_LINGER2: TCP 8 LINGER2] {
-        Config(c): c.fin_wait2 => c.fin_wait2 = limit;
-    }
+    Linger2(limit: Duration = Duration::ZERO) [TCP_LINGER2: TCP 8 LINGER2] { Config.fin_wait2; }
     /// `Some` zero: closing resets the peer. To wait for other times is up to the caller.
-    Linger(limit: Option<Duration> = None) [SO_LINGER: SOCKET 13 LINGER] {
-        Config(c): c.linger => c.linger = limit;
-    }
+    Linger(limit: Option<Duration> = None) [SO_LINGER: SOCKET 13 LINGER] { Config.linger; }
     /// Limit on unsent bytes; below half of it the connection is writable. `u32::MAX`: none.
-    NotSentLowat(bytes: u32 = u32::MAX) [TCP_NOTSENT_LOWAT: TCP 25 NUMBER] {
-        Config(c): c.notsent_lowat => c.notsent_lowat = bytes;
-    }
+    NotSentLowat(bytes: u32 = u32::MAX) [TCP_NOTSENT_LOWAT: TCP 25 NUMBER] { Config.notsent_lowat; }
     /// Bytes that make the connection readable.
     RcvLowat(bytes: u32 = 1) [SO_RCVLOWAT: SOCKET 18 LOWAT] {
         Config(c): c.recv_lowat => c.recv_lowat = bytes.max(1);
@@ -239,12 +233,10 @@ options! {
         Datagram(d): d.receive_bytes as u32 => d.set_receive_bytes(bytes as usize);
     }
     /// Upper bound of the announced window; `None`: the buffer.
-    WindowClamp(bytes: Option<u32> = None) [TCP_WINDOW_CLAMP: TCP 10 CLAMP] {
-        Config(c): c.window_clamp => c.window_clamp = bytes;
-    }
+    WindowClamp(bytes: Option<u32> = None) [TCP_WINDOW_CLAMP: TCP 10 CLAMP] { Config.window_clamp; }
     /// The congestion control; the window stays.
     Congestion(kind: CongestionKind = CongestionKind::Cubic) [TCP_CONGESTION: TCP 13 CONGESTION] {
-        Config(c): c.congestion => c.congestion = kind;
+        Config.congestion;
         Connection(s): s.conn.config().congestion => s.conn.settings().set_congestion(kind);
     }
     /// Acknowledge at once, for now.
@@ -252,9 +244,7 @@ options! {
         Connection(s): s.conn.info().quick_ack => s.conn.settings().set_quick_ack(on);
     }
     /// An urgent byte stays in the stream.
-    OobInline(on: bool = false) [SO_OOBINLINE: SOCKET 10 ANY] {
-        Config(c): c.oob_inline => c.oob_inline = on;
-    }
+    OobInline(on: bool = false) [SO_OOBINLINE: SOCKET 10 ANY] { Config.oob_inline; }
     /// Keeps a copy ledger for this connection; off drops it.
     CountCopies(on: bool = false) [] {
         Connection(s): s.extra.as_ref().is_some_and(|extra| extra.ledger.is_some()) => {
@@ -284,30 +274,24 @@ options! {
 
     /// The time to live or the hop limit of its packets; `None`: the stack's.
     HopLimit(limit: Option<u8> = None) [IP_TTL: IP 2 TTL, IPV6_UNICAST_HOPS: IPV6 16 HOPS] {
-        Extra(e): e.marks.hop_limit => e.marks.hop_limit = limit;
-        Datagram(d): d.marks.hop_limit => d.marks.hop_limit = limit;
+        Extra.marks.hop_limit;
+        Datagram.marks.hop_limit;
     }
     /// The type of service or the traffic class of its packets. The two lowest bits of a
     /// connection's are its own.
     TrafficClass(class: u8 = 0) [IP_TOS: IP 1 TOS, IPV6_TCLASS: IPV6 67 CLASS] {
-        Extra(e): e.marks.traffic_class => e.marks.traffic_class = class;
-        Datagram(d): d.marks.traffic_class => d.marks.traffic_class = class;
+        Extra.marks.traffic_class;
+        Datagram.marks.traffic_class;
     }
     /// [`HopLimit`](Self::HopLimit) and [`TrafficClass`](Self::TrafficClass) together.
-    Marks(marks: PacketMarks = PacketMarks::default()) [] {
-        Extra(e): e.marks => e.marks = marks;
-        Datagram(d): d.marks => d.marks = marks;
-    }
+    Marks(marks: PacketMarks = PacketMarks::default()) [] { Extra.marks; Datagram.marks; }
     /// A number that can be read back, as on a Linux without rules that look at it.
-    Mark(mark: u32 = 0) [SO_MARK: SOCKET 36 NUMBER] {
-        Extra(e): e.mark => e.mark = mark;
-        Datagram(d): d.mark => d.mark = mark;
-    }
+    Mark(mark: u32 = 0) [SO_MARK: SOCKET 36 NUMBER] { Extra.mark; Datagram.mark; }
     /// Whether routers may fragment its packets, and whether to heed reports about the path.
     MtuDiscover(how: MtuDiscover = MtuDiscover::Want)
         [IP_MTU_DISCOVER: IP 10 IP_DISCOVER, IPV6_MTU_DISCOVER: IPV6 23 DISCOVER] {
-        Extra(e): e.mtu_discover => e.mtu_discover = how;
-        Datagram(d): d.mtu_discover => d.mtu_discover = how;
+        Extra.mtu_discover;
+        Datagram.mtu_discover;
     }
     /// Keeps errors that the network reports in the error queue; off drops those in the queue.
     QueueErrors(on: bool = false) [IP_RECVERR: IP 11 IP_ANY, IPV6_RECVERR: IPV6 25 ANY] {
@@ -325,38 +309,32 @@ options! {
     }
     /// Opts in to zero-copy sends; see [`Stack::set_zerocopy`].
     ZeroCopy(on: bool = false) [SO_ZEROCOPY: SOCKET 60 FLAG] {
-        Connection(s): s.reporting.zerocopy => s.reporting.zerocopy = on;
-        Listener(l): l.reporting.zerocopy => l.reporting.zerocopy = on;
-        Datagram(d): d.reporting.zerocopy => d.reporting.zerocopy = on;
+        Connection.reporting.zerocopy;
+        Listener.reporting.zerocopy;
+        Datagram.reporting.zerocopy;
     }
     /// Every arrival is an [`Event`](crate::Event), for owners that need edges.
     EveryArrival(on: bool = false) [] {
-        Connection(s): s.reporting.every_arrival => s.reporting.every_arrival = on;
-        Listener(l): l.reporting.every_arrival => l.reporting.every_arrival = on;
-        Datagram(d): d.reporting.every_arrival => d.reporting.every_arrival = on;
+        Connection.reporting.every_arrival;
+        Listener.reporting.every_arrival;
+        Datagram.reporting.every_arrival;
     }
     /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives and sends only by
     /// that link, whatever the routes say. A listener's connections inherit it. When the link is
     /// removed, nothing comes or leaves any more. Packets of this host to itself come by no link.
     Link(link: Option<LinkId> = None) [SO_BINDTOIFINDEX: SOCKET 62 LINK] {
-        Extra(e): e.link => e.link = link;
-        Listener(l): l.link => l.link = link;
-        Datagram(d): d.link => d.link = link;
+        Extra.link;
+        Listener.link;
+        Datagram.link;
     }
 
     /// Whether it may send to broadcast addresses.
-    Broadcast(on: bool = false) [SO_BROADCAST: SOCKET 6 ANY] {
-        Datagram(d): d.broadcast => d.broadcast = on;
-    }
+    Broadcast(on: bool = false) [SO_BROADCAST: SOCKET 6 ANY] { Datagram.broadcast; }
     /// Splits sends of more than so many bytes of payload in datagrams of so many bytes; 0: each call is
     /// one datagram.
-    Segment(bytes: u16 = 0) [UDP_SEGMENT: UDP 103 LENGTH] {
-        Datagram(d): d.segment => d.segment = bytes;
-    }
+    Segment(bytes: u16 = 0) [UDP_SEGMENT: UDP 103 LENGTH] { Datagram.segment; }
     /// Whether several datagrams are received as one; see [`Udp::set_join`](crate::Udp::set_join).
-    Join(on: bool = false) [UDP_GRO: UDP 104 ANY] {
-        Datagram(d): d.joins => d.joins = on;
-    }
+    Join(on: bool = false) [UDP_GRO: UDP 104 ANY] { Datagram.joins; }
     /// Whether sends wait to become one datagram, until this is off.
     UdpCork(on: bool = false) [UDP_CORK: UDP 1 ANY] {}
     /// The time to live of datagrams to groups; 0: on this host only.

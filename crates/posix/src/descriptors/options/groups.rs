@@ -8,21 +8,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_stack::{GroupLink, LinkId, SocketOption, Stack, option};
 
-use super::{Done, int_at};
+use super::Done;
 use crate::backend::Backend;
 use crate::descriptors::SocketCall;
 use crate::file::socket::{Kind, Stage, State};
-use crate::{Errno, errno};
+use crate::{Errno, errno, field};
 
 /// Numbers that `libc` does not name everywhere.
 const MCAST_JOIN_GROUP: i32 = 42;
 const MCAST_LEAVE_GROUP: i32 = 45;
 
-/// Bytes of `struct in_addr`, `ip_mreq`, `ip_mreqn`, `ipv6_mreq` and `group_req`.
-const IN_ADDR: usize = 4;
+/// Bytes of `struct ip_mreq` and `group_req`.
 const MREQ: usize = 8;
-const MREQN: usize = 12;
-const MREQ6: usize = 20;
 const GROUP_REQ: usize = 8 + 128;
 
 /// Which of the two.
@@ -63,16 +60,13 @@ impl<B: Backend> SocketCall<'_, B> {
 
     /// `struct ip_mreqn`, or `ip_mreq`, which has no number at its end.
     fn member_v4(&self, value: &[u8], verb: Verb) -> Done {
-        let group = v4(value, 0).ok_or(Errno::INVAL)?;
-        let address = v4(value, 4).ok_or(Errno::INVAL)?;
-        self.member(group.into(), link_v4(address, number_at(value, MREQN)), verb)
+        let (group, on) = (field::<4>(value, 0)?, link_v4(value, 4)?);
+        self.member(group.into(), on, verb)
     }
 
     fn member_v6(&self, value: &[u8], verb: Verb) -> Done {
-        let group = v6(value, 0).ok_or(Errno::INVAL)?;
-        let number = number_at(value, MREQ6).ok_or(Errno::INVAL)?;
-        let on = if number == 0 { GroupLink::Route } else { GroupLink::Number(number) };
-        self.member(group.into(), on, verb)
+        let group = field::<16>(value, 0)?;
+        self.member(group.into(), numbered(field(value, 16)?), verb)
     }
 
     /// `struct group_req`: a number, and a socket address of the level's version.
@@ -80,16 +74,13 @@ impl<B: Backend> SocketCall<'_, B> {
         if value.len() < GROUP_REQ {
             return Err(Errno::INVAL);
         }
-        let number = number_at(value, 4).ok_or(Errno::INVAL)?;
-        let given = i32::from(u16::from_ne_bytes([value[8], value[9]]));
-        let group: Option<IpAddr> = match (level, given) {
-            (libc::IPPROTO_IP, libc::AF_INET) => v4(value, 12).map(IpAddr::V4),
+        let group: IpAddr = match (level, u16::from_ne_bytes(field(value, 8)?).into()) {
+            (libc::IPPROTO_IP, libc::AF_INET) => field::<4>(value, 12)?.into(),
             (libc::IPPROTO_IP, _) => return Err(Errno::INVAL),
-            (_, libc::AF_INET6) => v6(value, 16).map(IpAddr::V6),
+            (_, libc::AF_INET6) => field::<16>(value, 16)?.into(),
             _ => return Err(Errno::ADDRNOTAVAIL),
         };
-        let on = if number == 0 { GroupLink::Route } else { GroupLink::Number(number) };
-        self.member(group.ok_or(Errno::INVAL)?, on, verb)
+        self.member(group, numbered(field(value, 0)?), verb)
     }
 
     fn member(&self, group: IpAddr, on: GroupLink, verb: Verb) -> Done {
@@ -120,12 +111,8 @@ impl<B: Backend> SocketCall<'_, B> {
 
     /// `struct ip_mreqn`, `ip_mreq` or `in_addr`; all zero: the route's.
     fn set_interface_v4(&self, value: &[u8]) -> Done {
-        if value.len() < IN_ADDR {
-            return Err(Errno::INVAL);
-        }
         let at = if value.len() < MREQ { 0 } else { 4 };
-        let address = v4(value, at).ok_or(Errno::INVAL)?;
-        let on = link_v4(address, number_at(value, MREQN));
+        let (address, on) = (Ipv4Addr::from(field::<4>(value, at)?), link_v4(value, at)?);
         let find = |stack: &mut Stack| match on {
             GroupLink::Route => Ok(None),
             on => stack.group_link(Ipv4Addr::new(224, 0, 0, 1).into(), on).map(Some),
@@ -143,11 +130,10 @@ impl<B: Backend> SocketCall<'_, B> {
     }
 
     fn set_interface_v6(&self, value: &[u8]) -> Done {
-        let link = match int_at(value, 0)? {
-            0 => None,
-            number => {
+        let link = match numbered(field(value, 0)?) {
+            GroupLink::Route => None,
+            on => {
                 let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into();
-                let on = GroupLink::Number(number as u32);
                 Some(self.runtime.with(|s, _| s.group_link(all_nodes, on)).map_err(errno)?)
             }
         };
@@ -165,24 +151,21 @@ impl<B: Backend> SocketCall<'_, B> {
     }
 }
 
-/// The number comes before the address.
-fn link_v4(address: Ipv4Addr, number: Option<u32>) -> GroupLink {
-    match number {
-        Some(number) if number != 0 => GroupLink::Number(number),
-        _ if address.is_unspecified() => GroupLink::Route,
-        _ => GroupLink::Address(address.into()),
+/// The link of a `struct ip_mreqn`, whose address is at `at` and whose number follows; without a number, of
+/// the structures that end before.
+fn link_v4(value: &[u8], at: usize) -> Result<GroupLink, Errno> {
+    let address = Ipv4Addr::from(field::<4>(value, at)?);
+    match field(value, 8).map(numbered) {
+        Ok(GroupLink::Number(number)) => Ok(GroupLink::Number(number)),
+        _ if address.is_unspecified() => Ok(GroupLink::Route),
+        _ => Ok(GroupLink::Address(address.into())),
     }
 }
 
-fn v4(value: &[u8], at: usize) -> Option<Ipv4Addr> {
-    value.get(at..)?.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
-}
-
-fn v6(value: &[u8], at: usize) -> Option<Ipv6Addr> {
-    value.get(at..)?.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
-}
-
-/// The number in the last four bytes of a structure that ends there.
-fn number_at(value: &[u8], end: usize) -> Option<u32> {
-    value.get(end - 4..end)?.try_into().ok().map(u32::from_ne_bytes)
+/// The link with a number; 0: that of the route.
+fn numbered(number: [u8; 4]) -> GroupLink {
+    match u32::from_ne_bytes(number) {
+        0 => GroupLink::Route,
+        number => GroupLink::Number(number),
+    }
 }

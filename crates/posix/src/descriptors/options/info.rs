@@ -33,9 +33,8 @@ fn state_number(info: &TcpInfo, listening: bool) -> u8 {
     }
 }
 
-/// Fills the structure. `headers`: bytes of the IP and TCP headers, 0 without a connection.
-pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8> {
-    let mut out = [0u8; LEN];
+/// The structure. `headers`: bytes of the IP and TCP headers, 0 without a connection.
+pub(super) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8> {
     let bit = |on: bool, bit: u8| if on { bit } else { 0 };
     let options = bit(info.timestamps, TIMESTAMPS)
         | bit(info.sack, SACK)
@@ -43,7 +42,8 @@ pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8>
         | bit(info.ecn, ECN)
         | bit(info.ecn_seen, ECN_SEEN)
         | bit(info.syn_data, SYN_DATA);
-    out[..7].copy_from_slice(&[
+    let mut out = Vec::with_capacity(LEN);
+    out.extend([
         state_number(info, listening),
         info.ca_state as u8,
         info.backoff,
@@ -51,53 +51,37 @@ pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8>
         info.backoff,
         options,
         info.send_scale | info.recv_scale << 4,
+        0,
     ]);
-    let mut at = 8;
-    for word in words(info, headers) {
-        put(&mut out, &mut at, &word.to_ne_bytes());
+    fn put<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
+        out.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    }
+    fn put_long<const N: usize>(out: &mut Vec<u8>, words: [u64; N]) {
+        out.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     }
     let connected = headers > 0;
     // Nothing is paced: no limit.
     let pacing = if connected { u64::MAX } else { 0 };
-    for word in [pacing, u64::MAX, info.bytes_acked, info.bytes_received] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
     let min_rtt = if connected && info.min_rtt.is_zero() { u32::MAX } else { micros(info.min_rtt) };
-    for word in [
-        info.segments_out,
-        info.segments_in,
-        info.unsent,
-        min_rtt,
-        info.data_segments_in,
-        info.data_segments_out,
-    ] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
     let long = |time: Duration| time.as_micros() as u64;
+    put(&mut out, words(info, headers));
+    put_long(&mut out, [pacing, u64::MAX, info.bytes_acked, info.bytes_received]);
+    put(&mut out, [info.segments_out, info.segments_in, info.unsent, min_rtt]);
+    put(&mut out, [info.data_segments_in, info.data_segments_out]);
     // tcpi_delivery_rate is not measured: 0, as before the first sample.
-    for word in [0, long(info.busy), long(info.window_limited), long(info.buffer_limited)] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
-    for word in [info.delivered, info.delivered_ce] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
-    for word in [info.bytes_sent, info.bytes_retransmitted] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
+    let limited = [long(info.window_limited), long(info.buffer_limited)];
+    put_long(&mut out, [0, long(info.busy), limited[0], limited[1]]);
+    put(&mut out, [info.delivered, info.delivered_ce]);
+    put_long(&mut out, [info.bytes_sent, info.bytes_retransmitted]);
     // tcpi_rcv_ooopack is not counted; tcpi_rehash and the counts of timeouts neither.
-    for word in [info.dsack_dups, info.reord_seen, 0, info.send_window, info.recv_window] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
-    debug_assert_eq!(at, 236, "offset of tcpi_rehash");
-    at = 248;
+    let windows = [info.send_window, info.recv_window];
+    put(&mut out, [info.dsack_dups, info.reord_seen, 0, windows[0], windows[1], 0, 0, 0]);
     let counts = info.ecn_counts.unwrap_or_default();
     let ([sent0, sent_ce, sent1], [got0, got_ce, got1]) =
         (counts.delivered_bytes, counts.received_bytes);
-    for word in [counts.received_ce, sent1, sent0, sent_ce, got1, got0, got_ce] {
-        put(&mut out, &mut at, &word.to_ne_bytes());
-    }
-    debug_assert_eq!(at, 276, "offset of tcpi_accecn_fail_mode");
-    out.to_vec()
+    // tcpi_accecn_fail_mode and tcpi_accecn_opt_seen are 0.
+    put(&mut out, [counts.received_ce, sent1, sent0, sent_ce, got1, got0, got_ce, 0]);
+    out
 }
 
 /// From `tcpi_rto` to `tcpi_total_retrans`.
@@ -134,11 +118,6 @@ fn words(info: &TcpInfo, headers: u32) -> [u32; 24] {
 
 fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
-}
-
-fn put(out: &mut [u8; LEN], at: &mut usize, bytes: &[u8]) {
-    out[*at..*at + bytes.len()].copy_from_slice(bytes);
-    *at += bytes.len();
 }
 
 #[cfg(test)]

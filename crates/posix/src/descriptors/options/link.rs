@@ -3,11 +3,11 @@
 use pagewire_stack::limits::LINK_NAME_BYTES;
 use pagewire_stack::{LinkId, SocketOption, Stack, option};
 
-use super::{Done, Value, int_at};
+use super::{Done, Value};
 use crate::backend::Backend;
 use crate::descriptors::SocketCall;
 use crate::file::socket::State;
-use crate::{Errno, errno};
+use crate::{Errno, errno, field};
 
 impl<B: Backend> SocketCall<'_, B> {
     /// The name ends at a zero or with `value`; a longer one is cut, as in Linux. No name: no link.
@@ -21,7 +21,8 @@ impl<B: Backend> SocketCall<'_, B> {
 
     /// 0: no link.
     pub(super) fn bind_to_number(&self, value: &[u8]) -> Done {
-        let number = u32::try_from(int_at(value, 0)?).map_err(|_| Errno::INVAL)?;
+        let number =
+            u32::try_from(i32::from_ne_bytes(field(value, 0)?)).map_err(|_| Errno::INVAL)?;
         self.bind_to_link(number == 0, |_, link| link.scope_id() == number)
     }
 

@@ -325,9 +325,3 @@ impl<B: Backend> SocketCall<'_, B> {
 fn int(value: i32) -> Value {
     Ok(value.to_ne_bytes().into())
 }
-
-/// The `int` at a place of a value.
-fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
-    let bytes = value.get(at..).and_then(|value| value.first_chunk().copied());
-    bytes.map(i32::from_ne_bytes).ok_or(Errno::INVAL)
-}
