@@ -2,31 +2,11 @@
 //! said, several datagrams as one; and the options that are refused.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::time::Duration;
 
 use pagewire_posix::{Backend, Errno, Fd, ReceiveMessage, SendMessage, SockAddr};
 use pagewire_stack::LinkConfig;
 
-use crate::support::{Files, addr, datagram, pair, stream};
-
-fn option(files: &Files, fd: Fd, level: i32, name: i32) -> Result<i32, Errno> {
-    let mut value = [0; 4];
-    files.getsockopt(fd, level, name, &mut value)?;
-    Ok(i32::from_ne_bytes(value))
-}
-
-fn set(files: &Files, fd: Fd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
-    files.setsockopt(fd, level, name, &value.to_ne_bytes())
-}
-
-fn error(files: &Files, fd: Fd) -> i32 {
-    option(files, fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap()
-}
-
-/// Lets a round trip pass.
-fn settle(files: &Files) {
-    files.backend().run(Duration::from_millis(5));
-}
+use crate::support::{Files, addr, datagram, error, option, pair, set, settle, stream};
 
 const DO: i32 = libc::IP_PMTUDISC_DO;
 

@@ -2,30 +2,14 @@
 
 use core::time::Duration;
 
-use pagewire_posix::{Errno, Fd};
+use pagewire_posix::Errno;
 
-use crate::support::{Files, addr, connected, datagram, listener, pair, set_nonblocking, stream};
+use crate::support::{
+    Files, addr, connected, datagram, error, listener, option, pair, set, set_nonblocking, settle,
+    stream,
+};
 
 const PEER: &str = "10.0.0.2:80";
-
-fn option(files: &Files, fd: Fd, level: i32, name: i32) -> Result<i32, Errno> {
-    let mut value = [0; 4];
-    files.getsockopt(fd, level, name, &mut value)?;
-    Ok(i32::from_ne_bytes(value))
-}
-
-fn set(files: &Files, fd: Fd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
-    files.setsockopt(fd, level, name, &value.to_ne_bytes())
-}
-
-fn error(files: &Files, fd: Fd) -> i32 {
-    option(files, fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap()
-}
-
-/// Lets a millisecond or so pass: a round trip.
-fn settle(files: &Files) {
-    files.backend().run(Duration::from_millis(5));
-}
 
 #[test]
 fn socket_refuses_what_it_does_not_know() {

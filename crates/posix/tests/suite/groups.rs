@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, pair, set_nonblocking, stream};
+use crate::support::{Files, addr, datagram, option, pair, set, set_nonblocking, stream};
 
 const V4: i32 = libc::IPPROTO_IP;
 const V6: i32 = libc::IPPROTO_IPV6;
@@ -46,16 +46,6 @@ fn group_req(group: &str, number: i32) -> Vec<u8> {
     value[8..10].copy_from_slice(&(family as u16).to_ne_bytes());
     value[at..at + octets.len()].copy_from_slice(&octets);
     value
-}
-
-fn get(files: &Files, fd: Fd, level: i32, name: i32) -> i32 {
-    let mut value = [0; 4];
-    files.getsockopt(fd, level, name, &mut value).unwrap();
-    i32::from_ne_bytes(value)
-}
-
-fn set(files: &Files, fd: Fd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
-    files.setsockopt(fd, level, name, &value.to_ne_bytes())
 }
 
 /// What is there to read, all of it.
@@ -174,33 +164,33 @@ fn settings_for_groups_are_read_back_and_bounded_as_on_linux() {
         [(V4, [ttl, on, all]), (V6, [libc::IPV6_MULTICAST_HOPS, libc::IPV6_MULTICAST_LOOP, 29])]
     {
         for name in names {
-            assert_eq!(get(&left, fd, level, name), 1, "{name}");
+            assert_eq!(option(&left, fd, level, name), Ok(1), "{name}");
             assert_eq!(set(&left, fd, level, name, 0), Ok(()));
-            assert_eq!(get(&left, fd, level, name), 0, "{name}");
+            assert_eq!(option(&left, fd, level, name), Ok(0), "{name}");
         }
         assert_eq!(set(&left, fd, level, names[0], 255), Ok(()));
         assert_eq!(set(&left, fd, level, names[0], 256), Err(Errno::INVAL));
         assert_eq!(set(&left, fd, level, names[0], -2), Err(Errno::INVAL));
-        assert_eq!(get(&left, fd, level, names[0]), 255);
+        assert_eq!(option(&left, fd, level, names[0]), Ok(255));
         assert_eq!(set(&left, fd, level, names[0], -1), Ok(()));
-        assert_eq!(get(&left, fd, level, names[0]), 1);
+        assert_eq!(option(&left, fd, level, names[0]), Ok(1));
         assert_eq!(set(&left, fd, level, names[2], 2), Err(Errno::INVAL));
     }
     assert_eq!(set(&left, fd, V6, libc::IPV6_MULTICAST_LOOP, 2), Err(Errno::INVAL));
     // One byte will do.
     assert_eq!(left.setsockopt(fd, V4, ttl, &[9]), Ok(()));
-    assert_eq!(get(&left, fd, V4, ttl), 9);
+    assert_eq!(option(&left, fd, V4, ttl), Ok(9));
     let by = libc::IP_MULTICAST_IF;
     let address = |text: &str| i32::from_ne_bytes(text.parse::<Ipv4Addr>().unwrap().octets());
     assert_eq!(set(&left, fd, V4, by, address("10.0.0.1")), Ok(()));
-    assert_eq!(get(&left, fd, V4, by), address("10.0.0.1"));
+    assert_eq!(option(&left, fd, V4, by), Ok(address("10.0.0.1")));
     assert_eq!(set(&left, fd, V4, by, address("10.0.0.9")), Err(Errno::ADDRNOTAVAIL));
     assert_eq!(left.setsockopt(fd, V4, by, &mreqn("0.0.0.0", 9)), Err(Errno::ADDRNOTAVAIL));
     assert_eq!(left.setsockopt(fd, V4, by, &mreqn("0.0.0.0", 1)), Ok(()));
-    assert_eq!(get(&left, fd, V4, by), 0);
+    assert_eq!(option(&left, fd, V4, by), Ok(0));
     assert_eq!(set(&left, fd, V6, libc::IPV6_MULTICAST_IF, 9), Err(Errno::NODEV));
     assert_eq!(set(&left, fd, V6, libc::IPV6_MULTICAST_IF, 1), Ok(()));
-    assert_eq!(get(&left, fd, V6, libc::IPV6_MULTICAST_IF), 1);
+    assert_eq!(option(&left, fd, V6, libc::IPV6_MULTICAST_IF), Ok(1));
     let fd = stream(&left);
     assert_eq!(set(&left, fd, V4, ttl, 3), Err(Errno::INVAL));
     assert_eq!(set(&left, fd, V4, by, 0), Err(Errno::INVAL));

@@ -3,7 +3,7 @@
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, pair, stream};
+use crate::support::{Files, addr, datagram, option, pair, set, stream};
 
 const SO_BINDTOIFINDEX: i32 = 62;
 
@@ -14,9 +14,7 @@ fn name_of(files: &Files, fd: Fd) -> Vec<u8> {
 }
 
 fn number_of(files: &Files, fd: Fd) -> i32 {
-    let mut value = [0; 4];
-    assert_eq!(files.getsockopt(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &mut value), Ok(4));
-    i32::from_ne_bytes(value)
+    option(files, fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap()
 }
 
 fn bind_to_name(files: &Files, fd: Fd, name: &[u8]) -> Result<(), Errno> {
@@ -24,7 +22,7 @@ fn bind_to_name(files: &Files, fd: Fd, name: &[u8]) -> Result<(), Errno> {
 }
 
 fn bind_to_number(files: &Files, fd: Fd, number: i32) -> Result<(), Errno> {
-    files.setsockopt(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, &number.to_ne_bytes())
+    set(files, fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, number)
 }
 
 #[test]

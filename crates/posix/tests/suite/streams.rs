@@ -2,7 +2,9 @@
 
 use pagewire_posix::Errno;
 
-use crate::support::{LEFT, addr, connected, pair, pair_with, set_nonblocking, stream};
+use crate::support::{
+    LEFT, addr, connected, option, pair, pair_with, set, set_nonblocking, stream,
+};
 
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
@@ -123,11 +125,8 @@ fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address(
 }
 
 fn defer_accept(files: &crate::support::Files, fd: pagewire_posix::Fd, seconds: i32) -> i32 {
-    let level = libc::IPPROTO_TCP;
-    files.setsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &seconds.to_ne_bytes()).unwrap();
-    let mut value = [0; 4];
-    assert_eq!(files.getsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &mut value), Ok(4));
-    i32::from_ne_bytes(value)
+    set(files, fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds).unwrap();
+    option(files, fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT).unwrap()
 }
 
 #[test]

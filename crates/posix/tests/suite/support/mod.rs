@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pagewire_device::FaultConfig;
 use pagewire_mem::Instant;
-use pagewire_posix::{Backend, Descriptors, Fd, Notices, Signal, SockAddr};
+use pagewire_posix::{Backend, Descriptors, Errno, Fd, Notices, Signal, SockAddr};
 use pagewire_sim::{NodeId, Sim};
 use pagewire_stack::{Stack, StackConfig};
 
@@ -162,6 +162,27 @@ pub fn datagram(files: &Files) -> Fd {
 
 pub fn set_nonblocking(files: &Files, fd: Fd) {
     files.fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK).unwrap();
+}
+
+/// An option whose value is an `int`.
+pub fn option(files: &Files, fd: Fd, level: i32, name: i32) -> Result<i32, Errno> {
+    let mut value = [0; 4];
+    files.getsockopt(fd, level, name, &mut value)?;
+    Ok(i32::from_ne_bytes(value))
+}
+
+pub fn set(files: &Files, fd: Fd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
+    files.setsockopt(fd, level, name, &value.to_ne_bytes())
+}
+
+/// The error that is not reported yet.
+pub fn error(files: &Files, fd: Fd) -> i32 {
+    option(files, fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap()
+}
+
+/// Lets some round trips pass.
+pub fn settle(files: &Files) {
+    files.backend().run(Duration::from_millis(5));
 }
 
 /// A listener on the right host.
