@@ -388,6 +388,9 @@ fn options_check_length_level_and_range() {
     assert_eq!(set_bytes(tcp, libc::TCP_NODELAY, &[1, 0, 0, 0, 9, 9]), Ok(()));
     assert_eq!(option(&left, fd, tcp, libc::TCP_NODELAY), Ok(1));
     assert_eq!(set(&left, fd, tcp, 9999, 1), Err(Errno::NOPROTOOPT));
+    // As Linux, which reads an `int` first, but for IP.
+    assert_eq!(set_bytes(tcp, 9999, &[1]), Err(Errno::INVAL));
+    assert_eq!(set_bytes(libc::IPPROTO_IP, 9999, &[1]), Err(Errno::NOPROTOOPT));
     assert_eq!(set(&left, fd, 12345, 1, 1), Err(Errno::NOPROTOOPT));
     assert_eq!(option(&left, fd, tcp, 9999), Err(Errno::NOPROTOOPT));
     assert_eq!(set(&left, fd, libc::SOL_SOCKET, libc::SO_TYPE, 1), Err(Errno::NOPROTOOPT));
@@ -444,8 +447,12 @@ fn options_read_back_as_linux_has_them() {
         (tcp, libc::TCP_LINGER2, 5, 5),
         (tcp, libc::TCP_LINGER2, -3, -1),
         (tcp, libc::TCP_LINGER2, 1000, 120),
+        // 0 is the system's.
+        (tcp, libc::TCP_LINGER2, 0, 60),
         (tcp, 25, -1, -1),
+        (tcp, 25, 0, 0),
         (tcp, libc::TCP_MAXSEG, 1000, 1000),
+        (tcp, libc::TCP_MAXSEG, 0, 536),
         (libc::IPPROTO_IP, libc::IP_TOS, 0x13, 0x10),
         (libc::IPPROTO_IP, libc::IP_TTL, 9, 9),
         (libc::IPPROTO_IP, libc::IP_TTL, -1, 64),
@@ -472,6 +479,29 @@ fn options_read_back_as_linux_has_them() {
     assert_eq!(left.getsockopt(fd, tcp, libc::TCP_INFO, &mut info), Ok(280));
     assert_eq!(left.getsockopt(fd, tcp, 26, &mut info), Ok(0));
     assert_eq!(left.getsockopt(fd, socket, 55, &mut info), Ok(36));
+}
+
+#[test]
+fn times_of_a_keep_alive_are_kept_while_it_is_off_and_reach_it_when_they_change() {
+    let (left, right) = pair();
+    let (client, _, _) = connected(&left, &right);
+    let (socket, tcp) = (libc::SOL_SOCKET, libc::IPPROTO_TCP);
+    for on in [0, 1, 0, 1] {
+        set(&left, client, socket, libc::SO_KEEPALIVE, on).unwrap();
+        set(&left, client, tcp, libc::TCP_KEEPIDLE, 10 + on).unwrap();
+        assert_eq!(option(&left, client, socket, libc::SO_KEEPALIVE), Ok(on));
+        assert_eq!(option(&left, client, tcp, libc::TCP_KEEPIDLE), Ok(10 + on));
+    }
+    let silence = || {
+        let mut info = [0; 60];
+        left.getsockopt(client, tcp, libc::TCP_INFO, &mut info).unwrap();
+        // tcpi_last_ack_recv: the answer to a probe.
+        u32::from_ne_bytes(info[56..].try_into().unwrap())
+    };
+    left.backend().run(Duration::from_secs(12));
+    assert!(silence() < 2000, "a probe after 11 s");
+    set(&left, client, tcp, libc::TCP_QUICKACK, 0).unwrap();
+    assert_eq!(option(&left, client, tcp, libc::TCP_QUICKACK), Ok(0));
 }
 
 #[test]

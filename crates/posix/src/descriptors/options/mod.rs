@@ -88,7 +88,10 @@ impl<B: Backend> SocketCall<'_, B> {
         if let Some(done) = self.set_group_option(level, name, value) {
             return done;
         }
-        let linux = LinuxOption::find(level, name).ok_or(Errno::NOPROTOOPT)?;
+        // As Linux, which has read an `int` when it finds that there is no such option.
+        let is_short = level != libc::IPPROTO_IP && value.len() < size_of::<i32>();
+        let unknown = if is_short { Errno::INVAL } else { Errno::NOPROTOOPT };
+        let linux = LinuxOption::find(level, name).ok_or(unknown)?;
         let option = (linux.read)(value).map_err(Errno::from_raw_os_error)?;
         let mut state = self.lock();
         // > 0: the system's.
@@ -237,9 +240,10 @@ impl<B: Backend> SocketCall<'_, B> {
         use SocketOption as O;
         let is_stream = self.kind == Kind::Stream;
         match (name, state.options.get(name)) {
-            (OptionName::MaxSeg, set) => match self.info(state) {
-                Some(info) => O::MaxSeg(Some(info.send_mss)),
-                None => set.unwrap_or(O::MaxSeg(Some(DEFAULT_MSS))),
+            (OptionName::MaxSeg, set) => match (self.info(state), set) {
+                (Some(info), _) => O::MaxSeg(Some(info.send_mss)),
+                (None, Some(set @ O::MaxSeg(Some(_)))) => set,
+                (None, _) => O::MaxSeg(Some(DEFAULT_MSS)),
             },
             (OptionName::WindowClamp, None | Some(O::WindowClamp(None))) => {
                 O::WindowClamp(self.info(state).map(|info| info.recv_buffer))
