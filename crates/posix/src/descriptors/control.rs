@@ -90,21 +90,18 @@ fn is_count(request: u64) -> bool {
 }
 
 fn stream_count(stack: &mut Stack, id: Option<TcpId>, request: u64) -> Result<usize, Errno> {
-    let Some(id) = id else {
-        return if is_count(request) || request == SIOCATMARK { Ok(0) } else { Err(Errno::NOTTY) };
+    let is_mark = request == SIOCATMARK;
+    let id = match id {
+        _ if !is_mark && !is_count(request) => return Err(Errno::NOTTY),
+        None => return Ok(0),
+        Some(id) => id,
     };
-    if request == SIOCATMARK {
-        return Ok(usize::from(stack.tcp(id).map_err(errno)?.at_urgent_mark()));
-    }
-    if !is_count(request) {
-        return Err(Errno::NOTTY);
-    }
-    if !stack.readiness(id).map_err(errno)?.contains(Readiness::CONNECTED) {
-        return Ok(0);
-    }
+    let connected = stack.readiness(id).map_err(errno)?.contains(Readiness::CONNECTED);
     let tcp = stack.tcp(id).map_err(errno)?;
     let (unacknowledged, unsent) = tcp.queued_send();
     Ok(match request {
+        SIOCATMARK => tcp.at_urgent_mark().into(),
+        _ if !connected => 0,
         SIOCINQ => tcp.queued(),
         SIOCOUTQ => unacknowledged,
         _ => unsent,

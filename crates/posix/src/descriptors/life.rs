@@ -11,7 +11,7 @@
 //!
 //! A connection that ended stays `Connected`: answers then follow from the stack's connection.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::file::{File, Object};
 use crate::limits::SOMAXCONN;
 use crate::notice::Watch;
 use crate::options::Options;
-use crate::{Errno, Fd, errno};
+use crate::{Errno, Fd, errno, field};
 
 /// Flags of `socket` and `accept4`.
 struct OpenFlags {
@@ -88,14 +88,10 @@ impl<B: Backend> Descriptors<B> {
         let local = match parse(call.domain, addr)? {
             Given::Address(local) => local,
             // As Linux: AF_UNSPEC with an address of zeros is AF_INET.
-            Given::Unspecified if call.domain == Domain::Inet && addr.len() >= 16 => {
-                let mut inet = [0; 16];
-                inet.copy_from_slice(&addr[..16]);
-                inet[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-                match parse(Domain::Inet, &inet)? {
-                    Given::Address(local) if local.ip().is_unspecified() => local,
-                    _ => return Err(Errno::AFNOSUPPORT),
-                }
+            Given::Unspecified
+                if call.domain == Domain::Inet && addr.len() >= 16 && addr[4..8] == [0; 4] =>
+            {
+                (Ipv4Addr::UNSPECIFIED, u16::from_be_bytes(field(addr, 2)?)).into()
             }
             Given::Unspecified => return Err(Errno::AFNOSUPPORT),
         };

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use libc::{c_int, c_void};
+use libc::c_int;
 
 use super::{Raw, Result, slice_mut};
 use crate::backend::Backend;
@@ -71,50 +71,5 @@ impl<B: Backend> Raw<'_, B> {
         }
         value.copy_from_slice(&fields[..len]);
         Ok(len)
-    }
-
-    /// `mmap(2)` of a stream in the sense of Linux's first version: it receives, into read-only
-    /// memory that stays until [`munmap`](Self::munmap); see
-    /// [`Descriptors::mmap`](crate::Descriptors::mmap). The address is a hint that is not taken.
-    pub fn mmap(
-        &self,
-        _addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        fd: Fd,
-        offset: i64,
-    ) -> Result<*mut c_void> {
-        self.0.mmap(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
-    }
-
-    /// `mmap(2)` of a stream in the sense of Linux's later version: it reserves addresses; see
-    /// [`Descriptors::mmap_reserve`](crate::Descriptors::mmap_reserve).
-    pub fn mmap_reserve(
-        &self,
-        _addr: *mut c_void,
-        len: usize,
-        prot: c_int,
-        flags: c_int,
-        fd: Fd,
-        offset: i64,
-    ) -> Result<*mut c_void> {
-        self.0.mmap_reserve(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
-    }
-
-    /// `munmap(2)` of what [`mmap`](Self::mmap) and [`mmap_reserve`](Self::mmap_reserve) gave.
-    ///
-    /// # Safety
-    /// Nothing refers to the memory any more.
-    pub unsafe fn munmap(&self, addr: *mut c_void, len: usize) -> Result<()> {
-        self.0.munmap(addr.addr(), len)
-    }
-
-    /// `madvise(2)` of reserved addresses, with `MADV_DONTNEED`.
-    ///
-    /// # Safety
-    /// As [`munmap`](Self::munmap).
-    pub unsafe fn madvise(&self, addr: *mut c_void, len: usize, advice: c_int) -> Result<()> {
-        self.0.madvise(addr.addr(), len, advice)
     }
 }

@@ -32,8 +32,8 @@ use codec::*;
 
 /// Where the value of an option may be kept.
 ///
-/// A connection has an option if its row has `Connection`, `Extra` or `Config`, and a listener if it has
-/// `Listener`, `Config` or `Extra`: its connections inherit the last two. The first of these counts.
+/// A connection has an option in the first of `Connection`, `Extra` and `Config` that the row has; a
+/// listener in the first of `Listener`, `Extra` and `Config`. Its connections inherit the last two.
 enum Place<'a> {
     /// The settings of a connection.
     Config(&'a TcpConfig),
@@ -501,6 +501,25 @@ impl OptionName {
     fn is_setting(self, config: &TcpConfig) -> bool {
         self.get(Place::Config(config)).is_some()
     }
+
+    fn of_extra(self, extra: Option<&Extra>) -> Option<SocketOption> {
+        match extra {
+            Some(extra) => self.get(Place::Extra(extra)),
+            None => self.get(Place::Extra(&Extra::default())),
+        }
+    }
+
+    fn of_connection(self, socket: &TcpSocket) -> Option<SocketOption> {
+        self.get(Place::Connection(socket))
+            .or_else(|| self.of_extra(socket.extra.as_deref()))
+            .or_else(|| self.get(Place::Config(socket.conn.config())))
+    }
+
+    fn of_listener(self, socket: &ListenerSocket) -> Option<SocketOption> {
+        self.get(Place::Listener(socket))
+            .or_else(|| self.of_extra(socket.extra.as_deref()))
+            .or_else(|| self.get(Place::Config(&socket.config)))
+    }
 }
 
 impl SocketOption {
@@ -508,6 +527,39 @@ impl SocketOption {
     pub fn apply(self, config: &mut TcpConfig) -> bool {
         self.set(PlaceMut::Config(config))
     }
+
+    /// Changes what a connection has beside its settings, unless it is so. `false`: it is not kept there.
+    fn set_in_extra(self, extra: &mut Option<Box<Extra>>) -> bool {
+        match self.name().of_extra(extra.as_deref()) {
+            None => false,
+            Some(present) if present == self => true,
+            Some(_) => self.set(PlaceMut::Extra(extra.get_or_insert_default())),
+        }
+    }
+
+    fn set_on_connection(self, socket: &mut TcpSocket) -> bool {
+        // Settings are copied only for a change.
+        let is_setting = self.name().is_setting(socket.conn.config());
+        if self.set(PlaceMut::Connection(socket)) || self.set_in_extra(&mut socket.extra) {
+            return true;
+        }
+        if is_setting {
+            socket.conn.settings().change(|config| _ = self.apply(config));
+        }
+        is_setting
+    }
+
+    fn set_on_listener(self, socket: &mut ListenerSocket) -> bool {
+        let is_setting = self.name().is_setting(&socket.config);
+        self.set(PlaceMut::Listener(socket))
+            || self.set_in_extra(&mut socket.extra)
+            || (is_setting && self.apply(Arc::make_mut(&mut socket.config)))
+    }
+}
+
+/// The outcome of setting an option: whether the socket has it.
+fn supported(set: bool) -> Result<(), Error> {
+    if set { Ok(()) } else { Err(Error::NotSupported) }
 }
 
 impl Tcp<'_> {
@@ -523,68 +575,10 @@ impl Tcp<'_> {
             KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
             FastOpen(_) | FastOpenKeys(_) | FastOpenNoCookie(_) => return Err(Error::InvalidInput),
             Link(_) => return Err(Error::NotSupported),
-            option => socket.set_option(option)?,
+            option => supported(option.set_on_connection(socket))?,
         }
         self.touch();
         Ok(())
-    }
-}
-
-impl TcpSocket {
-    fn option(&self, name: OptionName) -> Option<SocketOption> {
-        let extra = || Extra::option(self.extra.as_deref(), name);
-        let config = || name.get(Place::Config(self.conn.config()));
-        name.get(Place::Connection(self)).or_else(extra).or_else(config)
-    }
-
-    fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
-        if option.set(PlaceMut::Connection(self)) || Extra::set_option(&mut self.extra, option) {
-            return Ok(());
-        }
-        // Settings are copied only for a change.
-        if !option.name().is_setting(self.conn.config()) {
-            return Err(Error::NotSupported);
-        }
-        self.conn.settings().change(|config| _ = option.apply(config));
-        Ok(())
-    }
-}
-
-impl Extra {
-    fn option(extra: Option<&Self>, name: OptionName) -> Option<SocketOption> {
-        match extra {
-            Some(extra) => name.get(Place::Extra(extra)),
-            None => name.get(Place::Extra(&Self::default())),
-        }
-    }
-
-    /// Changes an option, unless that is what it is. `false`: it is not kept there.
-    fn set_option(extra: &mut Option<Box<Self>>, option: SocketOption) -> bool {
-        match Self::option(extra.as_deref(), option.name()) {
-            None => false,
-            Some(present) if present == option => true,
-            Some(_) => option.set(PlaceMut::Extra(extra.get_or_insert_default())),
-        }
-    }
-}
-
-impl ListenerSocket {
-    fn option(&self, name: OptionName) -> Option<SocketOption> {
-        let config = || name.get(Place::Config(&self.config));
-        let extra = || Extra::option(self.extra.as_deref(), name);
-        name.get(Place::Listener(self)).or_else(config).or_else(extra)
-    }
-
-    fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
-        if option.set(PlaceMut::Listener(self)) {
-            return Ok(());
-        }
-        // Settings are copied only for a change.
-        let set = match option.name().is_setting(&self.config) {
-            true => option.apply(Arc::make_mut(&mut self.config)),
-            false => Extra::set_option(&mut self.extra, option),
-        };
-        if set { Ok(()) } else { Err(Error::NotSupported) }
     }
 }
 
@@ -597,7 +591,7 @@ impl Listener<'_> {
     pub fn set_option(&mut self, option: SocketOption) -> Result<(), Error> {
         match option {
             SocketOption::Link(_) => Err(Error::NotSupported),
-            option => self.socket_mut()?.set_option(option),
+            option => supported(option.set_on_listener(self.socket_mut()?)),
         }
     }
 }
@@ -611,8 +605,8 @@ impl Stack {
     pub fn option<K: OptionKey>(&self, id: impl Into<SocketId>, key: K) -> Result<K::Value, Error> {
         let name = key.name();
         let option = match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => socket.option(name),
-            Socket::Listener(socket) => socket.option(name),
+            Socket::Tcp(socket) => name.of_connection(socket),
+            Socket::Listener(socket) => name.of_listener(socket),
             Socket::Udp(socket) => name.get(Place::Datagram(socket)),
             Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
         };
@@ -644,11 +638,8 @@ impl Stack {
                 let heard_at = socket.conn.heard_at();
                 self.core.tcp(id)?.set_option(heard_at, option)
             }
-            Socket::Listener(socket) => socket.set_option(option),
-            Socket::Udp(socket) => {
-                let set = option.set(PlaceMut::Datagram(socket));
-                set.then_some(()).ok_or(Error::NotSupported)
-            }
+            Socket::Listener(socket) => supported(option.set_on_listener(socket)),
+            Socket::Udp(socket) => supported(option.set(PlaceMut::Datagram(socket))),
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),
         }
     }
@@ -676,7 +667,7 @@ impl Stack {
                 return Err(Error::InvalidInput);
             }
             Socket::Tcp(socket) => {
-                Extra::set_option(&mut socket.extra, option);
+                option.set_in_extra(&mut socket.extra);
                 // Its path is looked up again.
                 socket.path_generation = socket.path_generation.wrapping_sub(1);
             }
