@@ -1,4 +1,4 @@
-//! What was set on a socket. A connection that ends, or a socket that has none yet, keeps it for the next.
+//! Options that were set on a socket, which keeps them from one connection to the next.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use pagewire_stack::{
     option,
 };
 
-/// The options of a socket, and groups that it joined before there was a socket of the stack's.
+/// The options of a socket, and the groups that it joined before the stack had a socket for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     set: SocketOptions,
@@ -43,7 +43,7 @@ impl Options {
         self.value(option::RcvLowat).max(1) as usize
     }
 
-    /// The times of the keep-alive, which is on or off.
+    /// The times of keep-alive, which may be off.
     pub(crate) fn keepalive(&self) -> KeepAlive {
         KeepAlive {
             idle: self.value(option::KeepIdle),

@@ -1,5 +1,5 @@
 //! Options of sockets: one table says what each is called, what its value is, where the value is kept,
-//! and how `setsockopt` spells it on Linux.
+//! and how `setsockopt` spells it on Linux. A new option is a new row; descriptors find it by its number.
 
 mod codec;
 

@@ -1,5 +1,5 @@
-//! setsockopt and getsockopt. Most options are rows of the stack's table ([`LinuxOption`]); here is what
-//! is particular to a descriptor, and what is no option but a verb or a state.
+//! setsockopt and getsockopt. Most options are rows of the stack's table ([`LinuxOption`]). This folder has
+//! what only descriptors do, and names that stand for verbs (groups) and for a socket's state.
 
 mod groups;
 mod info;

@@ -34,90 +34,104 @@ const MAX_LINGER2: i32 = 120;
 /// The range of a hop limit; -1 is the default.
 const HOP_LIMITS: RangeInclusive<i32> = -1..=255;
 
-/// Any number but 0 is yes.
-pub(super) const ANY: Codec<bool> = Codec { read: |value| Ok(int(value)? != 0), write: flag };
-/// 0 or 1.
-pub(super) const FLAG: Codec<bool> = Codec { read: |value| yes_or_no(int(value)?), write: flag };
-/// [`ANY`], which may be a `char`; nothing is 0.
-pub(super) const IP_ANY: Codec<bool> = Codec { read: |v| Ok(int_or_none(v)? != 0), write: flag };
-/// [`ANY`], which may be a `char`.
-pub(super) const CHAR_ANY: Codec<bool> = Codec { read: |v| Ok(int_or_char(v)? != 0), write: flag };
-/// [`FLAG`], which may be a `char`.
-pub(super) const CHAR_FLAG: Codec<bool> =
-    Codec { read: |value| yes_or_no(int_or_char(value)?), write: flag };
-/// A number without sign.
-pub(super) const NUMBER: Codec<u32> = Codec { read: |value| Ok(int(value)? as u32), write: number };
-/// A number that is not negative.
-pub(super) const COUNT: Codec<u32> =
-    Codec { read: |value| u32::try_from(int(value)?).map_err(|_| EINVAL), write: number };
-/// `UDP_SEGMENT`.
-pub(super) const LENGTH: Codec<u16> = Codec {
-    read: |value| u16::try_from(int(value)?).map_err(|_| EINVAL),
-    write: |bytes| number(bytes.into()),
-};
-/// `SO_RCVLOWAT`: a negative number is the largest, and 0 means 1.
-pub(super) const LOWAT: Codec<u32> = Codec {
-    read: |value| Ok(u32::try_from(int(value)?).unwrap_or(i32::MAX as u32).max(1)),
-    write: number,
-};
-/// `SO_SNDBUF`, which Linux doubles.
-pub(super) const SEND_BYTES: Codec<u32> =
-    Codec { read: |value| Ok(doubled(int(value)?, MIN_SEND_BUFFER)), write: number };
-/// `SO_RCVBUF`, which Linux doubles.
-pub(super) const RECEIVE_BYTES: Codec<u32> =
-    Codec { read: |value| Ok(doubled(int(value)?, MIN_RECEIVE_BUFFER)), write: number };
-/// `TCP_WINDOW_CLAMP`; 0 is none.
-pub(super) const CLAMP: Codec<Option<u32>> = Codec {
-    read: |value| {
-        let bytes = int(value)? as u32;
-        Ok((bytes != 0).then(|| bytes.max(MIN_RECEIVE_BUFFER / 2)))
-    },
-    write: |bytes| number(bytes.unwrap_or(0)),
-};
-/// `TCP_MAXSEG`; 0 is none.
-pub(super) const SEGMENT: Codec<Option<u16>> = Codec {
-    read: |value| match int(value)? {
-        0 => Ok(None),
-        bytes => Ok(Some(within(bytes, MAX_SEG)? as u16)),
-    },
-    write: |bytes| number(bytes.unwrap_or(0).into()),
-};
-/// `TCP_SYNCNT`, `TCP_KEEPCNT`.
-pub(super) const TRIES: Codec<u8> = Codec {
-    read: |value| Ok(within(int(value)?, PROBES)? as u8),
-    write: |count| number(count.into()),
-};
-/// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`.
-pub(super) const PERIOD: Codec<Duration> = Codec {
-    read: |value| Ok(Duration::from_secs(within(int(value)?, KEEPALIVE_SECONDS)? as u64)),
-    write: |time| number(time.as_secs() as u32),
-};
-/// `SO_KEEPALIVE`; the times have options of their own.
-pub(super) const PROBING: Codec<Option<KeepAlive>> = Codec {
-    read: |value| Ok((int(value)? != 0).then(KeepAlive::default)),
-    write: |keepalive| flag(keepalive.is_some()),
-};
-/// `TCP_DEFER_ACCEPT` in seconds, which are rounded up to timeouts; a negative time is none.
-pub(super) const DEFER: Codec<Duration> = Codec {
-    read: |value| {
-        let time = Duration::from_secs(u64::try_from(int(value)?).unwrap_or(0));
-        Ok(defer_accept_time(defer_accept_timeouts(time)))
-    },
-    write: |time| number(time.as_secs() as u32),
-};
-/// `TCP_LINGER2` in seconds; a negative time is no waiting at all.
-pub(super) const LINGER2: Codec<Duration> = Codec {
-    read: |value| Ok(Duration::from_secs(u64::try_from(int(value)?.min(MAX_LINGER2)).unwrap_or(0))),
-    write: |time| if time.is_zero() { signed(-1) } else { number(time.as_secs() as u32) },
-};
-/// `TCP_USER_TIMEOUT` in milliseconds; 0 is none.
-pub(super) const MILLISECONDS: Codec<Option<Duration>> = Codec {
-    read: |value| {
-        let time = u64::try_from(int(value)?).map_err(|_| EINVAL)?;
-        Ok((time > 0).then(|| Duration::from_millis(time)))
-    },
-    write: |time| number(time.unwrap_or_default().as_millis() as u32),
-};
+/// Values that are an `int`: how it is read, what it means, and what is written.
+macro_rules! ints {
+    ($($(#[doc = $doc:literal])* $name:ident: $type:ty =
+        $read:ident, |$int:ident| $from:expr, |$value:ident| $into:expr;)*) => {$(
+        $(#[doc = $doc])*
+        pub(super) const $name: Codec<$type> = Codec {
+            read: |bytes| {
+                let $int = $read(bytes)?;
+                $from
+            },
+            write: |$value| {
+                let int: i32 = $into;
+                int.to_ne_bytes().into()
+            },
+        };
+    )*};
+}
+
+ints! {
+    /// Any number but 0 is yes.
+    ANY: bool = int, |n| Ok(n != 0), |on| on.into();
+    /// 0 or 1.
+    FLAG: bool = int, |n| yes_or_no(n), |on| on.into();
+    /// [`ANY`], which may be a `char`; nothing is 0.
+    IP_ANY: bool = int_or_none, |n| Ok(n != 0), |on| on.into();
+    /// [`ANY`], which may be a `char`.
+    CHAR_ANY: bool = int_or_char, |n| Ok(n != 0), |on| on.into();
+    /// [`FLAG`], which may be a `char`.
+    CHAR_FLAG: bool = int_or_char, |n| yes_or_no(n), |on| on.into();
+    /// A number without sign.
+    NUMBER: u32 = int, |n| Ok(n as u32), |number| number as i32;
+    /// A number that is not negative.
+    COUNT: u32 = int, |n| u32::try_from(n).map_err(|_| EINVAL), |count| count as i32;
+    /// `UDP_SEGMENT`.
+    LENGTH: u16 = int, |n| u16::try_from(n).map_err(|_| EINVAL), |bytes| bytes.into();
+    /// `SO_RCVLOWAT`: a negative number is the largest, and 0 means 1.
+    LOWAT: u32 = int, |n| Ok(u32::try_from(n).unwrap_or(i32::MAX as u32).max(1)), |n| n as i32;
+    /// `SO_SNDBUF`, which Linux doubles.
+    SEND_BYTES: u32 = int, |n| Ok(doubled(n, MIN_SEND_BUFFER)), |bytes| bytes as i32;
+    /// `SO_RCVBUF`, which Linux doubles.
+    RECEIVE_BYTES: u32 = int, |n| Ok(doubled(n, MIN_RECEIVE_BUFFER)), |bytes| bytes as i32;
+    /// `TCP_WINDOW_CLAMP`; 0 is none.
+    CLAMP: Option<u32> = int,
+        |n| Ok((n != 0).then(|| (n as u32).max(MIN_RECEIVE_BUFFER / 2))),
+        |bytes| bytes.unwrap_or(0) as i32;
+    /// `TCP_MAXSEG`; 0 is none.
+    SEGMENT: Option<u16> = int,
+        |n| if n == 0 { Ok(None) } else { Ok(Some(within(n, MAX_SEG)? as u16)) },
+        |bytes| bytes.unwrap_or(0).into();
+    /// `TCP_SYNCNT`, `TCP_KEEPCNT`.
+    TRIES: u8 = int, |n| Ok(within(n, PROBES)? as u8), |count| count.into();
+    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL`.
+    PERIOD: Duration = int,
+        |n| Ok(Duration::from_secs(within(n, KEEPALIVE_SECONDS)? as u64)),
+        |time| time.as_secs() as i32;
+    /// `SO_KEEPALIVE`; the times have options of their own.
+    PROBING: Option<KeepAlive> = int,
+        |n| Ok((n != 0).then(KeepAlive::default)),
+        |keepalive| keepalive.is_some().into();
+    /// `TCP_DEFER_ACCEPT` in seconds, which are rounded up to timeouts; a negative time is none.
+    DEFER: Duration = int,
+        |n| Ok(defer_accept_time(defer_accept_timeouts(seconds(n)))),
+        |time| time.as_secs() as i32;
+    /// `TCP_LINGER2` in seconds; a negative time is no waiting at all.
+    LINGER2: Duration = int,
+        |n| Ok(seconds(n.min(MAX_LINGER2))),
+        |time| if time.is_zero() { -1 } else { time.as_secs() as i32 };
+    /// `TCP_USER_TIMEOUT` in milliseconds; 0 is none.
+    MILLISECONDS: Option<Duration> = int,
+        |n| {
+            let time = Duration::from_millis(u64::try_from(n).map_err(|_| EINVAL)?);
+            Ok((!time.is_zero()).then_some(time))
+        },
+        |time| time.unwrap_or_default().as_millis() as i32;
+    /// `IP_MTU_DISCOVER`, which may be a `char`; nothing is 0.
+    IP_DISCOVER: MtuDiscover = int_or_none, |n| mtu_discover(n), |how| how as i32;
+    /// `IPV6_MTU_DISCOVER`.
+    DISCOVER: MtuDiscover = int, |n| mtu_discover(n), |how| how as i32;
+    /// `IP_TOS`, which may be a `char`; nothing is 0.
+    TOS: u8 = int_or_none, |n| Ok(n as u8), |class| class.into();
+    /// `IPV6_TCLASS`; -1 is the default.
+    CLASS: u8 = int, |n| Ok(within(n, HOP_LIMITS)?.max(0) as u8), |class| class.into();
+    /// `IP_TTL`, which may be a `char`; -1 is the default.
+    TTL: Option<u8> = int_or_char,
+        |n| if n == -1 { Ok(None) } else { Ok(Some(within(n, 1..=255)? as u8)) },
+        |limit| limit.unwrap_or(DEFAULT_HOP_LIMIT).into();
+    /// `IPV6_UNICAST_HOPS`; -1 is the default.
+    HOPS: Option<u8> = int,
+        |n| Ok(u8::try_from(within(n, HOP_LIMITS)?).ok()),
+        |limit| limit.unwrap_or(DEFAULT_HOP_LIMIT).into();
+    /// `IP_MULTICAST_TTL`, which may be a `char`; -1 is the default.
+    GROUP_TTL: u8 = int_or_char, |n| group_hops(n), |hops| hops.into();
+    /// `IPV6_MULTICAST_HOPS`; -1 is the default.
+    GROUP_HOPS: u8 = int, |n| group_hops(n), |hops| hops.into();
+    /// The number of a link, 0 for none. A link is looked up by the one who sets it.
+    LINK: Option<LinkId> = int, |_n| Err(EINVAL), |link| link.map_or(0, LinkId::scope_id) as i32;
+}
+
 /// `struct linger`. Linux compares the seconds without sign: a negative time is a long one.
 pub(super) const LINGER: Codec<Option<Duration>> = Codec {
     read: |value| {
@@ -125,11 +139,11 @@ pub(super) const LINGER: Codec<Option<Duration>> = Codec {
         Ok((on != 0).then(|| Duration::from_secs(u64::from(seconds as u32))))
     },
     write: |time| {
-        let mut value = flag(time.is_some());
-        value.extend((time.unwrap_or_default().as_secs() as u32).to_ne_bytes());
-        value
+        let words = [time.is_some().into(), time.unwrap_or_default().as_secs() as u32];
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     },
 };
+
 /// `struct timeval`; all zero is no limit, and a negative time is no waiting at all.
 pub(super) const TIMEVAL: Codec<Option<Duration>> = Codec {
     read: |value| {
@@ -147,6 +161,7 @@ pub(super) const TIMEVAL: Codec<Option<Duration>> = Codec {
         words.iter().flat_map(|word| word.to_ne_bytes()).collect()
     },
 };
+
 /// `TCP_CONGESTION`: a name, which may end at a zero.
 pub(super) const CONGESTION: Codec<CongestionKind> = Codec {
     read: |value| match value.split(|&byte| byte == 0).next().unwrap_or_default() {
@@ -164,6 +179,7 @@ pub(super) const CONGESTION: Codec<CongestionKind> = Codec {
         name.iter().copied().chain(core::iter::repeat(0)).take(NAME_MAX).collect()
     },
 };
+
 /// `TCP_FASTOPEN_KEY`: one key, or the present one and the one before.
 pub(super) const KEYS: Codec<Option<FastOpenKeys>> = Codec {
     read: |value| {
@@ -180,46 +196,7 @@ pub(super) const KEYS: Codec<Option<FastOpenKeys>> = Codec {
         both.flatten().flatten().collect()
     },
 };
-/// `IP_MTU_DISCOVER`, which may be a `char`; nothing is 0.
-pub(super) const IP_DISCOVER: Codec<MtuDiscover> =
-    Codec { read: |value| mtu_discover(int_or_none(value)?), write: |how| number(how as u32) };
-/// `IPV6_MTU_DISCOVER`.
-pub(super) const DISCOVER: Codec<MtuDiscover> =
-    Codec { read: |value| mtu_discover(int(value)?), write: |how| number(how as u32) };
-/// `IP_TOS`, which may be a `char`; nothing is 0.
-pub(super) const TOS: Codec<u8> =
-    Codec { read: |value| Ok(int_or_none(value)? as u8), write: |class| number(class.into()) };
-/// `IPV6_TCLASS`; -1 is the default.
-pub(super) const CLASS: Codec<u8> = Codec {
-    read: |value| Ok(within(int(value)?, HOP_LIMITS)?.max(0) as u8),
-    write: |class| number(class.into()),
-};
-/// `IP_TTL`, which may be a `char`; -1 is the default.
-pub(super) const TTL: Codec<Option<u8>> = Codec {
-    read: |value| match int_or_char(value)? {
-        -1 => Ok(None),
-        limit => Ok(Some(within(limit, 1..=255)? as u8)),
-    },
-    write: hop_limit,
-};
-/// `IPV6_UNICAST_HOPS`; -1 is the default.
-pub(super) const HOPS: Codec<Option<u8>> = Codec {
-    read: |value| Ok(u8::try_from(within(int(value)?, HOP_LIMITS)?).ok()),
-    write: hop_limit,
-};
-/// `IP_MULTICAST_TTL`, which may be a `char`; -1 is the default.
-pub(super) const GROUP_TTL: Codec<u8> = Codec {
-    read: |value| Ok(u8::try_from(within(int_or_char(value)?, HOP_LIMITS)?).unwrap_or(1)),
-    write: |hops| number(hops.into()),
-};
-/// `IPV6_MULTICAST_HOPS`; -1 is the default.
-pub(super) const GROUP_HOPS: Codec<u8> = Codec {
-    read: |value| Ok(u8::try_from(within(int(value)?, HOP_LIMITS)?).unwrap_or(1)),
-    write: |hops| number(hops.into()),
-};
-/// The number of a link, 0 for none. A link is looked up by the one who sets it.
-pub(super) const LINK: Codec<Option<LinkId>> =
-    Codec { read: |_| Err(EINVAL), write: |link| number(link.map_or(0, LinkId::scope_id)) };
+
 /// `struct in_addr`, all zero for none. An address is looked up by the one who sets it.
 pub(super) const ADDRESS: Codec<Option<IpAddr>> = Codec {
     read: |_| Err(EINVAL),
@@ -278,18 +255,11 @@ fn doubled(bytes: i32, least: u32) -> u32 {
     ((bytes as u32).min(MAX_SOCKET_BUFFER) * 2).max(least)
 }
 
-fn number(value: u32) -> Vec<u8> {
-    value.to_ne_bytes().into()
+/// Seconds; a negative number is none.
+fn seconds(seconds: i32) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-fn signed(value: i32) -> Vec<u8> {
-    value.to_ne_bytes().into()
-}
-
-fn flag(on: bool) -> Vec<u8> {
-    number(on.into())
-}
-
-fn hop_limit(limit: Option<u8>) -> Vec<u8> {
-    number(limit.unwrap_or(DEFAULT_HOP_LIMIT).into())
+fn group_hops(hops: i32) -> Result<u8, i32> {
+    Ok(u8::try_from(within(hops, HOP_LIMITS)?).unwrap_or(1))
 }
