@@ -123,7 +123,7 @@ impl<B: Backend> SocketCall<'_, B> {
             Domain::Inet6 => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
         };
         // The address of the reporting host follows: there is none, or it is not known.
-        let mut data = extended_error(&entry, v6, timestamping).to_vec();
+        let mut data = extended_error(&entry, v6, timestamping);
         data.resize(data.len() + offender, 0);
         message.put_control(level, kind, &data);
         Ok(0)
@@ -309,29 +309,28 @@ fn peek_flags(peek: bool) -> RecvFlags {
     if peek { RecvFlags::PEEK } else { RecvFlags::empty() }
 }
 
-/// A `struct sock_extended_err`: number, origin, type, code, and two numbers more.
-fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
-    let mut out = [0; 16];
-    out[..4].copy_from_slice(&entry.errno().to_ne_bytes());
-    out[4] = match entry.origin() {
+/// A `struct sock_extended_err`: number, origin, type, code, padding, and two numbers more.
+fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> Vec<u8> {
+    let origin = match entry.origin() {
         ErrorOrigin::Icmp if v6 => libc::SO_EE_ORIGIN_ICMP6,
         ErrorOrigin::Icmp => libc::SO_EE_ORIGIN_ICMP,
         ErrorOrigin::ZeroCopy => SO_EE_ORIGIN_ZEROCOPY,
         ErrorOrigin::Timestamping => SO_EE_ORIGIN_TIMESTAMPING,
         _ => libc::SO_EE_ORIGIN_LOCAL,
     };
-    let (info, data) = match entry {
-        ErrorEntry::ZeroCopy(done) => {
-            out[6] = if done.copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
-            (done.lo, done.hi)
+    let (code, info, data) = match entry {
+        ErrorEntry::ZeroCopy(done) if done.copied => (SO_EE_CODE_ZEROCOPY_COPIED, done.lo, done.hi),
+        ErrorEntry::ZeroCopy(done) => (0, done.lo, done.hi),
+        ErrorEntry::Timestamp(found) => {
+            let (info, data) = info_and_data(found, timestamping);
+            (0, info, data)
         }
-        ErrorEntry::Timestamp(found) => info_and_data(found, timestamping),
-        ErrorEntry::Network(error) => (error.mtu, 0),
-        _ => (0, 0),
+        ErrorEntry::Network(error) => (0, error.mtu, 0),
+        _ => (0, 0, 0),
     };
-    out[8..12].copy_from_slice(&info.to_ne_bytes());
-    out[12..].copy_from_slice(&data.to_ne_bytes());
-    out
+    let kind = u32::from_ne_bytes([origin, 0, code, 0]);
+    let words = [entry.errno() as u32, kind, info, data];
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 /// Whether nothing more will come.

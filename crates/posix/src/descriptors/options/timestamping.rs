@@ -11,9 +11,6 @@ use crate::descriptors::SocketCall;
 use crate::file::socket::{Kind, State};
 use crate::message::ReceiveMessage;
 
-/// A `struct scm_timestamping`: three `timespec`s, of which software fills in the first.
-const SCM_TIMESTAMPING_LEN: usize = 48;
-
 /// Bits of `SO_TIMESTAMPING` that mean something for a stream here.
 pub(crate) const TX_SOFTWARE: u32 = 1 << 1;
 const SOFTWARE: u32 = 1 << 4;
@@ -47,11 +44,11 @@ impl<B: Backend> SocketCall<'_, B> {
     }
 }
 
-/// Appends the ancillary data that comes before the error: the time of day.
+/// Appends the ancillary data that comes before the error: the time of day. A `struct scm_timestamping`
+/// has three `timespec`s, of which software fills in the first.
 pub(crate) fn put_timestamp(message: &mut ReceiveMessage<'_, '_>, at: Duration) {
-    let mut data = [0; SCM_TIMESTAMPING_LEN];
-    data[..8].copy_from_slice(&at.as_secs().to_ne_bytes());
-    data[8..16].copy_from_slice(&u64::from(at.subsec_nanos()).to_ne_bytes());
+    let times = [at.as_secs(), at.subsec_nanos().into(), 0, 0, 0, 0];
+    let data: Vec<u8> = times.iter().flat_map(|word| word.to_ne_bytes()).collect();
     message.put_control(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &data);
 }
 
