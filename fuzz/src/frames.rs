@@ -26,8 +26,8 @@ use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
 use pagewire_stack::{
     Answer, BindOptions, DatagramKind, Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig,
-    LinkId, ListenerId, Message, RecvFlags, RequestId, SendFlags, SocketId, Stack, StackConfig,
-    SynEvent, TcpId, TcpOption, UdpId, UdpTarget, Unreachable,
+    LinkId, ListenerId, Message, RecvFlags, RequestId, SendFlags, SocketId, SocketOption, Stack,
+    StackConfig, SynEvent, TcpId, UdpId, UdpTarget, Unreachable,
 };
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
@@ -274,12 +274,12 @@ impl Run {
                     ..KeepAlive::default()
                 };
                 let option = match b % 6 {
-                    0 => TcpOption::NoDelay(a & 1 == 0),
-                    1 => TcpOption::Cork(a & 1 == 0),
-                    2 => TcpOption::KeepAlive(Some(keepalive)),
-                    3 => TcpOption::KeepAlive(None),
-                    4 => TcpOption::CountCopies(a & 1 == 0),
-                    _ => TcpOption::QueueErrors(a & 1 == 0),
+                    0 => SocketOption::NoDelay(a & 1 == 0),
+                    1 => SocketOption::Cork(a & 1 == 0),
+                    2 => SocketOption::KeepAlive(Some(keepalive)),
+                    3 => SocketOption::KeepAlive(None),
+                    4 => SocketOption::CountCopies(a & 1 == 0),
+                    _ => SocketOption::QueueErrors(a & 1 == 0),
                 };
                 let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
             }

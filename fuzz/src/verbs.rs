@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{
-    ErrorEntry, KeepAlive, Notification, RecvFlags, SendFlags, SocketId, Stack, TcpOption,
+    ErrorEntry, KeepAlive, Notification, RecvFlags, SendFlags, SocketId, SocketOption, Stack,
     ZeroCopyCall,
 };
 
@@ -167,28 +167,28 @@ pub(crate) fn more(
         _ => {
             let milliseconds = Duration::from_millis(n as u64);
             let option = match verb >> 4 {
-                0 => TcpOption::UserTimeout((n > 0).then_some(milliseconds)),
-                1 => TcpOption::MaxSeg((n > 0).then_some(n.max(88) as u16)),
-                2 => TcpOption::SynCount(b),
-                3 => TcpOption::Linger2(milliseconds),
-                4 => TcpOption::Linger(
+                0 => SocketOption::UserTimeout((n > 0).then_some(milliseconds)),
+                1 => SocketOption::MaxSeg((n > 0).then_some(n.max(88) as u16)),
+                2 => SocketOption::SynCount(b),
+                3 => SocketOption::Linger2(milliseconds),
+                4 => SocketOption::Linger(
                     (n > 0).then(|| milliseconds.saturating_sub(Duration::from_millis(1))),
                 ),
-                5 => TcpOption::NotSentLowat(n as u32),
-                6 => TcpOption::RcvLowat(n as u32),
-                7 => TcpOption::SendBuffer(n as u32 * 4),
-                8 => TcpOption::RecvBuffer(n as u32 * 4),
-                9 => TcpOption::WindowClamp((n > 0).then_some(n as u32)),
-                10 => TcpOption::QuickAck(b & 1 == 0),
-                11 => TcpOption::OobInline(b & 1 == 0),
-                12 => TcpOption::FastOpen(u32::from(b)),
-                13 => TcpOption::FastOpenNoCookie(b & 1 == 0),
-                14 => TcpOption::KeepAlive(Some(KeepAlive {
+                5 => SocketOption::NotSentLowat(n as u32),
+                6 => SocketOption::RcvLowat(n as u32),
+                7 => SocketOption::SendBuffer(n as u32 * 4),
+                8 => SocketOption::RecvBuffer(n as u32 * 4),
+                9 => SocketOption::WindowClamp((n > 0).then_some(n as u32)),
+                10 => SocketOption::QuickAck(b & 1 == 0),
+                11 => SocketOption::OobInline(b & 1 == 0),
+                12 => SocketOption::FastOpen(u32::from(b)),
+                13 => SocketOption::FastOpenNoCookie(b & 1 == 0),
+                14 => SocketOption::KeepAlive(Some(KeepAlive {
                     idle: milliseconds,
                     interval: milliseconds,
                     probes: 3,
                 })),
-                _ => TcpOption::NoDelay(b & 1 == 0),
+                _ => SocketOption::NoDelay(b & 1 == 0),
             };
             let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
         }

@@ -24,9 +24,9 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use pagewire::fit::axum::by_reference;
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Builder, CopyReason, Host, Pair};
+use pagewire_axum::by_reference;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinSet;
@@ -91,7 +91,7 @@ where
     let listen = move || async move {
         let server = start(Host::builder().device(left).address("10.0.0.1/24"))?;
         told.send(server.clone())?;
-        Ok(TcpListener::bind(&server, SERVER).await?)
+        Ok(pagewire_axum::Listener(TcpListener::bind_on(&server, SERVER).await?))
     };
     serve(listen, app().layer(map_response(by_reference)))?;
     Ok((start(Host::builder().device(right).address("10.0.0.2/24"))?, ready.recv()?))
@@ -177,9 +177,9 @@ fn main() -> Result {
         let mut rates = [const { Vec::new() }; 3];
         for _ in 0..rounds {
             let [by_task, by_thread, of_kernel] = &mut rates;
-            let connect = || TcpStream::connect(&task, SERVER);
+            let connect = || TcpStream::connect_on(&task, SERVER);
             by_task.push(runtime.block_on(load(connect, case, last))?);
-            let connect = || TcpStream::connect(&thread, SERVER);
+            let connect = || TcpStream::connect_on(&thread, SERVER);
             by_thread.push(runtime.block_on(load(connect, case, last))?);
             let connect = || tokio::net::TcpStream::connect(kernel);
             of_kernel.push(runtime.block_on(load(connect, case, last))?);

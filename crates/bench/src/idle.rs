@@ -7,7 +7,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use pagewire::{Host, TcpStream};
+use pagewire::{BindOptions, Host, TcpStream};
 
 use crate::failure::{Because, Failure};
 use crate::hosts::{RIGHT, accept, on_a_pair};
@@ -73,7 +73,7 @@ fn open(
     port: u16,
 ) -> Result<Vec<(TcpStream, TcpStream)>, Failure> {
     let on = SocketAddr::from((RIGHT, port));
-    let listener = right.listen_with(on, 1024)?;
+    let listener = right.listen_with(on, &BindOptions::new().backlog(1024))?;
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| -> Result<Vec<TcpStream>, Failure> {
             (0..count)

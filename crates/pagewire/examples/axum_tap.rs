@@ -2,7 +2,7 @@
 //! reference: the stack copies the heads of answers and nothing else.
 //!
 //! ```sh
-//! cargo run --package pagewire --features axum --example axum_tap
+//! cargo run --package pagewire --features tokio --example axum_tap
 //! sudo target/debug/examples/axum_tap pw0             # runs until Ctrl-C, then try:
 //! curl --output /dev/null http://10.77.0.2/page; curl http://10.77.0.2/ledger
 //! ```
@@ -13,9 +13,9 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::middleware::map_response;
 use axum::routing::get;
-use pagewire::fit::axum::{Peer, by_reference};
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{CopyReason, Host, Pair, Tap};
+use pagewire_axum::{Peer, by_reference};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -33,7 +33,7 @@ async fn main() -> Result {
 async fn over_a_tap(name: &str) -> Result {
     let tap = Tap::builder(name).host_address("10.77.0.1/24").open()?;
     let host = Host::builder().device(tap).address("10.77.0.2/24").start_in_runtime()?;
-    let listener = TcpListener::bind(&host, "0.0.0.0:80").await?;
+    let listener = TcpListener::bind_on(&host, "0.0.0.0:80").await?;
     println!("http://10.77.0.2/page and http://10.77.0.2/ledger");
     serve(listener, host).await
 }
@@ -45,14 +45,14 @@ async fn serve(listener: TcpListener, host: Host) -> Result {
         .route("/ledger", get(async move || host.stats().to_string()))
         .layer(map_response(by_reference))
         .into_make_service_with_connect_info::<Peer>();
-    Ok(axum::serve(listener, app).await?)
+    Ok(axum::serve(pagewire_axum::Listener(listener), app).await?)
 }
 
 pub(crate) async fn over_a_pair() -> Result {
     let (left, right) = Pair::new(Default::default())?;
     let server = Host::builder().device(left).address("10.77.0.2/24").start()?;
     let client = Host::builder().device(right).address("10.77.0.1/24").start()?;
-    let listener = TcpListener::bind(&server, "0.0.0.0:80").await?;
+    let listener = TcpListener::bind_on(&server, "0.0.0.0:80").await?;
     tokio::spawn(serve(listener, server.clone()));
     let (mut heads, mut bodies) = (0, 0);
     for _ in 0..16 {
@@ -70,7 +70,7 @@ pub(crate) async fn over_a_pair() -> Result {
 
 /// The length of the answer's head, and its body.
 async fn ask(host: &Host, path: &str) -> Result<(usize, Vec<u8>)> {
-    let mut stream = TcpStream::connect(host, "10.77.0.2:80").await?;
+    let mut stream = TcpStream::connect_on(host, "10.77.0.2:80").await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

@@ -6,7 +6,7 @@
 //!
 //! It prints how many bytes came back, and how many of them the server's stack copied: none.
 
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Host, Pair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ pub(crate) async fn main() -> Result {
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 
-    let listener = TcpListener::bind(&server, "10.0.0.1:7").await?;
+    let listener = TcpListener::bind_on(&server, "10.0.0.1:7").await?;
     let accepting = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(echo(stream));
@@ -56,7 +56,7 @@ async fn echo(stream: TcpStream) -> std::io::Result<()> {
 
 /// tokio's traits copy, as everywhere.
 async fn ask(host: &Host, byte: u8) -> Result {
-    let mut stream = TcpStream::connect(host, "10.0.0.1:7").await?;
+    let mut stream = TcpStream::connect_on(host, "10.0.0.1:7").await?;
     stream.write_all(&[byte; LEN]).await?;
     stream.shutdown().await?;
     let mut answer = Vec::new();

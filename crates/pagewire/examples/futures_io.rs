@@ -1,7 +1,7 @@
 //! The traits of futures-io, and an executor of a dozen lines: nothing here needs tokio's runtime.
 //!
 //! ```sh
-//! cargo run --package pagewire --features futures-io --example futures_io
+//! cargo run --package pagewire --features tokio --example futures_io
 //! ```
 //!
 //! It prints how many bytes came back.
@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use futures_util::{AsyncReadExt, AsyncWriteExt, future, io};
-use pagewire::fit::futures_io::Compat;
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::Compat;
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Host, Pair};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -26,7 +26,7 @@ pub(crate) fn main() -> Result {
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     block_on(async {
-        let listener = TcpListener::bind(&server, "10.0.0.1:7").await?;
+        let listener = TcpListener::bind_on(&server, "10.0.0.1:7").await?;
         let (echoed, came_back) = future::try_join(echo(&listener), ask(&client)).await?;
         println!("{came_back} bytes came back");
         assert_eq!(echoed, came_back as u64);
@@ -43,7 +43,7 @@ async fn echo(listener: &TcpListener) -> Result<u64> {
 }
 
 async fn ask(client: &Host) -> Result<usize> {
-    let mut stream = Compat::new(TcpStream::connect(client, "10.0.0.1:7").await?);
+    let mut stream = Compat::new(TcpStream::connect_on(client, "10.0.0.1:7").await?);
     stream.write_all(&[7; LEN]).await?;
     stream.close().await?;
     let mut answer = Vec::new();

@@ -2,7 +2,7 @@
 //! and HTTP/1.1; TLS agrees on one of them.
 //!
 //! ```sh
-//! cargo run --package pagewire --features hyper --example https
+//! cargo run --package pagewire --features tokio --example https
 //! ```
 //!
 //! It prints the version that both agreed on, and how long the answer was.
@@ -19,9 +19,9 @@ use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use pagewire::fit::hyper::Connector;
-use pagewire::tokio::TcpListener;
+use pagewire::net::TcpListener;
 use pagewire::{Host, Pair};
+use pagewire_hyper::Connector;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
@@ -37,11 +37,11 @@ pub(crate) async fn main() -> Result {
     let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
     let (server_config, client_config) = configs()?;
 
-    let listener = TcpListener::bind(&server, "10.0.0.1:443").await?;
+    let listener = TcpListener::bind_on(&server, "10.0.0.1:443").await?;
     let serving = tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(server_config))));
 
     // Nothing asks a resolver: the connector is told the names. TLS checks the same name.
-    let plain = Connector::new(&host).name(NAME, "10.0.0.1".parse()?).enforce_http(false);
+    let plain = Connector::on(&host).name(NAME, "10.0.0.1".parse()?).enforce_http(false);
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(client_config)
         .https_only()

@@ -1,7 +1,7 @@
 //! hyper 1: a server, and a client whose connections are kept alive and used again.
 //!
 //! ```sh
-//! cargo run --package pagewire --features hyper --example hyper_server
+//! cargo run --package pagewire --features tokio --example hyper_server
 //! ```
 //!
 //! It prints how many requests were answered over how many connections, and how many bytes of bodies the
@@ -16,10 +16,10 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use pagewire::fit::body::ByReference;
-use pagewire::fit::hyper::Connector;
-use pagewire::tokio::TcpListener;
+use pagewire::net::TcpListener;
 use pagewire::{CopyReason, Host, Pair};
+use pagewire_hyper::ByReference;
+use pagewire_hyper::Connector;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -34,9 +34,9 @@ pub(crate) async fn main() -> Result {
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
 
-    let listener = TcpListener::bind(&server, "10.0.0.1:80").await?;
+    let listener = TcpListener::bind_on(&server, "10.0.0.1:80").await?;
     let serving = tokio::spawn(serve(listener));
-    let connector = Connector::new(&host).name("server", "10.0.0.1".parse()?);
+    let connector = Connector::on(&host).name("server", "10.0.0.1".parse()?);
     let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);
     for _ in 0..REQUESTS {
         let answer = client.get("http://server/page".parse()?).await?;

@@ -2,15 +2,15 @@
 //! over Linux's sockets.
 //!
 //! ```sh
-//! cargo run --package pagewire --features quinn --example quinn
+//! cargo run --package pagewire --features tokio --example quinn
 //! ```
 //!
 //! It prints how many bytes came back over how many streams, and how many datagrams each call sent.
 
 use std::sync::Arc;
 
-use pagewire::fit::quinn::endpoint;
 use pagewire::{Host, Pair};
+use pagewire_quinn::endpoint_on;
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig};
 use rustls::RootCertStore;
 
@@ -28,9 +28,9 @@ pub(crate) async fn main() -> Result {
     let (server_config, client_config) = configs()?;
 
     let settings = EndpointConfig::default;
-    let listening = endpoint(&server, "10.0.0.1:443", settings(), Some(server_config)).await?;
+    let listening = endpoint_on(&server, "10.0.0.1:443", settings(), Some(server_config)).await?;
     let serving = tokio::spawn(serve(listening));
-    let mut endpoint = endpoint(&client, "0.0.0.0:0", settings(), None).await?;
+    let mut endpoint = endpoint_on(&client, "0.0.0.0:0", settings(), None).await?;
     endpoint.set_default_client_config(client_config);
     let connection = endpoint.connect("10.0.0.1:443".parse()?, "server")?.await?;
     let [a, b, c] = LENGTHS.map(|len| echo(&connection, len));

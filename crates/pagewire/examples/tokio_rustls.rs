@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Host, Pair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -27,14 +27,14 @@ pub(crate) async fn main() -> Result {
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     let (server_config, client_config) = configs()?;
 
-    let listener = TcpListener::bind(&server, "10.0.0.1:443").await?;
+    let listener = TcpListener::bind_on(&server, "10.0.0.1:443").await?;
     let serving = tokio::spawn(async move {
         let (stream, _) = listener.accept().await?;
         let (mut read, mut write) = split(TlsAcceptor::from(server_config).accept(stream).await?);
         copy(&mut read, &mut write).await?;
         write.shutdown().await
     });
-    let stream = TcpStream::connect(&client, "10.0.0.1:443").await?;
+    let stream = TcpStream::connect_on(&client, "10.0.0.1:443").await?;
     let name = ServerName::try_from("server")?;
     let mut tls = TlsConnector::from(client_config).connect(name, stream).await?;
     tls.write_all(&[9; LEN]).await?;

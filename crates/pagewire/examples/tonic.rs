@@ -2,15 +2,15 @@
 //! is written by hand here, so that no `protoc` is needed.
 //!
 //! ```sh
-//! cargo run --package pagewire --features tonic --example tonic
+//! cargo run --package pagewire --features tokio --example tonic
 //! ```
 //!
 //! It prints the answers to ten calls over one connection.
 
-use pagewire::fit::hyper::Connector;
-use pagewire::fit::tonic::Incoming;
-use pagewire::tokio::TcpListener;
+use pagewire::net::TcpListener;
 use pagewire::{Host, Pair};
+use pagewire_hyper::Connector;
+use pagewire_tonic::Incoming;
 use tonic::body::Body;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::{BoxFuture, Context, Poll, Service, StdError, http};
@@ -26,10 +26,10 @@ pub(crate) async fn main() -> Result {
     let (left, right) = Pair::new(Default::default())?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
-    let incoming = Incoming::new(TcpListener::bind(&server, "10.0.0.1:50051").await?);
+    let incoming = Incoming::new(TcpListener::bind_on(&server, "10.0.0.1:50051").await?);
     tokio::spawn(Server::builder().add_service(Squares).serve_with_incoming(incoming));
     let endpoint = Endpoint::from_static("http://10.0.0.1:50051");
-    let channel = endpoint.connect_with_connector(Connector::new(&client).nodelay(true)).await?;
+    let channel = endpoint.connect_with_connector(Connector::on(&client).nodelay(true)).await?;
     for n in 0..10 {
         let square = square(channel.clone(), n).await?;
         println!("{n} * {n} = {square}");

@@ -5,17 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use pagewire_stack::Error;
 
 use crate::error::NetworkDown;
 use crate::host::Host;
 use crate::shared::Shared;
-use crate::wait::{Relief, thread_waker};
-
-/// Longest wait for a device between two looks whether the host is down.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The end of a host, see [`Host::failed`]. It does not keep the host running.
 #[must_use = "a future does nothing unless it is awaited"]
@@ -63,17 +58,8 @@ impl Failed {
     ///
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.
-    pub fn wait(mut self) -> io::Result<NetworkDown> {
-        let waker = thread_waker();
-        let mut cx = Context::from_waker(&waker);
-        let shared = Arc::clone(&self.shared);
-        let mut relief = Relief::new(&shared);
-        loop {
-            match Pin::new(&mut self).poll(&mut cx) {
-                Poll::Ready(down) => return Ok(down),
-                Poll::Pending => shared.wait_for_host(&mut relief, LOOK)?,
-            }
-        }
+    pub fn wait(self) -> io::Result<NetworkDown> {
+        Arc::clone(&self.shared).block_on(self)
     }
 }
 

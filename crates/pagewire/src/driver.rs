@@ -1,7 +1,11 @@
 //! The driver: the thread that takes turns (`turn.rs`), and sleeps on the devices and the next deadline.
 //!
-//! A task of a runtime can be the driver, too (`tokio/drive.rs`): the steps are the same, and only the
+//! A task of a runtime can be the driver, too (`driver/task.rs`): the steps are the same, and only the
 //! waits between them differ.
+
+mod fd;
+#[cfg(feature = "tokio")]
+pub(crate) mod task;
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +14,8 @@ use std::time::Duration;
 
 use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use fd::EventFd;
 
 use crate::inside;
 use crate::shared::{INLINE_GRACE, Poller, Shared};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pagewire_stack::{Error, MAX_PAYLOAD_PAGES};
+use pagewire_stack::MAX_PAYLOAD_PAGES;
 
 /// Why nothing can be sent or received any more; in errors of kind `NetworkDown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,20 +10,6 @@ use pagewire_stack::{Error, MAX_PAYLOAD_PAGES};
 pub struct NetworkDown {
     /// What happened: the device's error, or that the host was shut down.
     pub cause: String,
-}
-
-/// The stack's errors as `std::io`'s, errno included; `Shared::error` adds why the network is down.
-///
-/// Two limits of zero-copy sends have one number on Linux, `ENOBUFS`, and need different cures: these are
-/// the stack's [`Error`] inside, of the kind of that number.
-pub(crate) fn io_error(error: Error) -> io::Error {
-    let plain = io::Error::from_raw_os_error(error.errno());
-    match error {
-        Error::TooManyNotifications | Error::TooManyPagesHeld => {
-            io::Error::new(plain.kind(), error)
-        }
-        _ => plain,
-    }
 }
 
 /// Why a host did not start; the text says what to do.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use pagewire_mem::Deferral;
-use pagewire_stack::SocketId;
 
 use crate::inside;
 use crate::shared::Shared;
@@ -14,16 +13,6 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Closes a socket that its owner dropped.
-    pub(crate) fn close(self: &Arc<Self>, id: SocketId) {
-        self.outside(move |host| {
-            host.shared.work(|inner, now| {
-                inner.waiters.forget(id);
-                inner.stack.close(now, id);
-            });
-        });
-    }
-
     /// Runs `act`, which takes the host's lock, at once, or when this thread releases that lock.
     pub(crate) fn outside(self: &Arc<Self>, act: impl FnOnce(&Arc<Self>) + Send + Sync + 'static) {
         if inside::is_called_by(self.shared.id) {
@@ -65,7 +54,7 @@ impl Drop for Handle {
 /// Whether this thread runs the tasks of a runtime, which must not be held up.
 fn is_asynchronous() -> bool {
     #[cfg(feature = "tokio")]
-    return ::tokio::runtime::Handle::try_current().is_ok();
+    return tokio::runtime::Handle::try_current().is_ok();
     #[cfg(not(feature = "tokio"))]
     false
 }

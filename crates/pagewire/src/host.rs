@@ -3,18 +3,17 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
 use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
-use pagewire_stack::{BindOptions, FastOpenConfig, TcpConfig, TcpOption};
+use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs};
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
 };
+use pagewire_stack::{FastOpenConfig, SocketOption, TcpConfig};
 
-use crate::addr::{ToSocketAddrs, addresses};
-use crate::connect::ConnectOptions;
 use crate::devices::Devices;
 use crate::driver;
 use crate::error::{StartError, parse_all};
@@ -22,18 +21,13 @@ use crate::exit;
 use crate::handle::Handle;
 use crate::inside::{self, Call};
 use crate::link::Link;
+use crate::resolver::Resolver;
 use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::spin::DEFAULT_SPIN;
 use crate::stats::Stats;
-use crate::stream::{TcpListener, TcpStream};
-use crate::udp_socket::UdpSocket;
-use crate::wait::Patience;
-use crate::zerocopy;
-
-/// Connections that may wait for `accept` by default; as for Linux programs with `std::net`.
-pub(crate) const DEFAULT_BACKLOG: usize = 128;
+use crate::{TcpListener, TcpStream, UdpSocket};
 
 /// One stack on one device or several: where connections are made and accepted.
 ///
@@ -81,13 +75,14 @@ pub struct Builder {
     receive_memory: Option<usize>,
     tcp: TcpConfig,
     /// Not among the settings of a connection that is not there yet.
-    refused_option: Option<TcpOption>,
+    refused_option: Option<SocketOption>,
     fast_open: FastOpenConfig,
     zerocopy_memory: Option<usize>,
     notification_memory: Option<usize>,
     payload_pages: Option<u8>,
     received_deadline: Option<Option<Duration>>,
     loopback_by_reference: bool,
+    resolver: Option<Arc<dyn Resolver>>,
     spin: Duration,
     manual: bool,
     #[cfg(feature = "testing")]
@@ -121,6 +116,7 @@ impl Host {
             payload_pages: None,
             received_deadline: None,
             loopback_by_reference: false,
+            resolver: None,
             spin: DEFAULT_SPIN,
             manual: false,
             #[cfg(feature = "testing")]
@@ -135,21 +131,25 @@ impl Host {
     /// Those of the last address tried: `ConnectionRefused` (the port is closed),
     /// `NetworkUnreachable` (no route), `HostUnreachable` (no neighbour answers for it),
     /// `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown) in it when the device
-    /// of the route is lost for good; `InvalidInput` for text that is no address, such as a name.
+    /// of the route is lost for good; those of the [resolver](Builder::resolver), or `InvalidInput` for a
+    /// name if there is none.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        self.connect_each(to, None)
+        self.connect_with(to, &ConnectOptions::new())
     }
 
-    /// [`connect`](Self::connect), waiting at most `limit` for each address.
+    /// [`connect`](Self::connect), waiting at most `limit`.
+    ///
+    /// # Errors
+    /// Those of `connect`.
     pub fn connect_timeout(
         &self,
         to: impl ToSocketAddrs,
         limit: Duration,
     ) -> io::Result<TcpStream> {
-        self.connect_each(to, Some(limit))
+        self.connect_with(to, &ConnectOptions::new().timeout(limit))
     }
 
-    /// [`connect`](Self::connect) with options: local address, link, buffers, Fast Open.
+    /// [`connect`](Self::connect) with options: time limit, local address, link, buffers, Fast Open.
     ///
     /// # Errors
     /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use, and
@@ -159,59 +159,49 @@ impl Host {
         to: impl ToSocketAddrs,
         options: &ConnectOptions,
     ) -> io::Result<TcpStream> {
-        try_each(to, "no address to connect to", |remote| {
-            let stream = self.start_connect_with(remote, options)?;
-            if !stream.is_deferred()? {
-                stream.wait_connected(Patience::For(None))?;
-            }
-            Ok(stream)
-        })
-    }
-
-    fn connect_each(
-        &self,
-        to: impl ToSocketAddrs,
-        limit: Option<Duration>,
-    ) -> io::Result<TcpStream> {
-        try_each(to, "no address to connect to", |remote| {
-            let stream = self.start_connect(remote)?;
-            stream.wait_connected(Patience::For(limit))?;
-            Ok(stream)
-        })
+        TcpStream::connect_on(self, to, options)
     }
 
     /// Begins to open a connection and returns at once; it can be used when it becomes writable.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable` without a route, `NetworkDown`.
     pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let id = self.shared().with(|stack, now| stack.connect(now, remote, None));
-        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
+        self.start_connect_with(remote, &ConnectOptions::new())
     }
 
     /// [`start_connect`](Self::start_connect) with options.
+    ///
+    /// # Errors
+    /// Those of `start_connect`, and `AddrNotAvailable` and `Unsupported` as of
+    /// [`connect_with`](Self::connect_with).
     pub fn start_connect_with(
         &self,
         remote: SocketAddr,
         options: &ConnectOptions,
     ) -> io::Result<TcpStream> {
-        let id = self.shared().with(|stack, now| options.start((stack, now), remote));
-        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
+        TcpStream::start_connect(self, remote, options)
     }
 
     /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) means all of this
     /// host's, port 0 a free one.
     ///
     /// # Errors
-    /// `AddrInUse`; `AddrNotAvailable` if the address is not one of this host's; `InvalidInput` for
-    /// text that is no address.
+    /// `AddrInUse`; `AddrNotAvailable` if the address is not one of this host's; those of the resolver.
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        self.listen_with(on, DEFAULT_BACKLOG)
+        self.listen_with(on, &BindOptions::new())
     }
 
-    /// [`listen`](Self::listen) with room for `backlog` connections that wait for `accept`.
-    pub fn listen_with(&self, on: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let id = self.first_address(on, |local| {
-            self.shared().with(|stack, _| stack.listen(local, backlog))
-        })?;
-        Ok(TcpListener::new(Arc::clone(&self.0), id))
+    /// [`listen`](Self::listen) with options: backlog, sharing of the address, link.
+    ///
+    /// # Errors
+    /// Those of `listen`.
+    pub fn listen_with(
+        &self,
+        on: impl ToSocketAddrs,
+        options: &BindOptions,
+    ) -> io::Result<TcpListener> {
+        TcpListener::bind_on(self, on, options)
     }
 
     /// A datagram socket bound to a local address; `0.0.0.0:0` and `[::]:0` take a free port.
@@ -219,10 +209,23 @@ impl Host {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let id = self.first_address(on, |local| {
-            self.shared().with(|stack, _| stack.bind_udp(local, BindOptions::default()))
-        })?;
-        Ok(UdpSocket::new(Arc::clone(&self.0), id))
+        self.udp_with(on, &BindOptions::new())
+    }
+
+    /// [`udp`](Self::udp) with options: sharing of the address, link.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn udp_with(&self, on: impl ToSocketAddrs, options: &BindOptions) -> io::Result<UdpSocket> {
+        UdpSocket::bind_on(self, on, options)
+    }
+
+    /// The addresses of a name, by the host's [resolver](Builder::resolver), or of a text.
+    ///
+    /// # Errors
+    /// The resolver's, or that there is none; `InvalidInput` for text without a port.
+    pub fn lookup(&self, name: impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+        pagewire_sockets::resolve_blocking(self, name)
     }
 
     /// Takes a turn: receives, lets the stack work, and sends. Returns whether anything came in.
@@ -339,7 +342,7 @@ impl Host {
 
     /// Whether a connection belongs to this host.
     pub(crate) fn owns(&self, stream: &TcpStream) -> bool {
-        Arc::ptr_eq(&self.0, &stream.0.host)
+        Arc::ptr_eq(&self.0, &stream.runtime().0)
     }
 
     /// The current counters, drops by reason and the copy ledger.
@@ -444,25 +447,12 @@ impl Host {
         quiet
     }
 
-    pub(crate) fn first_address<T>(
-        &self,
-        on: impl ToSocketAddrs,
-        mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        try_each(on, "no address to bind to", |at| bind(at).map_err(|e| self.shared().error(e)))
-    }
-
     pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
 
-    pub(crate) fn handle(&self) -> Arc<Handle> {
-        Arc::clone(&self.0)
-    }
-
-    #[cfg(feature = "rings")]
-    pub(crate) fn from_handle(handle: Arc<Handle>) -> Self {
-        Self(handle)
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.0
     }
 }
 
@@ -588,7 +578,7 @@ impl Builder {
 
     /// One setting of new connections: buffers, keep-alive, linger, Nagle's algorithm and more. Call it
     /// after [`tcp_config`](Self::tcp_config), which sets all.
-    pub fn tcp_option(mut self, option: TcpOption) -> Self {
+    pub fn tcp_option(mut self, option: SocketOption) -> Self {
         if !option.apply(&mut self.tcp) {
             self.refused_option = Some(option);
         }
@@ -644,6 +634,13 @@ impl Builder {
         self
     }
 
+    /// What finds the addresses of names, such as [`Dns`](crate::Dns). Without a resolver, the host
+    /// knows `localhost` only.
+    pub fn resolver(mut self, resolver: impl Resolver) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
     /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
     /// 200 µs by default. It polls as long as that pays: not where waits take longer, and not where
     /// others need the core.
@@ -696,7 +693,7 @@ impl Builder {
     #[cfg(feature = "tokio")]
     pub fn start_in_runtime(mut self) -> Result<Host, StartError> {
         self.manual = false;
-        self.start_driven(crate::tokio::drive::spawn)
+        self.start_driven(crate::driver::task::spawn)
     }
 
     fn start_driven<E: Into<StartError>>(
@@ -723,7 +720,7 @@ impl Builder {
         }
         config.zerocopy.pages = match self.zerocopy_memory {
             Some(bytes) => Arc::new(PageBudget::new(bytes / PAGE_SIZE)),
-            None => zerocopy::process_pages(),
+            None => process_pages(),
         };
         if let Some(bytes) = self.notification_memory {
             config.zerocopy.notification_bytes = bytes;
@@ -746,6 +743,7 @@ impl Builder {
         }
         let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
         shared.shutdown_limit = self.shutdown_limit;
+        shared.resolver = self.resolver;
         #[cfg(feature = "testing")]
         {
             shared.clock = self.clock;
@@ -759,22 +757,6 @@ impl Builder {
     }
 }
 
-/// Tries the addresses in order until one succeeds; the error is the last one's, or `none`.
-pub(crate) fn try_each<T>(
-    of: impl ToSocketAddrs,
-    none: &'static str,
-    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
-) -> io::Result<T> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, none);
-    for address in addresses(&of)? {
-        match attempt(address) {
-            Ok(done) => return Ok(done),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// The MSS for segments of whole pages, if the link has room for them.
 fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> {
     let (has, needs) = (config.capabilities.mtu, mtu_of_pages(pages, v6));
@@ -782,6 +764,17 @@ fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> 
         return Err(StartError::PayloadPages { pages, has, needs });
     }
     Ok(mss_of_pages(pages, config.tcp.timestamps))
+}
+
+/// The budget of all hosts of this process: `RLIMIT_MEMLOCK` when the first host started.
+fn process_pages() -> Arc<PageBudget> {
+    static PAGES: OnceLock<Arc<PageBudget>> = OnceLock::new();
+    let limit = || {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+        let pages = |bytes| usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(usize::MAX);
+        Arc::new(PageBudget::new(limit.current.map_or(usize::MAX, pages)))
+    };
+    Arc::clone(PAGES.get_or_init(limit))
 }
 
 impl std::fmt::Debug for Host {

@@ -143,70 +143,66 @@
 
 #![deny(unsafe_code)]
 
-mod addr;
-mod buf;
-mod connect;
 mod contain;
-mod datagrams;
 mod devices;
 mod down;
 mod driver;
 mod error;
 mod exit;
-#[cfg(feature = "tokio")]
-pub mod fit;
 mod handle;
 mod host;
 mod inside;
 mod link;
-mod mapping;
-mod options;
+pub mod net;
 mod proxy;
+mod resolver;
 #[cfg(feature = "rings")]
 pub mod rings;
 #[cfg(not(feature = "rings"))]
 #[path = "rings/absent.rs"]
 mod rings;
+mod runtime;
 mod service;
 mod shared;
-mod socket;
 mod spin;
 mod stats;
-mod stream;
-#[cfg(feature = "tokio")]
-pub mod tokio;
 mod topics;
 mod turn;
-mod udp_socket;
 mod wait;
 mod waiters;
-mod zerocopy;
 
-pub use addr::ToSocketAddrs;
-pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
-pub use connect::ConnectOptions;
+/// A TCP connection, for threads: [`pagewire_sockets::blocking::TcpStream`] on a [`Host`].
+pub type TcpStream = pagewire_sockets::blocking::TcpStream<Host>;
+/// A socket that listens for connections, for threads: [`pagewire_sockets::blocking::TcpListener`] on a
+/// [`Host`].
+pub type TcpListener = pagewire_sockets::blocking::TcpListener<Host>;
+/// A UDP socket, for threads: [`pagewire_sockets::blocking::UdpSocket`] on a [`Host`].
+pub type UdpSocket = pagewire_sockets::blocking::UdpSocket<Host>;
+
 pub use contain::Contained;
-pub use datagrams::Datagram;
 pub use down::Failed;
+pub use driver::EventFd;
 pub use error::{NetworkDown, StartError};
 pub use host::{Builder, Host, WeakHost};
 pub use link::Link;
-pub use mapping::{MapAvailable, Mapping};
 #[cfg(feature = "tap")]
 pub use pagewire_device::Tap;
 pub use pagewire_device::{Device, Pair};
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, Region};
+pub use pagewire_sockets::{
+    BindOptions, Chunk, Chunks, Completion, ConnectOptions, Datagram, MapAvailable, Mapping,
+    SendBuf, Sent, ToSocketAddrs, by_reference,
+};
 pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
-pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
+pub use pagewire_stack::{MapError, RecvFlags, SendFlags, SocketOption, TcpConfig};
 pub use proxy::Proxy;
+pub use resolver::{Dns, Resolver};
+pub use runtime::Entered;
 pub use service::{HostWaker, Service};
 pub use shared::leave::ShutdownReport;
 pub use stats::{LinkStats, Stats};
-pub use stream::{Incoming, TcpListener, TcpStream};
 pub use topics::{counts, device, internals, memory, services, tcp, udp};
-pub use udp_socket::UdpSocket;
-pub use zerocopy::{Completion, Completions, Sent};
 
 /// The example of this crate's README, as a test.
 #[cfg(doctest)]

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::Instant;
+use pagewire_sockets::{ToSocketAddrs, first, resolve_blocking};
 use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, Stack};
 
-use crate::addr::ToSocketAddrs;
+use crate::TcpStream;
 use crate::host::Host;
 use crate::service::Service;
-use crate::stream::TcpStream;
 
 /// Forwards connections by reference: data of one side is queued for the other unchanged, as far as
 /// there is room; ends of streams and resets are forwarded, too.
@@ -105,13 +105,14 @@ impl Proxy {
         backlog: usize,
         upstream: SocketAddr,
     ) -> io::Result<SocketAddr> {
-        self.host.first_address(on, |local| {
-            self.with(|engine, stack, now| {
+        first(resolve_blocking(&self.host, on)?, |local| {
+            let listening = self.with(|engine, stack, now| {
                 let id = stack.listen(local, backlog)?;
                 let local = stack.local_addr(id)?;
                 engine.listen(now, stack, id, upstream)?;
                 Ok(local)
-            })
+            });
+            listening.map_err(|e| self.host.shared().error(e))
         })
     }
 
@@ -124,7 +125,7 @@ impl Proxy {
             let text = "both connections must be of the proxy's host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (a, b) = (a.0.release(), b.0.release());
+        let (a, b) = (a.into_id(), b.into_id());
         let joined = self.with(|engine, stack, now| {
             let joined = engine.join(now, stack, a, b);
             if joined.is_err() {

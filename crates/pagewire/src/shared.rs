@@ -19,22 +19,24 @@ mod locked;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
 #[cfg(feature = "rings")]
 use pagewire_mem::CompletionQueue;
 use pagewire_mem::Instant;
+use pagewire_sockets::{WaiterId, io_error};
 use pagewire_stack::{Error, Event, SocketId, Stack};
 
 use crate::contain::Panics;
 use crate::devices::Devices;
-use crate::error::{NetworkDown, io_error};
+use crate::error::NetworkDown;
 use crate::inside;
+use crate::resolver::Resolver;
 use crate::rings::serve::Attachments;
+use crate::runtime::Timers;
 use crate::service::Attached;
 use crate::spin::Spin;
-use crate::waiters::{Waiters, Watchers};
+use crate::waiters::{Waits, Watchers};
 
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use locked::Locked;
@@ -66,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
     pub(crate) departure: Departure,
+    /// Finds the addresses of names.
+    pub(crate) resolver: Option<Arc<dyn Resolver>>,
     /// Who waits until the host is down, and the number of the last that came.
     pub(crate) watchers: Watchers,
     last_watcher: AtomicU64,
@@ -103,7 +107,9 @@ pub(crate) struct Shared {
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) devices: Devices,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: Waits,
+    /// Sleeps of futures.
+    pub(crate) timers: Timers,
     /// Values of the application, to be dropped when the lock is released.
     pub(crate) discarded: Vec<Box<dyn std::any::Any + Send>>,
     /// Present from the first step of the host's end on.
@@ -160,7 +166,8 @@ impl Shared {
         let inner = Inner {
             stack,
             devices,
-            waiters: Waiters::default(),
+            waiters: Waits::default(),
+            timers: Timers::default(),
             discarded: Vec::new(),
             leaving: None,
             cause: None,
@@ -189,6 +196,7 @@ impl Shared {
             wake,
             asleep,
             departure: Departure::default(),
+            resolver: None,
             watchers,
             last_watcher: AtomicU64::new(0),
             panics,
@@ -357,9 +365,9 @@ impl Shared {
 
 impl Inner {
     /// Ends a wait without a call of its waker.
-    pub(crate) fn unregister(&mut self, socket: SocketId, waker: &Waker) {
-        let gone = self.waiters.unregister(socket, waker);
-        self.discarded.extend(gone.into_iter().map(|waker| Box::new(waker) as _));
+    pub(crate) fn unregister(&mut self, socket: SocketId, waiter: WaiterId) {
+        let gone = self.waiters.sockets.remove(socket, waiter);
+        self.discarded.extend(gone.map(|waker| Box::new(waker) as _));
     }
 
     /// Whether no socket can send or receive.

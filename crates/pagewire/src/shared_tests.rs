@@ -10,8 +10,9 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
+use pagewire_sockets::{Call, Clock, Patience, Waiter, WaiterId};
 use pagewire_stack::{
-    BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig, UdpId, ZeroCopyCall,
+    BindOptions, Error, Readiness, RecvFlags, SocketId, Stack, StackConfig, UdpId, ZeroCopyCall,
 };
 
 use super::{Poller, Shared};
@@ -19,8 +20,7 @@ use crate::Host;
 use crate::devices::Devices;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
-use crate::wait::{Clock, Patience, Role};
-use crate::waiters::Interest;
+use crate::wait::Role;
 
 /// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
 /// read a clock.
@@ -31,7 +31,7 @@ const YIELDS: usize = 10_000;
 fn times(op: impl FnOnce(&Shared, SocketId) -> Instant + Send + 'static) -> (Instant, Instant) {
     let (device, _peer) = Pair::new(Default::default()).expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
-    let handle = host.expect("host").handle();
+    let handle = Arc::clone(host.expect("host").handle());
     let socket = handle
         .shared
         .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
@@ -50,6 +50,24 @@ fn times(op: impl FnOnce(&Shared, SocketId) -> Instant + Send + 'static) -> (Ins
     (other.join().expect("it ends"), before)
 }
 
+/// Tries once, and registers the waker if there is no answer yet, as a socket that is polled.
+fn register<T>(
+    shared: &Shared,
+    socket: SocketId,
+    waker: &Waker,
+    op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    shared.once(|inner, clock| {
+        let done = op(&mut inner.stack, clock);
+        if let Err(Error::WouldBlock) = done {
+            let (id, call, waker) = (WaiterId::new(), Call::new("to receive"), waker.clone());
+            let waiter = Waiter { id, call, since: None, waker };
+            inner.waiters.sockets.add(socket, Readiness::FOR_READ, waiter);
+        }
+        done
+    })
+}
+
 #[test]
 fn an_operation_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
     let (seen, before) = times(|shared, _| shared.with(|_, now| now));
@@ -60,7 +78,7 @@ fn an_operation_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
 fn a_wait_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
     let (seen, before) = times(|shared, socket| {
         let op = &mut |_: &mut Stack, clock: &Clock<'_>| Ok(clock.now());
-        shared.try_or_register(socket, Interest::Read, Waker::noop(), op).expect("a time")
+        register(shared, socket, Waker::noop(), op).expect("a time")
     });
     assert!(seen >= before, "{seen:?} was told after {before:?}");
 }
@@ -118,7 +136,7 @@ fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
         1 => Err(Error::WouldBlock),
         _ => Ok(()),
     };
-    shared.wait(listener, Interest::Read, Patience::For(None), taken).expect("it comes");
+    shared.wait(listener, Readiness::FOR_READ, Patience::For(None), taken).expect("it comes");
     assert!(was_woken(&shared));
     says.send(()).expect("it listens");
     other.join().expect("it ends");
@@ -130,7 +148,7 @@ fn a_turn_taken_by_hand_tells_a_sleeping_driver_of_the_timer() {
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let (host, peer) = (host.expect("host"), peer(far));
     let _listener = host.listen("10.0.0.1:80").expect("listens");
-    let handle = host.handle();
+    let handle = Arc::clone(host.handle());
     falls_asleep(&handle.shared, Instant::FAR);
     let _syn = peer.start_connect(([10, 0, 0, 1], 80).into()).expect("has a route");
     while host.with_stack(|stack, _| stack.socket_count()) < 2 {
@@ -190,7 +208,7 @@ fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation
 fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before() {
     let (device, _far) = Pair::new(Default::default()).expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
-    let handle = host.expect("host").handle();
+    let handle = Arc::clone(host.expect("host").handle());
     let socket = handle
         .shared
         .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
@@ -201,7 +219,7 @@ fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before()
         last = clock.now();
         Err::<(), _>(Error::WouldBlock)
     };
-    let done = handle.shared.wait(socket, Interest::Read, Patience::For(Some(limit)), nothing);
+    let done = handle.shared.wait(socket, Readiness::FOR_READ, Patience::For(Some(limit)), nothing);
     assert_eq!(done.expect_err("nothing comes").kind(), std::io::ErrorKind::TimedOut);
     assert!(last >= begin + limit, "it looked last after {:?}", last.saturating_since(begin));
 }
@@ -234,7 +252,7 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
     for _ in 0..2 {
         let calls = Arc::new(Calls::default());
         let waker = Waker::from(Arc::clone(&calls));
-        let nothing = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        let nothing = register(&shared, socket.into(), &waker, receive);
         assert_eq!(nothing.err(), Some(Error::WouldBlock));
         let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 4096]))]);
         let sent = shared.with(|stack, now| {
@@ -252,7 +270,7 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
             shared.unlock_and_wake(inner);
         }
         assert_eq!(calls.0.load(Ordering::Relaxed), 1);
-        let refused = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        let refused = register(&shared, socket.into(), &waker, receive);
         assert_eq!(refused.err(), Some(Error::ConnectionRefused));
     }
 }
@@ -324,7 +342,7 @@ fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
             let _ = stack.connect(now, ([10, 0, 0, at], 80).into(), None);
         }
     });
-    let handle = host.handle();
+    let handle = Arc::clone(host.handle());
     for _ in 0..3 {
         let (mut inner, now) = handle.shared.lock_now();
         inner.turn(now);
@@ -362,7 +380,7 @@ fn receive(shared: &Shared, socket: UdpId) {
     let receive = |stack: &mut Stack, _: &Clock<'_>| {
         stack.udp(socket)?.recv(pagewire_stack::Datagram, RecvFlags::empty()).map(drop)
     };
-    shared.wait(socket, Interest::Read, Patience::For(None), receive).expect("it comes");
+    shared.wait(socket, Readiness::FOR_READ, Patience::For(None), receive).expect("it comes");
 }
 
 /// Whether a thread that polls, and gets what it waits for, wakes the driver at its end.
@@ -437,7 +455,7 @@ fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
     let socket = socket.expect("bound");
     let mut tries = 0;
     let poll = std::panic::AssertUnwindSafe(|| {
-        shared.wait(socket, Interest::Read, Patience::For(None), |_, _| -> Result<(), Error> {
+        shared.wait(socket, Readiness::FOR_READ, Patience::For(None), |_, _| -> Result<(), Error> {
             tries += 1;
             assert!(tries < 3, "as code of this crate would");
             Err(Error::WouldBlock)

@@ -58,9 +58,10 @@ pub mod memory {
         CopyLedger, CopyReason, Frag, FragVec, MAX_FRAGS, MemError, PAGE_SIZE, PoolAudit, Region,
     };
 
-    pub use crate::buf::{Chunk, Chunks, IntoChunks, SendBuf};
-    pub use crate::mapping::{MapAvailable, Mapping};
-    pub use crate::zerocopy::{Completion, Completions, Sent};
+    pub use pagewire_sockets::{
+        Chunk, Chunks, Completion, CompletionStream, Completions, IntoChunks, MapAvailable,
+        Mapping, SendBuf, Sent,
+    };
 }
 
 /// Settings and state of connections.
@@ -68,11 +69,11 @@ pub mod tcp {
     pub use pagewire_stack::{
         CaState, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenConfig, FastOpenKeys,
         FastOpenMode, KeepAlive, MAX_PAYLOAD_PAGES, MtuDiscover, MtuProbing, RecvFlags, SendFlags,
-        SlowStartExit, TcpConfig, TcpInfo, TcpOption, mss_of_pages, mtu_of_pages,
+        SlowStartExit, SocketOption, TcpConfig, TcpInfo, mss_of_pages, mtu_of_pages,
     };
 
-    pub use crate::connect::ConnectOptions;
-    pub use crate::stream::Incoming;
+    pub use pagewire_sockets::ConnectOptions;
+    pub use pagewire_sockets::blocking::Incoming;
 }
 
 /// Datagrams: messages and settings.
@@ -80,7 +81,7 @@ pub mod udp {
     pub use pagewire_stack::MtuDiscover;
     pub use pagewire_stack::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_MAX_SEGMENTS};
 
-    pub use crate::datagrams::Datagram;
+    pub use pagewire_sockets::Datagram;
 }
 
 /// Counts of a host.

@@ -92,6 +92,7 @@ impl Inner {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
+        self.timers.fire(now, &mut self.waiters.ready);
         self.send(now);
         for _ in 0..SERVICE_TURNS {
             let served = self.report(now);
@@ -239,7 +240,8 @@ impl Inner {
         }
         let due = (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked;
         let unfinished = due.then_some(Instant::ZERO);
-        let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
+        let timers = self.timers.next();
+        let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout(), timers];
         let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
         let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));
         moments.into_iter().chain(services).flatten().min()

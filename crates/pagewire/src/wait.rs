@@ -1,6 +1,5 @@
 //! A call of an application: its operation under the lock, the output that leaves, and the wait.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,23 +8,12 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Error, SocketId, Stack};
+use pagewire_sockets::{Call, Clock, Patience, Waiter, WaiterId, io_error};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::driver;
-use crate::error::io_error;
 use crate::inside;
 use crate::shared::{Inner, Poller, Shared};
-use crate::socket::{Socket, Verbs};
-use crate::waiters::Interest;
-
-/// How long and whether to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    /// Not at all: `WouldBlock`.
-    None,
-    /// For ever, or for a time.
-    For(Option<Duration>),
-}
 
 /// How long a thread that waits for a host of a runtime's task sleeps at first before it looks whether
 /// that task still runs; twice as long each time.
@@ -37,27 +25,6 @@ const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// How long the other threads sleep, of which one takes over when the one that looked has its answer.
 const OTHERS_LOOK: Duration = Duration::from_millis(250);
 
-/// The time of one operation, read when it is first asked for.
-pub(crate) struct Clock<'a> {
-    shared: &'a Shared,
-    now: Cell<Option<Instant>>,
-}
-
-impl<'a> Clock<'a> {
-    /// A clock that was read before.
-    fn at(shared: &'a Shared, now: Instant) -> Self {
-        Self { shared, now: Cell::new(Some(now)) }
-    }
-
-    /// The time, always the same.
-    #[inline]
-    pub(crate) fn now(&self) -> Instant {
-        let now = self.now.get().unwrap_or_else(|| self.shared.now());
-        self.now.set(Some(now));
-        now
-    }
-}
-
 /// A waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(std::thread::current())))
@@ -68,47 +35,6 @@ struct Unpark(Thread);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
-    }
-}
-
-impl<Id: Verbs> Socket<Id> {
-    /// Repeats `verb` until it has an answer, waiting for `interest` in between.
-    #[inline]
-    pub(crate) fn wait<T>(
-        &self,
-        interest: Interest,
-        mut verb: impl FnMut(Id::Of<'_>, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.wait_on(interest, |stack, now| verb(self.id.of(stack)?, now))
-    }
-}
-
-impl<Id: Copy + Into<SocketId>> Socket<Id> {
-    /// Repeats an operation on the stack until it has an answer, waiting for `interest` in between.
-    #[inline]
-    pub(crate) fn wait_on<T>(
-        &self,
-        interest: Interest,
-        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.wait_clock(interest, |stack, clock| op(stack, clock.now()))
-    }
-
-    /// As [`wait_on`](Self::wait_on), for an operation that seldom needs the time.
-    #[inline]
-    pub(crate) fn wait_clock<T>(
-        &self,
-        interest: Interest,
-        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.host.shared.wait(self.id, interest, self.patience(interest), op)
-    }
-
-    fn patience(&self, interest: Interest) -> Patience {
-        if self.nonblocking.load(Ordering::Relaxed) {
-            return Patience::None;
-        }
-        Patience::For(self.timeout_of(interest))
     }
 }
 
@@ -136,7 +62,7 @@ impl Shared {
     pub(crate) fn wait<T>(
         &self,
         socket: impl Into<SocketId>,
-        interest: Interest,
+        interest: Readiness,
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
@@ -155,12 +81,15 @@ impl Shared {
         self.once(|inner, clock| op(&mut inner.stack, clock))
     }
 
+    /// Runs one operation under the lock. If the operation never reads the time, it has queued nothing to
+    /// send, and nothing is flushed.
     #[inline]
-    fn once<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
+    pub(crate) fn once<T>(&self, op: impl FnOnce(&mut Inner, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();
-        let clock = Clock { shared: self, now: Cell::new(None) };
+        let read = || self.now();
+        let clock = Clock::lazy(&read);
         let result = op(&mut inner, &clock);
-        if let Some(now) = clock.now.get() {
+        if let Some(now) = clock.was_read() {
             self.finish(&mut inner, now);
         }
         result
@@ -178,7 +107,7 @@ impl Shared {
     fn wait_after_try<T>(
         &self,
         socket: SocketId,
-        interest: Interest,
+        interest: Readiness,
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
@@ -228,7 +157,7 @@ impl Shared {
             }
             inner.turn(now);
             inner.last_inline = Some(now);
-            let result = op(&mut inner.stack, &Clock::at(self, now));
+            let result = op(&mut inner.stack, &Clock::at(now));
             inner.flush(now);
             if !matches!(result, Err(Error::WouldBlock))
                 && inner.waiters.is_other_asleep(socket, now)
@@ -266,31 +195,34 @@ impl Shared {
     fn park<T>(
         &self,
         socket: SocketId,
-        interest: Interest,
+        interest: Readiness,
         deadline: Option<Instant>,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let waker = thread_waker();
+        let (id, waker, call) =
+            (WaiterId::new(), thread_waker(), Call::new("in a call that blocks"));
         let mut relief = Relief::new(self);
         loop {
             let tried = self.once(|inner, clock| {
                 let result = op(&mut inner.stack, clock);
                 if let Err(Error::WouldBlock) = result {
-                    inner.waiters.register(socket, interest, &waker);
-                    inner.waiters.note_sleep(socket, self.now());
+                    let now = self.now();
+                    let waiter = Waiter { id, call, since: Some(now), waker: waker.clone() };
+                    inner.waiters.sockets.add(socket, interest, waiter);
+                    inner.waiters.note_sleep(socket, now);
                 }
                 result
             });
             match tried {
                 Err(Error::WouldBlock) => {}
                 done => {
-                    self.lock().unregister(socket, &waker);
+                    self.lock().unregister(socket, id);
                     return done.map_err(|e| self.error(e));
                 }
             }
             let left = deadline.map(|at| at.saturating_since(self.now()));
             if left.is_some_and(|left| left.is_zero()) {
-                self.lock().unregister(socket, &waker);
+                self.lock().unregister(socket, id);
                 return Err(io::ErrorKind::TimedOut.into());
             }
             match relief.sleep(left) {
@@ -299,7 +231,7 @@ impl Shared {
                     let driven = self.drive_until(deadline, &mut op, Some(&relief));
                     self.hand_back();
                     if let Some(done) = driven {
-                        self.lock().unregister(socket, &waker);
+                        self.lock().unregister(socket, id);
                         return done;
                     }
                 }
@@ -323,24 +255,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Tries once, and registers the waker on `WouldBlock`, both under one lock.
-    #[cfg(any(feature = "tokio", test))]
-    pub(crate) fn try_or_register<T>(
-        &self,
-        socket: impl Into<SocketId>,
-        interest: Interest,
-        waker: &Waker,
-        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.once(|inner, clock| {
-            let result = op(&mut inner.stack, clock);
-            if let Err(Error::WouldBlock) = result {
-                inner.waiters.register(socket.into(), interest, waker);
-            }
-            result
-        })
-    }
-
     /// Without a driver thread: drives the stack until there is an answer.
     fn wait_driving<T>(
         &self,
@@ -361,7 +275,7 @@ impl Shared {
         loop {
             let (mut inner, now) = self.lock_now();
             let worked = inner.turn(now);
-            let result = op(&mut inner.stack, &Clock::at(self, now));
+            let result = op(&mut inner.stack, &Clock::at(now));
             inner.flush(now);
             self.unlock_and_wake(inner);
             match result {

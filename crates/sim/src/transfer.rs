@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
 use pagewire_stack::{
-    Cidr, Error, Event, KeepAlive, ListenerId, Readiness, Stack, TcpConfig, TcpId, TcpOption,
+    Cidr, Error, Event, KeepAlive, ListenerId, Readiness, SocketOption, Stack, TcpConfig, TcpId,
 };
 use pagewire_tcp::{CongestionKind, EcnMode, RecvFlags, SendFlags};
 
@@ -502,7 +502,7 @@ impl Peer {
             }
         };
         if let Some(id) = opened {
-            let option = TcpOption::NoDelay(self.settings.no_delay);
+            let option = SocketOption::NoDelay(self.settings.no_delay);
             stack
                 .tcp(id)
                 .and_then(|mut tcp| tcp.set_option(now, option))
@@ -560,11 +560,11 @@ impl Peer {
         flags.set(SendFlags::END_OF_RECORD, random.below(8) == 0);
         flags.set(SendFlags::URGENT, random.below(16) == 0);
         let option = match random.below(64) {
-            0 => TcpOption::Cork(random.below(2) == 0),
-            1 => TcpOption::NoDelay(random.below(2) == 0),
-            2 => TcpOption::QuickAck(random.below(2) == 0),
-            3 => TcpOption::NotSentLowat(1 + random.below(50_000) as u32),
-            4 => TcpOption::RcvLowat(1 + random.below(2_000) as u32),
+            0 => SocketOption::Cork(random.below(2) == 0),
+            1 => SocketOption::NoDelay(random.below(2) == 0),
+            2 => SocketOption::QuickAck(random.below(2) == 0),
+            3 => SocketOption::NotSentLowat(1 + random.below(50_000) as u32),
+            4 => SocketOption::RcvLowat(1 + random.below(2_000) as u32),
             _ => return Ok(flags),
         };
         stack

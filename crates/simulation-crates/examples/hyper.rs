@@ -12,7 +12,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use pagewire_simulation::fit::hyper::SimConnector;
+use pagewire_hyper::Connector;
+use pagewire_simulation::HostHandle;
 use pagewire_simulation::net::TcpListener;
 use pagewire_simulation::{Link, Result, Sim};
 
@@ -38,7 +39,7 @@ async fn server() -> Result {
 async fn client() -> Result {
     let client = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
-        .build::<_, Full<Bytes>>(SimConnector::new());
+        .build::<_, Full<Bytes>>(Connector::<HostHandle>::new());
     for n in 0..10 {
         let start = tokio::time::Instant::now();
         let response = client.get(format!("http://server/{n}").parse()?).await?;

@@ -13,7 +13,7 @@ use crate::clock::Skew;
 use crate::command::{Command, PathChange, Pause};
 use crate::hosts::{Hosts, Known};
 use crate::link::Link;
-use crate::world::{Here, SharedWorld};
+use crate::world::{HostHandle, SharedWorld};
 
 /// Gives orders to a simulation. Every function takes [`Hosts`]: a name, an address, a list of
 /// these, or [`all`](crate::all). An unknown name is a mistake in the test: a panic.
@@ -32,7 +32,7 @@ impl Control {
     /// # Errors
     /// `Unsupported` outside of a simulation.
     pub fn current() -> io::Result<Self> {
-        Ok(Self { world: Here::get()?.world })
+        Ok(Self { world: HostHandle::get()?.world })
     }
 
     /// No packet comes through between these groups, in either direction. Those on the way are lost.

@@ -34,7 +34,7 @@ use crate::runtime::{HostRuntime, TICK, Unrest};
 use crate::sim::Sim;
 use crate::tape::Tape;
 use crate::watch::alone;
-use crate::world::{Here, HostRef, World};
+use crate::world::{HostHandle, HostRef, World};
 use crate::{Failure, FailureKind, HostId, SimTime, panics};
 
 type Done<T = ()> = std::result::Result<T, Failure>;
@@ -131,7 +131,7 @@ impl Sim {
         let (touched, tasks) = (state.touched, runtime.tasks());
         let host = HostRef { id, incarnation: state.incarnation };
         drop(guard);
-        let here = Here { world: shared.clone(), host };
+        let here = HostHandle { world: shared.clone(), host };
         let (fired, blocked) = watched(here, &self.watch, &machine.span, || runtime.look(target));
         let at = clock.global(built + runtime.clock()).as_nanos();
         let tasks = tasks != runtime.tasks();
@@ -347,7 +347,7 @@ impl Sim {
         };
         let host = HostRef { id, incarnation };
         self.last_panic = None;
-        let here = Here { world: self.world.clone(), host };
+        let here = HostHandle { world: self.world.clone(), host };
         let (rest, blocked) = watched(here, &self.watch, &machine.span, || runtime.run(local));
         if std::mem::take(&mut machine.fresh) {
             // A program that sets a panic hook does so as it starts.

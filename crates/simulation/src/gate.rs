@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::world::Here;
+use crate::world::HostHandle;
 
 thread_local! {
     /// Threads that this one was about to spawn, and that the system refused.
@@ -44,12 +44,12 @@ struct State {
     /// The thread that works, as the kernel numbers it.
     worker: Option<i32>,
     /// Whose code the threads run.
-    here: Option<Here>,
+    here: Option<HostHandle>,
 }
 
 impl Gate {
     /// Says whose code the threads run.
-    pub(crate) fn set_here(&self, here: Option<Here>) {
+    pub(crate) fn set_here(&self, here: Option<HostHandle>) {
         self.lock().here = here;
     }
 
@@ -67,12 +67,12 @@ impl Gate {
         let here = state.here.clone();
         state.worker = Some(rustix::thread::gettid().as_raw_nonzero().get());
         drop(state);
-        Here::set(here);
+        HostHandle::set(here);
     }
 
     /// The thread's work is done; called by it.
     pub(crate) fn leave(&self) {
-        Here::set(None);
+        HostHandle::set(None);
         let mut state = self.lock();
         (state.threads, state.worker) = (state.threads - 1, None);
         drop(state);

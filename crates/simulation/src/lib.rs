@@ -25,14 +25,6 @@ mod digest;
 mod engine;
 mod fabric;
 mod fate;
-#[cfg(any(
-    feature = "axum",
-    feature = "hyper",
-    feature = "openraft",
-    feature = "quinn",
-    feature = "tonic"
-))]
-pub mod fit;
 mod gate;
 mod hosts;
 mod icmp;
@@ -44,6 +36,8 @@ mod machine;
 mod names;
 pub mod net;
 mod notes;
+#[cfg(feature = "openraft")]
+pub mod openraft;
 mod packet;
 mod panics;
 mod path;
@@ -62,7 +56,6 @@ mod timeline;
 pub mod trace;
 #[cfg(feature = "turmoil")]
 pub mod turmoil;
-mod waiters;
 mod watch;
 mod world;
 
@@ -83,7 +76,7 @@ pub use record::Counts;
 pub use report::{Failure, FailureDetails, FailureKind, Repeats, Report};
 pub use rng::SimRng;
 pub use sim::{Sim, View};
-pub use world::HostId;
+pub use world::{HostHandle, HostId};
 
 /// What programs and scenarios return: any error fails the run.
 pub type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;

@@ -13,8 +13,7 @@ use crate::random::{SimRng, secret, split};
 use crate::record::Kind;
 use crate::runtime::{End, HostRuntime, Program};
 use crate::sim::Sim;
-use crate::waiters::Waiters;
-use crate::world::{Here, HostRef, HostState};
+use crate::world::{HostHandle, HostRef, HostState};
 use crate::{FailureKind, HostId};
 
 impl Sim {
@@ -56,7 +55,7 @@ impl Sim {
             incarnation: 0,
             ended: false,
             touched: false,
-            waiters: Waiters::default(),
+            waiters: Default::default(),
             clock,
             random: SimRng::new(0),
             backlog: Vec::new(),
@@ -120,9 +119,7 @@ impl Sim {
         let select = split(split(seed, &state.name, 2), "select", incarnation.into());
         let started = match self.config.stack(&machine.options, state, seed) {
             _ if state.stack.is_some() => Ok(()),
-            Ok(config) => Stack::new(now.into(), config)
-                .map(|stack| state.stack = Some(stack))
-                .map_err(|error| error.to_string()),
+            Ok(config) => named_stack(now, config).map(|stack| state.stack = Some(stack)),
             Err(error) => Err(error),
         };
         let runtime =
@@ -130,7 +127,7 @@ impl Sim {
         match runtime {
             Ok(mut runtime) => {
                 let host = HostRef { id, incarnation };
-                runtime.start(Here { world: shared.clone(), host }, program);
+                runtime.start(HostHandle { world: shared.clone(), host }, program);
                 self.watch.start(id, &state.name, &runtime);
                 machine.runtime = Some(runtime);
                 (machine.done, machine.fresh) = (false, true);
@@ -176,7 +173,7 @@ impl Sim {
             }
             incarnation
         };
-        let here = Here { world: shared.clone(), host: HostRef { id, incarnation } };
+        let here = HostHandle { world: shared.clone(), host: HostRef { id, incarnation } };
         let ((), blocked) = watched(here, &self.watch, &machine.span, || runtime.shutdown());
         // Those who print a panic wait, too.
         if let Some(blocked) = blocked.filter(|it| it.is_certain() || shared.panics().is_empty()) {
@@ -284,3 +281,16 @@ impl crate::Builder {
         Ok(config)
     }
 }
+
+/// A host's stack, whose one device has the name that most virtual machines give theirs.
+fn named_stack(now: crate::SimTime, config: StackConfig) -> std::result::Result<Stack, String> {
+    let mut stack = Stack::new(now.into(), config).map_err(|error| error.to_string())?;
+    let link = stack.links().next();
+    link.map(|link| stack.name_link(link, DEVICE_NAME))
+        .transpose()
+        .map_err(|error| error.to_string())?;
+    Ok(stack)
+}
+
+/// The name of a host's device.
+const DEVICE_NAME: &str = "eth0";

@@ -11,22 +11,6 @@ pub(crate) const POOL_BYTES: usize = 4 << 20;
 /// Bytes that a host's sockets may pin for unread data: a window of a default connection, and more.
 pub(crate) const RECEIVE_MEMORY: usize = 8 << 20;
 
-/// Connections that wait to be accepted by a listener of `bind`: tokio's number.
-pub(crate) const LISTEN_BACKLOG: usize = 1024;
-
-/// Bytes that one read into a growing buffer takes at most: the largest datagram.
-pub(crate) const READ_BUF: usize = 1 << 16;
-
-/// Largest buffer that a socket may ask for, in bytes before doubling (Linux's
-/// `net.core.wmem_max`).
-pub(crate) const MAX_BUFFER: u32 = 4 << 20;
-
-/// Least send buffer, in bytes after doubling: two small packets with Linux's bookkeeping.
-pub(crate) const MIN_SEND_BUFFER: u32 = 4608;
-
-/// Least receive buffer, in bytes after doubling: one small packet with Linux's bookkeeping.
-pub(crate) const MIN_RECEIVE_BUFFER: u32 = 2304;
-
 /// Latency of a link by default: hosts in one data centre, with some distance.
 pub(crate) const DEFAULT_LATENCY: Duration = Duration::from_millis(1);
 

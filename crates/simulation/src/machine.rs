@@ -10,7 +10,7 @@ use crate::agenda::SourceId;
 use crate::hosts::HostOptions;
 use crate::runtime::{HostRuntime, Program};
 use crate::watch::{Blocked, Watch};
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// What a host runs.
 pub(crate) enum Software {
@@ -38,17 +38,17 @@ impl Software {
 /// Calls tokio for a host, in a way that code of its tasks may run: inside of the host, watched, and
 /// without the world's lock. `Some`: it blocked its thread.
 pub(crate) fn watched<R>(
-    here: Here,
+    here: HostHandle,
     watch: &Watch,
     span: &Span,
     call: impl FnOnce() -> R,
 ) -> (R, Option<Blocked>) {
     let id = here.host.id;
-    let before = Here::set(Some(here));
+    let before = HostHandle::set(Some(here));
     watch.begin(id);
     let result = span.in_scope(call);
     let blocked = watch.end();
-    let here = Here::set(before);
+    let here = HostHandle::set(before);
     #[cfg(feature = "subscriber")]
     here.iter().for_each(|here| here.world.write_logs());
     drop(here);

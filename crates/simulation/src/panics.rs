@@ -15,7 +15,7 @@ use pagewire_sim::panic_text;
 
 use crate::gate;
 use crate::notes::Note;
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// The address of our hook that is outermost; 0: it was dropped.
 static OURS: AtomicUsize = AtomicUsize::new(0);
@@ -70,7 +70,7 @@ thread_local! {
 fn hear(info: &PanicHookInfo<'_>, before: &(dyn Fn(&PanicHookInfo<'_>) + Send + Sync)) {
     let nested = HEARING.try_with(|hearing| hearing.replace(true)).unwrap_or(true);
     let quiet = QUIET.try_with(Cell::get).unwrap_or(false)
-        || Here::get().is_ok_and(|here| here.world.is_quiet());
+        || HostHandle::get().is_ok_and(|here| here.world.is_quiet());
     if !nested {
         note(info);
     }
@@ -85,7 +85,7 @@ fn hear(info: &PanicHookInfo<'_>, before: &(dyn Fn(&PanicHookInfo<'_>) + Send + 
 fn note(info: &PanicHookInfo<'_>) {
     let text = info.payload_as_str().unwrap_or("something that is no text").to_owned();
     let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
-    match Here::get() {
+    match HostHandle::get() {
         Ok(here) => {
             gate::handle_panic(&text);
             here.world.panics().push(Note { text, place, host: Some(here.host.id.0) });

@@ -3,7 +3,7 @@
 use std::io;
 
 pub use crate::random::SimRng;
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// Random numbers for the host whose code runs, from the simulation's seed, its name, and how often
 /// it was started. Each call gives others.
@@ -11,7 +11,7 @@ use crate::world::Here;
 /// # Errors
 /// `Unsupported` outside of a simulation, `NotConnected` in a task that outlived its host.
 pub fn rng() -> io::Result<SimRng> {
-    let here = Here::get()?;
+    let here = HostHandle::get()?;
     let mut world = here.lock();
     Ok(SimRng::new(world.alive(here.host)?.random.next_u64()))
 }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Result;
 use crate::gate::Gate;
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// Nanoseconds of a tick, the granularity of tokio's timers.
 pub(crate) const TICK: u64 = 1_000_000;
@@ -196,7 +196,7 @@ impl HostRuntime {
     }
 
     /// Starts the program; it runs with the next [`run`](Self::run).
-    pub(crate) fn start(&mut self, here: Here, program: Program) {
+    pub(crate) fn start(&mut self, here: HostHandle, program: Program) {
         self.parking.gate.set_here(Some(here));
         let result = self.result.clone();
         self.main = Some(self.tokio.spawn_local(async move {

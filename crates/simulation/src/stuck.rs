@@ -1,14 +1,14 @@
 //! What is said of a run that does not come to its end: who waits, since when, and for what.
 
+use pagewire_sockets::Waiter;
 use pagewire_stack::{SocketId, Stack};
 
 use crate::limits::IDLE;
 use crate::machine::{Machine, watched};
 use crate::runtime::TICK;
 use crate::sim::Sim;
-use crate::waiters::Waiter;
 use crate::watch::Watch;
-use crate::world::{Here, HostRef, HostState, SharedWorld, World};
+use crate::world::{HostHandle, HostRef, HostState, SharedWorld, World};
 use crate::{Failure, FailureKind, HostId, SimTime};
 
 /// What is still to come when time is up.
@@ -92,7 +92,7 @@ fn look_ahead(shared: &SharedWorld, watch: &Watch, machines: &mut [Machine]) -> 
             ahead.next = Some(now);
             continue;
         }
-        let here = Here { world: shared.clone(), host };
+        let here = HostHandle { world: shared.clone(), host };
         let (timer, _) = watched(here, watch, &machine.span, || runtime.next_timer());
         // A visit of its next tick, without a timer there, is nothing that happens.
         shared.lock().agenda.set(run, None);
@@ -149,8 +149,9 @@ fn who_waits(machines: &[Machine], world: &World, ahead: &Ahead) -> Vec<String> 
 }
 
 fn line(world: &World, state: &HostState, socket: SocketId, waiter: &Waiter) -> String {
-    let mut line = format!("`{}` waits {} since {}", state.name, waiter.what, waiter.since);
-    if let Some(at) = waiter.location {
+    let since = SimTime::from(waiter.since.unwrap_or_default());
+    let mut line = format!("`{}` waits {} since {since}", state.name, waiter.call.what);
+    if let Some(at) = waiter.call.location {
         line += &format!(" ({}:{})", at.file(), at.line());
     }
     if let Some(stack) = &state.stack {

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Clock, shown};
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// The wall clock of the host whose code runs: the simulation's epoch, the time since its start, and
 /// the host's skew. In code of the test that is no host's, while a simulation lives on its thread: the
@@ -12,7 +12,7 @@ use crate::world::Here;
 /// starts by itself, which a simulation cannot have.
 pub fn now() -> SystemTime {
     let here = || {
-        let here = Here::get().ok()?;
+        let here = HostHandle::get().ok()?;
         let world = here.lock();
         let skew = world.hosts.get(here.host.id.index())?.clock;
         Some(skew.wall(world.epoch, world.now))
@@ -26,10 +26,10 @@ pub fn now() -> SystemTime {
 /// # Errors
 /// `Unsupported` outside of a simulation.
 pub fn elapsed() -> io::Result<Duration> {
-    Ok(Here::get()?.lock().now.elapsed())
+    Ok(HostHandle::get()?.lock().now.elapsed())
 }
 
 /// Whether this code runs inside of a simulation.
 pub fn in_simulation() -> bool {
-    Here::get().is_ok()
+    HostHandle::get().is_ok()
 }

@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::clock::shown;
-use crate::world::Here;
+use crate::world::HostHandle;
 
 /// Formats the simulated time of the simulation that runs on this thread; `-` where none runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct InTimeline;
 impl<S: Subscriber> Layer<S> for InTimeline {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let meta = event.metadata();
-        let Ok(here) = Here::get() else { return };
+        let Ok(here) = HostHandle::get() else { return };
         // The simulation's own events have lines already.
         if meta.target() == "pagewire_simulation" {
             return;

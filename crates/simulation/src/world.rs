@@ -1,6 +1,6 @@
 //! What all hosts share: their stacks, the network between them, the time. One lock is around it.
 //!
-//! Sockets hold a [`Here`]: the world, and their host. The simulation's thread takes the lock
+//! Sockets hold a [`HostHandle`]: the world, and their host. The simulation's thread takes the lock
 //! between the runs of hosts; a verb of a socket takes it during one.
 //!
 //! Law: nobody calls tokio, which may poll a task, or calls or drops a waker, while the lock is held. Wakers are collected
@@ -16,7 +16,8 @@ use std::time::SystemTime;
 
 use pagewire_device::hand_over;
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_stack::{Readiness, SocketId, Stack};
+use pagewire_sockets::{WaiterId, Waiters};
+use pagewire_stack::{SocketId, Stack};
 
 use crate::SimTime;
 use crate::agenda::{Agenda, HostOrder, SourceId};
@@ -27,7 +28,6 @@ use crate::names::Names;
 use crate::notes::Notes;
 use crate::random::SimRng;
 use crate::record::{Fate, Recorder};
-use crate::waiters::{Waiter, WaiterId, WaiterIds, Waiters};
 
 /// Names a host of one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,7 +75,6 @@ pub(crate) struct World {
     pub(crate) wakes: Vec<Waker>,
     /// Hosts that may be [touched](HostState::touched).
     pub(crate) touched: Vec<HostId>,
-    waiter_ids: WaiterIds,
     burst: VecDeque<PacketBuf>,
 }
 
@@ -122,38 +121,37 @@ impl World {
             commands: VecDeque::new(),
             wakes: Vec::new(),
             touched: Vec::new(),
-            waiter_ids: WaiterIds::default(),
             burst: VecDeque::new(),
         }
     }
 
-    /// Calls a verb of the host's stack, at the simulated time. Output leaves, and others are woken,
+    /// Runs an operation on the host's stack, at the simulated time. Output leaves, and others are woken,
     /// at the end of the host's run.
     pub(crate) fn with_host<R>(
         &mut self,
         host: HostRef,
-        verb: impl FnOnce(&mut Stack, Instant) -> R,
+        op: impl FnOnce(&mut Stack, Instant) -> R,
     ) -> Result<R, Gone> {
-        let now = self.now.into();
-        let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
-        if !state.lives(host) {
-            return Err(Gone);
-        }
-        state.touch(&mut self.touched);
-        let stack = state.stack.as_mut().ok_or(Gone)?;
-        Ok(verb(stack, now))
+        self.with_waiters(host, |stack, now, _| op(stack, now))
     }
 
-    /// Wakes `waiter` once the socket becomes ready for one of `interest`. A waiter with the same id
-    /// is replaced. Only what is not ready now can become ready: try the verb first.
-    pub(crate) fn register(
+    /// As [`with_host`](Self::with_host), with those that wait for its sockets.
+    pub(crate) fn with_waiters<R>(
         &mut self,
         host: HostRef,
-        socket: SocketId,
-        interest: Readiness,
-        waiter: Waiter,
-    ) -> Result<Option<Waker>, Gone> {
-        Ok(self.alive(host)?.waiters.add(socket, interest, waiter))
+        op: impl FnOnce(&mut Stack, Instant, &mut Waiters) -> R,
+    ) -> Result<R, Gone> {
+        let now = self.now.into();
+        let state = self.hosts.get_mut(host.id.index()).filter(|state| state.lives(host));
+        let state = state.ok_or(Gone)?;
+        state.touch(&mut self.touched);
+        let stack = state.stack.as_mut().ok_or(Gone)?;
+        Ok(op(stack, now, &mut state.waiters))
+    }
+
+    pub(crate) fn alive(&mut self, host: HostRef) -> Result<&mut HostState, Gone> {
+        let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
+        if state.lives(host) { Ok(state) } else { Err(Gone) }
     }
 
     /// Forgets a waiter. Drop the waker that it returns after the unlock.
@@ -166,19 +164,9 @@ impl World {
         self.alive(host).ok()?.waiters.remove(socket, id)
     }
 
-    /// A new id for a waiter.
-    pub(crate) fn new_waiter(&mut self) -> WaiterId {
-        self.waiter_ids.next()
-    }
-
     /// The wakers to call after the unlock.
     pub(crate) fn take_wakes(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakes)
-    }
-
-    pub(crate) fn alive(&mut self, host: HostRef) -> Result<&mut HostState, Gone> {
-        let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
-        if state.lives(host) { Ok(state) } else { Err(Gone) }
     }
 }
 
@@ -378,18 +366,19 @@ impl SharedWorld {
     }
 }
 
-/// The host whose code runs, or that a socket belongs to.
+/// The host whose code runs, or that a socket belongs to: the [`Runtime`](pagewire_sockets::Runtime) of
+/// simulated sockets.
 #[derive(Clone)]
-pub(crate) struct Here {
+pub struct HostHandle {
     pub(crate) world: SharedWorld,
     pub(crate) host: HostRef,
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
+    static HERE: RefCell<Option<HostHandle>> = const { RefCell::new(None) };
 }
 
-impl Here {
+impl HostHandle {
     /// The host whose code runs on this thread.
     ///
     /// # Errors
@@ -426,8 +415,8 @@ impl Here {
     }
 }
 
-impl std::fmt::Debug for Here {
+impl std::fmt::Debug for HostHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Here").field(&self.host).finish()
+        f.debug_tuple("HostHandle").field(&self.host).finish()
     }
 }

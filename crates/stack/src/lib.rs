@@ -3,7 +3,7 @@
 //!
 //! Read [`Stack`] first: it has inputs (`handle_*`), outputs (`poll_*`) and views of sockets with
 //! their verbs ([`Tcp`], [`Udp`], [`Listener`]), and says in which order to call them. Then, as
-//! needed: [`StackConfig`], [`TcpOption`] and [`SocketOption`] (settings), [`ZeroCopyCall`] (sends
+//! needed: [`StackConfig`], [`SocketOption`] (settings), [`ZeroCopyCall`] (sends
 //! with a notification), [`MapAvailable`] (received pages as one slice), [`Forwarder`] (connections
 //! joined by reference) and [`Counters`]. Programs with threads and a clock use the crate
 //! `pagewire`, which puts a host around a stack.
@@ -64,7 +64,7 @@ pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, Map
 pub use sockets::marks::{MtuDiscover, PacketMarks};
 pub use sockets::memberships::{GroupLink, Memberships, MulticastSettings};
 pub use sockets::options::{
-    LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, TcpOption, option,
+    LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, option,
 };
 pub use sockets::recv::{Chunks, Discard, Lend, Taker};
 pub use sockets::request_table::{Cancel, RequestId, SynEvent, SynRequest};

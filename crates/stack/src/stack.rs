@@ -395,7 +395,7 @@ impl Stack {
     }
 
     /// Takes the oldest entry of the socket's error queue: completions of zero-copy sends,
-    /// timestamps, and with [`TcpOption::QueueErrors`](crate::TcpOption) or
+    /// timestamps, and with [`SocketOption::QueueErrors`](crate::SocketOption) or
     /// [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
     pub fn poll_error_queue(&mut self, id: impl Into<SocketId>) -> Option<ErrorEntry> {
         let id = id.into();

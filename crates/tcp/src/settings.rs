@@ -23,7 +23,7 @@ impl Connection {
 
     /// When the peer's last segment came, or the connection began.
     pub fn heard_at(&self) -> Instant {
-        self.path.heard_at()
+        self.path.last_received
     }
 }
 

@@ -118,10 +118,10 @@ pub(super) fn kernel_listener(listener: &std::net::TcpListener) -> Result<TcpLis
 }
 
 impl Network for Host {
-    type Stream = pagewire::tokio::TcpStream;
+    type Stream = pagewire::net::TcpStream;
 
     async fn connect(&self, to: SocketAddr) -> io::Result<Self::Stream> {
-        let stream = Self::Stream::connect(self, to).await?;
+        let stream = Self::Stream::connect_on(self, to).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -138,8 +138,8 @@ impl Network for Host {
     }
 }
 
-impl Listener for pagewire::tokio::TcpListener {
-    type Stream = pagewire::tokio::TcpStream;
+impl Listener for pagewire::net::TcpListener {
+    type Stream = pagewire::net::TcpStream;
 
     async fn accept(&self) -> io::Result<Self::Stream> {
         let (stream, _) = Self::accept(self).await?;

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::task::Poll;
 
-use pagewire::Host;
+use pagewire::{BindOptions, Host};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
@@ -121,9 +121,12 @@ impl Place {
         let (ran, server) = std::thread::scope(|scope| {
             let listen = move || {
                 let server = self.start(server, &books.server)?;
-                let listener = server.listen_with(on, BACKLOG.unsigned_abs() as usize)?;
+                let listener = server.listen_with(
+                    on,
+                    &BindOptions::new().backlog(BACKLOG.unsigned_abs() as usize),
+                )?;
                 let _ = sends.send(server);
-                Ok(pagewire::tokio::TcpListener::from(listener))
+                Ok(pagewire::net::TcpListener::from(listener))
             };
             let serving = scope.spawn(move || {
                 machine::pin(self.sides.right);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pagewire::{Host, TcpListener, TcpOption};
+use pagewire::{BindOptions, Host, SocketOption, TcpListener};
 
 use super::server::Server;
 use crate::failure::{Failure, reason};
@@ -43,7 +43,8 @@ impl Service {
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
         self.places.report_crowded(&self.server.crowded);
-        let listener = host.listen_with(on, BACKLOG).map_err(failed)?;
+        let listener =
+            host.listen_with(on, &BindOptions::new().backlog(BACKLOG)).map_err(failed)?;
         listener.set_zerocopy(self.zerocopy).map_err(failed)?;
         let service = self.clone();
         let thread = std::thread::Builder::new().name("accept".into()).stack_size(THREAD_STACK);
@@ -66,7 +67,7 @@ impl Service {
             // at once, and the last piece must not wait for an acknowledgement.
             let _ = connection.set_nodelay(true);
             if self.count_copies {
-                let _ = connection.set_option(TcpOption::CountCopies(true));
+                let _ = connection.set_option(SocketOption::CountCopies(true));
             }
             let place = match self.places.take(from.ip()) {
                 Ok(place) => place,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Error, KeepAlive, Readiness, Stack, TcpId, TcpOption};
+use pagewire_stack::{Error, KeepAlive, Readiness, SocketOption, Stack, TcpId};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
@@ -272,7 +272,7 @@ impl Pair {
             probes: KEEPALIVE_PROBES,
         };
         if let Ok(mut tcp) = stack.tcp(self.tcp) {
-            let _ = tcp.set_option(now, TcpOption::KeepAlive(Some(keepalive)));
+            let _ = tcp.set_option(now, SocketOption::KeepAlive(Some(keepalive)));
         }
         // A socket that is not TCP's has none of these.
         let socket = &self.socket;

@@ -8,7 +8,7 @@ use pagewire_ring::{Completion, Op, Submission};
 use super::buf::RingBuf;
 use super::futures::{AsyncRings, result};
 use super::router::Brought;
-use crate::addr::{ToSocketAddrs, addresses};
+use pagewire_sockets::{ToSocketAddrs, resolve};
 
 /// A datagram socket on rings. A drop closes it.
 ///
@@ -70,15 +70,15 @@ impl AsyncRings {
     /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an
     /// address.
     pub async fn bind(&self, on: impl ToSocketAddrs) -> io::Result<RingSocket> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-        for on in addresses(&on)? {
+        let (found, mut last) = (resolve(&self.0.host, on).await?, None);
+        for on in found {
             let (done, _) = self.run(Submission::bind(on, 0)).await;
             match result(&done) {
                 Ok(_) => return Ok(RingSocket::new(self, &done, on)),
-                Err(error) => last = error,
+                Err(error) => last = Some(error),
             }
         }
-        Err(last)
+        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
     }
 }
 

@@ -14,7 +14,7 @@ use pagewire_ring::{Completion, Entry, Op, QueueConfig, RegisterError, Submissio
 use super::Rings;
 use super::buf::RingBuf;
 use super::router::{Brought, Locked, Router};
-use crate::addr::{ToSocketAddrs, addresses};
+use pagewire_sockets::{ToSocketAddrs, resolve};
 
 /// Rings for tasks of any executor. Cheap to clone.
 ///
@@ -156,15 +156,15 @@ impl AsyncRings {
     /// Those of the last address tried: `ConnectionRefused`, `TimedOut`, `NetworkUnreachable`,
     /// `InvalidInput` for port 0 or without an address.
     pub async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<RingStream> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
-        for to in addresses(&to)? {
+        let (found, mut last) = (resolve(&self.0.host, to).await?, None);
+        for to in found {
             let (done, _) = self.run(Submission::connect(to, 0)).await;
             match result(&done) {
                 Ok(_) => return Ok(RingStream::new(self, done.handle)),
-                Err(error) => last = error,
+                Err(error) => last = Some(error),
             }
         }
-        Err(last)
+        Err(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()))
     }
 
     /// The next notice: fill entries taken, buffers running short, a registration that is over.

@@ -81,14 +81,13 @@ pub use pagewire_ring::{
     Completion, Counters, EngineConfig, Entry, Fill, Op, QueueConfig, RegisterError, Submission,
 };
 
-use crate::addr::ToSocketAddrs;
-use crate::handle::Handle;
-use crate::host::{Host, try_each};
+use crate::host::Host;
+use pagewire_sockets::{ToSocketAddrs, first, resolve_blocking};
 use serve::RingWaker;
 
 /// An application's end of rings, for one thread at a time. A drop closes its sockets.
 pub struct Rings {
-    host: Arc<Handle>,
+    host: Host,
     id: u64,
     ends: Ends,
     groups: Vec<Registered>,
@@ -106,8 +105,8 @@ impl Host {
     /// [`RegisterError`] if a size or the copy group's memory is invalid.
     pub fn rings(&self, config: EngineConfig) -> Result<Rings, RegisterError> {
         let (engine, ends) = Engine::new(config)?;
-        let host = self.handle();
-        let (id, waker) = host.shared.attach(engine);
+        let host = self.clone();
+        let (id, waker) = host.shared().attach(engine);
         Ok(Rings {
             host,
             id,
@@ -126,8 +125,8 @@ impl Rings {
     /// # Errors
     /// As [`Host::listen`].
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<(u64, SocketAddr)> {
-        let shared = &self.host.shared;
-        try_each(on, "no address to bind to", |local| {
+        let shared = self.host.shared();
+        first(resolve_blocking(&self.host, on)?, |local| {
             let made = shared.with_rings(self.id, |engine, stack, now| {
                 let id = stack.listen(local, BACKLOG)?;
                 let local = stack.local_addr(id)?;
@@ -151,7 +150,7 @@ impl Rings {
         config: QueueConfig,
         rules: &[Rule],
     ) -> Result<u16, RegisterError> {
-        let mut inner = self.host.shared.lock();
+        let mut inner = self.host.shared().lock();
         let steering = inner.devices.steering().ok_or(RegisterError::Unsupported)?;
         if queue >= steering.queues() {
             return Err(RegisterError::NoQueue(queue));
@@ -186,7 +185,7 @@ impl Rings {
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
     pub fn register_lent(&mut self, memory: Frag) -> Result<u16, RegisterError> {
-        let mut inner = self.host.shared.lock();
+        let mut inner = self.host.shared().lock();
         let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let registered = engine.register_lent(memory, LENT_ENTRIES)?;
         drop(inner);
@@ -200,7 +199,7 @@ impl Rings {
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
     pub fn register_send(&mut self, region: Region) -> Result<u16, RegisterError> {
-        let mut inner = self.host.shared.lock();
+        let mut inner = self.host.shared().lock();
         inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.register_send(region)
     }
 
@@ -210,7 +209,7 @@ impl Rings {
     /// # Errors
     /// [`RegisterError::NoGroup`].
     pub fn unregister_send(&mut self, group: u16) -> Result<(), RegisterError> {
-        let mut inner = self.host.shared.lock();
+        let mut inner = self.host.shared().lock();
         inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.unregister_send(group)
     }
 
@@ -220,7 +219,7 @@ impl Rings {
     /// # Errors
     /// [`RegisterError::NoGroup`].
     pub fn unregister(&mut self, group: u16) -> Result<(), RegisterError> {
-        let mut inner = self.host.shared.lock();
+        let mut inner = self.host.shared().lock();
         let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let queue = engine.queue_of(group);
         engine.unregister(group)?;
@@ -230,7 +229,7 @@ impl Rings {
         }
         drop(inner);
         // A sleeping driver would notice only later that all buffers are back.
-        self.host.shared.kick();
+        self.host.shared().kick();
         Ok(())
     }
 
@@ -261,7 +260,7 @@ impl Rings {
             sleeps |= group.fill.publish();
         }
         if sleeps {
-            self.host.shared.kick();
+            self.host.shared().kick();
         }
     }
 
@@ -312,12 +311,12 @@ impl Rings {
         self.flush();
         self.ends.completions.release();
         self.ends.entries.release();
-        let shared = &self.host.shared;
+        let shared = self.host.shared();
         let until = shared.now() + limit;
         if shared.is_driven_by_waits() || crate::inside::drives(shared.id) {
             while self.ends.completions.available() == 0 && shared.now() < until {
                 let left = until.saturating_since(shared.now());
-                Host::from_handle(Arc::clone(&self.host)).wait_turn(left);
+                self.host.wait_turn(left);
             }
             shared.hand_back();
             return self.ends.completions.available() > 0;
@@ -372,7 +371,7 @@ impl Rings {
 
     /// Counts so far.
     pub fn counters(&self) -> Counters {
-        self.host.shared.lock().rings.engine(self.id).map(|e| e.counters()).unwrap_or_default()
+        self.host.shared().lock().rings.engine(self.id).map(|e| e.counters()).unwrap_or_default()
     }
 }
 
@@ -385,7 +384,7 @@ const LENT_ENTRIES: u32 = 4096;
 impl Drop for Rings {
     fn drop(&mut self) {
         let id = self.id;
-        self.host.outside(move |host| host.shared.detach(id));
+        self.host.handle().outside(move |host| host.shared.detach(id));
     }
 }
 

@@ -10,11 +10,11 @@ use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{Completion, Entry, Op, Submission};
 
 use super::Rings;
-use crate::handle::Handle;
+use crate::host::Host;
 
 pub(super) struct Router {
     state: Mutex<State>,
-    host: Arc<Handle>,
+    pub(super) host: Host,
 }
 
 pub(super) struct State {
@@ -104,7 +104,7 @@ enum What {
 impl Router {
     pub(super) fn new(rings: Rings) -> Arc<Self> {
         let views = rings.registered(COPY_GROUP).and_then(|copy| copy.view.clone());
-        let host = Arc::clone(&rings.host);
+        let host = rings.host.clone();
         let state = State {
             rings,
             waits: HashMap::new(),
@@ -130,7 +130,7 @@ impl Router {
     /// For drops in code that the host calls under its lock; see [`Handle::outside`].
     fn outside(self: &Arc<Self>, act: impl FnOnce(&mut State) + Send + Sync + 'static) {
         let router = Arc::clone(self);
-        self.host.outside(move |_| act(&mut router.state()));
+        self.host.handle().outside(move |_| act(&mut router.state()));
     }
 
     pub(super) fn give_back(self: &Arc<Self>, entry: Entry) {

@@ -19,11 +19,12 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use pagewire::fit::axum::{Peer, by_reference};
-use pagewire::fit::body::ByReference;
-use pagewire::fit::hyper::Connector;
-use pagewire::tokio::{TcpListener, TcpStream, UdpSocket};
+use pagewire::net::{TcpListener, TcpStream, UdpSocket};
 use pagewire::{CopyReason, Host, Pair};
+use pagewire_axum::{Peer, by_reference};
+use pagewire_hyper::ByReference;
+use pagewire_hyper::Connector;
+use pagewire_quinn::Socket;
 use quinn::AsyncUdpSocket;
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,14 +61,18 @@ async fn serve(host: &Host, page: Bytes, refer: bool) -> Result {
     if refer {
         app = app.layer(map_response(by_reference));
     }
-    let listener = TcpListener::bind(host, SERVER).await?;
+    let listener = TcpListener::bind_on(host, SERVER).await?;
     tokio::spawn(async move {
-        axum::serve(listener, app.into_make_service_with_connect_info::<Peer>()).await
+        axum::serve(
+            pagewire_axum::Listener(listener),
+            app.into_make_service_with_connect_info::<Peer>(),
+        )
+        .await
     });
     Ok(())
 }
 
-async fn ask(client: &Client<Connector, Empty<Bytes>>, uri: &str) -> Result<Bytes> {
+async fn ask(client: &Client<Connector<Host>, Empty<Bytes>>, uri: &str) -> Result<Bytes> {
     let answer = client.get(uri.parse()?).await?;
     assert_eq!(answer.status(), 200);
     Ok(answer.into_body().collect().await?.to_bytes())
@@ -79,7 +84,7 @@ async fn bodies_of_axum_leave_by_reference_if_the_layer_is_there_and_by_copy_wit
     for refer in [false, true] {
         let (server, host) = hosts()?;
         serve(&server, page.clone(), refer).await?;
-        let connector = Connector::new(&host).name("Server", "10.0.0.1".parse()?);
+        let connector = Connector::on(&host).name("Server", "10.0.0.1".parse()?);
         let client = Client::builder(TokioExecutor::new()).build(connector);
         for _ in 0..3 {
             assert!(ask(&client, "http://server/page").await? == page);
@@ -98,7 +103,7 @@ async fn bodies_of_axum_leave_by_reference_if_the_layer_is_there_and_by_copy_wit
 #[tokio::test]
 async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
     let (server, host) = hosts()?;
-    let listener = TcpListener::bind(&server, SERVER).await?;
+    let listener = TcpListener::bind_on(&server, SERVER).await?;
     let page = pattern(LONG);
     let body = page.clone();
     tokio::spawn(async move {
@@ -111,7 +116,7 @@ async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
         builder.serve_connection(TokioIo::new(stream), answer).await
     });
     let client: Client<_, Empty<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build(Connector::new(&host));
+        Client::builder(TokioExecutor::new()).http2_only(true).build(Connector::on(&host));
     assert!(ask(&client, "http://10.0.0.1/").await? == page);
     // Windows of HTTP/2 end anywhere, so some frames are shorter than what is worth a reference.
     let copied = copied(&server);
@@ -123,11 +128,11 @@ async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
 async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_meanwhile() -> Result
 {
     let (server, host) = hosts()?;
-    let listener = TcpListener::bind(&server, SERVER).await?;
+    let listener = TcpListener::bind_on(&server, SERVER).await?;
     let page = pattern(LONG);
-    let mut stream = TcpStream::connect(&host, SERVER).await?;
+    let mut stream = TcpStream::connect_on(&host, SERVER).await?;
     let (mut peer, _) = listener.accept().await?;
-    let noted = pagewire::tokio::by_reference(page.clone());
+    let noted = pagewire::by_reference(page.clone());
     let writer = tokio::spawn(async move {
         // The peer does not read yet: the first call queues a part only.
         let first = stream.write(&noted).await?;
@@ -150,27 +155,26 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
 async fn a_server_of_axum_ends_with_its_device() -> Result {
     let (left, right) = Pair::new(Default::default())?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
-    let listener = TcpListener::bind(&server, SERVER).await?;
+    let listener = TcpListener::bind_on(&server, SERVER).await?;
     let (says, why) = tokio::sync::oneshot::channel();
     let failed = server.failed();
-    let served = axum::serve(listener, Router::new()).with_graceful_shutdown(async move {
-        let _ = says.send(failed.await);
-    });
+    let served = axum::serve(pagewire_axum::Listener(listener), Router::new())
+        .with_graceful_shutdown(async move {
+            let _ = says.send(failed.await);
+        });
     drop(right);
     tokio::time::timeout(Duration::from_secs(30), served.into_future()).await??;
     assert_eq!(why.await?.cause, "the device was closed by its other side, or deleted");
     Ok(())
 }
 
-#[cfg(feature = "tonic")]
 #[tokio::test]
 async fn a_server_of_tonic_ends_with_its_host() -> Result {
     use futures_util::StreamExt;
 
     let (server, host) = hosts()?;
-    let mut incoming =
-        pagewire::fit::tonic::Incoming::new(TcpListener::bind(&server, SERVER).await?);
-    let _stream = TcpStream::connect(&host, SERVER).await?;
+    let mut incoming = pagewire_tonic::Incoming::new(TcpListener::bind_on(&server, SERVER).await?);
+    let _stream = TcpStream::connect_on(&host, SERVER).await?;
     assert!(incoming.next().await.is_some_and(|accepted| accepted.is_ok()));
     server.shutdown(Duration::ZERO);
     // tonic passes over errors: a stream that had nothing else would keep a processor busy.
@@ -183,14 +187,14 @@ async fn a_server_of_tonic_ends_with_its_host() -> Result {
 async fn connector_says_which_name_it_does_not_know() -> Result {
     let (_server, host) = hosts()?;
     let client: Client<_, Empty<Bytes>> =
-        Client::builder(TokioExecutor::new()).build(Connector::new(&host));
+        Client::builder(TokioExecutor::new()).build(Connector::on(&host));
     let error = client.get("http://elsewhere/".parse()?).await.expect_err("an unknown name");
     let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-    assert_eq!(why, "`elsewhere` is no IP address, and no name that the connector was told");
+    assert!(why.starts_with("`elsewhere` is no IP address, and the host has no resolver"), "{why}");
     Ok(())
 }
 
-async fn receive(socket: &UdpSocket) -> io::Result<(RecvMeta, Vec<u8>)> {
+async fn receive(socket: &Socket<Host>) -> io::Result<(RecvMeta, Vec<u8>)> {
     let (mut buf, mut meta) = (vec![0; 1 << 16], [RecvMeta::default()]);
     let n = poll_fn(|cx| {
         AsyncUdpSocket::poll_recv(socket, cx, &mut [IoSliceMut::new(&mut buf)], &mut meta)
@@ -208,9 +212,9 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
     let (server, client) = hosts()?;
     for (ours, theirs) in [("10.0.0.1:443", "10.0.0.2:9"), ("[fd00::1]:443", "[fd00::2]:9")] {
         let (ours, theirs): (SocketAddr, SocketAddr) = (ours.parse()?, theirs.parse()?);
-        let to = UdpSocket::bind(&server, ours).await?;
-        to.as_sync().set_joining(true)?;
-        let from = UdpSocket::bind(&client, theirs).await?;
+        let to = Socket(UdpSocket::bind_on(&server, ours).await?);
+        to.0.set_gro(true)?;
+        let from = Socket(UdpSocket::bind_on(&client, theirs).await?);
         let contents = pattern(2_500);
         let transmit = Transmit {
             destination: ours,
@@ -243,8 +247,8 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
 async fn quic_sends_more_than_64_kib_of_long_segments_by_one_call() -> Result {
     let (server, client) = hosts()?;
     let (ours, theirs): (SocketAddr, SocketAddr) = ("10.0.0.1:443".parse()?, "10.0.0.2:9".parse()?);
-    let to = UdpSocket::bind(&server, ours).await?;
-    let from = UdpSocket::bind(&client, theirs).await?;
+    let to = Socket(UdpSocket::bind_on(&server, ours).await?);
+    let from = Socket(UdpSocket::bind_on(&client, theirs).await?);
     // What quinn makes of a path with an MTU of 9000.
     let contents = pattern(10 * 8_900);
     let transmit = Transmit {

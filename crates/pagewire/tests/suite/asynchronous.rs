@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use pagewire::tokio::{TcpListener, TcpStream, UdpSocket};
+use pagewire::net::{TcpListener, TcpStream, UdpSocket};
 use pagewire::{Host, MapError, Pair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 
@@ -20,8 +20,8 @@ fn hosts() -> (Host, Host) {
 
 /// A connection: the client's side, and the server's.
 async fn connected(server: &Host, client: &Host) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind(server, "10.0.0.1:9000").await.expect("listen");
-    let near = TcpStream::connect(client, "10.0.0.1:9000").await.expect("connect");
+    let listener = TcpListener::bind_on(server, "10.0.0.1:9000").await.expect("listen");
+    let near = TcpStream::connect_on(client, "10.0.0.1:9000").await.expect("connect");
     let (far, from) = listener.accept().await.expect("accept");
     assert_eq!(from, near.local_addr().expect("address"));
     (near, far)
@@ -85,13 +85,13 @@ async fn several_slices_leave_as_one_segment() {
     let (mut near, mut far) = connected(&server, &client).await;
     near.set_nodelay(true).expect("option");
     assert!(near.is_write_vectored());
-    let before = near.as_sync().info().expect("info").data_segments_out;
+    let before = near.info().expect("info").data_segments_out;
     let slices = [IoSlice::new(b"head "), IoSlice::new(b""), IoSlice::new(b"body")];
     assert_eq!(near.write_vectored(&slices).await.expect("write"), 9);
     let mut got = [0; 9];
     far.read_exact(&mut got).await.expect("read");
     assert_eq!(&got, b"head body");
-    assert_eq!(near.as_sync().info().expect("info").data_segments_out, before + 1);
+    assert_eq!(near.info().expect("info").data_segments_out, before + 1);
 }
 
 #[tokio::test]
@@ -138,26 +138,29 @@ async fn memory_is_sent_and_received_by_reference() {
 #[tokio::test]
 async fn a_refused_connection_is_an_error() {
     let (_server, client) = hosts();
-    let refused = TcpStream::connect(&client, "10.0.0.1:1").await;
+    let refused = TcpStream::connect_on(&client, "10.0.0.1:1").await;
     assert_eq!(refused.expect_err("refused").kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test]
 async fn addresses_without_a_route_or_a_listener_are_passed_over_for_the_one_that_answers() {
     let (server, client) = hosts();
-    let _listener = TcpListener::bind(&server, "10.0.0.1:9000").await.expect("listen");
+    let _listener = TcpListener::bind_on(&server, "10.0.0.1:9000").await.expect("listen");
     let to = ["[fd00::1]:9000", "192.0.2.1:9000", "10.0.0.1:1", "10.0.0.1:9000"];
     let to = to.map(|address| address.parse().expect("an address"));
-    let stream = TcpStream::connect(&client, &to[..]).await.expect("the last answers");
+    let stream = TcpStream::connect_on(&client, &to[..]).await.expect("the last answers");
     assert_eq!(stream.peer_addr().expect("address"), to[3]);
 }
 
 #[tokio::test]
 async fn a_name_is_refused_with_advice_and_asks_no_resolver() {
     let (_server, client) = hosts();
-    let error = TcpStream::connect(&client, "localhost:80").await.expect_err("a name");
+    let error = TcpStream::connect_on(&client, "server:80").await.expect_err("a name");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-    assert!(error.to_string().contains("`localhost:80` is no IP address"), "{error}");
+    assert!(
+        error.to_string().contains("`server` is no IP address, and the host has no resolver"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -169,7 +172,7 @@ async fn a_stream_moves_between_the_forms_for_threads_and_for_tasks() {
     let mut near = TcpStream::from(near);
     near.write_all(b"from a task").await.expect("write");
     assert_eq!(far.recv_chunks(100).expect("receive").len(), 11);
-    let near = near.into_sync();
+    let near = near.to_blocking();
     assert_eq!(far.send(&b"back"[..]).expect("send"), 4);
     assert_eq!(near.recv_chunks(100).expect("receive").len(), 4);
 }
@@ -332,7 +335,7 @@ fn a_send_that_fails_behind_a_part_says_how_much_and_the_next_one_says_why() {
             far.abort();
         });
         let send = || match sync {
-            true => near.as_sync().send(vec![7; LEN]),
+            true => near.to_blocking().send(vec![7; LEN]),
             false => block_on(near.send(vec![7; LEN])),
         };
         let sent = send().expect("a part was queued");
@@ -349,19 +352,19 @@ fn a_map_never_waits_and_a_map_that_waits_says_so_in_both_forms() {
     let listener = server.listen("10.0.0.1:9000").unwrap();
     let conn = client.connect("10.0.0.1:9000").unwrap();
     let far = TcpStream::from(listener.accept().unwrap().0);
-    let nothing = [far.map(4096).err(), far.as_sync().map(4096).err()];
+    let nothing = [far.map(4096).err(), far.map(4096).err()];
     assert_eq!(nothing, [Some(MapError::WouldBlock); 2]);
     let page = || std::io::Write::write_all(&mut &conn, &[7; 4096]).unwrap();
     assert_eq!(moves(far.map_wait(4096), page).unwrap().len(), 4096);
     page();
-    assert_eq!(far.as_sync().map_wait(4096).unwrap().len(), 4096);
+    assert_eq!(far.to_blocking().map_wait(4096).unwrap().len(), 4096);
 }
 
 #[tokio::test]
-async fn a_datagram_can_be_looked_at_and_settings_are_those_of_the_sync_form() {
+async fn a_datagram_can_be_looked_at_and_settings_are_those_of_the_form_for_threads() {
     let (server, client) = hosts();
-    let far = UdpSocket::bind(&server, "10.0.0.1:9000").await.expect("socket");
-    let near = UdpSocket::bind(&client, "10.0.0.2:9001").await.expect("socket");
+    let far = UdpSocket::bind_on(&server, "10.0.0.1:9000").await.expect("socket");
+    let near = UdpSocket::bind_on(&client, "10.0.0.2:9001").await.expect("socket");
     near.connect("10.0.0.1:9000").await.expect("connect");
     assert_eq!(near.peer_addr().expect("peer"), far.local_addr().expect("bound"));
     let kind = |error: std::io::Error| error.kind();
@@ -377,12 +380,11 @@ async fn a_datagram_can_be_looked_at_and_settings_are_those_of_the_sync_form() {
     assert_eq!(far.recv_buf_from(&mut all).await.expect("receive"), (5, sender));
     assert_eq!(&all[..], b"hello");
     far.set_ttl(7).expect("ttl");
-    far.set_tos(0x20).expect("tos");
+    far.set_tos_v4(0x20).expect("tos");
     far.set_broadcast(true).expect("broadcast");
-    let sync = far.as_sync();
-    let settings = (sync.ttl().ok(), sync.tos().ok(), sync.broadcast().ok());
+    let threads = far.to_blocking();
+    let settings = (threads.ttl().ok(), threads.tos_v4().ok(), threads.broadcast().ok());
     assert_eq!(settings, (Some(7), Some(0x20), Some(true)));
-    assert_eq!(far.set_tos(256).map_err(kind), Err(std::io::ErrorKind::InvalidInput));
 }
 
 #[test]
@@ -406,8 +408,8 @@ fn a_task_that_always_finds_data_lets_others_run() {
 #[tokio::test]
 async fn a_datagram_says_where_it_was_sent_to() {
     let (server, client) = hosts();
-    let socket = UdpSocket::bind(&server, "0.0.0.0:9000").await.expect("socket");
-    let sender = UdpSocket::bind(&client, "10.0.0.2:9001").await.expect("socket");
+    let socket = UdpSocket::bind_on(&server, "0.0.0.0:9000").await.expect("socket");
+    let sender = UdpSocket::bind_on(&client, "10.0.0.2:9001").await.expect("socket");
     let receiver = tokio::spawn(async move { socket.recv_message().await });
     sender.send_to(b"hello", "10.0.0.1:9000").await.expect("send");
     let got = receiver.await.expect("task").expect("receive");
@@ -418,8 +420,8 @@ async fn a_datagram_says_where_it_was_sent_to() {
 #[tokio::test]
 async fn datagrams_go_by_reference_and_by_copy_to_a_connected_peer() {
     let (server, client) = hosts();
-    let far = UdpSocket::bind(&server, "10.0.0.1:9000").await.expect("socket");
-    let near = UdpSocket::bind(&client, "10.0.0.2:9001").await.expect("socket");
+    let far = UdpSocket::bind_on(&server, "10.0.0.1:9000").await.expect("socket");
+    let near = UdpSocket::bind_on(&client, "10.0.0.2:9001").await.expect("socket");
     near.connect("10.0.0.1:9000").await.expect("connect");
     let nothing = far.try_recv_from(&mut [0; 8]).expect_err("nothing is there");
     assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);

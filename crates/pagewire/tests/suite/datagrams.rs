@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire::device::Pair;
-use pagewire::{Datagram, Host, LinkId, TcpOption, UdpSocket};
+use pagewire::{Datagram, Host, LinkId, SocketOption, UdpSocket};
 
 fn hosts() -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -72,7 +72,7 @@ fn datagrams_of_one_size_are_received_as_one_where_that_is_asked_for() {
     let client = right.udp("10.0.0.2:9001").expect("client");
     client.set_segment_size(100).expect("option");
     for (joining, expected) in [(true, vec![(250, Some(100))]), (false, vec![(100, None); 2])] {
-        server.set_joining(joining).expect("option");
+        server.set_gro(joining).expect("option");
         client.send_to(&[7; 250], "10.0.0.1:9000").expect("send");
         // What was sent before this has arrived when this has.
         client.send_to(b"!", "10.0.0.1:9002").expect("send");
@@ -90,7 +90,7 @@ fn datagrams_of_one_size_are_received_as_one_where_that_is_asked_for() {
 fn a_listener_that_defers_gives_out_connections_that_have_data() {
     let (left, right) = hosts();
     let listener = left.listen("10.0.0.1:80").expect("listen");
-    listener.set_option(TcpOption::DeferAccept(Duration::from_secs(100))).expect("option");
+    listener.set_option(SocketOption::DeferAccept(Duration::from_secs(100))).expect("option");
     let client = right.connect("10.0.0.1:80").expect("connect");
     let sender = std::thread::spawn(move || {
         client.send(b"hello".to_vec()).expect("send");

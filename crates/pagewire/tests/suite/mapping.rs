@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use pagewire::{Host, MapError, Mapping, Pair, Region, TcpOption, TcpStream};
+use pagewire::{Host, MapError, Mapping, Pair, Region, SocketOption, TcpStream};
 
 const PAGE: usize = 4096;
 
@@ -68,7 +68,7 @@ fn a_mapping_larger_than_the_receive_buffer_is_waited_for() {
 #[test]
 fn a_mapping_larger_than_any_window_is_an_error_and_not_waited_for() {
     let mut ends = connected();
-    ends.peer.set_option(TcpOption::RecvBuffer(64 << 10)).unwrap();
+    ends.peer.set_option(SocketOption::RecvBuffer(64 << 10)).unwrap();
     let peer = ends.peer.clone();
     let reader = thread::spawn(move || peer.map_wait(64 * PAGE));
     let writer = {

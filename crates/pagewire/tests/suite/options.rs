@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use pagewire::tcp::{FastOpenConfig, FastOpenMode};
-use pagewire::{ConnectOptions, Host, KeepAlive, Pair, Region, StartError, TcpOption};
+use pagewire::{ConnectOptions, Host, KeepAlive, Pair, Region, SocketOption, StartError};
 
 fn hosts(mode: FastOpenMode) -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -50,14 +50,14 @@ fn settings_of_the_builder_of_a_connect_and_of_a_stream_are_what_a_stream_shows(
     let client = Host::builder()
         .device(right)
         .address("10.0.0.2/24")
-        .tcp_option(TcpOption::KeepAlive(Some(probes)))
-        .tcp_option(TcpOption::SendBuffer(1 << 20))
+        .tcp_option(SocketOption::KeepAlive(Some(probes)))
+        .tcp_option(SocketOption::SendBuffer(1 << 20))
         .start()
         .expect("host");
     let _listener = server.listen("10.0.0.1:9000").expect("listen");
     let options = ConnectOptions::new()
         .local("10.0.0.2:7777".parse().expect("address"))
-        .option(TcpOption::RecvBuffer(1 << 19));
+        .option(SocketOption::RecvBuffer(1 << 19));
     let conn = client.connect_with("10.0.0.1:9000", &options).expect("connect");
     assert_eq!(conn.local_addr().expect("address").port(), 7777);
     assert_eq!(conn.keepalive().expect("option"), Some(probes));
@@ -84,7 +84,7 @@ fn settings_of_the_builder_of_a_connect_and_of_a_stream_are_what_a_stream_shows(
 fn a_builder_refuses_a_setting_that_connections_do_not_begin_with() {
     let (left, _right) = Pair::new(Default::default()).expect("pair");
     let builder = Host::builder().device(left).address("10.0.0.1/24");
-    let error = builder.tcp_option(TcpOption::FastOpen(3)).start().expect_err("refused");
+    let error = builder.tcp_option(SocketOption::FastOpen(3)).start().expect_err("refused");
     assert!(matches!(&error, StartError::Option(name) if name.contains("FastOpen")), "{error}");
 }
 
@@ -116,8 +116,11 @@ fn a_datagram_socket_has_the_settings_of_std() {
     assert_eq!(near.ttl().expect("option"), 3);
     near.set_write_timeout(Some(Duration::from_secs(1))).expect("option");
     assert_eq!(near.write_timeout().expect("option"), Some(Duration::from_secs(1)));
-    near.set_multicast_hops_v6(7).expect("option");
-    assert_eq!(near.multicast_hops_v6().expect("option"), 7);
+    let refused = near.set_multicast_hops_v6(7).map_err(|error| error.raw_os_error());
+    assert_eq!(refused, Err(Some(92)), "ENOPROTOOPT of a socket of IPv4");
+    let six = client.udp("[::]:0").expect("socket");
+    six.set_multicast_hops_v6(7).expect("option");
+    assert_eq!(six.multicast_hops_v6().expect("option"), 7);
 
     near.connect("10.0.0.1:9000").expect("connect");
     assert_eq!(near.peer_addr().expect("address"), "10.0.0.1:9000".parse().expect("address"));

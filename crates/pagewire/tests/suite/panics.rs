@@ -218,7 +218,7 @@ fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
     let (other, _other_near) = joined(&host, &peer);
     for bad in [Bad(Mutex::new(None), true), Bad(Mutex::new(Some(other)), false)] {
         let waker = Waker::from(Arc::new(bad));
-        let tasks = pagewire::tokio::TcpStream::from(far.clone());
+        let tasks = pagewire::net::TcpStream::from(far.clone());
         let mut future = Box::pin(tasks.recv_chunks(100));
         assert!(matches!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
         drop(waker);
@@ -338,7 +338,7 @@ fn what_is_dropped_under_the_lock_is_closed_afterwards() {
 fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
     let (host, peer) = hosts();
     let (far, _near) = joined(&host, &peer);
-    let far = pagewire::tokio::TcpStream::from(far);
+    let far = pagewire::net::TcpStream::from(far);
     let mut receive = Box::pin(async move { far.recv_chunks(100).await.map(drop) });
     let waits = receive.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(waits.is_pending());

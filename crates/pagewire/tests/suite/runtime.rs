@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire::device::{Fault, FaultConfig, PairConfig};
-use pagewire::tokio::{TcpListener, TcpStream};
+use pagewire::net::{TcpListener, TcpStream};
 use pagewire::{Builder, Host, Link, Pair, StartError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
@@ -58,14 +58,14 @@ fn data(len: usize) -> Vec<u8> {
 
 /// Sends `data` to an echo over both hosts, and checks what comes back.
 async fn echo(server: &Host, client: &Host, data: &[u8]) -> Result {
-    let listener = TcpListener::bind(server, SERVER).await?;
+    let listener = TcpListener::bind_on(server, SERVER).await?;
     let echo = tokio::spawn(async move {
         let (stream, _) = listener.accept().await?;
         let (mut reads, mut writes) = stream.into_split();
         tokio::io::copy(&mut reads, &mut writes).await?;
         writes.shutdown().await
     });
-    let stream = TcpStream::connect(client, SERVER).await?;
+    let stream = TcpStream::connect_on(client, SERVER).await?;
     let (mut reads, mut writes) = stream.into_split();
     let (mut back, sent) = (Vec::new(), data.to_vec());
     let sends = tokio::spawn(async move {
@@ -141,7 +141,7 @@ fn blocking_calls_on_the_only_thread_drive_the_host_themselves() -> Result {
         // The task goes on where the calls left off.
         drop(stream);
         self::echo(&client, &server, b"hello").await.expect_err("the address is the other host's");
-        let listener = TcpListener::bind(&client, "10.0.0.2:9000").await?;
+        let listener = TcpListener::bind_on(&client, "10.0.0.2:9000").await?;
         let connects = std::thread::spawn(move || server.connect("10.0.0.2:9000").map(drop));
         listener.accept().await?;
         connects.join().expect("no panic")?;
@@ -155,7 +155,7 @@ fn blocking_calls_on_other_threads_wait_for_the_runtime() -> Result {
     for runtime in [one_thread()?, several_threads()?] {
         runtime.block_on(async {
             let (server, client) = in_runtime()?;
-            let listener = TcpListener::bind(&server, SERVER).await?;
+            let listener = TcpListener::bind_on(&server, SERVER).await?;
             let asks = tokio::task::spawn_blocking(move || {
                 let mut stream = client.connect(SERVER)?;
                 stream.write_all(b"hello")?;
@@ -276,13 +276,13 @@ fn what_is_queued_when_the_runtime_ends_is_still_delivered() -> Result {
         let listener = server.listen(SERVER)?;
         let (client, stream, queued) = runtime.block_on(async {
             let client = client.start_in_runtime()?;
-            let stream = TcpStream::connect(&client, SERVER).await?;
+            let stream = TcpStream::connect_on(&client, SERVER).await?;
             // Nobody reads yet: what the peer does not take waits here.
             let mut queued = 0;
             while let Ok(n) = stream.try_write(&[7; 4096]) {
                 queued += n;
             }
-            Result::Ok((client, stream.into_sync(), queued))
+            Result::Ok((client, stream.to_blocking(), queued))
         })?;
         drop(runtime);
         let (mut peer, _) = listener.accept()?;
@@ -303,8 +303,8 @@ fn a_host_is_shut_down_in_its_runtime_and_by_the_drop_of_its_last_handle() -> Re
             for drops in [false, true] {
                 let (server, client) = on_a_pair()?;
                 let (server, client) = (server.start()?, client.start_in_runtime()?);
-                let listener = TcpListener::bind(&server, SERVER).await?;
-                let mut stream = TcpStream::connect(&client, SERVER).await?;
+                let listener = TcpListener::bind_on(&server, SERVER).await?;
+                let mut stream = TcpStream::connect_on(&client, SERVER).await?;
                 stream.write_all(b"the last words").await?;
                 if drops {
                     drop((stream, client));
@@ -336,9 +336,9 @@ fn a_link_that_is_added_later_wakes_the_task() -> Result {
         server.add_link(Link::new(left).address("10.1.0.1/24"))?;
         let other = Host::builder().device(right).address("10.1.0.2/24");
         let other = other.spin(Duration::ZERO).start_in_runtime()?;
-        let listener = TcpListener::bind(&server, "10.1.0.1:9000").await?;
+        let listener = TcpListener::bind_on(&server, "10.1.0.1:9000").await?;
         let (accepted, connected) =
-            tokio::join!(listener.accept(), TcpStream::connect(&other, "10.1.0.1:9000"));
+            tokio::join!(listener.accept(), TcpStream::connect_on(&other, "10.1.0.1:9000"));
         accepted?;
         connected?;
         Ok(())

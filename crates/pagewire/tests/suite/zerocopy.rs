@@ -268,7 +268,7 @@ fn datagrams_complete_too() {
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn completions_can_be_awaited() -> io::Result<()> {
-    use pagewire::tokio::TcpStream;
+    use pagewire::net::TcpStream;
 
     let ends = connected();
     let (near, far) = [&ends.conn, &ends.peer].map(|end| TcpStream::from(end.clone())).into();

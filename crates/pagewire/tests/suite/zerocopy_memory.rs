@@ -355,8 +355,8 @@ fn one_call_sends_datagrams_of_one_size() {
 #[cfg(feature = "tokio")]
 #[tokio::test]
 async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std::io::Result<()> {
-    use futures_core::Stream;
-    use pagewire::tokio::{TcpStream, UdpSocket};
+    use futures_util::Stream;
+    use pagewire::net::{TcpStream, UdpSocket};
     use std::future::poll_fn;
     use std::pin::pin;
 
@@ -373,9 +373,9 @@ async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std
     assert_eq!(ids(first), Some((0..=0, false)));
     assert!(poll_fn(|cx| stream.as_mut().poll_next(cx)).await.is_none());
 
-    let near = UdpSocket::bind(&ends.client, "10.0.0.2:0").await?;
-    let far = UdpSocket::bind(&ends.server, "10.0.0.1:53").await?;
-    near.as_sync().set_zerocopy(true)?;
+    let near = UdpSocket::bind_on(&ends.client, "10.0.0.2:0").await?;
+    let far = UdpSocket::bind_on(&ends.server, "10.0.0.1:53").await?;
+    near.set_zerocopy(true)?;
     let sent = near.send_zc_to(vec![7; 1000], "10.0.0.1:53").await?;
     assert_eq!(sent, Sent { bytes: 1000, id: Some(0) });
     assert_eq!(far.recv_from(&mut [0; 2000]).await?.0, 1000);

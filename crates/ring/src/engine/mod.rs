@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::{Completed, CompletionQueue, Frag, FragVec, Instant, Region};
-use pagewire_stack::{Error, Event, SocketId, Stack, TcpOption};
+use pagewire_stack::{Error, Event, SocketId, SocketOption, Stack};
 
 use crate::counters::Counters;
 use crate::group::{Group, Memory};
@@ -363,7 +363,7 @@ impl Engine {
             if let Some(socket) = self.sockets.get_mut(flow) {
                 let _ = stack
                     .as_tcp(socket.id)
-                    .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(clamp)));
+                    .and_then(|mut tcp| tcp.set_option(now, SocketOption::WindowClamp(clamp)));
             }
         }
     }
@@ -376,7 +376,7 @@ impl Engine {
             if endpoint.bounded_by.take_if(|group| *group == id).is_some() {
                 let _ = stack
                     .as_tcp(socket.id)
-                    .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(None)));
+                    .and_then(|mut tcp| tcp.set_option(now, SocketOption::WindowClamp(None)));
             }
         }
     }
@@ -401,7 +401,7 @@ impl Engine {
         let (clamp, joined) = changed(group, true).unwrap_or((None, false));
         let _ = stack
             .as_tcp(socket)
-            .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(clamp)));
+            .and_then(|mut tcp| tcp.set_option(now, SocketOption::WindowClamp(clamp)));
         for id in [before.filter(|_| left), group.filter(|_| joined)].into_iter().flatten() {
             self.share_windows(now, stack, id);
         }

@@ -10,8 +10,9 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use pagewire_simulation::fit::axum::Peer;
-use pagewire_simulation::fit::hyper::SimConnector;
+use pagewire_axum::{Listener, Peer};
+use pagewire_hyper::Connector;
+use pagewire_simulation::HostHandle;
 use pagewire_simulation::net::TcpListener;
 use pagewire_simulation::{FailureKind, Result, Sim};
 use std::sync::Arc;
@@ -43,14 +44,14 @@ fn app() -> Router {
 
 async fn server() -> Result {
     let listener = TcpListener::bind("0.0.0.0:80").await?;
-    axum::serve(listener, app().into_make_service_with_connect_info::<Peer>()).await?;
+    axum::serve(Listener(listener), app().into_make_service_with_connect_info::<Peer>()).await?;
     Ok(())
 }
 
 async fn call(method: &str, path: &str) -> Result<String> {
     let client = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
-        .build::<_, Full<Bytes>>(SimConnector::new());
+        .build::<_, Full<Bytes>>(Connector::<HostHandle>::new());
     let request = Request::builder().method(method).uri(format!("http://server{path}"));
     let response = client.request(request.body(Full::default())?).await?;
     let text = response.into_body().collect().await?.to_bytes();
@@ -93,7 +94,7 @@ fn a_graceful_end_lets_requests_finish() {
     sim.host("server", async || {
         let listener = TcpListener::bind("0.0.0.0:80").await?;
         let end = async { tokio::time::sleep(Duration::from_secs(1)).await };
-        axum::serve(listener, app()).with_graceful_shutdown(end).await?;
+        axum::serve(Listener(listener), app()).with_graceful_shutdown(end).await?;
         Ok(())
     });
     sim.client("client", async {

@@ -10,7 +10,8 @@ use hyper::{Request, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use pagewire_simulation::fit::hyper::SimConnector;
+use pagewire_hyper::Connector;
+use pagewire_simulation::HostHandle;
 use pagewire_simulation::net::TcpListener;
 use pagewire_simulation::{Link, Result, Sim};
 
@@ -46,7 +47,7 @@ async fn client(http2: bool) -> Result {
     let client = Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .http2_only(http2)
-        .build::<_, Full<Bytes>>(SimConnector::new());
+        .build::<_, Full<Bytes>>(Connector::<HostHandle>::new());
     let request = async |len: usize| -> Result {
         let body = Bytes::from(vec![len as u8; len]);
         let request = Request::post("http://server/").body(Full::new(body.clone()))?;

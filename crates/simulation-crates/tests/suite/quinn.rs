@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_simulation::fit::quinn::endpoint;
+use pagewire_quinn::endpoint;
+use pagewire_simulation::HostHandle;
 use pagewire_simulation::{Link, Result, Sim};
 use quinn::{ClientConfig, EndpointConfig, ServerConfig};
 use rustls::RootCertStore;
@@ -27,7 +28,7 @@ fn settings() -> Result<EndpointConfig> {
 
 /// Echoes streams.
 async fn server(config: ServerConfig) -> Result {
-    let endpoint = endpoint("0.0.0.0:443", settings()?, Some(config)).await?;
+    let endpoint = endpoint::<HostHandle>("0.0.0.0:443", settings()?, Some(config)).await?;
     while let Some(incoming) = endpoint.accept().await {
         tokio::spawn(async move {
             let connection = incoming.await?;
@@ -43,7 +44,7 @@ async fn server(config: ServerConfig) -> Result {
 }
 
 async fn client(config: ClientConfig) -> Result {
-    let mut endpoint = endpoint("0.0.0.0:0", settings()?, None).await?;
+    let mut endpoint = endpoint::<HostHandle>("0.0.0.0:0", settings()?, None).await?;
     endpoint.set_default_client_config(config);
     let mut found = pagewire_simulation::net::lookup_host("server:443").await?;
     let server = found.next().ok_or("no address")?;

@@ -8,10 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use pagewire_simulation::fit::hyper::SimConnector;
-use pagewire_simulation::fit::tonic::Incoming;
+use pagewire_hyper::Connector;
+use pagewire_simulation::HostHandle;
 use pagewire_simulation::net::TcpListener;
 use pagewire_simulation::{Control, Link, Result, Sim};
+use pagewire_tonic::Incoming;
 use tonic::body::Body;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::{Service, http};
@@ -135,7 +136,7 @@ fn streams_run_both_ways_over_a_network_that_loses_packets() {
         let mut sim = Sim::builder().seed(seed).link(link).build();
         sim.host("server", server);
         sim.client("client", async {
-            let channel = endpoint().connect_with_connector(SimConnector::new()).await?;
+            let channel = endpoint().connect_with_connector(Connector::<HostHandle>::new()).await?;
             // A number leaves each 100 ms, and its sum comes back meanwhile.
             let numbers = stream::unfold(1, |n| async move {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -156,7 +157,7 @@ fn a_deadline_ends_a_slow_call() {
     let mut sim = Sim::builder().build();
     sim.host("server", server);
     sim.client("client", async {
-        let channel = endpoint().connect_with_connector(SimConnector::new()).await?;
+        let channel = endpoint().connect_with_connector(Connector::<HostHandle>::new()).await?;
         let start = tokio::time::Instant::now();
         let mut request = Request::new(10);
         request.set_timeout(Duration::from_secs(2));
@@ -178,7 +179,7 @@ fn keepalive_finds_a_server_without_power() {
             .http2_keep_alive_interval(Duration::from_secs(5))
             .keep_alive_timeout(Duration::from_secs(2))
             .keep_alive_while_idle(true)
-            .connect_with_connector_lazy(SimConnector::new());
+            .connect_with_connector_lazy(Connector::<HostHandle>::new());
         assert_eq!(wait(&channel, Request::new(0)).await?, 0);
         let start = tokio::time::Instant::now();
         let crash = async {

@@ -39,7 +39,7 @@ use crate::limits::{
 };
 use crate::sockets::Passed;
 use crate::stack::Stack;
-use crate::{Error, Event, ListenerId, TcpId, TcpOption};
+use crate::{Error, Event, ListenerId, SocketOption, TcpId};
 use pair::{Pair, Step};
 
 /// Settings of a forwarder.
@@ -228,7 +228,7 @@ impl Forwarder {
         listener: ListenerId,
         upstream: SocketAddr,
     ) -> Result<(), Error> {
-        for option in [TcpOption::OobInline(true), TcpOption::NoDelay(true)] {
+        for option in [SocketOption::OobInline(true), SocketOption::NoDelay(true)] {
             stack.listener(listener)?.set_option(option)?;
         }
         let listener = Listening { id: listener, upstream };
@@ -326,9 +326,9 @@ impl Forwarder {
         for id in [a, b] {
             // Data that came in one burst leaves in one: no Nagle algorithm.
             let mut tcp = stack.tcp(id)?;
-            tcp.set_option(now, TcpOption::NoDelay(true))?;
-            tcp.set_option(now, TcpOption::OobInline(true))?;
-            tcp.set_option(now, TcpOption::KeepAlive(self.config.keepalive))?;
+            tcp.set_option(now, SocketOption::NoDelay(true))?;
+            tcp.set_option(now, SocketOption::OobInline(true))?;
+            tcp.set_option(now, SocketOption::KeepAlive(self.config.keepalive))?;
         }
         Ok(())
     }

@@ -171,13 +171,13 @@ impl Tcp<'_> {
     }
 
     /// Whether small segments leave at once (`TCP_NODELAY`), see
-    /// [`TcpOption::NoDelay`](crate::TcpOption).
+    /// [`SocketOption::NoDelay`](crate::SocketOption).
     pub fn nodelay(&self) -> bool {
         self.socket.conn.info().nodelay
     }
 
     /// Whether acknowledgements leave at once (`TCP_QUICKACK`), see
-    /// [`TcpOption::QuickAck`](crate::TcpOption).
+    /// [`SocketOption::QuickAck`](crate::SocketOption).
     pub fn quick_ack(&self) -> bool {
         self.socket.conn.info().quick_ack
     }
@@ -228,7 +228,7 @@ impl Tcp<'_> {
         self.touch();
     }
 
-    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`](crate::TcpOption)
+    /// Payload bytes copied for this connection since [`SocketOption::CountCopies`](crate::SocketOption)
     /// was set; `None` if it is not.
     pub fn ledger(&self) -> Option<CopyLedger> {
         self.socket.extra.as_ref().and_then(|e| e.ledger)

@@ -394,9 +394,6 @@ options! {
     PacketInfoV6(on: bool = false) [IPV6_RECVPKTINFO: IPV6 49 ANY] {}
 }
 
-/// An option of a connection, or of those that a listener will accept.
-pub type TcpOption = SocketOption;
-
 /// The name of an option: an [`OptionName`], or one of [`option`] for a value of its own type.
 pub trait OptionKey: Copy {
     /// The type of the option's value.

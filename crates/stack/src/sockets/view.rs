@@ -80,7 +80,7 @@ pub struct TcpView {
     /// Whether the application has closed it, or not accepted it yet.
     pub ownerless: bool,
     /// Copies made for it, if they are counted
-    /// ([`TcpOption::CountCopies`](crate::TcpOption::CountCopies)).
+    /// ([`SocketOption::CountCopies`](crate::SocketOption::CountCopies)).
     pub copies: Option<CopyLedger>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pagewire_stack::{
     ConnectOptions, Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness,
-    RecvFlags, SendFlags, TcpId, TcpOption,
+    RecvFlags, SendFlags, SocketOption, TcpId,
 };
 
 use crate::common::{A, B, Pair, forge};
@@ -26,7 +26,7 @@ fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     let listener = p.b.listen(addr(), 16).unwrap();
     if limit > 0 {
-        p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(limit)).unwrap();
+        p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(limit)).unwrap();
     }
     (p, listener)
 }
@@ -128,7 +128,7 @@ fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
 fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake() {
     let (mut p, listener) = pair(BOTH, 8);
     warm(&mut p, listener);
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(0)).unwrap();
     let (client, _) = open(&mut p, b"question");
     p.run(Duration::from_millis(15));
     assert_eq!(
@@ -172,7 +172,7 @@ fn rfc7413_4_1_2_a_server_with_new_keys_hands_out_new_cookies() {
 #[test]
 fn a_listener_may_have_keys_of_its_own() {
     let (mut p, listener) = pair(BOTH, 8);
-    let own = TcpOption::FastOpenKeys(Some(FastOpenKeys::new([7; 16], None)));
+    let own = SocketOption::FastOpenKeys(Some(FastOpenKeys::new([7; 16], None)));
     p.b.listener(listener).unwrap().set_option(own).unwrap();
     warm(&mut p, listener);
     set_keys(&mut p, FastOpenKeys::new([9; 16], None));
@@ -246,11 +246,11 @@ fn data_without_a_cookie_is_taken_where_the_settings_say_so() {
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 0);
     p.a.fast_open().forget_cookies();
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(true)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpenNoCookie(true)).unwrap();
     open(&mut p, b"2");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 1);
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(false)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpenNoCookie(false)).unwrap();
     let mode = mode | FastOpenMode::SERVER_NO_COOKIE;
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     open(&mut p, b"3");
@@ -272,7 +272,7 @@ fn a_host_that_does_not_do_it_says_so() {
     let (mut p, _) = pair(FastOpenMode::empty(), 0);
     assert_eq!(connect_to(&mut p, addr()).err(), Some(Error::NotSupported));
     let id = p.a.connect(p.now, addr(), None).unwrap();
-    let set = p.a.tcp(id).and_then(|mut tcp| tcp.set_option(p.now, TcpOption::FastOpen(1)));
+    let set = p.a.tcp(id).and_then(|mut tcp| tcp.set_option(p.now, SocketOption::FastOpen(1)));
     assert_eq!(set, Err(Error::InvalidInput), "that is a setting of listeners");
 }
 
@@ -336,8 +336,8 @@ fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute
     let (mut p, listener) = pair(BOTH, 8);
     warm(&mut p, listener);
     let other = p.b.listen("10.0.0.2:81".parse().unwrap(), 16).unwrap();
-    p.b.listener(other).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
+    p.b.listener(other).unwrap().set_option(SocketOption::FastOpen(8)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(0)).unwrap();
     assert!(tries(&mut p, "10.0.0.2:80"));
     assert_eq!(p.a.counters().tcp_fast_open_refused, 1);
     for _ in 0..3 {
@@ -348,7 +348,7 @@ fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute
     assert!(tries(&mut p, "10.0.0.2:80"), "perhaps it does by now");
     p.run(Duration::from_secs(60));
     assert!(!tries(&mut p, "10.0.0.2:80"), "it does not: twice as long");
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(8)).unwrap();
     p.run(Duration::from_secs(60));
     for _ in 0..3 {
         assert!(tries(&mut p, "10.0.0.2:80"));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use pagewire_mem::PacketBuf;
 use pagewire_stack::{
-    BindOptions, DropReason, Error, ListenerId, Readiness, RecvFlags, SendFlags, SynCookies, TcpId,
-    TcpOption,
+    BindOptions, DropReason, Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketOption,
+    SynCookies, TcpId,
 };
 use pagewire_tcp::DropReason as TcpDropReason;
 
@@ -264,7 +264,7 @@ fn port_of_a_connection_can_be_bound_anywhere_again_once_it_is_gone() {
 /// A listener of connections that have data, and one that was just opened to it.
 fn deferred(p: &mut Pair, seconds: u64) -> (ListenerId, TcpId) {
     let listener = p.b.listen(addr(V4), 8).unwrap();
-    let option = TcpOption::DeferAccept(Duration::from_secs(seconds));
+    let option = SocketOption::DeferAccept(Duration::from_secs(seconds));
     p.b.listener(listener).unwrap().set_option(option).unwrap();
     let client = p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(100));

@@ -4,7 +4,7 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use pagewire_stack::{BindOptions, RecvFlags, SendFlags, SocketId, TcpConfig, TcpOption};
+use pagewire_stack::{BindOptions, RecvFlags, SendFlags, SocketId, SocketOption, TcpConfig};
 use proptest::prelude::*;
 
 use crate::common::{A, B, Pair, Side, capabilities, config, plain};
@@ -133,7 +133,7 @@ fn apply(p: &mut Pair, ids: &mut Vec<(Side, SocketId)>, side: Side, op: Op) {
                 Op::NoDelay(_, on) => {
                     let _ = stack
                         .as_tcp(id)
-                        .and_then(|mut tcp| tcp.set_option(now, TcpOption::NoDelay(on)));
+                        .and_then(|mut tcp| tcp.set_option(now, SocketOption::NoDelay(on)));
                 }
                 Op::SendTo { port, len, .. } => {
                     let _ = stack

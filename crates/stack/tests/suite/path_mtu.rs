@@ -11,7 +11,7 @@ use pagewire_mem::PacketBuf;
 use pagewire_mem::checksum::Checksum;
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, ListenerId, MtuDiscover, QueuedError,
-    RecvFlags, SendFlags, SynCookies, TcpId, TcpOption, UdpId, UdpTarget,
+    RecvFlags, SendFlags, SocketOption, SynCookies, TcpId, UdpId, UdpTarget,
 };
 use pagewire_tcp::Flags;
 
@@ -235,7 +235,7 @@ fn a_connection_may_keep_out_of_it() {
     p.run(Duration::from_millis(50));
     assert!(flags.borrow().iter().all(|(df, _)| *df), "routers may not cut");
     flags.borrow_mut().clear();
-    let option = TcpOption::MtuDiscover(MtuDiscover::Dont);
+    let option = SocketOption::MtuDiscover(MtuDiscover::Dont);
     p.a.tcp(ends.0).unwrap().set_option(p.now, option).unwrap();
     p.a.tcp(ends.0).unwrap().send(p.now, b"2", SendFlags::empty()).unwrap();
     p.flush();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::CopyReason;
 use pagewire_stack::{
-    BindOptions, DropReason, Error, Readiness, RecvFlags, SendFlags, TcpConfig, TcpOption,
+    BindOptions, DropReason, Error, Readiness, RecvFlags, SendFlags, SocketOption, TcpConfig,
 };
 
 use crate::common::{A, B, Pair, pattern};
@@ -260,7 +260,7 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
     p.b.close(now, udp);
     assert_eq!(p.a.tcp(client).map(|tcp| tcp.info()), Err(gone));
     assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.set_option(now, TcpOption::NoDelay(true))),
+        p.a.tcp(client).and_then(|mut tcp| tcp.set_option(now, SocketOption::NoDelay(true))),
         Err(gone)
     );
     assert_eq!(p.b.udp(udp).and_then(|mut udp| udp.connect(v4)), Err(gone));
@@ -426,7 +426,7 @@ fn copies_are_counted_for_one_connection_where_asked() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);
     assert_eq!(p.a.tcp(client).map(|tcp| tcp.ledger()), Ok(None));
-    p.a.tcp(client).unwrap().set_option(p.now, TcpOption::CountCopies(true)).unwrap();
+    p.a.tcp(client).unwrap().set_option(p.now, SocketOption::CountCopies(true)).unwrap();
     p.transfer((A, client), (B, server), &pattern(10_000));
     let ledger = p.a.tcp(client).unwrap().ledger().unwrap();
     assert_eq!(ledger.get(CopyReason::AppWrite), 10_000);
@@ -442,7 +442,7 @@ fn keep_alive_finds_out_that_the_peer_is_gone() {
         interval: Duration::from_secs(1),
         probes: 3,
     };
-    p.a.tcp(client).unwrap().set_option(p.now, TcpOption::KeepAlive(Some(keepalive))).unwrap();
+    p.a.tcp(client).unwrap().set_option(p.now, SocketOption::KeepAlive(Some(keepalive))).unwrap();
     p.run(Duration::from_secs(60));
     assert_eq!(p.a.take_error(client), None, "the peer answers");
     p.carry = Some(Box::new(|_, _| false));

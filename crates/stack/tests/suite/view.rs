@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pagewire_mem::CopyReason;
 use pagewire_stack::{
-    BindOptions, SendFlags, SocketCounts, SocketId, SocketView, Stack, TcpOption, TcpState, ViewOf,
+    BindOptions, SendFlags, SocketCounts, SocketId, SocketOption, SocketView, Stack, TcpState,
+    ViewOf,
 };
 
 use crate::common::{A, Pair, capabilities, config};
@@ -36,7 +37,7 @@ fn a_connection_tells_its_ends_queues_path_age_and_copies() {
     let (server, _) = p.b.listener(listener).and_then(|mut l| l.accept()).expect("it is there");
     p.run(Duration::from_secs(3));
     let now = p.now;
-    p.a.tcp(client).unwrap().set_option(now, TcpOption::CountCopies(true)).unwrap();
+    p.a.tcp(client).unwrap().set_option(now, SocketOption::CountCopies(true)).unwrap();
     p.a.tcp(client).unwrap().send(now, &[7; 1000], SendFlags::empty()).unwrap();
 
     let (sockets, _) = all(&p.a, p.now, 100);

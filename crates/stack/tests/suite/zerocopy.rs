@@ -617,7 +617,7 @@ fn linux_merges_ranges_of_different_kind_and_the_older_flag_wins() {
 
 #[test]
 fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
-    use pagewire_stack::{FastOpenConfig, FastOpenMode, TcpOption};
+    use pagewire_stack::{FastOpenConfig, FastOpenMode, SocketOption};
     let mut p = Pair::new();
     p.meet();
     let mode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
@@ -625,7 +625,7 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
     let listener = p.b.listen(to, 16).unwrap();
-    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
+    p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(8)).unwrap();
     for warm in [false, true] {
         let config = p.a.default_config();
         let client =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, TcpId, TcpOption, ZeroCopyCall,
+    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, SocketOption, TcpId, ZeroCopyCall,
 };
 use proptest::prelude::*;
 
@@ -293,7 +293,7 @@ impl World {
             }
             Op::LetGo => self.let_go(),
             Op::Linger(seconds) => {
-                let linger = TcpOption::Linger(seconds.map(Duration::from_secs));
+                let linger = SocketOption::Linger(seconds.map(Duration::from_secs));
                 let _ = self.p.a.tcp(self.client).and_then(|mut tcp| tcp.set_option(now, linger));
             }
             Op::OptIn(on) => {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PacketBuf, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, Notification, RecvFlags, SendFlags, StackConfig, TcpId,
-    TcpOption, ZeroCopyCall,
+    Coalescing, Error, ErrorEntry, Notification, RecvFlags, SendFlags, SocketOption, StackConfig,
+    TcpId, ZeroCopyCall,
 };
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
@@ -157,7 +157,7 @@ fn whoever_closes_is_told_nothing_and_every_buffer_is_released_once() {
             for _ in 0..3 {
                 send(&mut p, client, buffers.make(20_000));
             }
-            p.a.tcp(client).unwrap().set_option(p.now, TcpOption::Linger(linger)).unwrap();
+            p.a.tcp(client).unwrap().set_option(p.now, SocketOption::Linger(linger)).unwrap();
             if peer == "is gone" {
                 p.carry = Some(Box::new(|_, _| false));
             }

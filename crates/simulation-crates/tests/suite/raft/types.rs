@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use pagewire_simulation::fit::openraft::SimRuntime;
+use pagewire_simulation::openraft::SimRuntime;
 use serde::{Deserialize, Serialize};
 
 /// A node's number.

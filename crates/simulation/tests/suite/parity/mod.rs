@@ -1,6 +1,6 @@
-//! `pagewire_simulation::net` behaves as `tokio::net`: the same cases are compiled twice, once with
-//! tokio's sockets on the kernel's loopback, once with ours in a simulation. What a case asserts
-//! holds for both. tokio's side has ten seconds of real time a case.
+//! `pagewire::net` and `pagewire_simulation::net` behave as `tokio::net`: the same cases are compiled three
+//! times, with tokio's sockets on the kernel's loopback, with those of a host, and with those of a
+//! simulation. What a case asserts holds for all. A case has ten seconds of real time.
 
 /// Makes a test of each case.
 macro_rules! cases {
@@ -16,5 +16,6 @@ macro_rules! cases {
     )*};
 }
 
+mod host;
 mod real;
 mod simulated;

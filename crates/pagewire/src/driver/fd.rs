@@ -1,0 +1,143 @@
+//! A host in a foreign event loop: one descriptor, which is readable when the host has to take a turn.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::LONGEST_SLEEP;
+use crate::host::Host;
+use crate::shared::Poller;
+
+/// Turns in one call of [`EventFd::drive`]: then the loop has its chance.
+const TURNS: usize = 16;
+
+/// A host's part of an event loop (mio, io_uring, GLib, libuv): [`Host::event_fd`].
+///
+/// ```
+/// use std::io::Read;
+/// use std::os::fd::AsFd;
+/// use pagewire::{Host, Pair};
+/// use rustix::event::{PollFd, PollFlags, poll};
+///
+/// let (left, right) = Pair::new(Default::default())?;
+/// let host = Host::builder().device(left).address("10.0.0.1/24").manual().start()?;
+/// let peer = Host::builder().device(right).address("10.0.0.2/24").start()?;
+/// let listener = host.listen("10.0.0.1:9000")?;
+/// listener.set_nonblocking(true)?;
+/// let near = std::thread::spawn(move || peer.connect("10.0.0.1:9000")?.send(vec![7; 3]));
+///
+/// let mut events = host.event_fd()?;
+/// let accepted = loop {
+///     events.drive()?; // at first, and whenever the descriptor is readable
+///     if let Ok((stream, _)) = listener.accept() {
+///         break stream;
+///     }
+///     poll(&mut [PollFd::new(&events.as_fd(), PollFlags::IN)], None)?; // the loop's own wait
+/// };
+/// assert_eq!((&accepted).read(&mut [0; 9])?, 3); // on a host without a thread, a wait takes turns, too
+/// # near.join().expect("the peer ends")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct EventFd {
+    host: Host,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    devices: Arc<[Arc<OwnedFd>]>,
+}
+
+impl Host {
+    /// A descriptor for a foreign event loop. For hosts started with
+    /// [`manual`](crate::Builder::manual).
+    ///
+    /// # Errors
+    /// `InvalidInput` for a host that has a driver; the system's, if there are too many descriptors.
+    pub fn event_fd(&self) -> io::Result<EventFd> {
+        if !self.shared().manual {
+            let text = "the host has a driver: start it with `Builder::manual`";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        add(&epoll, &timer)?;
+        add(&epoll, &self.shared().wake)?;
+        Ok(EventFd { host: self.clone(), epoll, timer, devices: Arc::new([]) })
+    }
+}
+
+impl EventFd {
+    /// Takes the turns that are due, and prepares the descriptor for the next wait. Call this at first, and
+    /// whenever the descriptor is readable.
+    ///
+    /// # Errors
+    /// The system's, if a descriptor of a device cannot be waited on.
+    pub fn drive(&mut self) -> io::Result<()> {
+        let shared = self.host.shared();
+        let mut count = [0; 8];
+        // Neither blocks; a wake-up from here on leaves the descriptor readable.
+        let _ = rustix::io::read(&shared.wake, &mut count);
+        let _ = rustix::io::read(&self.timer, &mut count);
+        for _ in 0..TURNS {
+            shared.wake_up();
+            let (mut inner, now) = shared.lock_now();
+            inner.poller = Poller::Running;
+            inner.devices.disarm();
+            let worked = inner.turn(now);
+            let wait = inner.longest_sleep(now, LONGEST_SLEEP);
+            if worked || wait.is_zero() || inner.devices.arm() || !shared.fall_asleep(&mut inner) {
+                shared.unlock_and_wake(inner);
+                continue;
+            }
+            inner.poller = Poller::Armed;
+            inner.armed_until = now + wait;
+            let devices = inner.devices.fds();
+            shared.unlock_and_wake(inner);
+            self.watch(devices)?;
+            return self.set_timer(wait);
+        }
+        shared.kick();
+        Ok(())
+    }
+
+    /// Waits on these devices in the place of those before.
+    fn watch(&mut self, devices: Arc<[Arc<OwnedFd>]>) -> io::Result<()> {
+        if Arc::ptr_eq(&self.devices, &devices) {
+            return Ok(());
+        }
+        for before in self.devices.iter() {
+            // A descriptor that is closed is no longer in the set.
+            let _ = epoll::delete(&self.epoll, before);
+        }
+        self.devices = Arc::new([]);
+        devices.iter().try_for_each(|device| add(&self.epoll, device))?;
+        self.devices = devices;
+        Ok(())
+    }
+
+    fn set_timer(&self, wait: Duration) -> io::Result<()> {
+        let it_value =
+            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let time = Itimerspec { it_interval, it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
+        Ok(())
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn add(epoll: &OwnedFd, fd: impl AsFd) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(0);
+    Ok(epoll::add(epoll, fd, data, epoll::EventFlags::IN)?)
+}

@@ -1,0 +1,282 @@
+//! Names to addresses: what a host asks, and a DNS client over the host's own network.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use pagewire_sockets::Runtime;
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
+
+use crate::host::Host;
+use crate::net::{TcpStream, UdpSocket};
+
+/// What finds the addresses of names for a host: [`Builder::resolver`](crate::Builder::resolver). Without
+/// one, a host knows `localhost` only: the kernel's resolver would use the kernel's network.
+pub trait Resolver: Send + Sync + 'static {
+    /// The addresses of `name`, in the order in which they are tried. A resolver that needs the network
+    /// uses that of `host`.
+    fn resolve<'a>(
+        &'a self,
+        host: &'a Host,
+        name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+}
+
+/// How long a server has for its answer, and how often each server is asked (`resolv.conf(5)`: `timeout`,
+/// `attempts`).
+const TIMEOUT: Duration = Duration::from_secs(5);
+const ATTEMPTS: usize = 2;
+
+/// Bytes of the largest answer over UDP that is taken, and over TCP (RFC 1035 section 4.2.2).
+const MOST_OVER_UDP: usize = 4096;
+const MOST_OVER_TCP: usize = u16::MAX as usize;
+
+/// Bytes of a message's header, and of the shortest record in it.
+const HEADER: usize = 12;
+const MIN_RECORD: usize = 5;
+
+/// A [`Resolver`] that knows some names, and asks DNS servers for the others (RFC 1035), over UDP and, for
+/// answers that are too long, over TCP.
+///
+/// ```
+/// use pagewire::{Dns, Host, Pair};
+///
+/// # let (left, right) = Pair::new(Default::default())?;
+/// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// # let _listener = server.listen("10.0.0.1:80")?;
+/// let names = Dns::new(["10.0.0.1".parse()?]).name("www.example", "10.0.0.1".parse()?);
+/// let host = Host::builder().device(right).address("10.0.0.2/24").resolver(names).start()?;
+/// assert_eq!(host.connect("www.example:80")?.peer_addr()?.to_string(), "10.0.0.1:80");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Dns {
+    servers: Vec<SocketAddr>,
+    names: HashMap<String, Vec<IpAddr>>,
+}
+
+impl Dns {
+    /// A resolver that asks these servers, each when the one before it does not answer.
+    pub fn new(servers: impl IntoIterator<Item = IpAddr>) -> Self {
+        let servers = servers.into_iter().map(|ip| SocketAddr::new(ip, 53)).collect();
+        Self { servers, names: HashMap::new() }
+    }
+
+    /// Adds a server at a port of its own.
+    pub fn server(mut self, server: SocketAddr) -> Self {
+        self.servers.push(server);
+        self
+    }
+
+    /// Adds an address of a name, as a line of `/etc/hosts`. Servers are not asked for it.
+    pub fn name(mut self, name: &str, address: IpAddr) -> Self {
+        self.names.entry(normal(name)).or_default().push(address);
+        self
+    }
+
+    async fn ask(&self, host: &Host, name: &str) -> io::Result<Vec<IpAddr>> {
+        if let Some(found) = self.names.get(&normal(name)) {
+            return Ok(found.clone());
+        }
+        let wire = Name::new(name).map_err(|_| not_found(name))?;
+        let mut last = None;
+        for server in (0..ATTEMPTS).flat_map(|_| &self.servers) {
+            let v4 = query(host, *server, &wire, TYPE::A);
+            let v6 = query(host, *server, &wire, TYPE::AAAA);
+            // Each is a query of its own: a server may answer one of them only.
+            match both(v6, v4).await {
+                (Err(error), Err(_)) => last = Some(error),
+                (v6, v4) => {
+                    let found: Vec<_> = [v6, v4].into_iter().flatten().flatten().collect();
+                    return if found.is_empty() { Err(not_found(name)) } else { Ok(found) };
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| not_found(name)))
+    }
+}
+
+impl Resolver for Dns {
+    fn resolve<'a>(
+        &'a self,
+        host: &'a Host,
+        name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(self.ask(host, name))
+    }
+}
+
+/// The addresses of a name, by a host's resolver. `localhost` is this host (RFC 6761 section 6.3).
+pub(crate) async fn resolve(
+    host: &Host,
+    resolver: Option<&dyn Resolver>,
+    name: &str,
+) -> io::Result<Vec<IpAddr>> {
+    let lower = normal(name);
+    if lower == "localhost" || lower.ends_with(".localhost") {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
+    }
+    match resolver {
+        Some(resolver) => resolver.resolve(host, name).await,
+        None => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "`{name}` is no IP address, and the host has no resolver: give it one by \
+                 `Builder::resolver`, or resolve names before this call"
+            ),
+        )),
+    }
+}
+
+/// Names are compared in lower case, and without a dot at the end.
+fn normal(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// The error of the C library, as std words it.
+fn not_found(name: &str) -> io::Error {
+    io::Error::other(format!(
+        "failed to lookup address information: Name or service not known: `{name}`"
+    ))
+}
+
+/// Asks one server for the addresses of one kind.
+async fn query(
+    host: &Host,
+    server: SocketAddr,
+    name: &Name<'_>,
+    kind: TYPE,
+) -> io::Result<Vec<IpAddr>> {
+    let id = rand::random();
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    let question = Question::new(name.clone(), QTYPE::TYPE(kind), QCLASS::CLASS(CLASS::IN), false);
+    packet.questions.push(question);
+    let query = packet.build_bytes_vec().map_err(io::Error::other)?;
+    let answer = limited(host, over_udp(host, server, &query, id)).await?;
+    match read(&answer, id, name)? {
+        Some(found) => Ok(found),
+        None => {
+            let answer = limited(host, over_tcp(host, server, &query)).await?;
+            read(&answer, id, name)?.ok_or_else(malformed)
+        }
+    }
+}
+
+/// The answer over UDP. The socket's port is a random one, and only the server's datagrams are received.
+async fn over_udp(host: &Host, server: SocketAddr, query: &[u8], id: u16) -> io::Result<Vec<u8>> {
+    let any: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind_on(host, any).await?;
+    socket.connect(server).await?;
+    socket.send(query).await?;
+    let mut answer = vec![0; MOST_OVER_UDP];
+    loop {
+        let n = socket.recv(&mut answer).await?;
+        // Another message is a late answer, or somebody's guess.
+        if answer.get(..2) == Some(&id.to_be_bytes()) {
+            answer.truncate(n);
+            return Ok(answer);
+        }
+    }
+}
+
+/// The answer over TCP, where messages have their length in front.
+async fn over_tcp(host: &Host, server: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+    let stream = TcpStream::connect_on(host, server).await?;
+    let len = u16::try_from(query.len()).map_err(|_| malformed())?;
+    stream.send([&len.to_be_bytes(), query].concat()).await?;
+    let (mut answer, mut needs) = (Vec::new(), 2);
+    while answer.len() < needs {
+        let chunks = stream.recv_chunks(MOST_OVER_TCP).await?;
+        if chunks.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(&chunks.into_bytes());
+        if let Some(&[high, low]) = answer.get(..2) {
+            needs = 2 + usize::from(u16::from_be_bytes([high, low]));
+        }
+    }
+    answer.truncate(needs);
+    Ok(answer.split_off(2))
+}
+
+/// The addresses in an answer; `None`: the answer was cut, and has to be asked for over TCP.
+fn read(answer: &[u8], id: u16, name: &Name<'_>) -> io::Result<Option<Vec<IpAddr>>> {
+    // Room is made for as many records as the header tells: not for more than can be there.
+    let counts = answer.get(4..HEADER).ok_or_else(malformed)?;
+    let records: usize = counts.chunks(2).map(|c| usize::from(c[0]) << 8 | usize::from(c[1])).sum();
+    if records * MIN_RECORD > answer.len() - HEADER {
+        return Err(malformed());
+    }
+    let packet = Packet::parse(answer).map_err(|_| malformed())?;
+    let asked =
+        |question: &Question<'_>| normal(&question.qname.to_string()) == normal(&name.to_string());
+    if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
+        return Err(malformed());
+    }
+    if packet.has_flags(PacketFlag::TRUNCATION) {
+        return Ok(None);
+    }
+    match packet.rcode() {
+        RCODE::NoError | RCODE::NameError => {}
+        code => return Err(io::Error::other(format!("the DNS server answers {code:?}"))),
+    }
+    if !packet.questions.iter().all(asked) {
+        return Err(malformed());
+    }
+    // Aliases (CNAME) come with the addresses of the names that they lead to.
+    let address = |rdata: &RData<'_>| match rdata {
+        RData::A(a) => Some(IpAddr::from(Ipv4Addr::from_bits(a.address))),
+        RData::AAAA(a) => Some(IpAddr::from(Ipv6Addr::from_bits(a.address))),
+        _ => None,
+    };
+    Ok(Some(packet.answers.iter().filter_map(|record| address(&record.rdata)).collect()))
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the DNS server's answer is malformed")
+}
+
+/// The answers of two futures that run at the same time.
+async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|cx| {
+        if first.is_none()
+            && let Poll::Ready(done) = a.as_mut().poll(cx)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let Poll::Ready(done) = b.as_mut().poll(cx)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (one, other) => {
+                (first, second) = (one, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// The answer of a future that has [`TIMEOUT`].
+async fn limited<T>(host: &Host, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let (mut work, mut sleep) = (pin!(work), pin!(host.sleep(TIMEOUT)));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+    })
+    .await
+}

@@ -1,0 +1,234 @@
+//! A host as the place where its sockets' stack lives.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::{PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_sockets::{Blocking, Clock, Patience, Runtime, WaiterId, Waiters};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
+
+use crate::host::{Host, WeakHost};
+use crate::shared::Shared;
+use crate::wait::{Relief, thread_waker};
+
+/// Longest wait for a device between two checks whether what a thread waits for has come.
+const LONGEST_DRIVE: Duration = Duration::from_millis(100);
+
+impl Runtime for Host {
+    fn current() -> io::Result<Self> {
+        let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned());
+        let default = || DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let host = entered.ok().flatten().or_else(default).and_then(|host| host.upgrade());
+        host.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "no host: name one (`connect_on`, `bind_on`), or call `Host::enter` or \
+                 `Host::make_default` before",
+            )
+        })
+    }
+
+    #[inline]
+    fn enter<T>(
+        &self,
+        op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
+    ) -> io::Result<T> {
+        Ok(self
+            .shared()
+            .once(|inner, clock| op(&mut inner.stack, clock, &mut inner.waiters.sockets)))
+    }
+
+    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
+        self.handle().outside(move |host| host.shared.with(op));
+    }
+
+    fn close(&self, socket: SocketId) {
+        self.handle().outside(move |host| {
+            host.shared.work(|inner, now| {
+                inner.waiters.forget(socket);
+                inner.stack.close(now, socket);
+            });
+        });
+    }
+
+    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
+        self.handle().outside(move |host| host.shared.lock().unregister(socket, waiter));
+    }
+
+    fn error(&self, error: Error) -> io::Error {
+        self.shared().error(error)
+    }
+
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        crate::resolver::resolve(self, self.shared().resolver.as_deref(), name).await
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        Sleep { host: self.clone(), until: self.shared().now() + time, timer: None }
+    }
+}
+
+impl Blocking for Host {
+    #[inline]
+    fn wait<T>(
+        &self,
+        socket: SocketId,
+        interest: Readiness,
+        patience: Patience,
+        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        self.shared().wait(socket, interest, patience, op)
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        self.shared().block_on(future)
+    }
+}
+
+impl Shared {
+    /// Waits for a future without an executor. A thread that has to drives the host meanwhile.
+    ///
+    /// # Errors
+    /// `Deadlock` on the thread that drives the host, which would end the wait.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        let waker = thread_waker();
+        let (mut cx, mut relief) = (Context::from_waker(&waker), Relief::new(self));
+        let mut future = pin!(future);
+        loop {
+            match future.as_mut().poll(&mut cx) {
+                Poll::Ready(done) => return Ok(done),
+                Poll::Pending => self.wait_for_host(&mut relief, LONGEST_DRIVE)?,
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// The hosts that this thread has entered, the last of which counts.
+    static ENTERED: RefCell<Vec<WeakHost>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The host of threads that have entered none.
+static DEFAULT: RwLock<Option<WeakHost>> = RwLock::new(None);
+
+/// While it lives, sockets of this thread are made on a host: [`Host::enter`].
+#[derive(Debug)]
+#[must_use = "the thread leaves the host when this is dropped"]
+pub struct Entered {
+    /// Not `Send`: it is of this thread.
+    _thread: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let _ = ENTERED.try_with(|entered| entered.borrow_mut().pop());
+    }
+}
+
+impl Host {
+    /// Makes this the host of `connect` and `bind` of [`net`](crate::net) on this thread, until the answer
+    /// is dropped. The host does not run longer for that.
+    pub fn enter(&self) -> Entered {
+        ENTERED.with(|entered| entered.borrow_mut().push(self.downgrade()));
+        Entered { _thread: std::marker::PhantomData }
+    }
+
+    /// Makes this the host of `connect` and `bind` of [`net`](crate::net) on all threads that have
+    /// [entered](Self::enter) none: a program of tokio's sockets runs on it with one other `use`. The host
+    /// does not run longer for that.
+    ///
+    /// ```
+    /// use pagewire::net::{TcpListener, TcpStream};
+    /// use pagewire::{Host, Pair};
+    ///
+    /// # #[cfg(feature = "tokio")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (device, _far) = Pair::new(Default::default())?;
+    /// let host = Host::builder().device(device).address("10.0.0.1/24").start()?;
+    /// host.make_default();
+    /// let listener = TcpListener::bind("10.0.0.1:80").await?;
+    /// let (client, server) = tokio::join!(TcpStream::connect("10.0.0.1:80"), listener.accept());
+    /// assert_eq!(client?.local_addr()?, server?.1);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "tokio"))]
+    /// # fn main() {}
+    /// ```
+    pub fn make_default(&self) {
+        *DEFAULT.write().unwrap_or_else(PoisonError::into_inner) = Some(self.downgrade());
+    }
+}
+
+/// Times at which wakers are called, and their numbers.
+#[derive(Default)]
+pub(crate) struct Timers {
+    all: BTreeMap<(Instant, u64), Waker>,
+    last: u64,
+}
+
+impl Timers {
+    /// When the next waker is due.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.all.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the wakers that are due.
+    pub(crate) fn fire(&mut self, now: Instant, wakes: &mut Vec<Waker>) {
+        while self.next().is_some_and(|at| at <= now) {
+            wakes.extend(self.all.pop_first().map(|(_, waker)| waker));
+        }
+    }
+}
+
+/// A wait for a time of the host's clock.
+struct Sleep {
+    host: Host,
+    until: Instant,
+    timer: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // Cloned, and the one before it dropped, without the host's lock.
+        let waker = cx.waker().clone();
+        let Self { host, until, timer } = &mut *self;
+        let shared = host.shared();
+        let (mut inner, now) = shared.lock_now();
+        if now >= *until {
+            return Poll::Ready(());
+        }
+        let timers = &mut inner.timers;
+        let id = *timer.get_or_insert_with(|| {
+            timers.last += 1;
+            timers.last
+        });
+        let before = timers.all.insert((*until, id), waker);
+        // The driver may sleep longer than that.
+        shared.unlock_and_wake(inner);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let Some(id) = self.timer else { return };
+        let until = self.until;
+        self.host.handle().outside(move |host| {
+            let mut inner = host.shared.lock();
+            if let Some(waker) = inner.timers.all.remove(&(until, id)) {
+                inner.discarded.push(Box::new(waker));
+            }
+        });
+    }
+}

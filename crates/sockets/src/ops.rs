@@ -1,0 +1,245 @@
+//! Operations on the stack that several forms of a socket share: each is tried once, and returns
+//! `WouldBlock` to be tried again when the socket is ready.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use pagewire_mem::{Frag, FragVec, Held};
+use pagewire_stack::{
+    Error, Message, Readiness, RecvFlags, SendFlags, SocketId, Stack, Tcp, TcpId, UdpId, UdpTarget,
+    ZeroCopyCall, limits,
+};
+
+use crate::buf::{Chunks, SendBuf};
+use crate::datagram::Datagram;
+use crate::runtime::Clock;
+use crate::zerocopy::{Completion, Sent};
+
+/// Whether the handshake is complete: the error if it failed.
+pub(crate) fn connected(stack: &mut Stack, clock: &Clock<'_>, id: TcpId) -> Result<(), Error> {
+    // An operation that reads the time has its output sent: the SYN, and data that waits.
+    clock.now();
+    let readiness = stack.readiness(id)?;
+    if let Some(error) = stack.take_error(id) {
+        return Err(error);
+    }
+    if readiness.contains(Readiness::CONNECTED) {
+        return Ok(());
+    }
+    let over = readiness.contains(Readiness::WRITE_CLOSED | Readiness::READ_CLOSED);
+    Err(if over { Error::ConnectionAborted } else { Error::WouldBlock })
+}
+
+/// Queues memory by reference: as much from the front of `buf` as there is room for. If `sent`, a part
+/// was sent before, so an error is left for the next call, and the answer is 0.
+#[inline]
+pub(crate) fn queue(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    frags: &mut FragVec,
+    flags: SendFlags,
+    sent: bool,
+) -> Result<usize, Error> {
+    if sent && has_error(stack, id) {
+        return Ok(0);
+    }
+    stack.tcp(id)?.send(clock.now(), frags, flags)
+}
+
+/// As [`queue`]; the release of the memory is reported.
+#[inline]
+pub(crate) fn queue_zc(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    frags: &mut FragVec,
+    call: &mut ZeroCopyCall,
+    sent: bool,
+) -> Result<usize, Error> {
+    if sent && has_error(stack, id) {
+        return Ok(0);
+    }
+    stack.tcp(id)?.send(|| clock.now(), (frags, call), SendFlags::empty())
+}
+
+/// Whether the next call returns an error.
+fn has_error(stack: &Stack, id: TcpId) -> bool {
+    stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR))
+}
+
+/// Queues copies of slices, one after the other, as far as there is room.
+#[inline]
+pub(crate) fn write_slices(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    bufs: &[IoSlice<'_>],
+) -> Result<usize, Error> {
+    queue_slices((stack, clock), id, bufs.iter().map(|buf| (buf, None)))
+}
+
+/// Queues slices, one after the other, as far as there is room: a reference to the memory of a slice
+/// where that is given, and copies of the rest.
+#[inline]
+pub(crate) fn queue_slices<'a>(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    slices: impl Iterator<Item = (&'a IoSlice<'a>, Option<&'a Bytes>)>,
+) -> Result<usize, Error> {
+    let mut tcp = stack.tcp(id)?;
+    let (now, mut written, mut empty) = (|| clock.now(), 0, true);
+    for (slice, memory) in slices.filter(|(slice, _)| !slice.is_empty()) {
+        empty = false;
+        let queued = match memory {
+            None => tcp.send(now, &**slice, SendFlags::empty()),
+            Some(memory) => {
+                tcp.send(now, &mut SendBuf::from(memory.clone()).frags, SendFlags::empty())
+            }
+        };
+        match queued {
+            Ok(n) if n == slice.len() => written += n,
+            Ok(n) => return Ok(written + n),
+            // Bytes that are queued count: the next call meets what was in the way.
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    match empty {
+        // As tokio: an empty write waits, and fails, as others do.
+        true => tcp.send(now, &[0; 0], SendFlags::empty()),
+        false => Ok(written),
+    }
+}
+
+/// Copies received bytes into a slice.
+#[inline]
+pub(crate) fn read(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    buf: &mut [u8],
+    flags: RecvFlags,
+) -> Result<usize, Error> {
+    // As tokio: an empty read waits, too.
+    if buf.is_empty() {
+        return if is_readable(stack, id)? { Ok(0) } else { Err(Error::WouldBlock) };
+    }
+    let mut tcp = stack.tcp(id)?;
+    if tcp.awaits_data() {
+        return Err(Error::WouldBlock);
+    }
+    tcp.recv(clock.now(), buf, flags)
+}
+
+/// Copies received bytes into slices, one after the other, as far as there are any.
+pub(crate) fn read_slices(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    bufs: &mut [IoSliceMut<'_>],
+) -> Result<usize, Error> {
+    let mut done = None;
+    for buf in bufs.iter_mut().filter(|buf| !buf.is_empty()) {
+        // Only the first may meet the end of the stream, or an error.
+        if done.is_some() && stack.tcp(id)?.queued() == 0 {
+            break;
+        }
+        let n = read((stack, clock), id, buf, RecvFlags::empty())?;
+        done = Some(done.unwrap_or(0) + n);
+        if n < buf.len() {
+            break;
+        }
+    }
+    match done {
+        Some(done) => Ok(done),
+        None => read((stack, clock), id, &mut [], RecvFlags::empty()),
+    }
+}
+
+/// Receives bytes by reference; they count against the receive buffer until they are dropped.
+#[inline]
+pub(crate) fn take_chunks(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: TcpId,
+    max: usize,
+) -> Result<Chunks, Error> {
+    let (mut tcp, now): (Tcp<'_>, _) = (stack.tcp(id)?, clock.now());
+    let mut frags = Vec::new();
+    tcp.recv(now, pagewire_stack::Chunks { max, into: &mut frags }, RecvFlags::empty())?;
+    let held = tcp.count_held(now, frags.iter().map(Frag::pinned_pages).sum());
+    Ok(Chunks::new(frags, held))
+}
+
+fn is_readable(stack: &Stack, id: TcpId) -> Result<bool, Error> {
+    Ok(stack.readiness(id)?.intersects(Readiness::FOR_READ))
+}
+
+/// The bytes that can be read, once there are enough.
+pub(crate) fn readable(stack: &mut Stack, id: TcpId) -> Result<usize, Error> {
+    match is_readable(stack, id)? {
+        true => stack.tcp(id).map(|tcp| tcp.queued()),
+        false => Err(Error::WouldBlock),
+    }
+}
+
+/// The next completion; `None` if no send is outstanding, `WouldBlock` if one is.
+pub(crate) fn next_completion(
+    stack: &mut Stack,
+    id: impl Copy + Into<SocketId>,
+) -> Result<Option<Completion>, Error> {
+    match stack.poll_notification(id) {
+        Some(done) => Ok(Some(done.into())),
+        None if stack.sends_outstanding(id)? == 0 => Ok(None),
+        None => Err(Error::WouldBlock),
+    }
+}
+
+/// Sends a datagram by copy, to the connected address if there is no other.
+pub(crate) fn send(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: UdpId,
+    data: &[u8],
+    to: impl Into<UdpTarget>,
+) -> Result<usize, Error> {
+    stack.udp(id)?.send(clock.now(), data, to)
+}
+
+/// [`send`] by reference.
+pub(crate) fn send_frags(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: UdpId,
+    data: &FragVec,
+    to: impl Into<UdpTarget>,
+) -> Result<usize, Error> {
+    stack.udp(id)?.send(clock.now(), data.clone(), to)
+}
+
+/// [`send`] by reference; the release of the memory is reported.
+pub(crate) fn send_frags_zc(
+    (stack, clock): (&mut Stack, &Clock<'_>),
+    id: UdpId,
+    data: &FragVec,
+    to: Option<SocketAddr>,
+) -> Result<Sent, Error> {
+    let mut call = ZeroCopyCall::new();
+    let bytes = stack.udp(id)?.send(clock.now(), (data.clone(), &mut call), to)?;
+    Ok(Sent { bytes, id: call.id() })
+}
+
+/// Receives a datagram by copy.
+pub(crate) fn receive(
+    stack: &mut Stack,
+    id: UdpId,
+    buf: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(usize, SocketAddr), Error> {
+    stack.udp(id)?.recv(buf, flags)
+}
+
+/// Receives a datagram by reference.
+pub(crate) fn take_datagram(stack: &mut Stack, id: UdpId) -> Result<(Chunks, SocketAddr), Error> {
+    let (frags, from) = stack.udp(id)?.recv(pagewire_stack::Datagram, RecvFlags::empty())?;
+    Ok((Chunks::new(frags.into_vec(), Held::default()), from))
+}
+
+/// Receives a datagram by reference, with the addresses of its packet.
+pub(crate) fn take_message(stack: &mut Stack, id: UdpId) -> Result<Datagram, Error> {
+    stack.udp(id)?.recv(Message(limits::UDP_MAX_PAYLOAD_V4), RecvFlags::empty()).map(Datagram::from)
+}
