@@ -13,8 +13,8 @@
 
 use std::net::IpAddr;
 
-use pagewire_device::limits::MIN_GSO_SIZE;
 use pagewire_mem::checksum::Checksum;
+use pagewire_mem::link::limits::MIN_GSO_SIZE;
 use pagewire_mem::{
     CopyReason, GsoKind, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum, TxChecksum,
 };

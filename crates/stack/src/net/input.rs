@@ -17,7 +17,7 @@
 
 use std::net::IpAddr;
 
-use pagewire_device::Medium;
+use pagewire_mem::link::Medium;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 

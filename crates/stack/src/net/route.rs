@@ -4,8 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pagewire_device::Medium;
 use pagewire_mem::Instant;
+use pagewire_mem::link::Medium;
 
 use super::link::{LinkConfig, LinkIndex};
 use super::wire::ethernet::{self, Mac};

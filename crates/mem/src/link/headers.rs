@@ -3,27 +3,33 @@
 //!
 //! This is no validation: the stack reads and validates every field again.
 
-use crate::limits::MAX_SUPER_FRAME;
+use super::limits::MAX_SUPER_FRAME;
 
 const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
-pub(crate) const IPPROTO_ICMP: u8 = 1;
+/// ICMP for IPv4, in the protocol field of an IP header.
+pub const IPPROTO_ICMP: u8 = 1;
 const IPPROTO_TCP: u8 = 6;
-pub(crate) const IPPROTO_UDP: u8 = 17;
+/// UDP, in the protocol field of an IP header.
+pub const IPPROTO_UDP: u8 = 17;
 const IPPROTO_ICMPV6: u8 = 58;
 
-/// FIN and SYN in the flags byte of a TCP header.
-pub(crate) const TCP_FIN: u8 = 0x01;
-#[cfg(feature = "tap")]
-pub(crate) const TCP_SYN: u8 = 0x02;
-pub(crate) const TCP_PSH: u8 = 0x08;
-pub(crate) const TCP_CWR: u8 = 0x80;
+/// FIN in the flags byte of a TCP header.
+pub const TCP_FIN: u8 = 0x01;
+/// SYN in the flags byte of a TCP header.
+pub const TCP_SYN: u8 = 0x02;
+/// PSH in the flags byte of a TCP header.
+pub const TCP_PSH: u8 = 0x08;
+/// CWR in the flags byte of a TCP header.
+pub const TCP_CWR: u8 = 0x80;
 
+/// The header behind the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub enum Transport {
+    /// A TCP segment.
     Tcp,
     /// The first or only fragment of a UDP datagram.
     Udp,
@@ -33,21 +39,24 @@ pub(crate) enum Transport {
 
 /// Offsets in a frame, from its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Where the IP header begins.
-    pub(crate) ip: usize,
-    pub(crate) v6: bool,
-    pub(crate) transport_at: usize,
-    pub(crate) transport: Transport,
+    pub ip: usize,
+    /// The IP header is one of IPv6.
+    pub v6: bool,
+    /// Where the transport header begins.
+    pub transport_at: usize,
+    /// Which header that is.
+    pub transport: Transport,
     /// Where payload begins: the length of all headers.
-    pub(crate) payload: usize,
+    pub payload: usize,
     /// Where the IP packet ends by its length field; beyond any frame if it has none.
-    pub(crate) end: usize,
+    pub end: usize,
 }
 
 /// Why a frame could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ParseError {
+pub enum ParseError {
     /// More bytes are needed: at least this many.
     Need(usize),
     /// Neither IPv4 nor IPv6 over Ethernet, or a header that contradicts itself.
@@ -55,7 +64,8 @@ pub(crate) enum ParseError {
 }
 
 /// Finds the headers in the first bytes of a frame.
-pub(crate) fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
+#[inline]
+pub fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
     let mut ip = ETHERNET;
     let mut ethertype = be16(frame, ip - 2)?;
     if ethertype == ETHERTYPE_VLAN {
@@ -66,7 +76,7 @@ pub(crate) fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
 }
 
 /// Finds the headers in the first bytes of an IP packet that has no link header.
-pub(crate) fn parse_ip(packet: &[u8]) -> Result<Layout, ParseError> {
+pub fn parse_ip(packet: &[u8]) -> Result<Layout, ParseError> {
     match byte(packet, 0)? >> 4 {
         4 => parse_packet(packet, 0, ETHERTYPE_IPV4),
         6 => parse_packet(packet, 0, ETHERTYPE_IPV6),
@@ -117,13 +127,14 @@ fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, Parse
 
 impl Layout {
     /// Source and destination address, adjacent in the header.
-    pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+    #[inline]
+    pub fn addresses<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let (at, len) = if self.v6 { (self.ip + 8, 32) } else { (self.ip + 12, 8) };
         frame.get(at..at + len)
     }
 
     /// The protocol whose checksum covers the rest, and the field's offset; `None` for fragments.
-    pub(crate) fn checksum(&self, frame: &[u8]) -> Option<(u8, usize)> {
+    pub fn checksum(&self, frame: &[u8]) -> Option<(u8, usize)> {
         let protocol = if self.v6 {
             *frame.get(self.ip + 6)?
         } else {
@@ -141,18 +152,21 @@ impl Layout {
         Some((protocol, offset))
     }
 
-    pub(crate) fn tcp_seq(&self, frame: &[u8]) -> Option<u32> {
+    /// Sequence number of a TCP segment.
+    #[inline]
+    pub fn tcp_seq(&self, frame: &[u8]) -> Option<u32> {
         let at = self.transport_at + 4;
         frame.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
     }
 
-    pub(crate) fn tcp_flags(&self, frame: &[u8]) -> Option<u8> {
+    /// The flags byte of a TCP segment.
+    #[inline]
+    pub fn tcp_flags(&self, frame: &[u8]) -> Option<u8> {
         frame.get(self.transport_at + 13).copied()
     }
 
     /// Length of the headers of the connection's data segments: time stamps if this one has them.
-    #[cfg(feature = "tap")]
-    pub(crate) fn tcp_data_header(&self, frame: &[u8]) -> usize {
+    pub fn tcp_data_header(&self, frame: &[u8]) -> usize {
         let bare = self.transport_at + 20;
         let mut options = frame.get(bare..self.payload).unwrap_or_default();
         // RFC 9293, section 3.1: kind 0 ends the list, kind 1 is one byte, others have a length.

@@ -4,16 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pagewire_mem::{Access, CopyLedger, CopyReason, FragVec, PacketBuf, PagePool, PageWriter};
-
-use crate::headers::{self, Layout, Transport};
-use crate::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
+use super::headers::{self, Layout, Transport};
+use super::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
+use crate::{Access, CopyLedger, CopyReason, FragVec, PAGE_SIZE, PacketBuf, PagePool, PageWriter};
 
 /// Memory that a queue receives into: pages of a region that its owner has given.
 #[derive(Debug)]
 pub struct QueueMemory {
-    pub(crate) pool: PagePool,
-    pub(crate) writer: PageWriter,
+    /// Free pages, and those that come back.
+    pub pool: PagePool,
+    /// Pages that frames are written to next.
+    pub writer: PageWriter,
     level: Arc<Level>,
 }
 
@@ -27,13 +28,13 @@ pub struct Level {
 }
 
 impl Level {
-    /// Pages that were free to receive into, when the device last looked.
+    /// Pages that were free to receive into when the device last checked.
     pub fn free(&self) -> usize {
         // Relaxed, here and below: only counts.
         self.free.load(Ordering::Relaxed)
     }
 
-    /// How often the device has looked: [`free`](Self::free) has pages given before that.
+    /// Number of checks by the device: [`free`](Self::free) has pages given before that.
     pub fn looks(&self) -> usize {
         self.looks.load(Ordering::Relaxed)
     }
@@ -48,7 +49,9 @@ impl Level {
         self.missed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note(&self, placed: usize, missed: usize) {
+    /// Adds payload bytes that a driver placed in the memory, and those that found no page there.
+    #[inline]
+    pub fn note(&self, placed: usize, missed: usize) {
         self.placed.fetch_add(placed as u64, Ordering::Relaxed);
         self.missed.fetch_add(missed as u64, Ordering::Relaxed);
     }
@@ -68,12 +71,15 @@ impl QueueMemory {
     }
 
     /// Takes back the pages given since the last time.
+    #[inline]
     pub fn drain(&mut self) {
         self.pool.drain();
         self.note_level();
     }
 
-    pub(crate) fn note_level(&self) {
+    /// Records how many pages are free.
+    #[inline]
+    pub fn note_level(&self) {
         self.level.free.store(self.pool.stats().free, Ordering::Relaxed);
         self.level.looks.fetch_add(1, Ordering::Relaxed);
     }
@@ -338,15 +344,18 @@ impl Steering {
     }
 
     /// The queue of a frame that was received.
+    #[inline]
     pub fn queue_of(&self, head: &[u8]) -> usize {
         self.queue_of_flow(|| Flow::received(head))
     }
 
     /// The queue of a frame that is sent: where its answers go.
+    #[inline]
     pub fn queue_of_sent(&self, head: &[u8]) -> usize {
         self.queue_of_flow(|| Flow::sent(head))
     }
 
+    #[inline]
     fn queue_of_flow(&self, flow: impl FnOnce() -> Option<Flow>) -> usize {
         if self.rules.is_empty() {
             return 0;
@@ -356,11 +365,13 @@ impl Steering {
     }
 
     /// The memory of a queue.
+    #[inline]
     pub fn memory_mut(&mut self, queue: usize) -> Option<&mut QueueMemory> {
         self.queues.get_mut(queue)?.as_mut()
     }
 
     /// Takes back the pages given to all queues.
+    #[inline]
     pub fn drain(&mut self) {
         self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
     }
@@ -378,46 +389,46 @@ impl Steering {
 }
 
 /// For a driver that reads into its queues' memory itself.
-#[cfg(feature = "tap")]
 impl QueueMemory {
     /// Makes sure that `writer` has `bytes` spare bytes; `false`: too few pages, or too scattered.
-    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
+    #[inline]
+    pub fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
         writer.reserve(&mut self.pool, bytes)
     }
 
-    /// Whether so many bytes of its pages are free.
-    pub(crate) fn has(&self, bytes: usize) -> bool {
-        self.pool.stats().free * pagewire_mem::PAGE_SIZE >= bytes
+    /// Whether at least `bytes` bytes of its pages are free.
+    #[inline]
+    pub fn has(&self, bytes: usize) -> bool {
+        self.pool.stats().free * PAGE_SIZE >= bytes
     }
 }
 
 /// For the same driver, whose queues are the kernel's.
-#[cfg(feature = "tap")]
 impl Steering {
     /// Calls `attach` for each queue that is to get memory.
-    pub(crate) fn attach_by(
-        &mut self,
-        attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
-    ) {
+    pub fn attach_by(&mut self, attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static) {
         self.attach = Some(Box::new(attach));
     }
 
     /// As [`new`](Self::new), for private memory only.
-    pub(crate) fn private(queues: usize) -> Self {
+    pub fn private(queues: usize) -> Self {
         Self { private: true, ..Self::new(queues) }
     }
 
     /// Grows when a queue gets or loses memory.
-    pub(crate) fn changes(&self) -> u64 {
+    #[inline]
+    pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    pub(crate) fn is_bound(&self, queue: usize) -> bool {
+    /// Whether a queue has memory.
+    #[inline]
+    pub fn is_bound(&self, queue: usize) -> bool {
         self.queues.get(queue).is_some_and(Option::is_some)
     }
 
     /// Records the state of all queues' memory.
-    pub(crate) fn note_levels(&self) {
+    pub fn note_levels(&self) {
         self.queues.iter().flatten().for_each(QueueMemory::note_level);
     }
 }

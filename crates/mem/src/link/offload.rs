@@ -7,13 +7,12 @@
 
 use std::collections::VecDeque;
 
-use pagewire_mem::checksum::Checksum;
-use pagewire_mem::{
+use super::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
+use crate::checksum::Checksum;
+use crate::{
     CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, PAGE_SIZE, PacketBuf, PagePool,
     PageWriter, RxChecksum, TxChecksum,
 };
-
-use crate::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
 
 /// Why a frame cannot be finished in software. Such a frame must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -153,7 +152,7 @@ pub fn send_on(frame: &mut PacketBuf) {
 }
 
 /// Leaves the checksum of a received frame to be completed: it may never have been filled in.
-pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
+pub fn leave_checksum_open(frame: &mut PacketBuf) {
     let Ok(layout) = headers::parse(frame.head()) else { return };
     let Some((protocol, offset)) = layout.checksum(frame.head()) else { return };
     let field = layout.transport_at + offset;

@@ -22,11 +22,11 @@ use pagewire_mem::PacketBuf;
 
 use super::limits::{LANE_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
 use super::predict::FlowKey;
-use crate::headers::{self, Transport};
+use pagewire_mem::link::headers::{self, Transport};
 
 /// The flows that have spare lanes.
 #[derive(Debug)]
-pub(super) struct Steering {
+pub(super) struct BulkFlows {
     /// Slot `i` is lane `i + 1`'s.
     slots: Vec<Slot>,
     /// Slots that were ever given: their lanes are in use.
@@ -52,7 +52,7 @@ struct Candidate {
     count: u8,
 }
 
-impl Steering {
+impl BulkFlows {
     pub(super) fn new(spare: usize) -> Self {
         let slots = vec![Slot::default(); spare];
         Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
@@ -139,5 +139,5 @@ impl Steering {
 }
 
 #[cfg(test)]
-#[path = "steer_tests.rs"]
+#[path = "bulk_flows_tests.rs"]
 mod tests;
