@@ -17,7 +17,7 @@
 //! stays in its place in the stream, without its mark (RFC 6093 section 3.4).
 //!
 //! While there is only data to forward, the stack does it by itself, once for each burst
-//! (`sockets/forwarding.rs`), and the forwarder gets events for all else.
+//! (`sockets/splice/`), and the forwarder gets events for all else.
 //!
 //! Read [`Forwarder`] first, then `pair.rs`.
 

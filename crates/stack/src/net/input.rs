@@ -26,7 +26,7 @@ use super::link::LinkIndex;
 use super::received::{Origin, Outcome, Received};
 use super::route::{Delivery, Routes, is_link_local};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net, discovery, extensions, forwarding, transport};
+use super::{Mem, Net, discovery, extensions, ip_forward, transport};
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
@@ -129,7 +129,7 @@ fn handle_ipv4(
         ..Received::v4(&header, origin)
     };
     if received.delivery == Delivery::Foreign {
-        return forwarding::forward(net, mem, now, packet, received);
+        return ip_forward::forward(net, mem, now, packet, received);
     }
     if header.is_fragment() {
         net.counters.rx_fragments += 1;
@@ -165,7 +165,7 @@ fn handle_ipv6(
         ..Received::v6(&header, origin)
     };
     if received.delivery == Delivery::Foreign {
-        return forwarding::forward(net, mem, now, packet, received);
+        return ip_forward::forward(net, mem, now, packet, received);
     }
     match header.next_header {
         protocol::TCP | protocol::UDP | protocol::ICMPV6 => {

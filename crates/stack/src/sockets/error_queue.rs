@@ -9,11 +9,11 @@ use std::sync::Arc;
 use pagewire_mem::{Completion, CompletionQueue};
 
 use super::ids::SocketId;
-use super::sends::{Begun, Sends};
 use crate::config::{Coalescing, ZeroCopyConfig};
 use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
 use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
+use crate::sockets::zerocopy::sends::{Begun, Sends};
 
 #[derive(Default)]
 pub(crate) struct ErrorQueue {

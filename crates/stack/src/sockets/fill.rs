@@ -5,11 +5,11 @@ use pagewire_tcp::TcpError;
 
 use super::errors::error_from;
 use super::handles::{Tcp, Udp};
-use super::udp_send::DatagramPayload;
-use super::udp_target::UdpTarget;
 use crate::error::Error;
 use crate::limits::MAX_IP_PACKET;
 use crate::net::Mem;
+use crate::sockets::udp::send::DatagramPayload;
+use crate::sockets::udp::target::UdpTarget;
 
 impl Tcp<'_> {
     /// Lends `read` free pages for as many of `max` bytes as may be queued now, and queues as many

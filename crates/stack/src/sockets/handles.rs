@@ -5,13 +5,13 @@ use core::net::SocketAddr;
 use super::Sockets;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
 use super::table::Socket;
-use super::tcp::TcpSocket;
 use super::tuple::Tuple;
-use super::udp::UdpSocket;
 use super::work::Work;
 use crate::TcpInfo;
 use crate::error::Error;
 use crate::net::{Mem, Net};
+use crate::sockets::tcp::socket::TcpSocket;
+use crate::sockets::udp::socket::UdpSocket;
 use crate::stack::{Core, Stack};
 use crate::timer_wheel::TimerWheel;
 

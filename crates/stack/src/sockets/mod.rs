@@ -1,54 +1,25 @@
 //! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`),
 //! `handles.rs` (what verbs work with) and `demux.rs` (which socket a packet is for).
 
-pub(crate) mod application;
 pub(crate) mod bind;
-mod binds;
-mod cookie;
-mod cookie_cache;
-mod demux;
 mod error_queue;
 mod errors;
-pub(crate) mod every;
-pub(crate) mod fast_open;
 mod fill;
-mod flow;
-pub(crate) mod forwarding;
 pub(crate) mod handles;
 pub(crate) mod ids;
-pub(crate) mod leaving;
-pub(crate) mod lent;
-pub(crate) mod lifecycle;
 pub(crate) mod listen;
-mod listener;
-pub(crate) mod mapping;
 pub(crate) mod marks;
-pub(crate) mod memberships;
 pub(crate) mod options;
+mod pages;
 mod path_mtu;
-mod ports;
-pub(crate) mod recv;
-pub(crate) mod request_table;
-pub(crate) mod requests;
-pub(crate) mod send;
-pub(crate) mod sends;
 mod shares;
-mod starving;
-mod table;
-mod tcp;
-mod time_wait;
-pub(crate) mod timestamping;
-mod transmit;
-mod tuple;
+mod splice;
+pub(crate) mod table;
+pub(crate) mod tcp;
+pub(crate) mod tuple;
 pub(crate) mod udp;
-mod udp_groups;
-pub(crate) mod udp_recv;
-pub(crate) mod udp_send;
-pub(crate) mod udp_target;
-mod udp_verbs;
-pub(crate) mod view;
 mod work;
-mod zerocopy;
+pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,21 +38,22 @@ use crate::limits::{
 use crate::net::LinkIndex;
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
+use crate::stack::shutdown::Down;
 use crate::timer_wheel::TimerWheel;
 use bind::Reservations;
-use binds::{Binds, Every};
-use demux::Demux;
+use bind::ephemeral::EphemeralPorts;
+use bind::table::{Binds, Every};
 pub(crate) use error_queue::ErrorQueue;
-use fast_open::FastOpen;
-pub(crate) use flow::Passed;
 use ids::SocketId;
-use leaving::Down;
-use lent::LentMemory;
-use lifecycle::Lifecycle;
-use ports::EphemeralPorts;
+pub(crate) use splice::flow::Passed;
 pub(crate) use table::{Socket, Table};
+use tcp::demux::Demux;
+use tcp::fast_open::FastOpen;
+use tcp::lifecycle::Lifecycle;
+use tcp::socket::{Lists, Owner};
 pub(crate) use tuple::with_scope;
 pub(crate) use work::Work;
+use zerocopy::borrowed::LentMemory;
 
 /// All sockets of a stack.
 ///
@@ -205,7 +177,7 @@ impl Sockets {
 
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        socket.lists.remove(tcp::Lists::REFUSED);
+        socket.lists.remove(Lists::REFUSED);
         self.work.queue_report(index, &mut socket.reporting);
     }
 
@@ -232,7 +204,7 @@ impl Sockets {
         let indices = self.table.indices();
         let event = |index| {
             let socket = self.table.at(index)?;
-            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let readiness = Some(socket.readiness()).filter(|r| is_owned && !r.is_empty())?;
             Some(Event { socket: self.table.id_of(index)?, gained: readiness, readiness })
         };
@@ -276,7 +248,7 @@ impl Sockets {
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
-            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let Some(reporting) = socket.reporting() else { continue };
             reporting.unchecked = false;
             if !is_owned {

@@ -11,13 +11,13 @@ use pagewire_tcp::{
 use super::Sockets;
 use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
-use super::listener::ListenerSocket;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::limits::MAX_FAST_OPEN_QUEUE;
 use crate::net::LinkId;
+use crate::sockets::listen::socket::ListenerSocket;
 use crate::stack::Stack;
 
 /// A setting of one connection.

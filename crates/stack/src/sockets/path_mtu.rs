@@ -10,12 +10,12 @@ use pagewire_mem::Instant;
 
 use super::handles::{Tcp, Udp};
 use super::marks::MtuDiscover;
-use super::tcp::TcpSocket;
-use super::transmit::tcp_link;
-use super::udp::UdpSocket;
 use crate::error::Error;
 use crate::net::IcmpKind;
 use crate::net::wire::{ipv4, ipv6, udp};
+use crate::sockets::tcp::output::tcp_link;
+use crate::sockets::tcp::socket::TcpSocket;
+use crate::sockets::udp::socket::UdpSocket;
 use crate::stack::{Core, Stack};
 
 impl TcpSocket {

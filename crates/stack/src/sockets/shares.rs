@@ -5,12 +5,12 @@ use pagewire_tcp::{leaves_at_once, whole_part};
 
 use super::Sockets;
 use super::handles::{Tcp, Udp};
-use super::starving::{Kind, Pages, is_ample, reserve};
+use super::pages::{Kind, Pages, is_ample, reserve};
 use super::table::Socket;
-use super::tcp::{Lists, TcpSocket};
 use crate::event::Readiness;
 use crate::limits::SEND_SHARE;
 use crate::net::Mem;
+use crate::sockets::tcp::socket::{Lists, TcpSocket};
 use crate::stack::Core;
 
 impl TcpSocket {

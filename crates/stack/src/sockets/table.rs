@@ -6,12 +6,12 @@ use pagewire_tcp::TimeWait;
 
 use super::error_queue::ErrorQueue;
 use super::ids::SocketId;
-use super::listener::ListenerSocket;
-use super::tcp::{Lists, TcpSocket};
 use super::tuple::Tuple;
-use super::udp::UdpSocket;
 use crate::error::Error;
 use crate::event::{Readiness, Reporting};
+use crate::sockets::listen::socket::ListenerSocket;
+use crate::sockets::tcp::socket::{Lists, TcpSocket};
+use crate::sockets::udp::socket::UdpSocket;
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {

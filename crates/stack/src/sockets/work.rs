@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use pagewire_mem::{CompletionQueue, Instant, Returns};
 
-use super::starving::Starving;
-use super::tcp::TcpSocket;
+use super::pages::Starving;
 use crate::config::ZeroCopyConfig;
 use crate::event::Reporting;
+use crate::sockets::tcp::socket::TcpSocket;
 
 /// Work that verbs leave, and what they share.
 pub(crate) struct Work {
@@ -100,7 +100,7 @@ impl Work {
     }
 
     /// Forgets what sockets have left to do.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.dirty, self.unchecked) = Default::default();
         self.starving = Starving::new(Instant::FAR);
         self.dirty_until = Instant::FAR;
