@@ -53,7 +53,6 @@ pub use pagewire_tcp::{
     mtu_of_pages,
 };
 pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
-pub use sockets::handles::{Listener, Tcp, Udp};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::listen::ListenOptions;
 pub use sockets::listen::requests::Answer;
@@ -69,6 +68,7 @@ pub use sockets::udp::{
     MulticastSettings, UdpMessage, UdpTarget,
 };
 pub use sockets::zerocopy::sends::ZeroCopyCall;
+pub use sockets::{Listener, Tcp, Udp};
 pub use stack::Stack;
 pub use stack::shutdown::Leftovers;
 pub use stack::view::{SocketCounts, SocketPage, SocketView, TcpView, ViewOf};

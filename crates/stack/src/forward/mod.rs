@@ -322,7 +322,7 @@ impl Forwarder {
 
     /// Sets both connections up for forwarding.
     fn adopt(&mut self, now: Instant, stack: &mut Stack, a: TcpId, b: TcpId) -> Result<(), Error> {
-        stack.core.join_forwarding(a, b)?;
+        stack.cx.join_forwarding(a, b)?;
         for id in [a, b] {
             // Data that came in one burst leaves in one: no Nagle algorithm.
             let mut tcp = stack.tcp(id)?;
@@ -362,9 +362,9 @@ impl Forwarder {
         self.counters.connected += u64::from(pair.connected && !was_connected);
         if pair.may_flow() {
             // From now on the stack forwards data by itself.
-            stack.core.begin_flow(now, pair.ids(), &self.passed);
+            stack.cx.begin_flow(now, pair.ids(), &self.passed);
         } else {
-            stack.core.end_flow(pair.ids());
+            stack.cx.end_flow(pair.ids());
         }
         match step {
             Step::Wait => {}
@@ -406,7 +406,7 @@ impl Forwarder {
     /// Removes a pair: resets both connections, or closes them so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
-        stack.core.end_flow(pair.ids());
+        stack.cx.end_flow(pair.ids());
         for id in pair.ids() {
             if let Some(place) = self.places.get_mut(id.index() as usize) {
                 *place = None;
@@ -450,7 +450,7 @@ impl Forwarder {
     /// While memory is short, resets stalled pairs that hold some.
     fn relieve(&mut self, now: Instant, stack: &mut Stack) {
         let Some(limit) = self.config.stall_timeout else { return };
-        if !stack.core.is_receive_memory_short(1) {
+        if !stack.cx.is_receive_memory_short(1) {
             self.relief_at = None;
             return;
         }
@@ -460,13 +460,13 @@ impl Forwarder {
         self.relief_at = Some(now + FORWARD_RELIEF);
         let stalls = |pair: &Pair| {
             pair.stalls_since(stack, now, limit)
-                && pair.ids().into_iter().any(|id| stack.core.forward_charge(id) > 0)
+                && pair.ids().into_iter().any(|id| stack.cx.forward_charge(id) > 0)
         };
         let stalled: Vec<usize> =
             self.pairs.iter().filter(|(_, pair)| stalls(pair)).map(|(at, _)| at).collect();
         for at in stalled {
             // Frees a second reserve for the other pairs.
-            if !stack.core.is_receive_memory_short(2) {
+            if !stack.cx.is_receive_memory_short(2) {
                 break;
             }
             self.counters.stalled += 1;

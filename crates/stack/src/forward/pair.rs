@@ -88,7 +88,7 @@ impl Pair {
 
     /// When a byte was last forwarded, here or by the stack.
     fn active_at(&self, stack: &Stack) -> Instant {
-        let flowed = self.ids().map(|id| stack.core.flowed_at(id));
+        let flowed = self.ids().map(|id| stack.cx.flowed_at(id));
         flowed.into_iter().flatten().fold(self.active_at, Instant::max)
     }
 

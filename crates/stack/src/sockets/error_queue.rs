@@ -24,7 +24,7 @@ pub(crate) struct ErrorQueue {
     /// Whether there was a new entry since the last report.
     news: bool,
     /// Zero-copy sends whose notifications come here.
-    pub(super) sends: Sends,
+    pub(crate) sends: Sends,
 }
 
 impl ErrorQueue {

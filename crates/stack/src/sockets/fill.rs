@@ -4,7 +4,7 @@ use pagewire_mem::{FragVec, Instant, Spare};
 use pagewire_tcp::TcpError;
 
 use super::errors::error_from;
-use super::handles::{Tcp, Udp};
+use super::{Tcp, Udp};
 use crate::error::Error;
 use crate::limits::MAX_IP_PACKET;
 use crate::net::Mem;

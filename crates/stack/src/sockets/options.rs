@@ -8,11 +8,10 @@ use pagewire_tcp::{
     Config as TcpConfig, CongestionKind, FastOpenKeys, KeepAlive, defer_accept_timeouts,
 };
 
-use super::Sockets;
-use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
+use super::{Listener, Tcp};
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::limits::MAX_FAST_OPEN_QUEUE;
@@ -201,7 +200,7 @@ impl Stack {
     /// # Errors
     /// `NotSupported` for a listener.
     pub fn marks(&mut self, id: impl Into<SocketId>) -> Result<PacketMarks, Error> {
-        match self.core.sockets.table.get_mut(id.into())? {
+        match self.cx.table.get_mut(id.into())? {
             Socket::Tcp(socket) => {
                 Ok(socket.extra.as_ref().map_or_else(PacketMarks::default, |extra| extra.marks))
             }
@@ -223,11 +222,11 @@ impl Stack {
     ) -> Result<(), Error> {
         let id = id.into();
         if let SocketOption::Link(link) = option {
-            self.core.check_link(link)?;
+            self.cx.check_link(link)?;
         }
-        let Sockets { table, tcp_binds, udp_binds, .. } = &mut self.core.sockets;
+        let (tcp_binds, udp_binds) = (&mut self.listeners.binds, &mut self.udp.binds);
         let is_link = matches!(option, SocketOption::Link(_));
-        match table.get_mut(id)? {
+        match self.cx.table.get_mut(id)? {
             // Those for every address of a link have that.
             Socket::Udp(socket) if is_link && socket.every.is_some() => {
                 return Err(Error::InvalidInput);

@@ -1,11 +1,13 @@
 //! The stack: links and sockets, driven by one thread at a time. Frames enter before R2
 //! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]).
 
+mod links;
+mod open;
 pub(crate) mod shutdown;
+mod sockets;
 pub(crate) mod view;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::{
@@ -14,14 +16,13 @@ use pagewire_mem::{
 use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 
 use crate::config::{PoolMemory, StackConfig};
-use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL};
-use crate::net::{
-    Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
-};
-use crate::sockets::{Defence, Socket, Sockets, derive, with_scope};
-use crate::{
-    Cidr, Counters, DropReason, Error, ErrorEntry, Event, Readiness, SocketId, StackError,
-};
+use crate::limits::LOOPBACKS_PER_POLL;
+use crate::net::{Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol};
+use crate::sockets::listen::Listeners;
+use crate::sockets::tcp::TcpSockets;
+use crate::sockets::udp::UdpSockets;
+use crate::sockets::{Context, Socket, Work, derive};
+use crate::{Cidr, Counters, DropReason, Event, StackError};
 
 /// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread,
 /// and makes no system call: time is an argument, and must not go backwards.
@@ -41,37 +42,32 @@ use crate::{
 /// [bound](crate::SocketOption::Link) to one: a packet to an address of ours may come by any link,
 /// and packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
-    pub(crate) core: Core,
+    pub(crate) cx: Context,
+    pub(crate) tcp: TcpSockets,
+    pub(crate) listeners: Listeners,
+    pub(crate) udp: UdpSockets,
     #[cfg(debug_assertions)]
     audit: Audit,
-}
-
-/// The state that inputs, outputs and verbs share.
-pub(crate) struct Core {
-    pub(crate) net: Net,
-    pub(crate) mem: Mem,
-    pub(crate) sockets: Sockets,
 }
 
 impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
-        let (secret, zerocopy) = (config.secret, config.zerocopy);
-        let defence =
-            Defence { syn_cookies: config.syn_cookies, time_wait_reuse: config.time_wait_reuse };
+        let secret = config.secret;
         let StackConfig { capabilities, addresses, gateways, routes, transparent, .. } = config;
         let net_config = NetConfig {
             first_link: LinkConfig { capabilities, addresses, gateways, routes, transparent },
             secret,
             loopback_by_reference: config.loopback_by_reference,
             announce: config.announce,
-            looped_copy: zerocopy.looped_copy,
+            looped_copy: config.zerocopy.looped_copy,
             reverse_path_check: config.reverse_path_check,
         };
-        let mut sockets = Sockets::new(now, &secret, config.tcp, defence, zerocopy);
-        sockets.fast_open.configure(config.fast_open);
+        let mut tcp = TcpSockets::new(now, &secret, config.tcp, config.time_wait_reuse);
+        tcp.fast_open.configure(config.fast_open);
+        let work = Work::new(now, config.zerocopy);
         let shared = Shared {
-            receive: ReceiveBudget::new(config.receive_memory).with_kept(&sockets.work.returns),
+            receive: ReceiveBudget::new(config.receive_memory).with_kept(&work.returns),
             challenges: ChallengeLimit::new(
                 derive(&secret, b"challenge acks"),
                 config.challenge_acks_per_second,
@@ -89,7 +85,10 @@ impl Stack {
         let (writer, filler) = (PageWriter::new(), PageWriter::new());
         let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
         Ok(Self {
-            core: Core { net, mem, sockets },
+            cx: Context::new(now, &secret, net, mem, work),
+            tcp,
+            listeners: Listeners::new(&secret, config.syn_cookies),
+            udp: UdpSockets::new(&secret),
             #[cfg(debug_assertions)]
             audit: Audit::default(),
         })
@@ -98,24 +97,23 @@ impl Stack {
     /// Changes the settings that may change while the stack runs: `tcp` (for later connections),
     /// `syn_cookies`, `time_wait_reuse`, `ip_forwarding` and `fast_open`. Ignores the others.
     pub fn reconfigure(&mut self, config: &StackConfig) {
-        self.core.net.set_forwarding(config.ip_forwarding);
-        let sockets = &mut self.core.sockets;
-        sockets.fast_open.configure(config.fast_open);
-        sockets.config = Arc::new(config.tcp.clone());
-        let (syn_cookies, time_wait_reuse) = (config.syn_cookies, config.time_wait_reuse);
-        sockets.defence = Defence { syn_cookies, time_wait_reuse };
+        self.cx.net.set_forwarding(config.ip_forwarding);
+        self.tcp.fast_open.configure(config.fast_open);
+        self.tcp.config = Arc::new(config.tcp.clone());
+        self.tcp.time_wait_reuse = config.time_wait_reuse;
+        self.listeners.syn_cookies = config.syn_cookies;
     }
 
     /// Processes a frame that the first link's device received.
     pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
-        self.core.handle_frame_at(now, 0, &mut frame);
+        self.handle_frame_at(now, 0, &mut frame);
     }
 
     /// Processes a frame that this link's device received.
     pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
-        match self.core.net.find_link(link) {
-            Some(index) => self.core.handle_frame_at(now, index, &mut frame),
-            None => self.core.net.counters.drop_one(DropReason::LinkRemoved),
+        match self.cx.net.find_link(link) {
+            Some(index) => self.handle_frame_at(now, index, &mut frame),
+            None => self.cx.net.counters.drop_one(DropReason::LinkRemoved),
         }
     }
 
@@ -127,151 +125,87 @@ impl Stack {
         link: LinkId,
         frames: &mut VecDeque<PacketBuf>,
     ) {
-        if let Some(index) = self.core.net.find_link(link) {
-            return self.core.handle_burst(now, index, frames);
+        if let Some(index) = self.cx.net.find_link(link) {
+            for frame in frames.iter_mut() {
+                self.handle_frame_at(now, index, frame);
+            }
+            return frames.clear();
         }
         for _ in frames.drain(..) {
-            self.core.net.counters.drop_one(DropReason::LinkRemoved);
+            self.cx.net.counters.drop_one(DropReason::LinkRemoved);
         }
     }
 
     /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.core.net.handle_timeout(&mut self.core.mem, now);
+        self.cx.net.handle_timeout(&mut self.cx.mem, now);
         // While no device asks for output, no other call processes these.
-        self.core.take_inbound(now);
+        self.take_inbound(now);
         // First collect, then work: a timer set meanwhile waits for the next call.
-        let mut expired = core::mem::take(&mut self.core.sockets.expired);
-        while let Some(index) = self.core.sockets.wheel.pop_expired(now) {
+        let mut expired = core::mem::take(&mut self.cx.expired);
+        while let Some(index) = self.cx.wheel.pop_expired(now) {
             expired.push(index);
         }
         // Dirty connections have no timer in the wheel yet.
-        let Sockets { work, table, .. } = &mut self.core.sockets;
+        let Context { work, table, .. } = &mut self.cx;
         let timer = |index| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
         work.take_due(now, timer, &mut expired);
         for index in expired.drain(..) {
-            self.core.tcp_timeout(now, index);
+            match self.cx.table.at(index) {
+                Some(Socket::Tcp(_)) => self.cx.tcp_timeout(now, index),
+                Some(Socket::TimeWait(_)) => self.tcp.time_wait_timeout(&mut self.cx, now, index),
+                Some(Socket::Listener(_)) => self.cx.requests_timeout(now, index),
+                Some(Socket::Udp(_)) | None => {}
+            }
         }
-        self.core.sockets.expired = expired;
-        self.core.copy_lent(now);
-        self.core.drain_returns(now);
-        self.core.sockets.work.starving.handle_timeout(now);
+        self.cx.expired = expired;
+        self.cx.copy_lent(now);
+        self.cx.drain_returns(now);
+        self.cx.work.starving.handle_timeout(now);
     }
 
     /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
     /// are the work of another turn. Debug builds check that no page is lost.
     #[inline]
     pub fn end_turn(&mut self) {
-        self.core.mem.pool.drain();
+        self.cx.mem.pool.drain();
         #[cfg(debug_assertions)]
-        self.audit.check(&self.core.mem.pool);
-    }
-}
-
-impl Core {
-    fn handle_burst(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
-        for frame in frames.iter_mut() {
-            self.handle_frame_at(now, link, frame);
-        }
-        frames.clear();
+        self.audit.check(&self.cx.mem.pool);
     }
 
     #[inline(always)]
     fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
-        match &self.net.handle_frame(&mut self.mem, now, link, frame) {
+        match &self.cx.net.handle_frame(&mut self.cx.mem, now, link, frame) {
             Ok(Some(inbound)) => self.dispatch(now, inbound, frame),
             Ok(None) => {}
-            Err(reason) => self.net.counters.drop_one(*reason),
+            Err(reason) => self.cx.net.counters.drop_one(*reason),
         }
     }
 
     fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
+        let Self { cx, tcp, listeners, udp, .. } = self;
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
-                self.tcp_input(now, received, packet);
+                tcp.input(cx, listeners, now, received, packet);
             }
-            Inbound::Transport(received) => self.udp_input(now, received, packet),
-            Inbound::Echo(received) => self.echo_input(now, received, packet),
+            Inbound::Transport(received) => udp.input(cx, now, received, packet),
+            Inbound::Echo(received) => udp.echo_input(cx, now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
-                self.tcp_icmp(now, about, *kind);
+                tcp.icmp(cx, now, about, *kind);
             }
-            Inbound::IcmpError { about, kind } => self.udp_icmp(now, about, *kind),
+            Inbound::IcmpError { about, kind } => udp.icmp(cx, now, about, *kind),
         }
     }
-}
 
-impl Stack {
-    /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
-    #[inline]
-    pub fn has_frames(&self, link: LinkId) -> bool {
-        self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
-    }
-
-    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
-    #[inline]
-    pub fn is_at_rest(&self) -> bool {
-        let sockets = &self.core.sockets;
-        sockets.work.dirty.is_empty()
-            && sockets.work.unchecked.is_empty()
-            && !sockets.work.starving.is_met(self.core.mem.pool.stats().free)
-            && !sockets.work.completions.is_pending()
-            && self.core.net.is_at_rest()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier
-    /// than needed; timers of sockets fire late by less than 0.14 ms.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let sockets = &self.core.sockets;
-        // One by one, without a list: every send of an application calls this.
-        let mut first = None;
-        let mut note = |at: Option<Instant>| {
-            if let Some(at) = at {
-                first = Some(first.map_or(at, |first: Instant| first.min(at)));
-            }
-        };
-        note(self.core.net.poll_timeout());
-        note(sockets.wheel.poll_timeout());
-        note(sockets.lent.poll_timeout());
-        note(sockets.work.starving.poll_timeout());
-        if sockets.work.returns.is_pending() {
-            note(Some(Instant::ZERO));
-        }
-        note(sockets.work.dirty_timeout());
-        first
-    }
-
-    /// The next socket of the application that has become ready for something since it was last
-    /// reported or last used up: each at most once, however much arrived.
-    #[inline]
-    pub fn poll_event(&mut self) -> Option<Event> {
-        if !self.core.sockets.work.starving.is_empty() {
-            self.core.feed_starved();
-        }
-        self.core.drain_completions();
-        let event = self.core.sockets.poll_event()?;
-        if event.gained.contains(Readiness::CONNECTED) {
-            self.core.sockets.note_lifecycle(&self.core.net, event.socket.index(), false);
-        }
-        Some(event)
-    }
-
-    /// What every socket of the application is ready for, as events: for somebody who was told of nothing
-    /// so far. Changes nothing of what [`poll_event`](Self::poll_event) reports.
-    pub fn events_so_far(&self) -> Vec<Event> {
-        self.core.sockets.events_so_far()
-    }
-}
-
-impl Core {
     /// Processes some looped-back packets and notices; whether there may be more.
-    pub(crate) fn take_inbound(&mut self, now: Instant) -> bool {
-        if !self.net.has_inbound() {
+    fn take_inbound(&mut self, now: Instant) -> bool {
+        if !self.cx.net.has_inbound() {
             return false;
         }
         let mut taken = 0;
         let mut packet = PacketBuf::for_rx();
         while taken < LOOPBACKS_PER_POLL
-            && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now, &mut packet)
+            && let Some(inbound) = self.cx.net.poll_inbound(&mut self.cx.mem, now, &mut packet)
         {
             self.dispatch(now, &inbound, &mut packet);
             taken += 1;
@@ -281,185 +215,160 @@ impl Core {
 }
 
 impl Stack {
-    /// Adds a link: a device with addresses of its own. On an error nothing has changed.
-    pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
-        let id = self.core.net.add_link(now, config)?;
-        self.core.revive();
-        Ok(id)
+    /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
+    #[inline]
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.cx.net.find_link(link).is_some_and(|index| self.cx.net.has_frames(index))
     }
 
-    /// Removes a link, its addresses and routes, and the packets that wait for it; `false` if it
-    /// was removed before. Connections from its addresses have no route any more, and time out.
-    pub fn remove_link(&mut self, link: LinkId) -> bool {
-        if let Some(index) = self.core.net.find_link(link) {
-            self.core.sockets.resume(index);
-        }
-        self.core.close_every(link);
-        self.core.net.remove_link(link)
+    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        let Context { net, mem, work, .. } = &self.cx;
+        work.dirty.is_empty()
+            && work.unchecked.is_empty()
+            && !work.starving.is_met(mem.pool.stats().free)
+            && !work.completions.is_pending()
+            && net.is_at_rest()
     }
 
-    /// All links, in the order of their places.
-    pub fn links(&self) -> impl Iterator<Item = LinkId> {
-        self.core.net.link_ids()
-    }
-
-    /// The name of a link: as [set](Self::name_link), or `link1`, `link2` and so on by its
-    /// [`scope_id`](LinkId::scope_id). `None`: it was removed.
-    pub fn link_name(&self, link: LinkId) -> Option<String> {
-        self.core.net.link_name(link)
-    }
-
-    /// Names a link: 1 to 15 bytes (Linux's `IFNAMSIZ`) without a slash, a space or a zero.
-    ///
-    /// # Errors
-    /// `InvalidInput` for another name or a link that was removed, `AddressInUse` for the name of
-    /// another link.
-    pub fn name_link(&mut self, link: LinkId, name: &str) -> Result<(), Error> {
-        let odd = |c: char| c == '/' || c == '\0' || c.is_whitespace();
-        if name.is_empty() || name.len() > LINK_NAME_BYTES || name.contains(odd) {
-            return Err(Error::InvalidInput);
-        }
-        if self.links().any(|other| other != link && self.link_name(other).as_deref() == Some(name))
-        {
-            return Err(Error::AddressInUse);
-        }
-        if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
-    }
-
-    /// Our addresses on a link, the added link-local one included; none once it is removed.
-    pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
-        self.core.net.link_addresses(link)
-    }
-
-    /// Closes a socket: `id` is stale from here on. A connection still delivers what is queued; if
-    /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section
-    /// 2.17). A listener resets the connections that were not accepted.
-    pub fn close(&mut self, now: Instant, id: impl Into<SocketId>) {
-        let id = id.into();
-        match self.core.sockets.table.get(id) {
-            Ok(Socket::Tcp(_)) => self.core.tcp_close(now, id),
-            Ok(Socket::Listener(_)) => self.core.close_listener(id.index()),
-            Ok(Socket::Udp(_)) => self.core.close_udp(now, id.index()),
-            Ok(Socket::TimeWait(_)) | Err(_) => {}
-        }
-    }
-
-    /// Resets a connection; its id stays until [`close`](Self::close). Closes other sockets.
-    pub fn abort(&mut self, now: Instant, id: impl Into<SocketId>) {
-        let id = id.into();
-        match self.core.sockets.table.get(id) {
-            Ok(Socket::Tcp(_)) => self.core.tcp_abort(id.index()),
-            _ => self.close(now, id),
-        }
-    }
-
-    /// The address and port of this side.
-    pub fn local_addr(&self, id: impl Into<SocketId>) -> Result<SocketAddr, Error> {
-        Ok(match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => {
-                let scope = self.core.net.scope_of_local(socket.tuple.local);
-                with_scope(socket.tuple.local_addr(), scope)
+    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier
+    /// than needed; timers of sockets fire late by less than 0.14 ms.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let Context { net, work, wheel, lent, .. } = &self.cx;
+        // One by one, without a list: every send of an application calls this.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
             }
-            Socket::Listener(socket) => socket.local,
-            Socket::Udp(socket) => socket.local,
-            Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
-        })
-    }
-
-    /// The address and port of the other side; `NotConnected` if there is none.
-    pub fn remote_addr(&self, id: impl Into<SocketId>) -> Result<SocketAddr, Error> {
-        match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => {
-                let scope = self.core.net.scope_of_local(socket.tuple.local);
-                let remote = socket.tuple.remote_addr();
-                Ok(if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote })
-            }
-            Socket::Listener(_) => Err(Error::NotConnected),
-            Socket::Udp(socket) => socket.remote.ok_or(Error::NotConnected),
-            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+        };
+        note(net.poll_timeout());
+        note(wheel.poll_timeout());
+        note(lent.poll_timeout());
+        note(work.starving.poll_timeout());
+        if work.returns.is_pending() {
+            note(Some(Instant::ZERO));
         }
+        note(work.dirty_timeout());
+        first
     }
 
-    /// What the socket is ready for.
-    pub fn readiness(&self, id: impl Into<SocketId>) -> Result<Readiness, Error> {
-        Ok(self.core.sockets.table.get(id.into())?.readiness())
+    /// The next socket of the application that has become ready for something since it was last
+    /// reported or last used up: each at most once, however much arrived.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.cx.poll_event()
     }
 
-    /// Takes the socket's error.
-    pub fn take_error(&mut self, id: impl Into<SocketId>) -> Option<Error> {
-        match self.core.sockets.table.get_mut(id.into()).ok()? {
-            Socket::Tcp(socket) => socket.take_error(),
-            Socket::Listener(_) | Socket::TimeWait(_) => None,
-            Socket::Udp(socket) => {
-                let down = socket.down.then_some(Error::NetworkDown);
-                socket.take_error().or(down)
-            }
+    /// What every socket of the application is ready for, as events: for somebody who was told of nothing
+    /// so far. Changes nothing of what [`poll_event`](Self::poll_event) reports.
+    pub fn events_so_far(&self) -> Vec<Event> {
+        self.cx.events_so_far()
+    }
+
+    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
+    /// again once the device has taken these.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        self.transmit(now, Some(0), out)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
+    /// for all links; those of other links wait for their calls.
+    pub fn poll_transmit_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let index = self.cx.net.find_link(link);
+        self.transmit(now, index, out)
+    }
+
+    /// Makes a bounded number of frames for all links, and appends those of one. `true`: there are more.
+    fn transmit(
+        &mut self,
+        now: Instant,
+        link: Option<LinkIndex>,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let more_inbound = self.take_inbound(now);
+        self.cx.drain_returns(now);
+        let more = self.tcp.transmit_dirty(&mut self.cx, now) || more_inbound;
+        let Some(index) = link else { return more };
+        self.cx.net.poll_transmit(index, out);
+        self.cx.work.resume(index) || more
+    }
+
+    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link
+    /// refused because it lacked something that it may have soon, a queue or memory; in the order
+    /// in which they were to be sent. They are lost, and are taken out of `frames`. A connection
+    /// that learns this at once neither blames the path nor waits for its retransmission timeout.
+    /// Call it before the next `poll_transmit_on`.
+    pub fn handle_refused_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frames: &mut VecDeque<PacketBuf>,
+    ) {
+        match self.cx.net.find_link(link) {
+            Some(index) => self.tcp.handle_refused(&mut self.cx, now, index, frames),
+            None => frames.clear(),
         }
-    }
-
-    /// Takes the oldest entry of the socket's error queue: completions of zero-copy sends,
-    /// timestamps, and with [`TcpOption::QueueErrors`](crate::TcpOption) or
-    /// [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
-    pub fn poll_error_queue(&mut self, id: impl Into<SocketId>) -> Option<ErrorEntry> {
-        let id = id.into();
-        self.core.drain_completions();
-        let entry = self.core.sockets.table.get_mut(id).ok()?.errors_mut()?.pop();
-        self.core.sockets.after_error_read(id);
-        entry
     }
 
     /// Counts.
     pub fn counters(&self) -> &Counters {
-        &self.core.net.counters
+        &self.cx.net.counters
     }
 
     /// Our addresses, of all links, the link-local ones that IPv6 adds included.
     pub fn addresses(&self) -> &[Cidr] {
-        self.core.net.addresses()
+        self.cx.net.addresses()
     }
 
     /// Payload bytes copied, by reason.
     pub fn ledger(&self) -> &CopyLedger {
-        &self.core.mem.ledger
+        &self.cx.mem.ledger
     }
 
     /// The ledger, for a device that copies.
     pub fn ledger_mut(&mut self) -> &mut CopyLedger {
-        &mut self.core.mem.ledger
+        &mut self.cx.mem.ledger
     }
 
     /// Copies `data` to pages, as far as there are some; also returns the number of bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
-        let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
+        let Mem { pool, writer, ledger, .. } = &mut self.cx.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 
     /// Bytes of memory that sockets pin for unread data; see [`StackConfig::receive_memory`].
     pub fn receive_memory_used(&self) -> usize {
-        self.core.mem.shared.receive.used()
+        self.cx.mem.shared.receive.used()
     }
 
     /// The device whose frames come next has so many bytes of memory left for what stays unread: no
     /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
     /// [`StackConfig::receive_memory`] counts.
     pub fn set_receive_room(&mut self, bytes: usize) {
-        self.core.mem.shared.receive.set_room(bytes);
+        self.cx.mem.shared.receive.set_room(bytes);
     }
 
     /// Counts the pages of the stack's pool: walks over all of them.
     pub fn pool_audit(&self) -> PoolAudit {
-        self.core.mem.pool.audit()
+        self.cx.mem.pool.audit()
     }
 
     /// Sockets of all kinds and states, TIME-WAIT included.
     pub fn socket_count(&self) -> usize {
-        self.core.sockets.table.len()
+        self.cx.table.len()
     }
 
     /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
     /// connection that was busy last first.
     pub fn is_quiet(&self) -> bool {
-        self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
+        self.cx.work.dirty.is_empty() && self.cx.are_quiet()
     }
 }
 

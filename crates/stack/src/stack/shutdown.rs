@@ -7,24 +7,13 @@
 use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
+use super::Stack;
 use crate::error::Error;
 use crate::net::LinkId;
 use crate::sockets::ids::SocketId;
-use crate::sockets::listen::requests::close_requests;
 use crate::sockets::table::Socket;
 use crate::sockets::tcp::socket::Owner;
-use crate::stack::{Core, Stack};
-
-/// Whether sockets can still send and receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Down {
-    /// They can.
-    No,
-    /// Not until another link is added: no device is left.
-    Lost,
-    /// No longer: the stack was shut down.
-    Closed,
-}
+use crate::sockets::{Context, Down};
 
 /// What closed connections wait for; see [`Stack::leftovers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +32,7 @@ impl Stack {
     /// Returns the number of connections, including those that still deliver, and how many were
     /// reset. Attempts to connect without an answer do not count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
-        self.core.sockets.down = Down::Closed;
+        self.cx.down = Down::Closed;
         self.close_sockets(now)
     }
 
@@ -55,10 +44,9 @@ impl Stack {
     }
 
     fn close_sockets(&mut self, now: Instant) -> (usize, usize) {
-        let (connections, resetting) = self.core.open_connections();
+        let (connections, resetting) = self.open_connections();
         let owned: Vec<SocketId> = self
-            .core
-            .sockets
+            .cx
             .table
             .iter()
             .filter_map(|(index, socket)| {
@@ -67,13 +55,13 @@ impl Stack {
                     Socket::Listener(_) | Socket::Udp(_) => true,
                     Socket::TimeWait(_) => false,
                 };
-                owned.then(|| self.core.sockets.table.id_of(index)).flatten()
+                owned.then(|| self.cx.table.id_of(index)).flatten()
             })
             .collect();
         for id in owned {
             self.close(now, id);
         }
-        let (_, after) = self.core.open_connections();
+        let (_, after) = self.open_connections();
         (connections, after.saturating_sub(resetting))
     }
 
@@ -84,20 +72,20 @@ impl Stack {
     /// many kernels discard unread data on a reset.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
-        let all = self.core.sockets.table.iter().filter_map(|(index, socket)| match socket {
+        let all = self.cx.table.iter().filter_map(|(index, socket)| match socket {
             Socket::Tcp(socket) => awaits_peer(socket.conn.state()).then_some(index),
             _ => None,
         });
         let all: Vec<u32> = all.collect();
-        all.iter().for_each(|&index| self.core.tcp_abort(index));
+        all.iter().for_each(|&index| self.cx.abort(index));
         all.len()
     }
 
     /// What closed connections wait for. Walks all sockets.
     pub fn leftovers(&self) -> Leftovers {
-        let mut left = Leftovers { packets: self.core.net.has_waiting(), ..Leftovers::default() };
-        left.packets |= !self.core.sockets.work.dirty.is_empty();
-        for (_, socket) in self.core.sockets.table.iter() {
+        let mut left = Leftovers { packets: self.cx.net.has_waiting(), ..Leftovers::default() };
+        left.packets |= !self.cx.work.dirty.is_empty();
+        for (_, socket) in self.cx.table.iter() {
             let Socket::Tcp(socket) = socket else { continue };
             left.undelivered += usize::from(!socket.is_quiet());
             left.half_closed += usize::from(socket.conn.state() == State::FinWait2);
@@ -106,11 +94,11 @@ impl Stack {
     }
 }
 
-impl Core {
+impl Stack {
     /// Numbers of open connections, and of those whose reset waits to be sent.
     fn open_connections(&self) -> (usize, usize) {
         let mut counts = (0, 0);
-        for (_, socket) in self.sockets.table.iter() {
+        for (_, socket) in self.cx.table.iter() {
             let Socket::Tcp(socket) = socket else { continue };
             counts.0 += usize::from(is_open(socket.conn.state()));
             counts.1 +=
@@ -135,9 +123,9 @@ impl Stack {
     /// `NetworkDown` from now on; received data can still be read. When no device is left, every
     /// socket fails until [`add_link`](Self::add_link). `false`: there is no such link.
     pub fn handle_link_lost(&mut self, now: Instant, link: LinkId) -> bool {
-        let Some(index) = self.core.net.find_link(link) else { return false };
-        self.core.sockets.resume(index);
-        let over = |stack: &Core, socket: &Socket| {
+        let Some(index) = self.cx.net.find_link(link) else { return false };
+        self.cx.work.resume(index);
+        let over = |cx: &Context, socket: &Socket| {
             let (ends, bound) = match socket {
                 Socket::Tcp(socket) => ((socket.tuple.local, socket.tuple.remote), socket.bound()),
                 Socket::Udp(socket) => match socket.remote {
@@ -146,60 +134,53 @@ impl Stack {
                 },
                 Socket::Listener(_) | Socket::TimeWait(_) => return false,
             };
-            let by = stack.net.bound_link(bound).unwrap_or(None);
-            stack.net.way_of(now, ends, by) == Some(index)
+            let by = cx.net.bound_link(bound).unwrap_or(None);
+            cx.net.way_of(now, ends, by) == Some(index)
         };
-        let table = self.core.sockets.table.iter();
-        let lost = table.filter(|(_, socket)| over(&self.core, socket)).map(|(index, _)| index);
+        let table = self.cx.table.iter();
+        let lost = table.filter(|(_, socket)| over(&self.cx, socket)).map(|(index, _)| index);
         let lost: Vec<u32> = lost.collect();
-        self.core.close_every(link);
-        if self.core.net.handle_link_lost(index) {
-            self.core.fail_all(Down::Lost);
+        self.close_every(link);
+        if self.cx.net.handle_link_lost(index) {
+            self.fail_all(Down::Lost);
         } else {
-            lost.iter().for_each(|&index| self.core.fail_socket(index, false));
+            lost.iter().for_each(|&index| self.fail_socket(index, false));
         }
         true
     }
 
     /// Ends all sending and receiving: every socket fails with `NetworkDown`.
     pub fn handle_network_down(&mut self) {
-        for link in self.core.net.link_indices() {
-            self.core.net.handle_link_lost(link);
-            self.core.sockets.resume(link);
+        for link in self.cx.net.link_indices() {
+            self.cx.net.handle_link_lost(link);
+            self.cx.work.resume(link);
         }
-        self.core.fail_all(Down::Closed);
+        self.fail_all(Down::Closed);
     }
 
     /// Forgets every socket without dropping it: for a stack in which even
     /// [`handle_network_down`](Self::handle_network_down) has panicked.
     pub fn forget_all(&mut self) {
-        let sockets = &mut self.core.sockets;
-        sockets.down = Down::Closed;
-        core::mem::forget(core::mem::take(&mut sockets.table));
-        sockets.work.clear();
-        sockets.held_up = Vec::new();
+        self.cx.down = Down::Closed;
+        core::mem::forget(core::mem::take(&mut self.cx.table));
+        self.cx.work.clear();
     }
 
     /// Whether no socket can send or receive: no device is left, or the stack was shut down.
     pub fn is_down(&self) -> bool {
-        self.core.sockets.down != Down::No
+        self.cx.down != Down::No
     }
 }
 
-impl Core {
-    /// An error if sockets cannot send and receive.
-    pub(crate) fn refuse_if_down(&self) -> Result<(), Error> {
-        if self.sockets.down != Down::No { Err(Error::NetworkDown) } else { Ok(()) }
-    }
-
+impl Stack {
     /// A link was added: ends [`Down::Lost`].
-    pub(crate) fn revive(&mut self) {
-        if self.sockets.down != Down::Lost {
+    pub(super) fn revive(&mut self) {
+        if self.cx.down != Down::Lost {
             return;
         }
-        self.sockets.down = Down::No;
-        for index in self.sockets.table.indices() {
-            match self.sockets.table.at_mut(index) {
+        self.cx.down = Down::No;
+        for index in self.cx.table.indices() {
+            match self.cx.table.at_mut(index) {
                 // Of a link that is gone.
                 Some(Socket::Listener(listener)) if listener.requests.is_some() => continue,
                 Some(Socket::Listener(listener)) => listener.down = false,
@@ -207,25 +188,33 @@ impl Core {
                 Some(Socket::Udp(socket)) => socket.down = false,
                 _ => continue,
             }
-            self.sockets.check_later(index);
+            self.cx.check_later(index);
         }
     }
 
-    fn fail_all(&mut self, why: Down) {
-        if self.sockets.down != Down::Closed {
-            self.sockets.down = why;
+    /// A link is gone: its sockets for every address are over.
+    pub(super) fn close_every(&mut self, link: LinkId) {
+        if let Some(index) = self.listeners.binds.every.remove_link(link) {
+            self.cx.close_requests(index);
         }
-        for index in self.sockets.table.indices() {
+        self.udp.close_every(&mut self.cx, link);
+    }
+
+    fn fail_all(&mut self, why: Down) {
+        if self.cx.down != Down::Closed {
+            self.cx.down = why;
+        }
+        for index in self.cx.table.indices() {
             self.fail_socket(index, true);
         }
     }
 
     /// The socket at `index` has lost its link; `all`: and there is no other.
     fn fail_socket(&mut self, index: u32, all: bool) {
-        match self.sockets.table.at_mut(index) {
+        match self.cx.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
                 socket.conn.fail(TcpError::NetworkDown);
-                self.sockets.touch(index);
+                self.cx.touch(index);
             }
             Some(Socket::Udp(socket)) => {
                 // Received datagrams come before the error.
@@ -233,12 +222,12 @@ impl Core {
                     true => socket.down = true,
                     false => socket.error = Some(Error::NetworkDown),
                 }
-                self.sockets.check_later(index);
+                self.cx.check_later(index);
             }
             Some(Socket::Listener(listener)) if all => {
                 listener.down = true;
-                close_requests(self, index);
-                self.sockets.check_later(index);
+                self.cx.close_requests(index);
+                self.cx.check_later(index);
             }
             Some(Socket::Listener(_) | Socket::TimeWait(_)) | None => {}
         }

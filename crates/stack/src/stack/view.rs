@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Instant};
 
+use super::Stack;
 use crate::TcpInfo;
 use crate::net::{LinkId, Net, is_link_local};
+use crate::sockets::Context;
 use crate::sockets::ids::SocketId;
 use crate::sockets::table::Socket;
 use crate::sockets::tcp::socket::{Owner, TcpSocket};
 use crate::sockets::tuple::{Tuple, with_scope};
 use crate::sockets::udp::socket::DatagramKind;
-use crate::stack::{Core, Stack};
 
 /// A part of the sockets of a stack, see [`Stack::sockets_from`].
 #[derive(Clone, Debug, Default)]
@@ -106,17 +107,17 @@ impl Stack {
     /// lives from the first call to the last is seen exactly once; one that is made or closed meanwhile
     /// may be missing.
     pub fn sockets_from(&self, now: Instant, from: u32, places: usize) -> SocketPage {
-        let table = &self.core.sockets.table;
+        let table = &self.cx.table;
         let end = table.places().min((from as usize).saturating_add(places));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
-        let sockets = (from..end).filter_map(|index| view(&self.core, now, index)).collect();
+        let sockets = (from..end).filter_map(|index| view(&self.cx, now, index)).collect();
         SocketPage { sockets, next: ((end as usize) < table.places()).then_some(end) }
     }
 
     /// Counts the sockets by kind: looks at each place of the table, but at no socket.
     pub fn socket_counts(&self) -> SocketCounts {
         let mut counts = SocketCounts::default();
-        for (_, socket) in self.core.sockets.table.iter() {
+        for (_, socket) in self.cx.table.iter() {
             match socket {
                 Socket::Tcp(_) => counts.connections += 1,
                 Socket::TimeWait(_) => counts.time_wait += 1,
@@ -128,13 +129,13 @@ impl Stack {
     }
 }
 
-fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
-    let table = &core.sockets.table;
+fn view(cx: &Context, now: Instant, index: u32) -> Option<SocketView> {
+    let table = &cx.table;
     let (id, socket) = (table.id_of(index)?, table.at(index)?);
     Some(match socket {
-        Socket::Tcp(socket) => view_of_connection(core, now, id, socket),
+        Socket::Tcp(socket) => view_of_connection(cx, now, id, socket),
         Socket::TimeWait(remains) => {
-            let (local, remote, link) = ends(&core.net, &remains.tuple);
+            let (local, remote, link) = ends(&cx.net, &remains.tuple);
             SocketView {
                 id,
                 local,
@@ -149,7 +150,7 @@ fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
             id,
             local: socket.local,
             remote: None,
-            link: socket.link.or_else(|| link_of(core, socket.local)),
+            link: socket.link.or_else(|| link_of(cx, socket.local)),
             receive_queue: socket.queue.len(),
             send_queue: socket.backlog,
             of: ViewOf::Listener {
@@ -161,7 +162,7 @@ fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
             id,
             local: socket.local,
             remote: socket.remote,
-            link: socket.link.or_else(|| link_of(core, socket.local)),
+            link: socket.link.or_else(|| link_of(cx, socket.local)),
             receive_queue: socket.queued_bytes,
             send_queue: 0,
             of: ViewOf::Udp {
@@ -173,8 +174,8 @@ fn view(core: &Core, now: Instant, index: u32) -> Option<SocketView> {
     })
 }
 
-fn view_of_connection(core: &Core, now: Instant, id: SocketId, socket: &TcpSocket) -> SocketView {
-    let (local, remote, link) = ends(&core.net, &socket.tuple);
+fn view_of_connection(cx: &Context, now: Instant, id: SocketId, socket: &TcpSocket) -> SocketView {
+    let (local, remote, link) = ends(&cx.net, &socket.tuple);
     let began = Duration::from_secs(socket.began.into());
     let age = now.saturating_since(Instant::ZERO).saturating_sub(began);
     SocketView {
@@ -201,6 +202,6 @@ pub(crate) fn ends(net: &Net, tuple: &Tuple) -> (SocketAddr, SocketAddr, Option<
     (with_scope(local, scope), remote, net.link_of_address(local.ip()))
 }
 
-fn link_of(core: &Core, local: SocketAddr) -> Option<LinkId> {
-    core.net.link_of_address(local.ip())
+fn link_of(cx: &Context, local: SocketAddr) -> Option<LinkId> {
+    cx.net.link_of_address(local.ip())
 }

@@ -15,10 +15,11 @@ use std::net::{IpAddr, SocketAddr};
 use smallvec::SmallVec;
 
 use super::ids::TcpId;
+use super::listen::Listeners;
 use super::tuple::canonical;
 use crate::error::Error;
 use crate::net::LinkId;
-use crate::stack::{Core, Stack};
+use crate::stack::Stack;
 use table::{Sharing, Wanted};
 
 /// Names a reserved address of one stack.
@@ -116,16 +117,9 @@ impl Reservations {
     }
 }
 
-/// The port reservations of a stack: [`Stack::reservations`].
+/// The port reservations of a stack: [`Stack::reservations`](crate::Stack::reservations).
 #[derive(Debug)]
-pub struct PortReservations<'a>(&'a mut Stack);
-
-impl Stack {
-    /// Port reservations.
-    pub fn reservations(&mut self) -> PortReservations<'_> {
-        PortReservations(self)
-    }
-}
+pub struct PortReservations<'a>(pub(crate) &'a mut Stack);
 
 impl PortReservations<'_> {
     /// Reserves `local` for a stream that will listen there or connect from there; port 0 stands
@@ -140,22 +134,21 @@ impl PortReservations<'_> {
     ) -> Result<(PortReservation, SocketAddr), Error> {
         let local = canonical(local);
         let ip = local.ip();
-        let Core { net, sockets, .. } = &mut self.0.core;
-        if !options.free && !ip.is_unspecified() && !net.is_local(ip) {
+        let Stack { cx, tcp, listeners: Listeners { binds, reservations, .. }, .. } = &mut *self.0;
+        if !options.free && !ip.is_unspecified() && !cx.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
         let at = options.wanted(ip);
-        let (binds, reservations) = (&sockets.tcp_binds, &mut sockets.reservations);
         let sharing = options.sharing();
         let port = match local.port() {
-            0 => sockets
+            0 => cx
                 .ports
                 .choose(ip, None, |port| !binds.uses(port) && !reservations.uses(port))
                 .ok_or(Error::AddressInUse)?,
             port => {
                 let taken = binds.conflicts(at, port, sharing.listening())
                     || reservations.conflicts(at, port, sharing, None)
-                    || (sharing == Sharing::default() && sockets.demux.uses(at, port));
+                    || (sharing == Sharing::default() && tcp.demux.uses(at, port));
                 if taken {
                     return Err(Error::AddressInUse);
                 }
@@ -177,7 +170,7 @@ impl PortReservations<'_> {
     ) -> Result<PortReservation, Error> {
         let local = self.0.tcp(id)?.socket.tuple.local_addr();
         let at = Wanted { link: options.link, ..Wanted::of(local.ip()) };
-        let reservations = &mut self.0.core.sockets.reservations;
+        let reservations = &mut self.0.listeners.reservations;
         Ok(reservations.insert(at, local.port(), options.sharing(), true))
     }
 
@@ -186,15 +179,15 @@ impl PortReservations<'_> {
     /// # Errors
     /// `InvalidInput` for a link that was removed.
     pub fn bind_to_link(&mut self, id: PortReservation, link: Option<LinkId>) -> Result<(), Error> {
-        self.0.core.check_link(link)?;
-        let all = self.0.core.sockets.reservations.ports.get_mut(&id.port).into_iter().flatten();
+        self.0.cx.check_link(link)?;
+        let all = self.0.listeners.reservations.ports.get_mut(&id.port).into_iter().flatten();
         all.filter(|reserved| reserved.serial == id.serial).for_each(|r| r.at.link = link);
         Ok(())
     }
 
     /// Ends a reservation.
     pub fn release(&mut self, id: PortReservation) {
-        let ports = &mut self.0.core.sockets.reservations.ports;
+        let ports = &mut self.0.listeners.reservations.ports;
         let Some(all) = ports.get_mut(&id.port) else { return };
         all.retain(|reserved| reserved.serial != id.serial);
         if all.is_empty() {
@@ -204,51 +197,6 @@ impl PortReservations<'_> {
 
     /// Ends all reservations.
     pub fn release_all(&mut self) {
-        self.0.core.sockets.reservations.ports.clear();
+        self.0.listeners.reservations.ports.clear();
     }
-}
-
-impl Core {
-    /// The address for a socket without a peer: `local`, with a free port in place of 0.
-    pub(super) fn bindable(
-        &mut self,
-        local: SocketAddr,
-        kind: Kind,
-        options: BindOptions,
-    ) -> Result<SocketAddr, Error> {
-        let ip: IpAddr = local.ip();
-        // As on Linux, a datagram socket may be bound to a group, and receives nothing else.
-        let group = ip.is_multicast() && matches!(kind, Kind::Udp);
-        if !options.free && !ip.is_unspecified() && !group && !self.net.is_local(ip) {
-            return Err(Error::AddressNotAvailable);
-        }
-        let sockets = &mut self.sockets;
-        let at = options.wanted(ip);
-        let (binds, reservations) = match kind {
-            Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.reservations)),
-            Kind::Udp => (&sockets.udp_binds, None),
-        };
-        let is_reserved =
-            |port| reservations.is_some_and(|r| r.conflicts(at, port, Sharing::ANY, None));
-        let is_taken = |port, sharing| binds.conflicts(at, port, sharing) || is_reserved(port);
-        let port = match local.port() {
-            0 => sockets
-                .ports
-                .choose(ip, None, |port| !is_taken(port, Sharing::default()))
-                .ok_or(Error::AddressNotAvailable)?,
-            port if is_taken(port, options.sharing()) => return Err(Error::AddressInUse),
-            port => port,
-        };
-        Ok(SocketAddr::new(ip, port))
-    }
-
-    pub(super) fn check_link(&self, link: Option<LinkId>) -> Result<(), Error> {
-        self.net.bound_link(link).map(drop).map_err(|_| Error::InvalidInput)
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    Tcp,
-    Udp,
 }

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
+use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags};
 
+use super::{Listeners, ToListener};
 use crate::config::SynCookies;
 use crate::counters::DropReason;
-use crate::sockets::tcp::output::tcp_link;
+use crate::sockets::Context;
 use crate::sockets::tcp::socket::{Owner, TcpSocket};
-use crate::sockets::tuple::Tuple;
-use crate::stack::Core;
+use crate::sockets::tcp::{TcpSockets, tcp_link};
 
 /// Whether a segment to a listener returns a cookie.
 pub(crate) enum CookieVerdict {
@@ -25,83 +25,83 @@ pub(crate) enum CookieVerdict {
     Connection(u32),
 }
 
-impl Core {
+impl Listeners {
     /// Answers a SYN in its own packet and keeps nothing: floods must cost connections little.
     pub(crate) fn send_cookie(
-        &mut self,
+        &self,
+        tcp: &TcpSockets,
+        cx: &mut Context,
         now: Instant,
         index: u32,
-        tuple: &Tuple,
-        syn: &TcpHeader,
+        &ToListener { tuple, header: syn, .. }: &ToListener<'_>,
         packet: &mut PacketBuf,
     ) {
-        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
+        let Some(listener) = cx.table.listener_mut(index) else { return };
         listener.cookie_at = Some(now);
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let ends = (tuple.local_addr(), tuple.remote_addr());
-        let link = tcp_link(&self.net, tuple, bound);
-        let sockets = &self.sockets;
+        let link = tcp_link(&cx.net, &tuple, bound);
         let offset = match syn.options.timestamps {
-            Some(_) => sockets.isn.timestamp_offset(ends.0, ends.1),
+            Some(_) => tcp.isn.timestamp_offset(ends.0, ends.1),
             None => 0,
         };
-        let header = sockets.cookies.answer(now, &config, link, ends, offset, syn);
-        self.net.counters.tcp_syn_cookies_sent += 1;
+        let header = self.cookies.answer(now, &config, link, ends, offset, syn);
+        cx.net.counters.tcp_syn_cookies_sent += 1;
         packet.clear_for_tx();
         let Some(room) = packet.push(header.len()) else { return };
         header.emit(room);
         let offset = CHECKSUM_OFFSET as u16;
         // The network layer counts what it cannot send; the peer retransmits.
-        let Ok(by) = self.net.bound_link(bound) else { return };
+        let Ok(by) = cx.net.bound_link(bound) else { return };
         let ends = (tuple.local, tuple.remote);
-        let _ = self.net.send_back(&mut self.mem, now, ends, by, offset, packet);
+        let _ = cx.net.send_back(&mut cx.mem, now, ends, by, offset, packet);
     }
 
     /// Checks a segment to the listener at `index` for a cookie.
     pub(crate) fn take_cookie(
-        &mut self,
+        &self,
+        tcp: &mut TcpSockets,
+        cx: &mut Context,
         now: Instant,
         index: u32,
-        tuple: &Tuple,
-        header: &TcpHeader,
+        &ToListener { tuple, header, .. }: &ToListener<'_>,
     ) -> CookieVerdict {
         let relevant = header.flags & (Flags::RST | Flags::ACK | Flags::SYN);
-        if relevant != Flags::ACK || !self.expects_cookie(now, index) {
+        if relevant != Flags::ACK || !self.expects_cookie(cx, now, index) {
             return CookieVerdict::None;
         }
         let ends = (tuple.local_addr(), tuple.remote_addr());
-        let offset = self.sockets.isn.timestamp_offset(ends.0, ends.1);
-        let Some(cookie) = self.sockets.cookies.check(now, ends, offset, header) else {
-            self.net.counters.tcp_syn_cookies_failed += 1;
+        let offset = tcp.isn.timestamp_offset(ends.0, ends.1);
+        let Some(cookie) = self.cookies.check(now, ends, offset, header) else {
+            cx.net.counters.tcp_syn_cookies_failed += 1;
             return CookieVerdict::None;
         };
-        let Some(listener) = self.sockets.table.listener_mut(index).filter(|l| !l.is_full()) else {
-            self.net.counters.drop_one(DropReason::TcpBacklogFull);
+        let Some(listener) = cx.table.listener_mut(index).filter(|l| !l.is_full()) else {
+            cx.net.counters.drop_one(DropReason::TcpBacklogFull);
             return CookieVerdict::Dropped;
         };
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
-        let link = tcp_link(&self.net, tuple, bound);
+        let link = tcp_link(&cx.net, &tuple, bound);
         let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
-        let socket = TcpSocket::new(now, conn, *tuple, Owner::HalfOpen { listener: index });
-        let Some(id) = self.insert_connection(socket) else {
-            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
+        let socket = TcpSocket::new(now, conn, tuple, Owner::HalfOpen { listener: index });
+        let Some(id) = tcp.insert_connection(cx, socket) else {
+            cx.net.counters.drop_one(DropReason::TcpConnectionLimit);
             return CookieVerdict::Dropped;
         };
-        if let Some(listener) = self.sockets.table.listener_mut(index) {
+        if let Some(listener) = cx.table.listener_mut(index) {
             listener.half_open.insert(id.index());
         }
-        self.net.counters.tcp_syn_cookies_received += 1;
-        self.net.counters.tcp_passive_opens += 1;
+        cx.net.counters.tcp_syn_cookies_received += 1;
+        cx.net.counters.tcp_passive_opens += 1;
         CookieVerdict::Connection(id.index())
     }
 
     /// Whether a peer may have a valid cookie of the listener at `index`.
-    fn expects_cookie(&self, now: Instant, index: u32) -> bool {
-        match self.sockets.defence.syn_cookies {
+    fn expects_cookie(&self, cx: &Context, now: Instant, index: u32) -> bool {
+        match self.syn_cookies {
             SynCookies::Off => false,
             SynCookies::Always => true,
-            SynCookies::WhenFull => self
-                .sockets
+            SynCookies::WhenFull => cx
                 .table
                 .listener(index)
                 .and_then(|l| l.cookie_at)

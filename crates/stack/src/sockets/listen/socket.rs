@@ -35,6 +35,23 @@ pub(crate) struct ListenerSocket {
 }
 
 impl ListenerSocket {
+    /// A listener at `local` with these settings for its connections, and otherwise nothing.
+    pub(super) fn new(local: SocketAddr, config: &Arc<TcpConfig>) -> Self {
+        Self {
+            local,
+            config: Arc::clone(config),
+            backlog: 0,
+            half_open: BTreeSet::new(),
+            queue: VecDeque::new(),
+            fast_open: None,
+            cookie_at: None,
+            link: None,
+            requests: None,
+            down: false,
+            reporting: Reporting::default(),
+        }
+    }
+
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = if self.down { Readiness::ERROR } else { Readiness::NONE };
         let has_news = self.requests.as_ref().is_some_and(|requests| requests.has_news());

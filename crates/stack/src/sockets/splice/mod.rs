@@ -12,32 +12,32 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 use pagewire_tcp::Env;
 
-use super::handles::Tcp;
+use super::Tcp;
 use super::ids::{SocketId, TcpId};
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
+use crate::sockets::Context;
 use crate::sockets::tcp::socket::TcpSocket;
-use crate::stack::Core;
 use flow::{Flow, Passed, Way};
 
-impl Core {
+impl Context {
     /// From now on, what either connection sends is memory that the other received. It is charged
     /// to [`StackConfig::receive_memory`](crate::StackConfig::receive_memory) until it is
     /// acknowledged; and it counts as unread for the other one, whose window opens only as far as
     /// its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
-        self.tcp(b.into())?;
-        self.tcp(a.into())?.socket.forwards = Some(b.into());
-        self.tcp(b.into())?.socket.forwards = Some(a.into());
+        self.tcp(b)?;
+        self.tcp(a)?.socket.forwards = Some(b.into());
+        self.tcp(b)?.socket.forwards = Some(a.into());
         Ok(())
     }
 
     /// The stack forwards between client `a` and upstream `b` as long as there is only data.
     pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
-            let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
+            let Ok(Tcp { socket, .. }) = self.tcp(id) else { continue };
             let flow = || Flow { due: false, passed: Arc::clone(passed), way, at: now };
             socket.conn.set_forwards();
             socket.flow.get_or_insert_with(|| Box::new(flow()));
@@ -47,7 +47,7 @@ impl Core {
     /// From now on the owner forwards everything itself.
     pub(crate) fn end_flow(&mut self, ids: [TcpId; 2]) {
         for id in ids {
-            if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
+            if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id)
                 && socket.flow.take().is_some_and(|flow| flow.due)
             {
                 work.queue_report(id.index(), &mut socket.reporting);
@@ -57,26 +57,26 @@ impl Core {
 
     /// Forwards what a burst has brought the connection, or the other one if it made room.
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
-        let Self { sockets, mem, .. } = self;
-        let Some(socket) = sockets.table.tcp_mut(index) else { return };
+        let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.release_for(now, index) };
         if !core::mem::replace(&mut flow.due, false) {
             return;
         }
         let other = socket.forwards;
-        let two = other.and_then(|other| sockets.table.tcp_two_mut(index, other));
+        let Self { table, mem, .. } = self;
+        let two = other.and_then(|other| table.tcp_two_mut(index, other));
         let (Some(other), Some([this, that])) = (other.map(SocketId::index), two) else {
-            return sockets.touch_to_report(index);
+            return self.touch_to_report(index);
         };
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
             // An acknowledgement, and no data waits for room.
             release(now, mem, this, that);
             let (rests, owes_ack) = (this.rests(), that.conn.owes_ack());
             if rests {
-                sockets.touch_to_report(index);
+                self.touch_to_report(index);
             }
             if owes_ack {
-                sockets.touch_to_send(other);
+                self.touch_to_send(other);
             }
             return;
         }
@@ -95,50 +95,50 @@ impl Core {
         let sends = [moved || this.conn.owes_ack(), moved || that.conn.owes_ack()];
         for ((index, reports), sends) in [index, other].into_iter().zip(reports).zip(sends) {
             if reports {
-                sockets.touch_to_report(index);
+                self.touch_to_report(index);
             }
             if sends {
-                sockets.touch_to_send(index);
+                self.touch_to_send(index);
             }
         }
     }
 
     /// The peer may have acknowledged data: updates the connection that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
-        let Self { sockets, mem, .. } = self;
-        let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
+        let Self { table, mem, .. } = self;
+        let Some(other) = table.tcp(index).and_then(|socket| socket.forwards) else {
             return;
         };
-        let Some([this, that]) = sockets.table.tcp_two_mut(index, other) else { return };
+        let Some([this, that]) = table.tcp_two_mut(index, other) else { return };
         release(now, mem, this, that);
         if that.conn.owes_ack() {
-            sockets.touch_to_send(other.index());
+            self.touch_to_send(other.index());
         }
     }
 
     /// Updates how much of what the connection at `index` received is still to be sent.
     pub(super) fn note_unsent(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.tcp(index) else { return };
+        let Some(socket) = self.table.tcp(index) else { return };
         let Some(other) = socket.forwards else { return };
         // Forwarding in the stack updates it. In between it matters only if memory is short.
         if socket.flow.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
             return;
         }
         // Once the other connection has ended, nothing is.
-        let unsent = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
-        if let Some(socket) = self.sockets.table.tcp_mut(index) {
+        let unsent = self.tcp(TcpId(other)).map_or(0, |other| other.socket.conn.send_charge());
+        if let Some(socket) = self.table.tcp_mut(index) {
             set_unsent(now, &mut self.mem, socket, unsent);
         }
     }
 
     /// When the stack last forwarded data of the connection.
     pub(crate) fn flowed_at(&self, id: TcpId) -> Option<Instant> {
-        Some(self.sockets.table.tcp(id.index())?.flow.as_ref()?.at)
+        Some(self.table.tcp(id.index())?.flow.as_ref()?.at)
     }
 
     /// Bytes of receive memory that are charged for the connection.
     pub(crate) fn forward_charge(&self, id: TcpId) -> usize {
-        self.sockets.table.tcp(id.index()).map_or(0, TcpSocket::charged)
+        self.table.tcp(id.index()).map_or(0, TcpSocket::charged)
     }
 
     /// Whether fewer than so many reserves are left of the receive memory.
@@ -156,18 +156,6 @@ impl Tcp<'_> {
     /// How many more bytes of the other connection this one may queue.
     pub(crate) fn forward_share(&self) -> usize {
         share(self.mem, self.socket)
-    }
-}
-
-impl TcpSocket {
-    /// Whether the stack may forward from and to it: not while an application keeps its memory.
-    fn may_flow(&self) -> bool {
-        self.flow.is_some() && self.holdings.is_none()
-    }
-
-    /// Whether there is something for the owner: data that stays, an end, a wait.
-    fn rests(&self) -> bool {
-        self.conn.queued_receive() > 0 || !self.conn.gives() || !self.conn.takes()
     }
 }
 

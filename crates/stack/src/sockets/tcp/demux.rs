@@ -1,29 +1,21 @@
-//! Byte path, step R4: finds the socket of a segment (`tcp_input`) or datagram (`udp.rs`).
+//! Byte path, step R4: finds the connection of a segment.
 //!
 //! The key of a connection is a keyed hash of addresses and ports, so that strangers cannot choose
 //! packets that collide. The hash table has socket indices only (five bytes each) and compares the
 //! sockets themselves. The two connections found last are tried first: packets come in bursts of
-//! one flow, or of two. Listeners and datagram sockets are found by port (`binds.rs`).
+//! one flow, or of two. Listeners and datagram sockets are found by port
+//! (`bind/table.rs`).
 
 use core::net::IpAddr;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use pagewire_mem::{Frag, FragVec, Instant, PacketBuf};
-use pagewire_tcp::{Arrival, Disposition, Flags, Seq, TcpHeader};
 use siphasher::sip::SipHasher13;
 
-use super::socket::{Lists, Owner};
-use crate::counters::DropReason;
-use crate::event::Readiness;
-use crate::net::{LinkId, Received};
+use super::socket::Lists;
 use crate::sockets::bind::table::{ANY, ANY_V4, Wanted};
-use crate::sockets::listen::cookie::CookieVerdict;
-use crate::sockets::listen::requests::request_input;
-use crate::sockets::listen::{Old, ToListener};
 use crate::sockets::table::Table;
 use crate::sockets::tuple::Tuple;
-use crate::stack::Core;
 
 /// Connections by their tuple.
 pub(crate) struct Demux {
@@ -41,9 +33,9 @@ impl Demux {
         Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: [u32::MAX; 2] }
     }
 
-    /// A hash of the two ends that strangers do not know, for other tables.
-    pub(crate) fn hash(&self, tuple: &Tuple) -> u64 {
-        tuple.hash(&self.hasher)
+    /// The keyed hash, for other tables of tuples.
+    pub(crate) fn hasher(&self) -> SipHasher13 {
+        self.hasher
     }
 
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
@@ -60,7 +52,7 @@ impl Demux {
         Some(found)
     }
 
-    /// As [`find`](Self::find), for those who only look.
+    /// As [`find`](Self::find), without a note of what was found last.
     pub(crate) fn peek(&self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
         let is_it = |&index: &u32| sockets.tuple(index) == Some(tuple);
         self.table.find(tuple.hash(&self.hasher), is_it).copied()
@@ -148,180 +140,6 @@ fn any_of(addr: IpAddr) -> IpAddr {
 
 fn hash_local(hasher: &SipHasher13, addr: IpAddr, port: u16) -> u64 {
     Tuple { local: addr, remote: addr, local_port: port, remote_port: 0 }.hash(hasher)
-}
-
-/// What IP and the device know of a segment.
-fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
-    Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
-}
-
-impl Core {
-    /// Finds the socket of a TCP segment, whose checksum is verified.
-    pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
-        let header = match TcpHeader::parse(packet.head()) {
-            Ok((header, _)) => header,
-            Err(error) => {
-                self.net.counters.drop_tcp(error.reason());
-                return;
-            }
-        };
-        let tuple = Tuple {
-            local: received.dst,
-            remote: received.src,
-            local_port: header.dst_port,
-            remote_port: header.src_port,
-        };
-        if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
-            let arrival = arrival(received, packet);
-            self.connection_input(now, index, &header, packet.take_frags(), (received, arrival));
-        } else if let Some(index) = self.sockets.tcp_binds.find(&tuple, self.net.came_by(received))
-        {
-            match self.take_cookie(now, index, &tuple, &header) {
-                CookieVerdict::None => {
-                    let segment = ToListener::new(tuple, &header, received);
-                    self.listener_input(now, index, segment, packet, None);
-                }
-                CookieVerdict::Dropped => {}
-                CookieVerdict::Connection(index) => {
-                    let arrival = arrival(received, packet);
-                    let payload = packet.take_frags();
-                    // The echo carries options in place of the time.
-                    let mut header = header;
-                    if let Some((_, echo)) = &mut header.options.timestamps {
-                        *echo = 0;
-                    }
-                    self.connection_input(now, index, &header, payload, (received, arrival));
-                }
-            }
-        } else {
-            let segment = ToListener::new(tuple, &header, received);
-            let came_by = self.net.came_by(received);
-            unclaimed_input(self, now, segment, came_by, packet.frag_len());
-        }
-    }
-
-    /// Hands a segment to the connection at `index`.
-    fn connection_input(
-        &mut self,
-        now: Instant,
-        index: u32,
-        header: &TcpHeader,
-        payload: FragVec,
-        (received, arrival): (&Received, Arrival),
-    ) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else {
-            let len = payload.iter().map(Frag::len).sum();
-            return self.time_wait_input(now, index, header, len, received);
-        };
-        let owner = socket.owner;
-        if let Some(link) = socket.bound()
-            && self.net.came_by(received) != Some(link)
-        {
-            self.net.counters.drop_one(DropReason::SocketOtherLink);
-            return;
-        }
-        if let Owner::HalfOpen { listener } = owner
-            && !header.flags.contains(Flags::RST)
-            && header.flags.contains(Flags::ACK)
-            && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
-        {
-            // As Linux, ignores the last acknowledgement: the SYN,ACK is sent again.
-            self.net.counters.drop_one(DropReason::TcpBacklogFull);
-            return;
-        }
-        self.note_unsent(now, index);
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        // Data that arrives while the socket is readable is a new event if each arrival is one.
-        let before = socket.reporting.every_arrival.then(|| socket.conn.queued_receive());
-        let lent = self.sockets.lent.concerns(&payload);
-        let disposition = socket.work(&mut self.mem, now, |conn, env| {
-            conn.handle_segment(env, header, payload, arrival)
-        });
-        if before.is_some_and(|before| socket.conn.queued_receive() > before) {
-            socket.reporting.reported &= !Readiness::READABLE;
-        }
-        match disposition {
-            Disposition::Accepted => {
-                let second = (now.as_millis() / 1000) as u16;
-                if socket.reachable_at != second && socket.bound().is_none() {
-                    socket.reachable_at = second;
-                    let Tuple { local, remote, .. } = socket.tuple;
-                    self.net.handle_reachable(now, (local, remote));
-                }
-            }
-            Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
-            Disposition::SynInTimeWait { iss_above } => {
-                self.reopen(now, index, (header, received), iss_above);
-                return;
-            }
-        }
-        let opens = socket.conn.fast_open().is_opening();
-        let has_extra = socket.extra.is_some();
-        if lent {
-            self.watch_lent(now, index);
-        }
-        if let Owner::HalfOpen { listener } = owner {
-            self.promote(index, listener);
-        }
-        if opens {
-            self.learn_fast_open(now, index);
-        }
-        if has_extra {
-            self.uncount_fast_open(now, index, header.flags);
-        }
-        self.sockets.touch_by_segment(index);
-    }
-
-    /// A SYN for a connection in TIME-WAIT opens a new one in its place, if there is a listener.
-    fn reopen(
-        &mut self,
-        now: Instant,
-        index: u32,
-        (header, received): (&TcpHeader, &Received),
-        iss_above: Seq,
-    ) {
-        let Some(socket) = self.sockets.table.tcp(index) else { return };
-        let tuple = socket.tuple;
-        let old = Old { index, last: iss_above };
-        if !self.reopen_by(now, ToListener::new(tuple, header, received), received, old) {
-            self.net.counters.drop_one(DropReason::TcpNoSocket);
-        }
-    }
-
-    /// Hands a SYN in place of a connection in TIME-WAIT to a listener; `false` if there is none.
-    pub(crate) fn reopen_by(
-        &mut self,
-        now: Instant,
-        segment: ToListener<'_>,
-        received: &Received,
-        old: Old,
-    ) -> bool {
-        let came_by = self.net.came_by(received);
-        if let Some(listener) = self.sockets.tcp_binds.find(&segment.tuple, came_by) {
-            self.listener_input(now, listener, segment, &mut PacketBuf::for_rx(), Some(old));
-        } else if let Some(listener) = self.sockets.tcp_binds.every.find(came_by) {
-            // The answer looks for the old connection again.
-            request_input(self, now, listener, segment, 0);
-        } else {
-            return false;
-        }
-        true
-    }
-}
-
-/// Processes a segment to an address and port without a socket of its own.
-fn unclaimed_input(
-    core: &mut Core,
-    now: Instant,
-    segment: ToListener<'_>,
-    came_by: Option<LinkId>,
-    payload_len: usize,
-) {
-    if let Some(listener) = core.sockets.tcp_binds.every.find(came_by) {
-        return request_input(core, now, listener, segment, payload_len);
-    }
-    core.net.counters.drop_one(DropReason::TcpNoSocket);
-    core.send_reset(now, &segment.tuple, segment.header, payload_len);
 }
 
 #[cfg(test)]

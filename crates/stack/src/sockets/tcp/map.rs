@@ -5,7 +5,7 @@ use pagewire_tcp::{MapRefusal, Parts, RecvFlags, check_map_len};
 
 use super::recv::Taker;
 use crate::error::Error;
-use crate::sockets::handles::Tcp;
+use crate::sockets::Tcp;
 
 /// Why nothing was mapped: the first that applies. Nothing was consumed.
 ///

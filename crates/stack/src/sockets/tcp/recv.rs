@@ -5,8 +5,8 @@ use pagewire_tcp::{Connection, Env, Parts, RecvFlags, TcpError};
 
 use crate::error::Error;
 use crate::event::Readiness;
+use crate::sockets::Tcp;
 use crate::sockets::errors::error_from;
-use crate::sockets::handles::Tcp;
 
 /// A way to take received bytes:
 ///

@@ -6,8 +6,8 @@ use pagewire_tcp::{Connection, Env, SendFlags, TcpError};
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::net::Mem;
+use crate::sockets::Tcp;
 use crate::sockets::errors::error_from;
-use crate::sockets::handles::Tcp;
 use crate::sockets::pages::is_ample;
 use crate::sockets::zerocopy::sends::ZeroCopyCall;
 

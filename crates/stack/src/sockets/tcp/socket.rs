@@ -1,19 +1,21 @@
-//! Connections, as the stack keeps them. Their input is in `demux.rs`, their output in
-//! `transmit.rs`, their verbs in `application.rs`, `send.rs` and `recv.rs`.
+//! A connection, as the stack keeps it.
 
 use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, Holdings, Instant};
-use pagewire_tcp::{Connection, Env, Shared, State};
+use pagewire_mem::{CopyLedger, Holdings, Instant, PAGE_SIZE, PagePool};
+use pagewire_tcp::{Connection, Env, Shared, State, leaves_at_once, whole_part};
 
+use super::tcp_link;
 use super::timestamping::Timestamps;
 use crate::error::Error;
 use crate::event::{Readiness, Reporting};
-use crate::net::{LinkId, Mem};
+use crate::limits::SEND_SHARE;
+use crate::net::{LinkId, Mem, Net};
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::errors::error_from;
 use crate::sockets::ids::SocketId;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
+use crate::sockets::pages::reserve;
 use crate::sockets::splice::flow::Flow;
 use crate::sockets::tuple::Tuple;
 
@@ -218,6 +220,76 @@ impl TcpSocket {
     pub(crate) fn marked(&self, ecn: u8) -> (u8, Option<u8>) {
         let marks = self.extra.as_ref().map_or(PacketMarks::default(), |extra| extra.marks);
         (ecn | (marks.traffic_class & !ECN), marks.hop_limit)
+    }
+
+    fn mtu_discover(&self) -> MtuDiscover {
+        self.extra.as_ref().map_or(MtuDiscover::Want, |e| e.mtu_discover)
+    }
+
+    /// Whether routers may not fragment its packets.
+    pub(super) fn dont_fragment(&self) -> bool {
+        self.mtu_discover().dont_fragment()
+    }
+
+    pub(super) fn heeds_path(&self) -> bool {
+        match self.mtu_discover() {
+            MtuDiscover::Dont => self.tuple.remote.is_ipv6(),
+            how => !how.ignores_reports(),
+        }
+    }
+
+    /// Updates the MTU before a send, if that of any path has changed (RFC 1191, RFC 8201).
+    ///
+    /// A connection believes a report that quotes a segment in flight (RFC 5927); then the network
+    /// layer remembers the path, and every connection over it looks up its MTU before it sends next.
+    /// Probes without reports are each connection's own (RFC 4821, `pagewire_tcp`).
+    #[inline]
+    pub(super) fn refresh_path(&mut self, net: &Net) {
+        let generation = net.path_generation();
+        if core::mem::replace(&mut self.path_generation, generation) == generation
+            || !self.heeds_path()
+        {
+            return;
+        }
+        let link = tcp_link(net, &self.tuple, self.bound());
+        if link.mss != self.conn.info().path_mss {
+            self.conn.set_link_limits(link);
+        }
+    }
+
+    /// Remembers a report about the path, which the connection believes.
+    pub(super) fn learn_path(&mut self, net: &mut Net, now: Instant, mtu: usize) {
+        net.handle_path_mtu(now, self.tuple.remote, mtu);
+        // This connection knows it already.
+        self.path_generation = net.path_generation();
+    }
+
+    /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
+    pub(crate) fn waits_for_pages(&self) -> bool {
+        self.lists.contains(Lists::STARVED)
+            && !self.reporting.reported.contains(Readiness::WRITABLE)
+    }
+
+    /// How many of `len` bytes it may copy to pages of the stack, or have filled there.
+    #[inline]
+    pub(crate) fn share(&self, pool: &PagePool, len: usize) -> usize {
+        let ample = pool.stats().free.saturating_sub(reserve(pool)) * PAGE_SIZE;
+        let share = (ample / SEND_SHARE).saturating_sub(self.conn.send_charge());
+        if share >= len {
+            return len;
+        }
+        let leaves = leaves_at_once(&self.conn);
+        if leaves < share { whole_part(&self.conn, share) } else { len.min(leaves) }
+    }
+
+    /// Whether the stack may forward from and to it: not while an application keeps its memory.
+    pub(crate) fn may_flow(&self) -> bool {
+        self.flow.is_some() && self.holdings.is_none()
+    }
+
+    /// Whether there is something for the owner: data that stays, an end, a wait.
+    pub(crate) fn rests(&self) -> bool {
+        self.conn.queued_receive() > 0 || !self.conn.gives() || !self.conn.takes()
     }
 }
 

@@ -8,44 +8,29 @@ use std::net::IpAddr;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
+use super::UdpSockets;
 use super::memberships::{GroupLink, MulticastSettings, UdpGroups};
-use super::socket::{Beyond, UdpSocket, replace_payload};
+use super::socket::{Beyond, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::net::{LinkId, Net, Received};
-use crate::sockets::handles::Udp;
 use crate::sockets::tuple::Tuple;
-use crate::stack::{Core, Stack};
+use crate::sockets::{Context, Udp};
 
-impl UdpSocket {
-    /// Its settings for groups of a version of IP.
-    pub(crate) fn multicast(&self, v6: bool) -> MulticastSettings {
-        let Some(groups) = &self.groups else { return MulticastSettings::default() };
-        let [v4_settings, v6_settings] = groups.settings;
-        if v6 { v6_settings } else { v4_settings }
-    }
-
-    fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
-        // As Linux, which compares the link in IPv4 only.
-        let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);
-        self.multicast(group.is_ipv6()).all
-            || self.groups.as_ref().is_some_and(|groups| groups.joined.iter().any(is_it))
-    }
-}
-
-impl Core {
+impl UdpSockets {
     /// Queues a datagram to a group at each of its sockets, by reference.
     #[cold]
-    pub(crate) fn udp_input_group(
-        &mut self,
+    pub(super) fn input_group(
+        &self,
+        cx: &mut Context,
         now: Instant,
         received: &Received,
         tuple: &Tuple,
         scope: u32,
         packet: &mut PacketBuf,
     ) {
-        let (from, came_by) = (tuple.remote_addr(), self.net.came_by(received));
-        let table = &self.sockets.table;
+        let (from, came_by) = (tuple.remote_addr(), cx.net.came_by(received));
+        let table = &cx.table;
         let takes = |&index: &u32| {
             let Some(socket) = table.udp(index) else { return false };
             let elsewhere = socket.scope != 0 && socket.scope != scope;
@@ -53,37 +38,29 @@ impl Core {
                 && socket.takes_from(from).is_some()
                 && socket.takes_group(received.dst, came_by)
         };
-        let all = self.sockets.udp_binds.find_all(tuple.local_addr(), came_by);
+        let all = self.binds.find_all(tuple.local_addr(), came_by);
         let takers: SmallVec<[u32; 8]> = all.filter(takes).collect();
         let Some((&last, others)) = takers.split_last() else {
             // RFC 1122 section 3.2.2: no ICMP error about a datagram to a group.
-            return self.net.counters.drop_one(DropReason::UdpNoSocket);
+            return cx.net.counters.drop_one(DropReason::UdpNoSocket);
         };
         for &index in others {
             let mut each = PacketBuf::for_rx();
             replace_payload(&mut each, packet.frags().iter().cloned().collect());
             let from = (tuple.remote_port, scope);
-            self.udp_queue(now, index, received, from, Beyond::default(), &mut each);
+            cx.queue_datagram(now, index, received, from, Beyond::default(), &mut each);
         }
         let from = (tuple.remote_port, scope);
-        self.udp_queue(now, last, received, from, Beyond::default(), packet);
-    }
-
-    /// Leaves all groups of a closed socket.
-    pub(crate) fn quit_groups(&mut self, now: Instant, groups: &UdpGroups) {
-        for (group, link) in groups.joined.iter() {
-            self.net.leave_group(&mut self.mem, now, link, group);
-        }
+        cx.queue_datagram(now, last, received, from, Beyond::default(), packet);
     }
 }
 
-impl Stack {
-    /// The link that a group is joined on.
-    ///
-    /// # Errors
-    /// `NoSuchLink` if there is none, or it has no address of that version.
-    pub fn group_link(&self, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
-        group_link(&self.core.net, group, on)
+impl Context {
+    /// Leaves all groups of a closed socket.
+    pub(crate) fn leave_groups(&mut self, now: Instant, groups: &UdpGroups) {
+        for (group, link) in groups.joined.iter() {
+            self.net.leave_group(&mut self.mem, now, link, group);
+        }
     }
 }
 
@@ -132,7 +109,7 @@ impl Udp<'_> {
     }
 }
 
-fn group_link(net: &Net, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
+pub(crate) fn group_link(net: &Net, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
     let link = match on {
         GroupLink::Route => return net.group_route(group),
         GroupLink::Address(addr) => {

@@ -1,53 +1,116 @@
 //! Datagram sockets: opening them, and their verbs but for sending, receiving and groups.
 
 pub(crate) mod groups;
+mod input;
 pub(crate) mod memberships;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod socket;
 pub(crate) mod target;
 
-pub use memberships::{GroupLink, Memberships, MulticastSettings};
-pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
-pub use send::DatagramPayload;
-pub use socket::DatagramKind;
-pub use target::UdpTarget;
-
 use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Instant;
 
+use super::bind::BindOptions;
+use super::bind::table::{ANY, Binds, Every};
+use super::ids::UdpId;
+use super::marks::MtuDiscover;
+use super::table::Socket;
+use super::tuple::{canonical, scope_of};
+use super::{Context, Udp, derive};
 use crate::error::Error;
 use crate::limits::{DATAGRAM_EVERY_BYTES, MAX_SOCKETS, UDP_RECEIVE_BYTES};
-use crate::net::is_link_local;
-use crate::sockets::bind::{BindOptions, Kind};
-use crate::sockets::handles::Udp;
-use crate::sockets::ids::UdpId;
-use crate::sockets::marks::MtuDiscover;
-use crate::sockets::table::Socket;
-use crate::sockets::tuple::{canonical, scope_of};
-use crate::stack::{Core, Stack};
+use crate::net::{LinkId, is_link_local};
+pub use memberships::{GroupLink, Memberships, MulticastSettings};
+pub use recv::{Datagram, DatagramTaker, Message, UdpMessage};
+pub use send::DatagramPayload;
+pub use socket::DatagramKind;
 use socket::UdpSocket;
+pub use target::UdpTarget;
 
-impl Stack {
-    /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified
-    /// address for all of ours, `::` for those of both IP versions. The options may allow an
-    /// address that is shared, or that is not ours: a socket cannot send from such a one
-    /// (`InvalidInput`).
-    ///
-    /// # Errors
-    /// `AddressInUse` if a socket with this address does not share it, `AddressNotAvailable` if the
-    /// address is not ours or no port is free.
-    pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
-        self.core.refuse_if_down()?;
-        let local = self.core.bindable(canonical(local), Kind::Udp, options)?;
-        let socket = UdpSocket::new(local, options.link);
-        let socket = Socket::Udp(Box::new(socket));
-        let id =
-            self.core.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+/// What datagram sockets have beside their places in the table.
+pub(crate) struct UdpSockets {
+    /// Datagram sockets by port.
+    pub(crate) binds: Binds,
+    /// Sockets for echo requests to every address of a link.
+    pub(crate) echoes: Every,
+}
+
+impl UdpSockets {
+    /// No sockets.
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
+        let key = derive(secret, b"datagram sockets that share a port");
+        Self { binds: Binds::new(key), echoes: Every::default() }
+    }
+
+    /// See [`Stack::bind_udp`](crate::Stack::bind_udp).
+    pub(crate) fn bind(
+        &mut self,
+        cx: &mut Context,
+        local: SocketAddr,
+        options: BindOptions,
+    ) -> Result<UdpId, Error> {
+        cx.refuse_if_down()?;
+        let local = canonical(local);
         let at = options.wanted(local.ip());
-        self.core.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
+        // As on Linux, a datagram socket may be bound to a group, and receives nothing else.
+        let free = options.free || local.ip().is_multicast();
+        let is_taken = |port, sharing| self.binds.conflicts(at, port, sharing);
+        let local = cx.bindable(local, BindOptions { free, ..options }, is_taken)?;
+        let socket = Socket::Udp(Box::new(UdpSocket::new(local, options.link)));
+        let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        self.binds.insert(at, local.port(), id.index(), options.sharing());
         Ok(UdpId(id))
+    }
+
+    /// See [`Stack::bind_every`](crate::Stack::bind_every).
+    pub(crate) fn bind_every(
+        &mut self,
+        cx: &mut Context,
+        link: LinkId,
+        kind: DatagramKind,
+    ) -> Result<UdpId, Error> {
+        cx.check_transparent(link)?;
+        let mut socket = UdpSocket::new(SocketAddr::new(ANY, 0), Some(link));
+        (socket.every, socket.receive_bytes) = (Some(kind), DATAGRAM_EVERY_BYTES);
+        let every = match kind {
+            DatagramKind::Udp => &mut self.binds.every,
+            DatagramKind::Echo => &mut self.echoes,
+        };
+        if every.find(Some(link)).is_some() {
+            return Err(Error::AddressInUse);
+        }
+        let socket = Socket::Udp(Box::new(socket));
+        let id = cx.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        every.insert(link, id.index());
+        Ok(UdpId(id))
+    }
+
+    /// A link is gone: the sockets for every address of it are over.
+    pub(crate) fn close_every(&mut self, cx: &mut Context, link: LinkId) {
+        let gone = [self.binds.every.remove_link(link), self.echoes.remove_link(link)];
+        for index in gone.into_iter().flatten() {
+            if let Some(socket) = cx.table.udp_mut(index) {
+                socket.down = true;
+            }
+            cx.check_later(index);
+        }
+    }
+
+    /// Closes the socket at `index`.
+    pub(crate) fn close(&mut self, cx: &mut Context, now: Instant, index: u32) {
+        let Some(socket) = cx.table.udp_mut(index) else { return };
+        let port = socket.local.port();
+        let groups = socket.groups.take();
+        cx.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
+        self.binds.remove(port, index);
+        self.binds.every.remove(index);
+        self.echoes.remove(index);
+        cx.table.remove(index);
+        if let Some(groups) = groups {
+            cx.leave_groups(now, &groups);
+        }
     }
 }
 
@@ -152,20 +215,21 @@ impl Udp<'_> {
     pub fn set_mtu_discover(&mut self, how: MtuDiscover) {
         self.socket.mtu_discover = how;
     }
-}
 
-impl Core {
-    pub(crate) fn close_udp(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
-        let port = socket.local.port();
-        let groups = socket.groups.take();
-        self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
-        self.sockets.udp_binds.remove(port, index);
-        self.sockets.udp_binds.every.remove(index);
-        self.sockets.echoes.remove(index);
-        self.sockets.table.remove(index);
-        if let Some(groups) = groups {
-            self.quit_groups(now, &groups);
-        }
+    /// The known MTU of the path to the socket's peer, in bytes of IP packet (`IP_MTU`). Less 28
+    /// bytes of headers, over IPv6 48, it is the longest datagram.
+    ///
+    /// # Errors
+    /// `NotConnected`, `NoSuchSocket`.
+    pub fn path_mtu(&mut self) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let (local, scope) = (socket.local.ip(), socket.scope);
+        let remote = socket.remote.ok_or(Error::NotConnected)?.ip();
+        let by = self.net.bound_link(socket.link)?;
+        let local = match local.is_unspecified() {
+            true => self.net.source_by(remote, scope, by)?,
+            false => local,
+        };
+        Ok(self.net.link_limits(local, remote, by).0)
     }
 }

@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use pagewire_mem::{CopyReason, FragVec};
 use pagewire_tcp::RecvFlags;
 
-use super::socket::{Beyond, Datagram as Queued, UdpSocket, append};
+use super::socket::{Beyond, append};
 use crate::error::Error;
-use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS};
 use crate::net::LinkId;
-use crate::sockets::handles::Udp;
+use crate::sockets::Udp;
 
 /// One or more datagrams, with their packets' addresses and link.
 #[derive(Clone, Debug)]
@@ -33,33 +32,6 @@ pub struct UdpMessage {
     pub hop_limit: u8,
     /// On such a socket: whether routers may not cut the packet, as always in IPv6; else `false`.
     pub dont_fragment: bool,
-}
-
-impl UdpSocket {
-    /// How many datagrams at the front of the queue can be joined to one of up to `room` bytes.
-    fn alike(&self, room: usize) -> usize {
-        let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
-        let mut queue = self.queue.iter();
-        let Some(first) = queue.next() else { return 0 };
-        let (mut found, mut total) = (1, first.len());
-        let ends = |datagram: &Queued| {
-            let Beyond { to_port, dont_fragment, .. } = datagram.beyond;
-            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
-        };
-        for next in queue.take(most - 1) {
-            let len = next.len();
-            total += len;
-            let fits = len > 0 && len <= first.len() && total <= room.min(UDP_MAX_PAYLOAD_V4);
-            if !fits || ends(next) != ends(first) {
-                break;
-            }
-            found += 1;
-            if len < first.len() {
-                break;
-            }
-        }
-        found
-    }
 }
 
 /// A way to take received datagrams:

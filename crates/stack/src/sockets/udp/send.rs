@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
-use super::socket::{UdpSocket, append};
+use super::socket::append;
 use super::target::{Cork, Ends, UdpTarget};
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::{icmp, udp};
 use crate::net::{Flow, Mem, Net, Outgoing, TooLong, protocol};
-use crate::sockets::handles::Udp;
+use crate::sockets::Udp;
 use crate::sockets::marks::ECN;
 use crate::sockets::tuple::{canonical, scope_of};
 use crate::sockets::zerocopy::sends::ZeroCopyCall;
@@ -73,20 +73,6 @@ impl<const N: usize> DatagramPayload for &[u8; N] {
 impl DatagramPayload for &Vec<u8> {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
         self.as_slice().send(udp, now, to)
-    }
-}
-
-impl UdpSocket {
-    /// Where the corked datagram goes; drops it if `len` more bytes make it too long.
-    pub(crate) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
-        let cork = self.cork.as_ref()?;
-        let ends = cork.ends;
-        if cork.len + len <= ends.longest() {
-            return Some(Ok(ends));
-        }
-        // As Linux.
-        self.cork = None;
-        Some(Err(Error::MessageTooLong))
     }
 }
 

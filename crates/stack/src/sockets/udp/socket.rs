@@ -1,4 +1,4 @@
-//! Datagram sockets (RFC 768), by reference and by copy.
+//! A datagram socket, and the datagrams in its queue.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,24 +8,19 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
 };
 
-use super::memberships::UdpGroups;
-use super::target::Cork;
+use super::memberships::{MulticastSettings, UdpGroups};
+use super::target::{Cork, Ends};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::event::{ErrorOrigin, QueuedError, Readiness, Reporting};
+use crate::event::{Readiness, Reporting};
 use crate::limits::{
-    ERROR_QUEUE, ERROR_QUEUE_EVERY, MAX_LINKS, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
-    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+    MAX_LINKS, UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS, UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS,
 };
-use crate::net::wire::udp;
-use crate::net::{Flow, IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, protocol};
-use crate::sockets::Sockets;
+use crate::net::wire::{ipv4, ipv6, udp};
+use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
 use crate::sockets::error_queue::ErrorQueue;
-use crate::sockets::errors::error_of_icmp;
 use crate::sockets::marks::{MtuDiscover, PacketMarks};
 use crate::sockets::pages::Pages;
-use crate::sockets::tuple::Tuple;
-use crate::stack::Core;
 
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
@@ -69,17 +64,17 @@ pub(crate) struct UdpSocket {
 /// A received datagram: two cache lines, which is what the compiler moves without a call.
 pub(crate) struct Datagram {
     pub(crate) payload: FragVec,
-    at: Instant,
+    pub(super) at: Instant,
     /// Bytes of receive memory.
-    charge: u32,
+    pub(super) charge: u32,
     /// Of an IPv6 sender whose address counts on its link only.
-    scope: u8,
+    pub(super) scope: u8,
     /// The congestion mark of its packet.
     pub(crate) ecn: u8,
     pub(crate) beyond: Beyond,
-    port: u16,
+    pub(super) port: u16,
     pub(crate) link: LinkIndex,
-    sender: IpAddr,
+    pub(super) sender: IpAddr,
     pub(crate) to: IpAddr,
 }
 
@@ -166,7 +161,7 @@ impl UdpSocket {
     }
 
     /// Why a datagram that keeps `charge` bytes is not taken; an empty queue takes one.
-    fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
+    pub(super) fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
         let room = self.receive_bytes.saturating_sub(self.queued_bytes);
         if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
             return Some(DropReason::UdpQueueFull);
@@ -231,228 +226,68 @@ impl UdpSocket {
     pub(crate) fn nothing(&self) -> Error {
         if self.down { Error::NetworkDown } else { Error::WouldBlock }
     }
-}
 
-impl Core {
-    /// Byte path, step R4 for datagrams, checksum verified.
-    pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
-        let header = match udp::Header::parse(packet.head(), packet.len()) {
-            Ok(header) => header,
-            Err(reason) => return self.net.counters.drop_one(reason),
-        };
-        let tuple = Tuple {
-            local: received.dst,
-            remote: received.src,
-            local_port: header.dst_port,
-            remote_port: header.src_port,
-        };
-        let scope = self.net.scope_of(received.src, received.link);
-        if received.dst.is_multicast() {
-            return self.udp_input_group(now, received, &{ tuple }, scope, packet);
-        }
-        let Sockets { udp_binds, table, .. } = &mut self.sockets;
-        let fits = |index| {
-            let socket = table.udp(index)?;
-            let elsewhere = socket.scope != 0 && socket.scope != scope;
-            socket.takes_from(tuple.remote_addr()).filter(|_| !elsewhere)
-        };
-        let net = &self.net;
-        match udp_binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
-            Some(index) => {
-                let from = (header.src_port, scope);
-                self.udp_queue(now, index, received, from, Beyond::default(), packet);
-            }
-            None => udp_unclaimed(self, now, tuple, scope, received, packet),
-        }
+    /// Whether an ICMP error can be about a datagram of this socket.
+    ///
+    /// A datagram has no sequence number that a forger would have to guess (RFC 5927), but it has
+    /// to be longer than the reported MTU: short datagrams are safe.
+    pub(super) fn may_have_met(&self, kind: IcmpKind, remote: IpAddr) -> bool {
+        let IcmpKind::PacketTooBig { mtu } = kind else { return true };
+        let ip = if remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
+        ip + udp::LEN + usize::from(self.longest) > mtu
     }
 
-    /// Puts a datagram into the socket's queue if there is room, and takes out its payload.
-    #[inline(always)]
-    pub(crate) fn udp_queue(
-        &mut self,
-        now: Instant,
-        index: u32,
-        received: &Received,
-        (port, scope): (u16, u32),
-        beyond: Beyond,
-        packet: &mut PacketBuf,
-    ) {
-        let Sockets { table, lent, work, .. } = &mut self.sockets;
-        let Some(socket) = table.udp_mut(index) else { return };
-        let (mut len, mut pinned, mut carved) = (0, 0, true);
-        for frag in packet.frags() {
-            len += frag.len();
-            pinned += frag.pinned();
-            carved &= frag.is_carved();
-        }
-        // Of carved pages, which several share, those are copied that are not read at once.
-        let is_first = || socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
-        let small = len <= UDP_SMALL && pinned > 4 * len && !(carved && is_first());
-        // Judged by what it will keep: a copy of its own, or without memory for one all that it lies in.
-        let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
-        let mut refusal = socket.refusal(&self.mem, charge);
-        if small && refusal.is_none() {
-            match copy_small(&mut self.mem, packet.frags(), len) {
-                Some(copy) => replace_payload(packet, copy),
-                None => {
-                    charge = pinned + UDP_OVERHEAD;
-                    refusal = socket.refusal(&self.mem, charge);
-                }
+    /// Its settings for groups of a version of IP.
+    pub(crate) fn multicast(&self, v6: bool) -> MulticastSettings {
+        let Some(groups) = &self.groups else { return MulticastSettings::default() };
+        let [v4_settings, v6_settings] = groups.settings;
+        if v6 { v6_settings } else { v4_settings }
+    }
+
+    /// Whether it takes datagrams to a group that come by a link.
+    pub(super) fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
+        // As Linux, which compares the link in IPv4 only.
+        let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);
+        self.multicast(group.is_ipv6()).all
+            || self.groups.as_ref().is_some_and(|groups| groups.joined.iter().any(is_it))
+    }
+
+    /// How many datagrams at the front of the queue can be joined to one of up to `room` bytes.
+    pub(super) fn alike(&self, room: usize) -> usize {
+        let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
+        let mut queue = self.queue.iter();
+        let Some(first) = queue.next() else { return 0 };
+        let (mut found, mut total) = (1, first.len());
+        let ends = |datagram: &Datagram| {
+            let Beyond { to_port, dont_fragment, .. } = datagram.beyond;
+            (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
+        };
+        for next in queue.take(most - 1) {
+            let len = next.len();
+            total += len;
+            let fits = len > 0 && len <= first.len() && total <= room.min(UDP_MAX_PAYLOAD_V4);
+            if !fits || ends(next) != ends(first) {
+                break;
+            }
+            found += 1;
+            if len < first.len() {
+                break;
             }
         }
-        if let Some(why) = refusal {
-            socket.dropped = socket.dropped.wrapping_add(1);
-            self.net.counters.drop_one(why);
-            return;
-        }
-        socket.queued_bytes += charge;
-        self.mem.shared.receive.charge_datagrams(0, charge);
-        let lent = lent.concerns(packet.frags());
-        let (to, link) = (received.dst, received.link);
-        let payload = packet.take_frags();
-        socket.queue.push_back(Datagram {
-            payload,
-            at: now,
-            ecn: received.ecn,
-            charge: u32::try_from(charge).unwrap_or(u32::MAX),
-            scope: scope as u8,
-            beyond,
-            port,
-            link,
-            sender: received.src,
-            to,
-        });
-        if socket.reporting.every_arrival {
-            socket.reporting.reported &= !Readiness::READABLE;
-        }
-        work.queue_report(index, &mut socket.reporting);
-        if lent {
-            self.watch_lent(now, index);
-        }
+        found
     }
 
-    /// Nobody takes the datagram: its sender is told.
-    pub(crate) fn refuse(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
-        let packet = core::mem::replace(packet, PacketBuf::for_rx());
-        self.net.send_port_unreachable(&mut self.mem, now, received, packet);
-    }
-
-    /// Processes an echo request to another host's address: the packet's head is the message's up to
-    /// the identifier, the rest its fragments.
-    pub(crate) fn echo_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
-        let Some(index) = self.sockets.echoes.find(self.net.came_by(received)) else {
-            return self.net.counters.drop_one(DropReason::EchoNoSocket);
-        };
-        let Some(&[_, _, _, _, i0, i1]) = packet.head().first_chunk() else { return };
-        let scope = self.net.scope_of(received.src, received.link);
-        let (hop_limit, dont_fragment) = (received.hop_limit, received.forbids_fragments(packet));
-        let beyond = Beyond { to_port: 0, hop_limit, dont_fragment };
-        let from = (u16::from_be_bytes([i0, i1]), scope);
-        self.udp_queue(now, index, received, from, beyond, packet);
-    }
-
-    /// An ICMP error about a datagram that we sent.
-    pub(crate) fn udp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
-        let to = SocketAddr::new(about.dst, about.dst_port);
-        let tuple = Tuple::new(SocketAddr::new(about.src, about.src_port), to);
-        let Sockets { udp_binds, table, .. } = &mut self.sockets;
-        let fits = |index| {
-            let socket = table.udp(index)?;
-            socket.takes_from(to).filter(|_| socket.may_have_met(kind, to.ip()))
-        };
-        // Errors come by any link.
-        let found = udp_binds.find_by(&tuple, |_| true, fits);
-        // To the sockets for everything by the link that the datagram left by.
-        let every = || {
-            let by = self.net.way_of(now, (about.src, about.dst), None)?;
-            let index = udp_binds.every.find(Some(self.net.link_id(by)))?;
-            let met = table.udp(index)?.may_have_met(kind, to.ip());
-            (met && about.protocol == protocol::UDP).then_some(index)
-        };
-        let found = found.or_else(every);
-        let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
-        else {
-            return self.net.counters.drop_one(DropReason::IcmpQuoteNotOurs);
-        };
-        let mut mtu = 0;
-        if let IcmpKind::PacketTooBig { mtu: reported } = kind {
-            if socket.mtu_discover.ignores_reports() {
-                return;
-            }
-            // Of many flows, each may be forged by whoever has another: their owner judges.
-            if socket.every.is_none() {
-                self.net.handle_path_mtu(now, to.ip(), reported);
-                if socket.mtu_discover == MtuDiscover::Dont {
-                    return;
-                }
-            }
-            mtu = reported as u32;
+    /// Where the corked datagram goes; drops it if `len` more bytes make it too long.
+    pub(crate) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
+        let cork = self.cork.as_ref()?;
+        let ends = cork.ends;
+        if cork.len + len <= ends.longest() {
+            return Some(Ok(ends));
         }
-        let error = error_of_icmp(kind);
-        if let Some(errors) = &mut socket.errors {
-            let about = socket.every.map(|_| Flow::udp(to, tuple.local_addr()));
-            let (origin, to) = (ErrorOrigin::Icmp, Some(to));
-            let most = if about.is_some() { ERROR_QUEUE_EVERY } else { ERROR_QUEUE };
-            errors.push_within(QueuedError { error, origin, mtu, to, about }, most);
-        }
-        // > RFC 1122 section 4.1.3.3: UDP MUST pass to the application layer all ICMP error
-        // > messages that it receives from the IP layer.
-        // As on Linux, a socket without a peer has them in its error queue only, and one with a
-        // peer fails for those that trying again does not help.
-        let hard = matches!(
-            kind,
-            IcmpKind::PortUnreachable
-                | IcmpKind::ProtocolUnreachable
-                | IcmpKind::PacketTooBig { .. }
-        );
-        if socket.remote.is_some() && hard {
-            socket.error = Some(error);
-            // Each is an event, also where nobody has taken the one before.
-            socket.reporting.reported &= !Readiness::ERROR;
-        }
-        self.sockets.check_later(index);
+        // As Linux.
+        self.cork = None;
+        Some(Err(Error::MessageTooLong))
     }
-}
-
-/// A datagram that no socket takes but the one for every address and port of its link.
-#[inline(never)]
-fn udp_unclaimed(
-    core: &mut Core,
-    now: Instant,
-    tuple: Tuple,
-    scope: u32,
-    received: &Received,
-    packet: &mut PacketBuf,
-) {
-    let every = &core.sockets.udp_binds.every;
-    if received.is_unicast()
-        && let Some(index) = every.find(core.net.came_by(received))
-    {
-        let beyond = Beyond {
-            to_port: tuple.local_port,
-            hop_limit: received.hop_limit,
-            dont_fragment: received.forbids_fragments(packet),
-        };
-        let from = (tuple.remote_port, scope);
-        return core.udp_queue(now, index, received, from, beyond, packet);
-    }
-    udp_refused(core, now, tuple, received, packet);
-}
-
-#[cold]
-fn udp_refused(
-    core: &mut Core,
-    now: Instant,
-    tuple: Tuple,
-    received: &Received,
-    packet: &mut PacketBuf,
-) {
-    let reason = match core.sockets.udp_binds.find(&tuple, core.net.came_by(received)) {
-        Some(_) => DropReason::UdpNotConnected,
-        None => DropReason::UdpNoSocket,
-    };
-    core.net.counters.drop_one(reason);
-    core.refuse(now, received, packet);
 }
 
 /// Replaces one fragment by a copy in one piece; `false` if there is none to be had.
@@ -480,33 +315,10 @@ fn replace(
     true
 }
 
-/// Has the packet carry this, which is no longer than what it carried or was made of another's.
+/// Replaces a packet's payload by a copy or a clone of one, which needs no more fragments.
 pub(crate) fn replace_payload(packet: &mut PacketBuf, payload: FragVec) {
     packet.take_frags();
     payload.into_iter().for_each(|frag| _ = packet.push_frag(frag));
-}
-
-/// A copy in one piece, however many came.
-#[inline(never)]
-fn copy_small(mem: &mut Mem, payload: &[Frag], len: usize) -> Option<FragVec> {
-    let Mem { pool, writer, ledger, .. } = mem;
-    if writer.spare() < len {
-        writer.abandon();
-        if !writer.refill(pool, len.div_ceil(PAGE_SIZE)) || writer.spare() < len {
-            return None;
-        }
-    }
-    let mut copy = FragVec::new();
-    for frag in payload {
-        for part in writer.write_frag(pool, frag, ledger, CopyReason::SmallSegment).0 {
-            // Parts of one run that follow each other always join.
-            match copy.last_mut() {
-                Some(last) => last.try_append(part).ok()?,
-                None => copy.push(part),
-            }
-        }
-    }
-    Some(copy)
 }
 
 /// Appends pieces, joining those that lie one behind the other in memory.

@@ -4,20 +4,18 @@
 //! memory, and the sender's completion waits for it. After a deadline private copies replace it.
 //! There is one entry for each socket with such data, cheap enough to make for every burst.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
 use core::time::Duration;
-use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE, Returns};
+use std::collections::VecDeque;
+
+use pagewire_mem::{Frag, Held, Holdings, Instant, PAGE_SIZE};
 
 use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
-use crate::sockets::handles::Tcp;
 use crate::sockets::ids::SocketId;
 use crate::sockets::pages::reserve;
 use crate::sockets::table::Socket;
 use crate::sockets::tcp::socket::Lists;
-use crate::stack::{Core, Stack};
+use crate::sockets::{Context, Tcp};
 
 /// Sockets with lent memory in their receive queues, in the order of their deadlines.
 pub(crate) struct LentMemory {
@@ -57,12 +55,12 @@ fn has_room(mem: &Mem, pinned: usize) -> bool {
     mem.pool.stats().free >= pinned.div_ceil(PAGE_SIZE) + reserve(&mem.pool) / 2
 }
 
-impl Core {
+impl Context {
     /// The socket at `index` has received lent memory.
     pub(crate) fn watch_lent(&mut self, now: Instant, index: u32) {
-        let Some(limit) = self.sockets.lent.limit else { return };
-        let Some(socket) = self.sockets.table.id_of(index) else { return };
-        let (waits, read, mark) = match self.sockets.table.at_mut(index) {
+        let Some(limit) = self.lent.limit else { return };
+        let Some(socket) = self.table.id_of(index) else { return };
+        let (waits, read, mark) = match self.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
                 let (read, queued) = (socket.conn.bytes_read(), socket.conn.queued_receive());
                 let waits = socket.lists.contains(Lists::LENT);
@@ -75,16 +73,16 @@ impl Core {
         };
         if !waits {
             let lent = Lent { until: now + limit, socket, read, mark };
-            self.sockets.lent.waiting.push_back(lent);
+            self.lent.waiting.push_back(lent);
         }
     }
 
     /// Replaces lent memory that has waited too long.
     pub(crate) fn copy_lent(&mut self, now: Instant) {
-        let Some(limit) = self.sockets.lent.limit else { return };
-        while let Some(lent) = self.sockets.lent.waiting.pop_front_if(|lent| lent.until <= now) {
+        let Some(limit) = self.lent.limit else { return };
+        while let Some(lent) = self.lent.waiting.pop_front_if(|lent| lent.until <= now) {
             // Later data, and data without a page to copy to, gets another deadline.
-            let left = match self.sockets.table.get_mut(lent.socket) {
+            let left = match self.table.get_mut(lent.socket) {
                 Ok(Socket::Tcp(socket)) => {
                     socket.lists.remove(Lists::LENT);
                     let read = socket.conn.bytes_read();
@@ -131,25 +129,18 @@ impl Tcp<'_> {
     }
 }
 
-impl Stack {
-    /// The queue of kept memory that was released. It wakes the driver ([`Returns::set_waker`]).
-    pub fn returns(&self) -> &Arc<Returns> {
-        &self.core.sockets.work.returns
-    }
-}
-
-impl Core {
+impl Context {
     /// Opens the windows of connections that waited for released memory.
     pub(crate) fn drain_returns(&mut self, now: Instant) {
-        if !self.sockets.work.returns.is_pending() {
+        if !self.work.returns.is_pending() {
             return;
         }
-        for owner in self.sockets.work.returns.drain() {
+        for owner in self.work.returns.drain() {
             let id = SocketId::from_token(owner);
             // One that is closed has no window to open.
-            let Ok(Socket::Tcp(socket)) = self.sockets.table.get_mut(id) else { continue };
+            let Ok(Socket::Tcp(socket)) = self.table.get_mut(id) else { continue };
             socket.work(&mut self.mem, now, |conn, env| conn.after_return(env));
-            self.sockets.touch(id.index());
+            self.touch(id.index());
         }
     }
 }

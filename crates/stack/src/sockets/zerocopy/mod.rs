@@ -12,63 +12,22 @@ pub(crate) mod sends;
 
 use std::sync::Arc;
 
-use pagewire_mem::{Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant};
+use pagewire_mem::{Completed, Completion, CopyReason, Frag, FragVec, Instant};
 use pagewire_tcp::{Connection, Env, Merge, SendFlags};
 
-use super::Sockets;
-use super::handles::{Tcp, Udp};
 use super::ids::SocketId;
 use super::table::Socket;
+use super::{Tcp, Udp};
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::event::{Notification, Readiness};
+use crate::sockets::Context;
 use crate::sockets::udp::send::joined;
 use crate::sockets::udp::target::UdpTarget;
-use crate::stack::{Core, Stack};
 use sends::{Begun, ZeroCopyCall};
 
 /// Adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
-
-impl Stack {
-    /// Opts a socket, or a listener's later connections, in to zero-copy sends, or out again.
-    pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
-        if let Some(reporting) = self.core.sockets.table.get_mut(id.into())?.reporting() {
-            reporting.zerocopy = on;
-        }
-        Ok(())
-    }
-
-    /// Whether a socket has opted in to zero-copy sends.
-    pub fn zerocopy(&self, id: impl Into<SocketId>) -> Result<bool, Error> {
-        Ok(match self.core.sockets.table.get(id.into())? {
-            Socket::Tcp(socket) => socket.reporting.zerocopy,
-            Socket::Listener(socket) => socket.reporting.zerocopy,
-            Socket::Udp(socket) => socket.reporting.zerocopy,
-            Socket::TimeWait(_) => false,
-        })
-    }
-
-    /// Takes the oldest notification from the socket's error queue.
-    pub fn poll_notification(&mut self, id: impl Into<SocketId>) -> Option<Notification> {
-        let id = id.into();
-        self.core.drain_completions();
-        let notification =
-            self.core.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification()?;
-        self.core.sockets.after_error_read(id);
-        Some(notification)
-    }
-
-    /// Outstanding notifications of a socket, without unread ones.
-    pub fn sends_outstanding(&self, id: impl Into<SocketId>) -> Result<usize, Error> {
-        Ok(self.core.sockets.table.get(id.into())?.errors().map_or(0, |errors| errors.sends.live))
-    }
-
-    /// The queue of completions; [`CompletionQueue::set_waker`] lets it wake the driver.
-    pub fn completions(&self) -> &Arc<CompletionQueue> {
-        &self.core.sockets.work.completions
-    }
-}
 
 impl Tcp<'_> {
     /// Queues memory with a notification, see [`ZeroCopyCall`].
@@ -280,19 +239,17 @@ impl Udp<'_> {
     }
 }
 
-impl Core {
+impl Context {
     /// Moves completions to the error queues of their sockets.
     #[inline]
     pub(crate) fn drain_completions(&mut self) {
-        if self.sockets.work.completions.is_pending() {
-            self.sockets.drain_completions();
+        if self.work.completions.is_pending() {
+            self.drain_pending();
         }
     }
-}
 
-impl Sockets {
     #[cold]
-    fn drain_completions(&mut self) {
+    fn drain_pending(&mut self) {
         let mut drained = core::mem::take(&mut self.drained);
         self.work.completions.drain(&mut drained);
         for done in drained.drain(..) {

@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
+use pagewire_mem::CompletionQueue;
 
 use pagewire_tcp::RecvFlags;
 
 use core::time::Duration;
 
 use super::*;
-use crate::StackConfig;
-use crate::TcpId;
 use crate::config::ZeroCopyConfig;
 use crate::event::ErrorEntry;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::zerocopy::sends::Sends;
+use crate::{Stack, StackConfig, TcpId};
 
 /// A stack that talks to itself, and a connection's both ends.
 fn looped(coalescing: Coalescing) -> (Stack, Instant, TcpId, TcpId) {

@@ -1,4 +1,4 @@
-//! The table of SYNs that wait for the application's answer; `requests.rs` works with it.
+//! The table of SYNs that wait for the application's answer; `mod.rs` works with it.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use hashbrown::HashTable;
 use pagewire_mem::Instant;
 use pagewire_tcp::TcpHeader;
+use siphasher::sip::SipHasher13;
 
 use crate::error::Error;
 use crate::limits::{REQUEST_FIRST_WAIT, REQUEST_LEAST_GAP, REQUEST_LONGEST_GAP, SYN_REQUESTS};
@@ -63,7 +64,8 @@ pub enum Cancel {
 
 /// The requests of one listener.
 pub(crate) struct Requests {
-    pub(crate) link: LinkId,
+    link: LinkId,
+    hasher: SipHasher13,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Slots in use, by the keyed hash of their tuples.
@@ -137,9 +139,10 @@ impl Request {
 }
 
 impl Requests {
-    pub(crate) fn new(link: LinkId) -> Self {
+    pub(crate) fn new(link: LinkId, hasher: SipHasher13) -> Self {
         Self {
             link,
+            hasher,
             slots: Vec::new(),
             free: Vec::new(),
             table: HashTable::new(),
@@ -181,15 +184,16 @@ impl Requests {
         self.slots.get(index as usize)?.request.as_ref()
     }
 
-    pub(crate) fn find(&self, hash: u64, tuple: &Tuple) -> Option<u32> {
+    pub(crate) fn find(&self, tuple: &Tuple) -> Option<u32> {
+        let hash = tuple.hash(&self.hasher);
         self.table.find(hash, |&i| self.at(i).is_some_and(|r| r.tuple == *tuple)).copied()
     }
 
     /// Adds a request; `false` if there is no room.
-    pub(crate) fn insert(&mut self, request: Request, hash: impl Fn(&Tuple) -> u64) -> bool {
+    pub(crate) fn insert(&mut self, request: Request) -> bool {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() >= SYN_REQUESTS => match self.evict_silent(&hash) {
+            None if self.slots.len() >= SYN_REQUESTS => match self.evict_silent() {
                 Some(index) => index,
                 None => return false,
             },
@@ -198,24 +202,22 @@ impl Requests {
                 self.slots.len() as u32 - 1
             }
         };
-        let hash_now = hash(&request.tuple);
+        let hasher = self.hasher;
+        let hash_now = request.tuple.hash(&hasher);
         let Some(slot) = self.slots.get_mut(index as usize) else { return false };
         slot.request = Some(request);
         self.fresh.push_back(RequestId { index, generation: slot.generation });
         let Self { table, slots, .. } = self;
         let tuple = |i: u32| slots.get(i as usize).and_then(|s| s.request.as_ref());
-        table.insert_unique(hash_now, index, |&i| tuple(i).map_or(0, |r| hash(&r.tuple)));
+        table.insert_unique(hash_now, index, |&i| tuple(i).map_or(0, |r| r.tuple.hash(&hasher)));
         true
     }
 
     /// Frees the slot of the request that was answered with silence first: if its SYNs go on, they
     /// ask again. Those that were not answered stay.
-    fn evict_silent(&mut self, hash: impl Fn(&Tuple) -> u64) -> Option<u32> {
+    fn evict_silent(&mut self) -> Option<u32> {
         while let Some(id) = self.silent.pop_front() {
-            if self.is_silent(id)
-                && let Some(request) = self.remove(id.index)
-            {
-                self.forget(hash(&request.tuple));
+            if self.is_silent(id) && self.remove(id.index).is_some() {
                 return self.free.pop();
             }
         }
@@ -245,7 +247,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes out a shown request for its answer; [`forget`](Self::forget) it then.
+    /// Takes out a shown request for its answer.
     pub(crate) fn take_shown(&mut self, id: RequestId) -> Result<Request, Error> {
         self.shown(id)?;
         self.remove(id.index).ok_or(Error::NoSuchSocket)
@@ -254,6 +256,10 @@ impl Requests {
     pub(crate) fn remove(&mut self, index: u32) -> Option<Request> {
         let slot = self.slots.get_mut(index as usize)?;
         let request = slot.request.take()?;
+        let hash = request.tuple.hash(&self.hasher);
+        if let Ok(entry) = self.table.find_entry(hash, |&i| i == index) {
+            entry.remove();
+        }
         if request.stage == Stage::Fresh {
             self.fresh.retain(|id| id.index != index);
         }
@@ -262,23 +268,14 @@ impl Requests {
         Some(request)
     }
 
-    /// Ends a request without an answer; [`forget`](Self::forget) it then.
-    pub(crate) fn cancel(&mut self, index: u32, why: Cancel) -> Option<Request> {
-        let generation = self.slots.get(index as usize)?.generation;
-        let request = self.remove(index)?;
+    /// Ends a request without an answer; `false`: there is none.
+    pub(crate) fn cancel(&mut self, index: u32, why: Cancel) -> bool {
+        let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
+        let Some(request) = self.remove(index) else { return false };
         if request.stage == Stage::Shown {
             self.ended.push_back((RequestId { index, generation }, why));
         }
-        Some(request)
-    }
-
-    /// Takes a request that was just removed out of the hash table.
-    pub(crate) fn forget(&mut self, hash: u64) {
-        let Self { table, slots, .. } = self;
-        let is_gone = |i: u32| slots.get(i as usize).is_none_or(|slot| slot.request.is_none());
-        if let Ok(entry) = table.find_entry(hash, |&i| is_gone(i)) {
-            entry.remove();
-        }
+        true
     }
 
     /// Ends all requests.
@@ -286,7 +283,6 @@ impl Requests {
         for index in 0..self.slots.len() as u32 {
             self.cancel(index, why);
         }
-        self.table.clear();
     }
 
     /// When the request in a slot lapses, if there is one.

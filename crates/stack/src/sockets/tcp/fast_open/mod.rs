@@ -14,15 +14,13 @@ use pagewire_tcp::{
 use super::socket::Owner;
 use crate::config::FastOpenConfig;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
-use crate::sockets::derive;
-use crate::sockets::handles::Tcp;
 use crate::sockets::listen::socket::ListenerFastOpen;
 use crate::sockets::table::Socket;
 use crate::sockets::tuple::Tuple;
-use crate::stack::{Core, Stack};
+use crate::sockets::{Context, Tcp, derive};
 use cache::{CookieCache, Refusals};
 
-/// Fast Open of this host: [`Stack::fast_open`].
+/// Fast Open of this host: [`Stack::fast_open`](crate::Stack::fast_open).
 pub struct FastOpen {
     pub(crate) mode: FastOpenMode,
     keys: FastOpenKeys,
@@ -68,6 +66,118 @@ impl FastOpen {
         self.cache.clear();
         self.refusals.clear();
     }
+
+    /// How a connection opens with Fast Open.
+    pub(super) fn connect_to(
+        &self,
+        now: Instant,
+        to: &Tuple,
+        no_cookie: bool,
+    ) -> Option<FastOpenConnect> {
+        let no_cookie = no_cookie || self.mode.contains(FastOpenMode::CLIENT_NO_COOKIE);
+        if self.black_hole.is_resting(now) || self.refusals.rests(now, to, !no_cookie) {
+            return None;
+        }
+        let known = self.cache.get(to.local, to.remote);
+        let mss = known.mss;
+        if no_cookie {
+            return Some(FastOpenConnect { option: None, mss, deferred: true });
+        }
+        let deferred = known.cookie.is_some();
+        let option = known.cookie.unwrap_or(FastOpenCookie::request(known.asks_experimentally()));
+        Some(FastOpenConnect { option: Some(option), mss, deferred })
+    }
+
+    /// Remembers what the handshake of the connection at `index` has shown.
+    pub(super) fn learn(&mut self, cx: &mut Context, now: Instant, index: u32) {
+        let Some(socket) = cx.table.tcp_mut(index) else { return };
+        let Some(outcome) = socket.conn.fast_open().take_outcome() else { return };
+        let tuple = socket.tuple;
+        if socket.conn.fast_open().is_syn_data_acked() {
+            cx.net.counters.tcp_fast_open_active += 1;
+        }
+        self.cache.learn(tuple.local, tuple.remote, &outcome);
+        if self.refusals.learn(now, &tuple, &outcome) {
+            cx.net.counters.tcp_fast_open_refused += 1;
+        }
+    }
+
+    /// Checks whether the connection at `index` shows that a path swallows Fast Open, or does not.
+    pub(super) fn watch_black_hole(&mut self, cx: &mut Context, now: Instant, index: u32) {
+        let Some(socket) = cx.table.tcp_mut(index) else { return };
+        let hole = &mut self.black_hole;
+        if socket.conn.fast_open().take_black_hole() {
+            cx.net.counters.tcp_fast_open_black_holes += 1;
+            hole.since = now;
+            hole.times = hole.times.saturating_add(1);
+        } else if hole.times > 0
+            && socket.conn.is_closed()
+            && socket.conn.fast_open().has_opened()
+            && !hole.is_resting(now)
+            && !cx.net.is_local(socket.tuple.remote)
+        {
+            hole.times = 0;
+        }
+    }
+
+    /// A new listener's limit: its backlog, if all listeners do Fast Open.
+    pub(crate) fn initial(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
+        let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;
+        self.mode.contains(needed).then(|| {
+            let limit = u32::try_from(backlog).unwrap_or(u32::MAX).min(MAX_FAST_OPEN_QUEUE);
+            Box::new(ListenerFastOpen { limit, ..ListenerFastOpen::default() })
+        })
+    }
+
+    /// How the listener at `index` answers a SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Upon receiving the SYN packet with Fast Open option: 1. Initialize
+    /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
+    /// > PendingFastOpenRequests is over the system limit, go to step 5. 3. If IsCookieValid() (in
+    /// > Section 4.1.2) returns false, go to step 5. 4. Buffer the data and notify the application.
+    pub(crate) fn judge_syn(
+        &self,
+        cx: &mut Context,
+        now: Instant,
+        index: u32,
+        tuple: &Tuple,
+        syn: &TcpHeader,
+        has_data: bool,
+    ) -> FastOpenSyn {
+        let offered = syn.options.fast_open;
+        if !self.mode.contains(FastOpenMode::SERVER) || !(has_data || offered.is_some()) {
+            return FastOpenSyn::Plain;
+        }
+        let Some(listener) = cx.table.listener_mut(index) else {
+            return FastOpenSyn::Plain;
+        };
+        let Some(fast_open) = listener.fast_open.as_deref_mut() else { return FastOpenSyn::Plain };
+        if !fast_open.admits(now) {
+            if fast_open.limit > 0 {
+                cx.net.counters.tcp_fast_open_overflows += 1;
+            }
+            return FastOpenSyn::Plain;
+        }
+        if fast_open.no_cookie || self.mode.contains(FastOpenMode::SERVER_NO_COOKIE) {
+            return FastOpenSyn::Open(None);
+        }
+        let Some(offered) = offered else { return FastOpenSyn::Plain };
+        let keys = fast_open.keys.unwrap_or(self.keys);
+        let form = offered.is_experimental();
+        let fresh = || keys.cookie(tuple.remote, tuple.local).in_form(form);
+        if offered.is_request() {
+            cx.net.counters.tcp_fast_open_cookie_requests += 1;
+            return FastOpenSyn::Offer(fresh());
+        }
+        match keys.check(&offered, tuple.remote, tuple.local) {
+            CookieCheck::Valid => FastOpenSyn::Open(None),
+            CookieCheck::Outdated => FastOpenSyn::Open(Some(fresh())),
+            CookieCheck::Invalid => {
+                cx.net.counters.tcp_fast_open_passive_failures += 1;
+                FastOpenSyn::Offer(fresh())
+            }
+        }
+    }
 }
 
 /// Whether Fast Open is suspended (Linux's `tcp_fastopen_blackhole_timeout_sec`).
@@ -95,70 +205,6 @@ pub(crate) enum FastOpenSyn {
     Open(Option<FastOpenCookie>),
 }
 
-impl Stack {
-    /// Fast Open of this host.
-    pub fn fast_open(&mut self) -> &mut FastOpen {
-        &mut self.core.sockets.fast_open
-    }
-}
-
-impl Core {
-    /// How a connection opens with Fast Open.
-    pub(crate) fn fast_open_to(
-        &self,
-        now: Instant,
-        to: &Tuple,
-        no_cookie: bool,
-    ) -> Option<FastOpenConnect> {
-        let host = &self.sockets.fast_open;
-        let no_cookie = no_cookie || host.mode.contains(FastOpenMode::CLIENT_NO_COOKIE);
-        if host.black_hole.is_resting(now) || host.refusals.rests(now, to, !no_cookie) {
-            return None;
-        }
-        let known = host.cache.get(to.local, to.remote);
-        let mss = known.mss;
-        if no_cookie {
-            return Some(FastOpenConnect { option: None, mss, deferred: true });
-        }
-        let deferred = known.cookie.is_some();
-        let option = known.cookie.unwrap_or(FastOpenCookie::request(known.asks_experimentally()));
-        Some(FastOpenConnect { option: Some(option), mss, deferred })
-    }
-
-    /// Remembers what the handshake of the connection at `index` has shown.
-    pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        let Some(outcome) = socket.conn.fast_open().take_outcome() else { return };
-        let tuple = socket.tuple;
-        if socket.conn.fast_open().is_syn_data_acked() {
-            self.net.counters.tcp_fast_open_active += 1;
-        }
-        let host = &mut self.sockets.fast_open;
-        host.cache.learn(tuple.local, tuple.remote, &outcome);
-        if host.refusals.learn(now, &tuple, &outcome) {
-            self.net.counters.tcp_fast_open_refused += 1;
-        }
-    }
-
-    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or does not.
-    pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        let hole = &mut self.sockets.fast_open.black_hole;
-        if socket.conn.fast_open().take_black_hole() {
-            self.net.counters.tcp_fast_open_black_holes += 1;
-            hole.since = now;
-            hole.times = hole.times.saturating_add(1);
-        } else if hole.times > 0
-            && socket.conn.is_closed()
-            && socket.conn.fast_open().has_opened()
-            && !hole.is_resting(now)
-            && !self.net.is_local(socket.tuple.remote)
-        {
-            hole.times = 0;
-        }
-    }
-}
-
 impl Tcp<'_> {
     /// Whether the SYN waits for the first data, which it will carry.
     pub fn is_deferred(&mut self) -> bool {
@@ -177,81 +223,22 @@ impl Tcp<'_> {
     }
 }
 
-impl Core {
-    /// A new listener's limit: its backlog, if all listeners do Fast Open.
-    pub(crate) fn initial_fast_open(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
-        let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;
-        self.sockets.fast_open.mode.contains(needed).then(|| {
-            let limit = u32::try_from(backlog).unwrap_or(u32::MAX).min(MAX_FAST_OPEN_QUEUE);
-            Box::new(ListenerFastOpen { limit, ..ListenerFastOpen::default() })
-        })
-    }
-
-    /// How the listener at `index` answers a SYN.
-    ///
-    /// > RFC 7413 section 4.2.2: Upon receiving the SYN packet with Fast Open option: 1. Initialize
-    /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
-    /// > PendingFastOpenRequests is over the system limit, go to step 5. 3. If IsCookieValid() (in
-    /// > Section 4.1.2) returns false, go to step 5. 4. Buffer the data and notify the application.
-    pub(crate) fn judge_syn(
-        &mut self,
-        now: Instant,
-        index: u32,
-        tuple: &Tuple,
-        syn: &TcpHeader,
-        has_data: bool,
-    ) -> FastOpenSyn {
-        let host = &self.sockets.fast_open;
-        let offered = syn.options.fast_open;
-        if !host.mode.contains(FastOpenMode::SERVER) || !(has_data || offered.is_some()) {
-            return FastOpenSyn::Plain;
-        }
-        let Some(listener) = self.sockets.table.listener_mut(index) else {
-            return FastOpenSyn::Plain;
-        };
-        let Some(fast_open) = listener.fast_open.as_deref_mut() else { return FastOpenSyn::Plain };
-        if !fast_open.admits(now) {
-            if fast_open.limit > 0 {
-                self.net.counters.tcp_fast_open_overflows += 1;
-            }
-            return FastOpenSyn::Plain;
-        }
-        if fast_open.no_cookie || host.mode.contains(FastOpenMode::SERVER_NO_COOKIE) {
-            return FastOpenSyn::Open(None);
-        }
-        let Some(offered) = offered else { return FastOpenSyn::Plain };
-        let keys = fast_open.keys.unwrap_or(host.keys);
-        let form = offered.is_experimental();
-        let fresh = || keys.cookie(tuple.remote, tuple.local).in_form(form);
-        if offered.is_request() {
-            self.net.counters.tcp_fast_open_cookie_requests += 1;
-            return FastOpenSyn::Offer(fresh());
-        }
-        match keys.check(&offered, tuple.remote, tuple.local) {
-            CookieCheck::Valid => FastOpenSyn::Open(None),
-            CookieCheck::Outdated => FastOpenSyn::Open(Some(fresh())),
-            CookieCheck::Invalid => {
-                self.net.counters.tcp_fast_open_passive_failures += 1;
-                FastOpenSyn::Offer(fresh())
-            }
-        }
-    }
-
+impl Context {
     /// Queues a connection that a SYN has opened, before its handshake is complete.
     pub(crate) fn open_fast(&mut self, now: Instant, index: u32, listener: u32, payload: FragVec) {
-        let Some(id) = self.sockets.table.id_of(listener) else { return };
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let Some(id) = self.table.id_of(listener) else { return };
+        let Some(socket) = self.table.tcp_mut(index) else { return };
         socket.owner = Owner::Queued { listener };
         socket.extra.get_or_insert_default().fast_open_of = Some(id);
         socket.work(&mut self.mem, now, |conn, env| conn.fast_open().accept(env, payload));
         self.net.counters.tcp_fast_open_passive += 1;
-        if let Some(listener) = self.sockets.table.listener_mut(listener) {
+        if let Some(listener) = self.table.listener_mut(listener) {
             if let Some(fast_open) = listener.fast_open.as_deref_mut() {
                 fast_open.pending += 1;
             }
             listener.queue.push_back(index);
         }
-        self.sockets.check_later(listener);
+        self.check_later(listener);
     }
 
     /// Ends the count of a connection for its listener's limit, once its handshake is over.
@@ -259,14 +246,14 @@ impl Core {
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.
     pub(crate) fn uncount_fast_open(&mut self, now: Instant, index: u32, flags: Flags) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let Some(socket) = self.table.tcp_mut(index) else { return };
         let state = socket.conn.state();
         if state == State::SynReceived {
             return;
         }
         let Some(extra) = socket.extra.as_deref_mut() else { return };
         let Some(id) = extra.fast_open_of.take() else { return };
-        let Ok(Socket::Listener(listener)) = self.sockets.table.get_mut(id) else { return };
+        let Ok(Socket::Listener(listener)) = self.table.get_mut(id) else { return };
         let Some(fast_open) = listener.fast_open.as_deref_mut() else { return };
         if flags.contains(Flags::RST) && state == State::Closed {
             fast_open.resets.push_back(now + FAST_OPEN_RESET_PENALTY);
