@@ -146,22 +146,3 @@ impl ErrorQueue {
         self.sends.coalescing.unwrap_or(config.coalescing)
     }
 }
-
-impl Notification {
-    /// Merges `next` if it continues this one.
-    fn extend(&mut self, next: Self, coalescing: Coalescing) -> bool {
-        let same_kind = match coalescing {
-            // A range does not wrap around.
-            Coalescing::SameKind => self.copied == next.copied && self.hi < u32::MAX,
-            // As Linux: the older entry's flag counts.
-            Coalescing::Linux => true,
-        };
-        let ids = |n: &Self| u64::from(n.hi.wrapping_sub(n.lo)) + 1;
-        let fits = ids(self) + ids(&next) < 1 << 32;
-        if !same_kind || !fits || next.lo != self.hi.wrapping_add(1) {
-            return false;
-        }
-        self.hi = next.hi;
-        true
-    }
-}

@@ -102,7 +102,7 @@ impl Starving {
         queue.push_back(Starved { socket, needs });
     }
 
-    /// Whether the needs of somebody whose turn it is are met, while so many pages are free.
+    /// Whether the needs of somebody whose turn it is are met, while `free` pages are free.
     pub(crate) fn is_met(&self, free: usize) -> bool {
         let room = self.room(free);
         self.queues.iter().any(|queue| queue.front().is_some_and(|next| next.needs <= room))
@@ -113,7 +113,7 @@ impl Starving {
         free.saturating_sub(self.turns * TURN_PAGES)
     }
 
-    /// The next whose needs are met, while so many pages are free.
+    /// The next whose needs are met, while `free` pages are free.
     pub(super) fn pop(&mut self, free: usize) -> Option<SocketId> {
         let room = self.room(free);
         let mut queues = self.queues.iter_mut();

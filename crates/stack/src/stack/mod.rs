@@ -348,7 +348,7 @@ impl Stack {
         self.cx.mem.shared.receive.used()
     }
 
-    /// The device whose frames come next has so many bytes of memory left for what stays unread: no
+    /// The device whose frames come next has `bytes` bytes of memory left for what stays unread: no
     /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
     /// [`StackConfig::receive_memory`] counts.
     pub fn set_receive_room(&mut self, bytes: usize) {

@@ -114,7 +114,7 @@ impl Stack {
         SocketPage { sockets, next: ((end as usize) < table.places()).then_some(end) }
     }
 
-    /// Counts the sockets by kind: looks at each place of the table, but at no socket.
+    /// Counts the sockets by kind: reads each place of the table, but no socket.
     pub fn socket_counts(&self) -> SocketCounts {
         let mut counts = SocketCounts::default();
         for (_, socket) in self.cx.table.iter() {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use pagewire_stack::{
     ConnectOptions, Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness,
-    RecvFlags, SendFlags, TcpId, TcpOption,
+    TcpId, TcpOption,
 };
 
-use crate::common::{A, B, Pair, forge};
+use crate::common::{A, B, Pair, Verbs, forge};
 
 const BOTH: FastOpenMode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
 
@@ -51,7 +51,7 @@ fn warm(p: &mut Pair, listener: ListenerId) {
     let id = connect(p);
     assert!(!p.a.tcp(id).unwrap().is_deferred(), "there is no cookie yet");
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.a.close(p.now, id);
     p.b.close(p.now, server);
     p.run(Duration::from_millis(100));
@@ -62,7 +62,7 @@ fn open(p: &mut Pair, data: &[u8]) -> (TcpId, usize) {
     let id = connect(p);
     assert!(p.a.tcp(id).unwrap().is_deferred());
     assert!(p.a.readiness(id).unwrap().contains(Readiness::WRITABLE));
-    let sent = p.a.tcp(id).unwrap().send(p.now, data, SendFlags::empty()).unwrap();
+    let sent = p.a.send(p.now, id, data).unwrap();
     (id, sent)
 }
 
@@ -76,19 +76,18 @@ fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
     assert_eq!(sent, 8);
     let mut server = None;
     p.until("the data of the SYN", |p| {
-        server = server
-            .or_else(|| p.b.listener(listener).and_then(|mut listener| listener.accept()).ok());
+        server = server.or_else(|| p.b.accept(listener).ok());
         server.is_some()
     });
     let (server, _) = server.unwrap();
     assert_eq!(p.now - start, Duration::from_millis(10), "half a round trip");
     let mut buf = [0; 100];
-    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 8);
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]).unwrap(), 8);
     assert_eq!(&buf[..8], b"question");
-    assert_eq!(p.b.tcp(server).unwrap().send(p.now, b"answer", SendFlags::empty()).unwrap(), 6);
+    assert_eq!(p.b.send(p.now, server, b"answer").unwrap(), 6);
     p.until("the answer", |p| p.a.tcp(client).unwrap().queued() == 6);
     assert_eq!(p.now - start, Duration::from_millis(20), "one round trip");
-    assert_eq!(p.a.tcp(client).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 6);
+    assert_eq!(p.a.recv(p.now, client, &mut buf[..]).unwrap(), 6);
     p.run(Duration::from_millis(100));
     assert!(p.a.tcp(client).unwrap().info().syn_data);
     assert!(p.b.tcp(server).unwrap().info().syn_data);
@@ -105,22 +104,13 @@ fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
     let data = crate::common::pattern(5000);
     let (client, sent) = open(&mut p, &data);
     assert_eq!(sent, 1420, "the MSS that the server announced, less 40");
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.a.send(p.now, client, &data[sent..]), Err(Error::WouldBlock));
     p.run(Duration::from_millis(100));
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
-        Ok(5000 - sent)
-    );
+    assert_eq!(p.a.send(p.now, client, &data[sent..]), Ok(5000 - sent));
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     let mut got = vec![0; 6000];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut got[..], RecvFlags::empty())),
-        Ok(5000)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut got[..]), Ok(5000));
     assert_eq!(&got[..5000], &data);
 }
 
@@ -131,17 +121,11 @@ fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake(
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
     let (client, _) = open(&mut p, b"question");
     p.run(Duration::from_millis(15));
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()).err(),
-        Some(Error::WouldBlock)
-    );
+    assert_eq!(p.b.accept(listener).err(), Some(Error::WouldBlock));
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     let mut buf = [0; 100];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(8)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(8));
     assert!(!p.a.tcp(client).unwrap().info().syn_data);
 }
 
@@ -229,7 +213,7 @@ fn a_closed_connection_no_longer_counts_for_the_limit() {
     p.carry = Some(Box::new(|side, _| side == A));
     open(&mut p, b"data");
     p.run(Duration::from_millis(20));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, server);
     p.carry = None;
     p.run(Duration::from_millis(50));
@@ -296,7 +280,7 @@ fn a_deferred_connection_can_send_its_syn_without_data() {
     p.a.tcp(id).unwrap().send_syn();
     p.run(Duration::from_millis(100));
     assert!(p.a.readiness(id).unwrap().contains(Readiness::CONNECTED));
-    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
+    assert!(p.b.accept(listener).is_ok());
     assert!(!p.a.tcp(id).unwrap().info().syn_data);
 }
 
@@ -325,7 +309,7 @@ fn tries(p: &mut Pair, to: &str) -> bool {
     let with_data = p.a.tcp(id).unwrap().is_deferred();
     if with_data {
         let now = p.now;
-        p.a.tcp(id).unwrap().send(now, b"data", SendFlags::empty()).unwrap();
+        p.a.send(now, id, b"data").unwrap();
     }
     p.run(Duration::from_millis(200));
     with_data

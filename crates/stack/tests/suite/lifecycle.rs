@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pagewire_stack::{
-    ConnectOptions, LifecycleEvent, LifecycleKind, LinkId, RecvFlags, SendFlags, Stack, TcpId,
+    ConnectOptions, LifecycleEvent, LifecycleKind, LinkId, RecvFlags, Stack, TcpId,
 };
 
-use crate::common::{A, B, Pair, pattern};
+use crate::common::{A, B, Pair, Verbs, pattern};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -78,7 +78,7 @@ fn bytes_that_were_acknowledged_after_the_close_count() {
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);
     let bytes = pattern(50_000);
-    p.b.tcp(server).unwrap().send(p.now, &bytes, SendFlags::empty()).unwrap();
+    p.b.send(p.now, server, &bytes).unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
     let mut buffer = vec![0; 60_000];
@@ -113,7 +113,7 @@ fn a_connection_of_a_link_ends_before_its_time_wait_does() {
     let options = ConnectOptions { link, ..Default::default() };
     let client = p.a.connect(p.now, to, options).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     close_both(&mut p, client, server);
     assert_eq!(ended(&mut p.a).len(), 1);
     p.run(Duration::from_secs(120));

@@ -15,7 +15,7 @@ use crate::common::gateway::{
     FAR, addr, answer, arrive, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
     only_request, pair, segment, syn,
 };
-use crate::common::{A, B, Pair, forge, pattern};
+use crate::common::{A, B, Pair, Verbs, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -399,8 +399,8 @@ fn other_listeners_come_first_and_reserve_nothing_from_the_one_for_all() {
         p.run(MS);
         assert_eq!(events(&mut p, listener).len(), usize::from(shown), "{to}");
     }
-    assert!(p.b.listener(own).unwrap().accept().is_ok());
-    assert!(p.b.listener(everywhere).unwrap().accept().is_ok());
+    assert!(p.b.accept(own).is_ok());
+    assert!(p.b.accept(everywhere).is_ok());
     // Also what nobody takes at the gateway's own address.
     p.a.connect(p.now, addr("10.0.0.2:99"), None).unwrap();
     p.run(MS);
@@ -597,7 +597,7 @@ fn a_lost_link_ends_requests_and_half_open_connections() {
     assert_no_timer(&mut p);
     let readiness = p.b.readiness(listener).unwrap();
     assert!(readiness.contains(Readiness::ERROR | Readiness::READABLE));
-    assert_eq!(p.b.listener(listener).unwrap().accept(), Err(Error::NetworkDown));
+    assert_eq!(p.b.accept(listener), Err(Error::NetworkDown));
     assert_eq!(p.b.listen_every(LinkId::FIRST), Err(Error::NetworkDown));
     p.b.close(now, listener);
     assert_eq!(p.b.socket_count(), 0);

@@ -8,7 +8,7 @@ use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TimeWaitReuse};
 use pagewire_tcp::{DropReason, Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge;
-use crate::common::{A, B, Pair, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, capabilities, config};
 
 const V4: &str = "10.0.0.2:80";
 const PEER: &str = "10.0.0.1:7777";
@@ -31,7 +31,7 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
     // The last segment of A's is its FIN.
@@ -213,7 +213,7 @@ fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
     assert_eq!(p.b.socket_count(), 3, "it is still there");
     assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
     // Once there is room, the SYN sent again is taken.
-    p.b.listener(listener).unwrap().accept().unwrap();
+    p.b.accept(listener).unwrap();
     let said = answers(&mut p, reopen);
     assert_eq!(said.iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::SYN | Flags::ACK]);
     assert_eq!(p.b.socket_count(), 3, "in its place");
@@ -226,7 +226,7 @@ fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.tcp(server).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
     let seen = std::rc::Rc::new(std::cell::Cell::new(None));
@@ -259,7 +259,7 @@ fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, Liste
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.b.close(p.now, server);
@@ -276,7 +276,7 @@ fn connect_takes_the_ports_of_a_connection_in_time_wait_after_a_second_if_set() 
     p.run(Duration::from_secs(2));
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, from) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, from) = p.b.accept(listener).unwrap();
     assert_eq!(from, addr(PEER));
     p.transfer((A, client), (B, server), &[7; 10_000]);
     assert_eq!(p.a.counters().tcp_time_wait_reused, 1);
@@ -305,7 +305,7 @@ fn connection_of_a_host_to_itself_takes_the_ports_by_default() {
     for round in 0..3 {
         let client = p.a.connect(p.now, to, Some(addr(PEER))).unwrap();
         p.run(Duration::from_millis(10));
-        let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
+        let (server, _) = p.a.accept(listener).unwrap();
         p.a.close(p.now, client);
         p.run(Duration::from_millis(10));
         p.a.close(p.now, server);

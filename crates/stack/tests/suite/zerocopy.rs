@@ -9,10 +9,10 @@ use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
     BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness,
-    RecvFlags, SendFlags, StackConfig, TcpId, ZeroCopyCall,
+    StackConfig, TcpId, ZeroCopyCall,
 };
 
-use crate::common::{A, B, Pair, capabilities, config, pattern, plain};
+use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, plain};
 
 fn bytes(len: usize) -> Frag {
     Frag::from_bytes(Bytes::from(pattern(len)))
@@ -37,7 +37,7 @@ fn try_send(
     frags: impl IntoIterator<Item = Frag>,
 ) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter(frags), ZeroCopyCall::new());
-    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
+    p.a.send(p.now, id, (&mut frags, &mut call))?;
     assert!(frags.iter().all(Frag::is_empty), "not everything was taken");
     Ok(call.id())
 }
@@ -45,9 +45,7 @@ fn try_send(
 /// Takes all that has arrived at B by copy, so that nothing refers to it any more.
 fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) =
-        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-    {
+    while let Ok(n @ 1..) = p.b.recv(p.now, id, &mut buf[..]) {
         all.extend_from_slice(&buf[..n]);
     }
     all
@@ -98,7 +96,7 @@ fn a_release_after_the_last_look_of_a_turn_stays_pending() {
     p.run(Duration::from_millis(100));
     let mut held = Vec::new();
     let all = Chunks { max: 4000, into: &mut held };
-    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, all, RecvFlags::empty()), Ok(4000));
+    assert_eq!(p.b.recv(p.now, server, all), Ok(4000));
     p.run(Duration::from_millis(100));
     while p.a.poll_event().is_some() {}
     // Another thread drops it between the last report of a driver's turn and the turn's end.
@@ -142,7 +140,7 @@ fn accepted_sockets_inherit_the_setting_of_their_listener() {
     p.b.set_zerocopy(listener, true).unwrap();
     p.a.connect(p.now, to, None).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     assert_eq!(p.b.zerocopy(server), Ok(true));
 }
 
@@ -178,11 +176,7 @@ fn a_call_that_waits_for_room_has_one_id_however_many_tries_it_takes() {
     let (mut frags, mut call) = (FragVec::from_iter([bytes(20 << 20)]), ZeroCopyCall::new());
     let (mut tries, mut got) = (0, 0);
     while !frags.is_empty() {
-        tries += usize::from(
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-                .is_ok(),
-        );
+        tries += usize::from(p.a.send(p.now, client, (&mut frags, &mut call)).is_ok());
         assert_eq!(call.id(), Some(0));
         p.run(Duration::from_millis(1));
         got += read(&mut p, server).len();
@@ -203,7 +197,7 @@ fn consecutive_completions_of_one_kind_become_one_range_and_plain_sends_do_not_b
     for id in 0..3 {
         assert_eq!(send(&mut p, client, [bytes(4000)]), Some(id));
     }
-    p.a.tcp(client).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
+    p.a.send(p.now, client, b"plain").unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(3));
     settle(&mut p, server);
     assert_eq!(p.a.poll_error_queue(client), done(0, 3));
@@ -238,7 +232,7 @@ fn a_packet_that_loops_back_is_copied_and_says_so() {
     let client = p.a.connect(p.now, to, None).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.a.accept(listener).unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(0));
     p.run(Duration::from_millis(100));
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "though nobody has read it");
@@ -303,9 +297,7 @@ fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
     assert_eq!(pages.used(), 16);
     p.b.set_zerocopy(server, true).unwrap();
     let mut one = FragVec::from_iter([bytes(1)]);
-    let other = p.b.tcp(server).and_then(|mut tcp| {
-        tcp.send(p.now, (&mut one, &mut ZeroCopyCall::new()), SendFlags::empty())
-    });
+    let other = p.b.send(p.now, server, (&mut one, &mut ZeroCopyCall::new()));
     assert_eq!(other, Err(Error::TooManyPagesHeld), "the user is the same");
     settle(&mut p, server);
     assert_eq!(pages.used(), 0);
@@ -430,12 +422,7 @@ fn datagrams_have_ids_and_completions_of_their_own() {
     assert_eq!(send(&mut p, 600), Ok((600, Some(1))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), None, "the receiver holds them");
-    while p
-        .b
-        .udp(server)
-        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        .is_ok()
-    {}
+    while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
     p.flush();
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_eq!(p.a.poll_error_queue(client), done(0, 1));
@@ -466,10 +453,7 @@ fn writing_to_a_buffer_in_flight_changes_data_only() {
         }));
         let mut got = 0;
         for round in 0..20_000_usize {
-            let _ = p
-                .a
-                .tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+            let _ = p.a.send(p.now, client, (&mut frags, &mut call));
             p.run(Duration::from_millis(1));
             // SAFETY: inside the vector.
             let byte = unsafe { at.add(round * 97 % 200_000) };
@@ -544,7 +528,7 @@ fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_i
     let others: Vec<_> = (0..10).map(|n| p.connect(&format!("10.0.0.2:{}", 100 + n)).1).collect();
     for _ in 0..100 {
         for id in &others {
-            while p.b.tcp(*id).unwrap().send(now, &writes, SendFlags::empty()).is_ok() {}
+            while p.b.send(now, *id, &writes).is_ok() {}
         }
         p.run(Duration::from_millis(1));
     }
@@ -642,14 +626,12 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
             .unwrap();
         p.a.set_zerocopy(client, true).unwrap();
         let (mut frags, mut call) = (FragVec::from_iter([bytes(5000)]), ZeroCopyCall::new());
-        let first =
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+        let first = p.a.send(p.now, client, (&mut frags, &mut call));
         if !warm {
             assert_eq!((first, call.id()), (Err(Error::WouldBlock), None), "no cookie, no id");
             p.run(Duration::from_millis(100));
             p.a.close(p.now, client);
-            let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+            let (server, _) = p.b.accept(listener).unwrap();
             p.b.close(p.now, server);
             p.run(Duration::from_millis(100));
             continue;
@@ -658,14 +640,12 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
         assert!((1000..1461).contains(&with_syn), "{with_syn}");
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         p.run(Duration::from_millis(100));
-        let rest =
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+        let rest = p.a.send(p.now, client, (&mut frags, &mut call));
         assert_eq!((rest, call.id()), (Ok(5000 - with_syn), Some(0)));
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         drop(call);
         p.run(Duration::from_millis(100));
-        let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+        let (server, _) = p.b.accept(listener).unwrap();
         assert_eq!(settle(&mut p, server), pattern(5000));
         assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "one id for all of it");
         assert_eq!(p.a.poll_error_queue(client), None);
@@ -695,8 +675,7 @@ fn a_datagram_that_nobody_reads_in_time_is_given_back() {
     p.run(Duration::from_millis(2000));
     assert_eq!(p.a.poll_error_queue(client), copied(1, 1));
     for _ in 0..2 {
-        let (frags, _) =
-            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+        let (frags, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
         assert_eq!(frags[0].as_slice(), Some(&pattern(1000)[..]));
     }
 }
@@ -714,11 +693,7 @@ fn a_copy_that_finds_no_page_waits_for_one() {
     while got < 3 << 20 {
         // As much as there are pages for: less than the send buffer takes.
         while !frags.iter().all(Frag::is_empty) {
-            match p
-                .a
-                .tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-            {
+            match p.a.send(p.now, client, (&mut frags, &mut call)) {
                 Ok(n) => assert!(n > 0),
                 Err(error) => {
                     assert_eq!(error, Error::WouldBlock);

@@ -8,12 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{
-    BindOptions, Coalescing, Error, ErrorEntry, RecvFlags, UdpId, UdpTarget, ZeroCopyCall,
-};
+use pagewire_stack::{BindOptions, Coalescing, Error, ErrorEntry, UdpId, UdpTarget, ZeroCopyCall};
 use proptest::prelude::*;
 
-use crate::common::{A, Pair, capabilities, config};
+use crate::common::{A, Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -157,12 +155,7 @@ impl World {
 
     fn read(&mut self, limit: usize) {
         for _ in 0..limit {
-            let Ok((frags, _)) = self
-                .p
-                .b
-                .udp(self.server)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            else {
+            let Ok((frags, _)) = self.p.b.recv_from(self.server, pagewire_stack::Datagram) else {
                 return;
             };
             for frag in frags {
@@ -186,7 +179,7 @@ impl World {
                     source: None,
                     ecn: None,
                 };
-                let _ = self.p.a.udp(id).and_then(|mut udp| udp.send(now, &vec![1; *len], target));
+                let _ = self.p.a.send_to(now, id, &vec![1; *len], target);
             }
             Op::Push => drop(self.p.a.udp(id).and_then(|mut udp| udp.push(now))),
             Op::Read(n) => self.read(*n),

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, Region};
-use pagewire_stack::{
-    ErrorEntry, Notification, Payload, RecvFlags, SendFlags, TcpId, ZeroCopyCall,
-};
+use pagewire_stack::{ErrorEntry, Notification, Payload, TcpId, ZeroCopyCall};
 
-use crate::common::{Pair, pattern};
+use crate::common::{Pair, Verbs, pattern};
 
 /// A connection whose client at A has opted in: (client, server).
 fn connected(p: &mut Pair) -> (TcpId, TcpId) {
@@ -20,7 +18,7 @@ fn connected(p: &mut Pair) -> (TcpId, TcpId) {
 
 fn send(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp(id).unwrap().send(p.now, (&mut frags, &mut call), SendFlags::empty()).unwrap();
+    p.a.send(p.now, id, (&mut frags, &mut call)).unwrap();
     assert!(frags.is_empty(), "not everything was taken");
     call.id()
 }
@@ -29,9 +27,7 @@ fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
     for _ in 0..20 {
         p.run(Duration::from_millis(50));
-        while let Ok(n @ 1..) =
-            p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-        {
+        while let Ok(n @ 1..) = p.b.recv(p.now, server, &mut buf[..]) {
             all.extend_from_slice(&buf[..n]);
         }
     }
@@ -87,11 +83,7 @@ fn no_more_than_512_kib_wait_for_each_other() {
         let end = (at + 4096).min(memory.len());
         let (mut frags, mut call) =
             (FragVec::from_iter([memory.slice(at..end)]), ZeroCopyCall::new());
-        match p
-            .a
-            .tcp(client)
-            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-        {
+        match p.a.send(p.now, client, (&mut frags, &mut call)) {
             Ok(n) => {
                 at += n;
                 assert_eq!(call.id(), Some(sent));
@@ -193,9 +185,7 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
     assert_eq!(budget.used(), 6);
     assert_eq!(behind(&mut p, client, memory.slice(300..400)), None);
     let (mut frags, mut call) = (FragVec::from_iter([memory.slice(300..400)]), ZeroCopyCall::new());
-    let refused =
-        p.a.tcp(client)
-            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+    let refused = p.a.send(p.now, client, (&mut frags, &mut call));
     assert_eq!((refused, call.id()), (Err(pagewire_stack::Error::TooManyPagesHeld), None));
     assert_eq!((frags.len(), budget.used()), (1, 6));
     assert_eq!(settle(&mut p, server), pattern(1000)[..300]);

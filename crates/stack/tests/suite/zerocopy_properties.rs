@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, TcpId, TcpOption, ZeroCopyCall,
-};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, SendFlags, TcpId, TcpOption, ZeroCopyCall};
 use proptest::prelude::*;
 
-use crate::common::{A, Pair, capabilities, config};
+use crate::common::{A, Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -232,12 +230,7 @@ impl World {
 
     fn read(&mut self, limit: usize) {
         let mut buf = vec![0; limit];
-        if let Ok(n) = self
-            .p
-            .b
-            .tcp(self.server)
-            .and_then(|mut tcp| tcp.recv(self.p.now, &mut buf[..], RecvFlags::empty()))
-        {
+        if let Ok(n) = self.p.b.recv(self.p.now, self.server, &mut buf[..]) {
             for byte in &buf[..n] {
                 assert_eq!(Some(*byte), self.stream.pop_front(), "what was sent arrives");
             }

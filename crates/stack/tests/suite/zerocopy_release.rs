@@ -11,12 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PacketBuf, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, Notification, RecvFlags, SendFlags, StackConfig, TcpId,
-    TcpOption, ZeroCopyCall,
+    Coalescing, Error, ErrorEntry, Notification, StackConfig, TcpId, TcpOption, ZeroCopyCall,
 };
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
-use crate::common::{A, Pair, capabilities, config, forge, pattern};
+use crate::common::{A, Pair, Verbs, capabilities, config, forge, pattern};
 
 fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
     Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied }))
@@ -53,7 +52,7 @@ impl Buffers {
 
 fn try_send(p: &mut Pair, id: TcpId, frag: Frag) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
+    p.a.send(p.now, id, (&mut frags, &mut call))?;
     Ok(call.id())
 }
 
@@ -66,9 +65,7 @@ fn send(p: &mut Pair, id: TcpId, frag: Frag) -> u32 {
 
 fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) =
-        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-    {
+    while let Ok(n @ 1..) = p.b.recv(p.now, id, &mut buf[..]) {
         all.extend_from_slice(&buf[..n]);
     }
     all
@@ -303,10 +300,7 @@ fn an_owner_that_never_reads_its_notifications_runs_into_the_limit_and_not_into_
     }
     assert_eq!(buffers.released(), 110, "what was refused is not kept");
     // By copy it goes on, and with what is read it goes on without.
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, b"copied", SendFlags::empty())),
-        Ok(6)
-    );
+    assert_eq!(p.a.send(p.now, client, b"copied"), Ok(6));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, false));
     assert_eq!(send(&mut p, client, buffers.make(2000)), 10, "no id was lost");
     settle(&mut p, server);
@@ -354,14 +348,7 @@ fn a_contiguous_range_is_one_fragment_however_long_and_each_piece_is_its_own() {
     // Neighbours in memory, and still three pieces.
     let pieces = [0..100, 100..300, 300..1000].map(|part| Frag::from_bytes(memory.slice(part)));
     let (mut frags, mut call) = (FragVec::from_iter(pieces), ZeroCopyCall::new());
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(
-            p.now,
-            (&mut frags, &mut call),
-            SendFlags::empty()
-        )),
-        Ok(1000)
-    );
+    assert_eq!(p.a.send(p.now, client, (&mut frags, &mut call)), Ok(1000));
     drop(call);
     assert_eq!(settle(&mut p, server).len(), 1000);
     assert_eq!(*seen.borrow(), [[100, 200, 700]]);
@@ -379,20 +366,10 @@ fn sends_by_reference_and_by_copy_mix_in_any_order_and_arrive_in_theirs() {
                 assert_eq!(try_send(&mut p, client, buffers.make(data.len())), Ok(Some(next)));
                 next += 1;
             }
-            1 => assert_eq!(
-                p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data, SendFlags::empty())),
-                Ok(data.len())
-            ),
+            1 => assert_eq!(p.a.send(p.now, client, &data), Ok(data.len())),
             _ => {
                 let mut frags = FragVec::from_iter([buffers.make(data.len())]);
-                assert_eq!(
-                    p.a.tcp(client).and_then(|mut tcp| tcp.send(
-                        p.now,
-                        &mut frags,
-                        SendFlags::empty()
-                    )),
-                    Ok(data.len())
-                );
+                assert_eq!(p.a.send(p.now, client, &mut frags), Ok(data.len()));
             }
         }
         expected.extend(data);

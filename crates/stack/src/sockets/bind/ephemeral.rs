@@ -9,8 +9,8 @@ use crate::limits::{EPHEMERAL_DRAWS, EPHEMERAL_FIRST, EPHEMERAL_LAST};
 use crate::random::Random;
 
 /// Counters, so that connections to one peer do not reveal how many go to another: two bytes each.
-/// So many, because two peers that share one can find out that the same host visits them
-/// (CVE-2022-32296).
+/// Their number is large because two peers that share a counter can find out that the same host
+/// visits them (CVE-2022-32296).
 const COUNTERS: usize = 4096;
 
 const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
@@ -125,7 +125,7 @@ mod tests {
         let mut ports = ports(9);
         let found: Vec<u16> =
             (0..10_000).map(|_| ports.choose(local(), None, |_| true).unwrap()).collect();
-        // Of so many numbers drawn from 28,232, some 8,400 are distinct.
+        // Of 10,000 numbers drawn from 28,232, some 8,400 are distinct.
         let distinct: HashSet<_> = found.iter().collect();
         assert!((8_200..8_700).contains(&distinct.len()), "{}", distinct.len());
         let steps: HashSet<u16> = found.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();

@@ -339,7 +339,7 @@ impl Listener<'_> {
         let socket = table.tcp_mut(index).ok_or(Error::WouldBlock)?;
         socket.owner = Owner::App;
         socket.conn.fast_open().on_accepted();
-        // The owner looks at a new connection first: no event for its present readiness.
+        // The owner tries a new connection first: no event for its present readiness.
         socket.reporting.reported = socket.readiness();
         let remote = socket.tuple.remote_addr();
         let id = table.id_of(index).ok_or(Error::WouldBlock)?;

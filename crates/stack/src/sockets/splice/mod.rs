@@ -141,7 +141,7 @@ impl Context {
         self.table.tcp(id.index()).map_or(0, TcpSocket::charged)
     }
 
-    /// Whether fewer than so many reserves are left of the receive memory.
+    /// Whether less than `reserves` reserves are left of the receive memory.
     pub(crate) fn is_receive_memory_short(&self, reserves: usize) -> bool {
         is_short(&self.mem, reserves)
     }

@@ -190,7 +190,7 @@ impl TcpSockets {
             let segment = ToListener { old: Some(old), ..segment };
             listeners.input(self, cx, now, listener, segment, &mut PacketBuf::for_rx());
         } else if let Some(listener) = listeners.binds.every.find(came_by) {
-            // The answer looks for the old connection again.
+            // The answer searches for the old connection again.
             self.request_input(cx, now, listener, segment, 0);
         } else {
             return false;

@@ -89,7 +89,7 @@ pub struct MapAvailable {
     pub error: Option<Error>,
 }
 
-/// Takes exactly so many bytes as contiguous, read-only memory, consumed as by a read.
+/// Takes exactly this number of bytes as contiguous, read-only memory, consumed as by a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Map(pub usize);
 

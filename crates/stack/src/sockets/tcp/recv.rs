@@ -42,7 +42,7 @@ pub struct Chunks<'a> {
     pub into: &'a mut Vec<Frag>,
 }
 
-/// Discards up to so many received bytes.
+/// Discards received bytes, at most this number.
 #[derive(Clone, Copy, Debug)]
 pub struct Discard(pub usize);
 

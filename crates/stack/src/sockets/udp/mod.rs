@@ -205,7 +205,7 @@ impl Udp<'_> {
         self.socket.joins = on;
     }
 
-    /// Splits sends of more than `bytes` of payload in datagrams of so many bytes (the last may be
+    /// Splits sends of more than `bytes` of payload in datagrams of that length (the last may be
     /// shorter); 0, the default: each call is one datagram.
     pub fn set_segment(&mut self, bytes: u16) {
         self.socket.segment = bytes;

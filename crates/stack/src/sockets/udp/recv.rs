@@ -52,7 +52,7 @@ pub trait DatagramTaker {
 pub struct Datagram;
 
 /// Takes the oldest datagram as [`UdpMessage`]. If the socket [joins](Udp::set_join) datagrams,
-/// also those behind it between the same ends and of one length, up to so many bytes.
+/// also those behind it between the same ends and of one length, up to this number of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Message(pub usize);
 

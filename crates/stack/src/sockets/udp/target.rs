@@ -43,7 +43,7 @@ pub(crate) struct Ends {
     pub(crate) remote: SocketAddr,
     pub(crate) marks: PacketMarks,
     pub(crate) mtu_discover: MtuDiscover,
-    /// A longer payload is split in datagrams of so many bytes; 0: it is not.
+    /// Payload bytes of each datagram that a longer payload is split in; 0: it is not split.
     pub(crate) segment: usize,
     /// The only link that it may leave by.
     pub(crate) by: Option<LinkIndex>,

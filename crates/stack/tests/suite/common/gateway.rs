@@ -13,6 +13,7 @@ use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use super::forge;
 use super::{B, Pair, capabilities, config};
+use crate::common::Verbs;
 
 /// Somewhere in the world, by both versions.
 pub(crate) const FAR: [&str; 2] = ["192.0.2.1:80", "[2001:db8::1]:80"];
@@ -42,9 +43,9 @@ pub(crate) fn greet(p: &mut Pair) {
         let now = p.now;
         let one = p.a.bind_udp(addr(from), BindOptions::default()).unwrap();
         let other = p.b.bind_udp(addr(to), BindOptions::default()).unwrap();
-        p.a.udp(one).unwrap().send(now, b"hello", Some(addr(to))).unwrap();
+        p.a.send_to(now, one, b"hello", Some(addr(to))).unwrap();
         p.run(Duration::from_millis(1));
-        p.b.udp(other).unwrap().send(p.now, b"hello", Some(addr(from))).unwrap();
+        p.b.send_to(p.now, other, b"hello", Some(addr(from))).unwrap();
         p.run(Duration::from_millis(1));
         p.a.close(p.now, one);
         p.b.close(p.now, other);

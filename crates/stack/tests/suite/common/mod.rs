@@ -4,6 +4,7 @@
 
 pub(crate) mod forge;
 pub(crate) mod gateway;
+mod verbs;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,9 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{
-    Error, Event, ListenerId, RecvFlags, SendFlags, Stack, StackConfig, TcpConfig, TcpId,
-};
+use pagewire_stack::{Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +23,7 @@ pub(crate) enum Side {
 }
 
 pub(crate) use Side::{A, B};
+pub(crate) use verbs::Verbs;
 
 type Filter = Box<dyn FnMut(Side, &PacketBuf) -> bool>;
 
@@ -222,7 +222,7 @@ impl Pair {
         let mut server = None;
         self.until("the handshake", |p| {
             if server.is_none() {
-                server = p.b.listener(listener).and_then(|mut listener| listener.accept()).ok();
+                server = p.b.accept(listener).ok();
             }
             server.is_some()
         });
@@ -236,19 +236,11 @@ impl Pair {
         self.until("the transfer", |p| {
             let now = p.now;
             while sent < data.len()
-                && let Some(n) = ready(
-                    p.stack(from.0)
-                        .tcp(from.1)
-                        .and_then(|mut tcp| tcp.send(now, &data[sent..], SendFlags::empty())),
-                )
+                && let Some(n) = ready(p.stack(from.0).send(now, from.1, &data[sent..]))
             {
                 sent += n;
             }
-            while let Some(n) = ready(
-                p.stack(to.0)
-                    .tcp(to.1)
-                    .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty())),
-            ) {
+            while let Some(n) = ready(p.stack(to.0).recv(now, to.1, &mut buf[..])) {
                 assert!(n > 0, "end of stream after {} bytes", got.len());
                 got.extend_from_slice(&buf[..n]);
             }
@@ -275,23 +267,15 @@ impl Pair {
                     let Some(next) = left.pop_front() else { break };
                     pending.push(next);
                 }
-                if ready(
-                    p.stack(from.0)
-                        .tcp(from.1)
-                        .and_then(|mut tcp| tcp.send(now, &mut pending, SendFlags::empty())),
-                )
-                .is_none()
-                {
+                if ready(p.stack(from.0).send(now, from.1, &mut pending)).is_none() {
                     break;
                 }
             }
-            while let Some(n) = ready(p.stack(to.0).tcp(to.1).and_then(|mut tcp| {
-                tcp.recv(
-                    now,
-                    pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
-                    RecvFlags::empty(),
-                )
-            })) {
+            while let Some(n) = ready(p.stack(to.0).recv(
+                now,
+                to.1,
+                pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+            )) {
                 assert!(n > 0, "end of stream after {got} bytes");
                 for frag in frags.drain(..) {
                     let bytes = frag.as_slice().unwrap();

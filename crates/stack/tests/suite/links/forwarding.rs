@@ -6,9 +6,10 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 use pagewire_device::Capabilities;
 use pagewire_stack::limits::{NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBORS_INCOMPLETE};
-use pagewire_stack::{BindOptions, DropReason, Error, RecvFlags, SendFlags};
+use pagewire_stack::{BindOptions, DropReason, Error};
 
 use super::world::*;
+use crate::common::Verbs;
 
 /// Between the peers, over both IP versions.
 const RIGHT_PEER: [&str; 2] = ["10.0.1.2:80", "[fd01::2]:80"];
@@ -277,26 +278,15 @@ fn what_waits_for_a_neighbour_passes_when_it_answers() {
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for n in 0..5 {
-        world.stacks[LEFT]
-            .udp(from)
-            .unwrap()
-            .send(now, &[n; 700], Some(addr("10.0.1.2:53")))
-            .unwrap();
+        world.stacks[LEFT].send_to(now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
     }
     world.run(Duration::from_millis(10));
     for n in 0..5 {
-        let (datagram, _) = world.stacks[RIGHT]
-            .udp(to)
-            .unwrap()
-            .recv(pagewire_stack::Datagram, RecvFlags::empty())
-            .unwrap();
+        let (datagram, _) = world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).unwrap();
         assert_eq!(datagram.iter().map(|f| f.len()).sum::<usize>(), 700, "datagram {n}");
     }
     assert_eq!(
-        world.stacks[RIGHT]
-            .udp(to)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .err(),
+        world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).err(),
         Some(Error::WouldBlock)
     );
 }
@@ -319,7 +309,7 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
     let now = world.now;
     let id = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     world.stacks[LEFT].udp(id).unwrap().connect(addr("10.0.1.2:7")).unwrap();
-    world.stacks[LEFT].udp(id).unwrap().send(now, b"x", None).unwrap();
+    world.stacks[LEFT].send_to(now, id, b"x", None).unwrap();
     world.run(Duration::from_millis(1));
     assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
 }
@@ -371,17 +361,9 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
     for mtu in [4000, 1500, 600] {
         let now = world.now;
         // Part of it is under way, and part is gathered.
-        let sent = world.stacks[LEFT]
-            .tcp(near)
-            .unwrap()
-            .send(now, &vec![mtu as u8; 400_000], SendFlags::empty())
-            .unwrap();
+        let sent = world.stacks[LEFT].send(now, near, &vec![mtu as u8; 400_000]).unwrap();
         world.flush();
-        let more = world.stacks[LEFT]
-            .tcp(near)
-            .unwrap()
-            .send(now, &vec![mtu as u8; 40_000], SendFlags::empty())
-            .unwrap();
+        let more = world.stacks[LEFT].send(now, near, &vec![mtu as u8; 40_000]).unwrap();
         world.set_stuck(EAST, true);
         let frame = too_big(&world, mtu);
         world.inject(LEFT, 0, &frame);
@@ -389,10 +371,7 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
         world.set_stuck(EAST, false);
         let (mut left, mut buf) = (sent + more, vec![0; 100_000]);
         world.until("the rest", |w| {
-            while let Ok(n) = w.stacks[RIGHT]
-                .tcp(far)
-                .and_then(|mut tcp| tcp.recv(w.now, &mut buf[..], RecvFlags::empty()))
-            {
+            while let Ok(n) = w.stacks[RIGHT].recv(w.now, far, &mut buf[..]) {
                 assert!(buf[..n].iter().all(|&b| b == mtu as u8));
                 left -= n;
             }
@@ -410,7 +389,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
     let send = |world: &mut World, from, n: usize| {
         let to = SocketAddr::from((at(n), 2000));
         let now = world.now;
-        world.middle().udp(from).unwrap().send(now, b"ours", Some(to)).unwrap();
+        world.middle().send_to(now, from, b"ours", Some(to)).unwrap();
     };
     // Of one address, and of all together.
     for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {

@@ -10,9 +10,10 @@ use pagewire_stack::limits::{
     FORWARD_OUT_FRAMES, ICMP_DESTINATION_BURST, ICMP_ERRORS_BURST, NEIGHBOR_QUEUE_TOTAL,
     NEIGHBORS_INCOMPLETE,
 };
-use pagewire_stack::{BindOptions, DropReason, RecvFlags};
+use pagewire_stack::{BindOptions, DropReason};
 
 use super::world::*;
+use crate::common::Verbs;
 
 fn v4(src: &str, dst: &str) -> Vec<u8> {
     let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
@@ -172,14 +173,9 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
     let now = world.now;
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     world.run(Duration::from_millis(10));
-    assert!(
-        world.stacks[RIGHT]
-            .udp(to)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .is_ok()
-    );
+    assert!(world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).is_ok());
     assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
     world.run(Duration::from_secs(10));
     world.pages_are_conserved();
@@ -198,7 +194,7 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
     let (now, to) = (world.now, [Some(addr("10.0.1.2:53")), Some(addr("10.0.0.2:53"))]);
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for to in to {
-        world.middle().udp(id).unwrap().send(now, b"x", to).unwrap();
+        world.middle().send_to(now, id, b"x", to).unwrap();
     }
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
 }
@@ -302,7 +298,7 @@ fn a_super_frame_becomes_no_more_frames_than_the_queue_has_room_for_whatever_its
     }
     // What is ours still finds room, ...
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
     // ... because the strangers' share ended in the first of them. Each lost frame is counted once.
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 8000 - 1024 + 9);

@@ -4,14 +4,12 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::common::Verbs;
 use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
 };
-use pagewire_stack::{
-    DropReason, Error, Forwarder, LinkConfig, LinkId, RecvFlags, SendFlags, Stack, StackConfig,
-    TcpId,
-};
+use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
 pub(crate) const LEFT: usize = 0;
@@ -297,9 +295,7 @@ impl World {
         let near = self.stacks[from].connect(now, at, None).unwrap();
         let mut far = None;
         self.until("a connection", |w| {
-            if let Ok((id, _)) =
-                w.stacks[to].listener(listener).and_then(|mut listener| listener.accept())
-            {
+            if let Ok((id, _)) = w.stacks[to].accept(listener) {
                 far = Some(id);
             }
             far.is_some()
@@ -355,10 +351,7 @@ impl Flow {
         while self.sent < self.len {
             let end = self.len.min(self.sent + 16_384);
             let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
-            match world.stacks[self.from.0]
-                .tcp(self.from.1)
-                .and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty()))
-            {
+            match world.stacks[self.from.0].send(now, self.from.1, &bytes) {
                 Ok(n) => self.sent += n,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error} after {} bytes", self.sent),
@@ -366,10 +359,7 @@ impl Flow {
         }
         let mut buf = [0; 16_384];
         loop {
-            match world.stacks[self.to.0]
-                .tcp(self.to.1)
-                .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty()))
-            {
+            match world.stacks[self.to.0].recv(now, self.to.1, &mut buf[..]) {
                 Ok(n) => {
                     assert!(n > 0, "the stream ends after {} bytes", self.received);
                     let expected = (self.received..).map(|at| self.byte(at));
