@@ -5,8 +5,8 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use pagewire_stack::{Answer, BindOptions, Readiness, SocketId};
 
-use crate::common::gateway::{addr, answer, asking, events, only_request, syn};
-use crate::common::{A, B, Pair, Side, Verbs};
+use crate::common::gateway::{answer, asking, events, only_request, syn};
+use crate::common::{A, B, Pair, Side, Verbs, addr};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -10,8 +10,8 @@ use pagewire_stack::{
     UdpMessage, UdpTarget, Unreachable,
 };
 
-use crate::common::gateway::{FAR, addr, gateway, greet, guest, pair};
-use crate::common::{A, B, Pair, Verbs, forge, pattern};
+use crate::common::gateway::{FAR, gateway, greet, guest, pair};
+use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const FIRST: LinkId = LinkId::FIRST;

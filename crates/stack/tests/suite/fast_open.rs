@@ -19,8 +19,7 @@ fn addr() -> SocketAddr {
 
 /// Both hosts do Fast Open, one way takes 10 ms, and B listens with this limit.
 fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.delay = Duration::from_millis(10);
     p.a.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
@@ -46,6 +45,13 @@ fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
     p.b.fast_open().configure(config);
 }
 
+/// Two stacks of which the client has a cookie.
+fn warm_pair() -> (Pair, ListenerId) {
+    let (mut p, listener) = pair(BOTH, 8);
+    warm(&mut p, listener);
+    (p, listener)
+}
+
 /// Has A get a cookie.
 fn warm(p: &mut Pair, listener: ListenerId) {
     let id = connect(p);
@@ -68,8 +74,7 @@ fn open(p: &mut Pair, data: &[u8]) -> (TcpId, usize) {
 
 #[test]
 fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     assert_eq!(p.b.counters().tcp_fast_open_cookie_requests, 1);
     let start = p.now;
     let (client, sent) = open(&mut p, b"question");
@@ -99,8 +104,7 @@ fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
 
 #[test]
 fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let data = crate::common::pattern(5000);
     let (client, sent) = open(&mut p, &data);
     assert_eq!(sent, 1420, "the MSS that the server announced, less 40");
@@ -116,8 +120,7 @@ fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
 
 #[test]
 fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
     let (client, _) = open(&mut p, b"question");
     p.run(Duration::from_millis(15));
@@ -131,8 +134,7 @@ fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake(
 
 #[test]
 fn rfc7413_4_1_2_a_server_with_new_keys_hands_out_new_cookies() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     // All keys changed: the cookie is refused, and replaced.
     set_keys(&mut p, FastOpenKeys::new([9; 16], None));
     open(&mut p, b"1");
@@ -262,8 +264,7 @@ fn a_host_that_does_not_do_it_says_so() {
 
 #[test]
 fn a_deferred_connection_that_is_closed_has_sent_nothing() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     let id = connect(&mut p);
     p.run(Duration::from_secs(5));
     let before = p.carried;
@@ -274,8 +275,7 @@ fn a_deferred_connection_that_is_closed_has_sent_nothing() {
 
 #[test]
 fn a_deferred_connection_can_send_its_syn_without_data() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let id = connect(&mut p);
     p.a.tcp(id).unwrap().send_syn();
     p.run(Duration::from_millis(100));
@@ -317,8 +317,7 @@ fn tries(p: &mut Pair, to: &str) -> bool {
 
 #[test]
 fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let other = p.b.listen("10.0.0.2:81".parse().unwrap(), 16).unwrap();
     p.b.listener(other).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
@@ -342,8 +341,7 @@ fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute
 
 #[test]
 fn rfc7413_4_1_3_1_a_server_that_does_not_answer_is_sent_no_data_in_the_next_syn() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     // Neighbours are found, and that is all.
     p.carry = Some(Box::new(|_, frame| forge::parse(frame).is_none()));
     let (client, _) = open(&mut p, b"data");
@@ -363,8 +361,7 @@ fn rfc7413_4_1_3_1_a_server_that_does_not_answer_is_sent_no_data_in_the_next_syn
 
 #[test]
 fn a_closed_listener_resets_those_that_wait_although_their_handshakes_are_not_complete() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     p.carry = Some(Box::new(|side, _| side == A));
     let (client, _) = open(&mut p, b"data");
     p.run(Duration::from_millis(20));

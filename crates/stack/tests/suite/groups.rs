@@ -11,14 +11,10 @@ use pagewire_stack::{
     BindOptions, DropReason, Error, GroupLink, LinkId, MulticastSettings, Stack, UdpId,
 };
 
-use crate::common::{Pair, Verbs, pattern};
+use crate::common::{Pair, Verbs, addr, pattern};
 
 const MDNS: &str = "224.0.0.251";
 const GROUPS: [(&str, &str); 2] = [("239.1.2.3", "0.0.0.0:7000"), ("ff05::1:3", "[::]:7000")];
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn ip(s: &str) -> std::net::IpAddr {
     s.parse().unwrap()

@@ -29,8 +29,7 @@ fn ended(stack: &mut Stack) -> Vec<(String, String, u64, u64)> {
 }
 
 fn connected() -> (Pair, TcpId, TcpId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);
@@ -73,8 +72,7 @@ fn a_reset_is_an_end_although_its_application_still_has_the_socket() {
 
 #[test]
 fn bytes_that_were_acknowledged_after_the_close_count() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);
     let bytes = pattern(50_000);
@@ -105,8 +103,7 @@ fn what_was_never_established_has_no_end_and_nobody_pays_who_does_not_ask() {
 
 #[test]
 fn a_connection_of_a_link_ends_before_its_time_wait_does() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     let (to, link) = (V4.parse().unwrap(), Some(LinkId::FIRST));
     let listener = p.b.listen(to, 1).unwrap();
@@ -130,8 +127,7 @@ fn who_stops_to_ask_has_no_more_memory_of_it() {
 
 #[test]
 fn a_connection_is_established_before_it_ends_on_both_sides() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);

@@ -9,13 +9,9 @@ use pagewire_stack::{
 };
 use pagewire_tcp::DropReason as TcpDropReason;
 
-use crate::common::{A, B, Pair, Verbs, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config};
 
 const V4: &str = "10.0.0.2:80";
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn established(p: &Pair, clients: &[TcpId]) -> usize {
     let connected = |id: &&TcpId| p.a.readiness(**id).unwrap().contains(Readiness::CONNECTED);

@@ -1,16 +1,11 @@
 //! What an owner has its packets marked with.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagewire_stack::{BindOptions, PacketMarks, SocketOption};
 
-use crate::common::{A, Pair, Verbs};
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
+use crate::common::{A, Pair, Verbs, addr};
 
 /// Has `(traffic class, hop limit)` of every IPv4 and IPv6 packet from A noted.
 fn watch(p: &mut Pair) -> Arc<Mutex<Vec<(u8, u8)>>> {

@@ -93,8 +93,7 @@ fn a_peer_with_a_smaller_mtu_gets_segments_that_it_can_take() {
 
 #[test]
 fn port_unreachable_ends_an_attempt_to_connect() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     // The answer to the SYN is an ICMP error that quotes it, as from a firewall.
     p.carry = Some(Box::new(|_, _| false));
     let to = "10.0.0.2:80".parse().unwrap();
@@ -140,8 +139,7 @@ fn addresses_are_announced_where_asked() {
 
 #[test]
 fn a_timer_fires_late_by_less_than_a_seventh_of_a_millisecond() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.carry = Some(Box::new(|_, _| false));
     let begun = p.now;
     p.a.connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();

@@ -109,8 +109,7 @@ fn transfer(p: &mut Pair, ends: (TcpId, TcpId), len: usize, mtu: u16, dropped: &
 }
 
 fn established(to: &str) -> (Pair, (TcpId, TcpId), ListenerId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let (client, server, listener) = p.connect(to);
     (p, (client, server), listener)
 }
@@ -195,8 +194,7 @@ fn what_is_announced_is_what_the_link_takes_whatever_was_reported_of_the_path() 
 
 #[test]
 fn what_is_announced_follows_a_path_mtu_that_was_set() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.set_path_mtu("10.0.0.2".parse().unwrap(), Some(1000));
     let (client, ..) = p.connect("10.0.0.2:80");
     assert_eq!(p.a.tcp(client).unwrap().info().announced_mss, 960);
@@ -243,8 +241,7 @@ fn a_connection_may_keep_out_of_it() {
 
 #[test]
 fn a_path_whose_mtu_is_set_has_it_whatever_is_reported() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let remote = "10.0.0.2".parse().unwrap();
     p.a.set_path_mtu(remote, Some(1000));
     let (client, server, _) = p.connect("10.0.0.2:80");
@@ -273,8 +270,7 @@ struct Datagrams {
 fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
     [("10.0.0.2:53", 1200, 28), ("[fd00::2]:53", 1300, 48)].into_iter().map(
         move |(to, mtu, headers)| {
-            let mut p = Pair::new();
-            p.meet();
+            let mut p = Pair::met();
             let to: SocketAddr = to.parse().unwrap();
             let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
             let client = p.a.bind_udp("[::]:0".parse().unwrap(), BindOptions::default()).unwrap();

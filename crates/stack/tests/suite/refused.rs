@@ -47,8 +47,7 @@ impl Refusing {
 #[test]
 fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
     for to in ["10.0.0.2:80", "[fd00::2]:80"] {
-        let mut p = Pair::new();
-        p.meet();
+        let mut p = Pair::met();
         let (client, server, _) = p.connect(to);
         let before = p.a.tcp(client).unwrap().info();
         let refusing = Refusing::new(&mut p);
@@ -72,8 +71,7 @@ fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
 
 #[test]
 fn what_is_no_segment_of_ours_is_dropped() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let (client, ..) = p.connect("10.0.0.2:80");
     let frames = (0..200u8).map(|n| {
         let mut frame = PacketBuf::for_rx();

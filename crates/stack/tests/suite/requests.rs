@@ -12,10 +12,10 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, State, TcpHeader, TcpOptions};
 
 use crate::common::gateway::{
-    FAR, addr, answer, arrive, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
+    FAR, answer, arrive, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
     only_request, pair, segment, syn,
 };
-use crate::common::{A, B, Pair, Verbs, forge, pattern};
+use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

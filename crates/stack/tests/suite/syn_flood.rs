@@ -1,6 +1,6 @@
 //! Strangers who send SYNs and never mean it, and what it costs the others (RFC 4987).
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,14 +9,10 @@ use pagewire_stack::{DropReason, StackConfig, SynCookies, TcpConfig, TcpId};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge::{self, Rng};
-use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, ready};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, pattern, ready};
 
 const V4: &str = "10.0.0.2:80";
 const TARGET: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 2), 80);
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 /// B routes to the world through A.
 fn server(cookies: SynCookies) -> StackConfig {

@@ -1,21 +1,17 @@
 //! TIME-WAIT once the application has let go: what is answered, what reopens a connection, and who
 //! may have the ports (RFC 9293 section 3.6.1, RFC 6191, RFC 1337).
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TimeWaitReuse};
 use pagewire_tcp::{DropReason, Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge;
-use crate::common::{A, B, Pair, Verbs, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config};
 
 const V4: &str = "10.0.0.2:80";
 const PEER: &str = "10.0.0.1:7777";
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn v4(s: &str) -> SocketAddrV4 {
     s.parse().unwrap()

@@ -9,8 +9,8 @@ use pagewire_stack::{
 };
 use pagewire_tcp::{Flags, TcpHeader};
 
-use crate::common::gateway::{FAR, addr, gateway, greet, guest, guest_at, pair};
-use crate::common::{A, B, Pair, Verbs, capabilities, config, forge, pattern};
+use crate::common::gateway::{FAR, gateway, greet, guest, guest_at, pair};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -13,11 +13,7 @@ use pagewire_stack::{
     RecvFlags, UdpMessage, UdpTarget, ZeroCopyCall,
 };
 
-use crate::common::{B, Pair, Verbs, capabilities, config, pattern};
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
+use crate::common::{B, Pair, Verbs, addr, capabilities, config, pattern};
 
 #[test]
 fn a_datagram_goes_there_and_back_over_both_ip_versions() {
@@ -111,8 +107,7 @@ fn what_does_not_fit_the_readers_buffer_is_lost() {
 
 #[test]
 fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for round in 0..100 {
@@ -145,8 +140,7 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
 
 #[test]
 fn small_datagrams_do_not_pin_a_page_each() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for _ in 0..1000 {
@@ -430,8 +424,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
 
 #[test]
 fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_that() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let [one, other] = [1000, 1001].map(|port| {
         p.a.bind_udp(SocketAddr::new(addr("10.0.0.1:0").ip(), port), BindOptions::default())
@@ -506,8 +499,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
 
 #[test]
 fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_learns_it() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
     p.b.udp(server).unwrap().set_join(true);
     for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
@@ -530,8 +522,7 @@ fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_l
 
 #[test]
 fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     // Less than a page, more than all of these.

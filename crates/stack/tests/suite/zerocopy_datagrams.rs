@@ -5,19 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{
-    BindOptions, Coalescing, Error, ErrorEntry, Notification, UdpId, UdpTarget, ZeroCopyCall,
-};
+use pagewire_stack::{BindOptions, Coalescing, Error, UdpId, UdpTarget, ZeroCopyCall};
 
+use crate::common::zerocopy::{bytes, told};
 use crate::common::{Pair, Verbs, capabilities, config, pattern};
-
-fn bytes(len: usize) -> Frag {
-    Frag::from_bytes(Bytes::from(pattern(len)))
-}
-
-fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied }))
-}
 
 /// Where the receivers are.
 fn to() -> SocketAddr {

@@ -10,16 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PacketBuf, PageBudget};
-use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, Notification, StackConfig, TcpId, TcpOption, ZeroCopyCall,
-};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, StackConfig, TcpId, TcpOption, ZeroCopyCall};
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
+use crate::common::zerocopy::{opted_in, read, settle, told};
 use crate::common::{A, Pair, Verbs, capabilities, config, forge, pattern};
-
-fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied }))
-}
 
 /// A buffer that counts its release.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
@@ -63,31 +58,12 @@ fn send(p: &mut Pair, id: TcpId, frag: Frag) -> u32 {
     call
 }
 
-fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
-    let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) = p.b.recv(p.now, id, &mut buf[..]) {
-        all.extend_from_slice(&buf[..n]);
-    }
-    all
-}
-
-/// Lets everything arrive and be acknowledged and read.
-fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
-    let mut all = Vec::new();
-    for _ in 0..20 {
-        p.run(Duration::from_millis(50));
-        all.extend(read(p, server));
-    }
-    all
-}
-
 fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, TcpId, TcpId) {
     let mut a = config(capabilities(1), 1);
     change(&mut a);
     let mut p = Pair::with(a, config(capabilities(2), 2));
     p.meet();
-    let (client, server, _) = p.connect("10.0.0.2:80");
-    p.a.set_zerocopy(client, true).unwrap();
+    let (client, server) = opted_in(&mut p);
     (p, client, server)
 }
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::CompletionQueue;
+use pagewire_mem::link::Capabilities;
 
 use pagewire_tcp::RecvFlags;
 
@@ -20,20 +20,8 @@ use crate::{Stack, StackConfig, TcpId};
 
 /// A stack that talks to itself, and a connection's both ends.
 fn looped(coalescing: Coalescing) -> (Stack, Instant, TcpId, TcpId) {
-    let capabilities = Capabilities {
-        medium: Medium::Ethernet,
-        mac: [2, 0, 0, 0, 0, 1],
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: pagewire_mem::MAX_FRAGS,
-        header_split: HeaderSplit::Native,
-        queues: 1,
-        by_reference: true,
-    };
+    let capabilities =
+        Capabilities { by_reference: true, ..Capabilities::offloading([2, 0, 0, 0, 0, 1], 1500) };
     let mut config = StackConfig::new(capabilities, vec!["10.0.0.1/24".parse().unwrap()], [1; 32]);
     config.zerocopy.coalescing = coalescing;
     let now = Instant::from_millis(1000);

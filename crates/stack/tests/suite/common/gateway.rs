@@ -1,7 +1,7 @@
 //! A guest (A) whose default route leads to a gateway (B) with a transparent link.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
@@ -12,7 +12,7 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use super::forge;
-use super::{B, Pair, capabilities, config};
+use super::{B, Pair, addr, capabilities, config};
 use crate::common::Verbs;
 
 /// Somewhere in the world, by both versions.
@@ -64,10 +64,6 @@ pub(crate) fn asking() -> (Pair, ListenerId) {
     let mut p = pair();
     let listener = p.b.listen_every(LinkId::FIRST).unwrap();
     (p, listener)
-}
-
-pub(crate) fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
 }
 
 /// All that the listener has to tell.

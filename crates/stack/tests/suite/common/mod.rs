@@ -5,13 +5,14 @@
 pub(crate) mod forge;
 pub(crate) mod gateway;
 mod verbs;
+pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
+use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId};
 
@@ -46,20 +47,8 @@ pub(crate) struct Pair {
 }
 
 pub(crate) fn capabilities(mac: u8) -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: [2, 0, 0, 0, 0, mac],
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: pagewire_mem::MAX_FRAGS,
-        header_split: HeaderSplit::Native,
-        queues: 1,
-        by_reference: true,
-    }
+    let mac = [2, 0, 0, 0, 0, mac];
+    Capabilities { by_reference: true, ..Capabilities::offloading(mac, 1500) }
 }
 
 /// A network card that can do nothing: every frame is cut and summed in software.
@@ -86,6 +75,13 @@ pub(crate) fn config(capabilities: Capabilities, host: u8) -> StackConfig {
 impl Pair {
     pub(crate) fn new() -> Self {
         Self::with(config(capabilities(1), 1), config(capabilities(2), 2))
+    }
+
+    /// Two stacks that know each other's link addresses, so that no burst waits for them.
+    pub(crate) fn met() -> Self {
+        let mut p = Self::new();
+        p.meet();
+        p
     }
 
     pub(crate) fn with_tcp(tcp: TcpConfig) -> Self {
@@ -296,6 +292,11 @@ fn copy(frame: &mut PacketBuf) {
         frag.copy_to(0, &mut bytes, ledger, reason);
         frame.push_frag(Frag::from_bytes(bytes.into())).unwrap();
     }
+}
+
+/// An address and port.
+pub(crate) fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
 }
 
 /// The answer, unless it is "not now".

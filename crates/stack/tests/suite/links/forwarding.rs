@@ -58,8 +58,7 @@ fn nothing_is_passed_on_unless_that_is_asked_for() {
 
 #[test]
 fn an_icmp_message_that_a_device_vouched_for_is_passed_on_with_its_checksum() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     let (from, to) = (LEFT_MAC, WEST_MAC);
     let mut v4 = Vec::new();
@@ -88,8 +87,7 @@ fn an_icmp_message_that_a_device_vouched_for_is_passed_on_with_its_checksum() {
 fn streams_pass_both_ways_by_reference_and_super_frames_whole() {
     const LEN: usize = 1 << 20;
     for to in RIGHT_PEER {
-        let mut world = World::three();
-        world.meet();
+        let mut world = World::met();
         world.watch = true;
         let before = world.stacks[MIDDLE].counters().rx_checksums_verified;
         let (near, far) = world.connect((LEFT, RIGHT), addr(to));
@@ -167,8 +165,7 @@ fn a_card_that_gathers_nothing_gets_whole_frames() {
 
 #[test]
 fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     // Every checksum that a hop limit of 64 can meet, the wrap among them.
     for id in 0..=255u8 {
@@ -200,8 +197,7 @@ fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
 
 #[test]
 fn a_packet_whose_hop_limit_runs_out_is_dropped_and_its_sender_told() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     for ttl in [0, 1] {
         world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, ttl, 10));
@@ -248,8 +244,7 @@ fn path_mtu_discovery_works_through_it() {
 
 #[test]
 fn without_a_route_on_the_sender_is_told() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     world.inject(MIDDLE, 0, &udp(LEFT_V4, [8, 8, 8, 8], 64, 10));
     world.flush();
@@ -293,8 +288,7 @@ fn what_waits_for_a_neighbour_passes_when_it_answers() {
 
 #[test]
 fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     let echo = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4(LEFT_V4, RIGHT_V4, 64)
@@ -393,8 +387,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
     };
     // Of one address, and of all together.
     for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {
-        let mut world = World::three();
-        world.meet();
+        let mut world = World::met();
         let own = world.middle().bind_udp(addr("10.0.1.1:0"), BindOptions::default()).unwrap();
         for n in 0..addresses {
             for _ in 0..2 * NEIGHBOR_QUEUE_PACKETS {
@@ -415,8 +408,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
 
 #[test]
 fn forwarded_packets_for_strangers_leave_half_of_the_questions_to_our_own() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let strangers: Vec<u8> = (10..=250).collect();
     for n in &strangers {
         world.inject(MIDDLE, 0, &udp(LEFT_V4, [10, 0, 1, *n], 64, 10));

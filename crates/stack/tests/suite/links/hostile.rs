@@ -48,8 +48,7 @@ fn refused(world: &mut World, frame: &[u8], reason: DropReason) {
 
 #[test]
 fn nobody_passes_for_somebody_on_another_link() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let to_right = |src: &str| match src.contains(':') {
         false => v4(src, "10.0.1.2"),
         true => v6(src, "fd01::2"),
@@ -100,8 +99,7 @@ fn the_check_of_sources_can_be_left_out() {
 
 #[test]
 fn some_destinations_are_never_passed_on_to() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     for dst in ["0.0.0.1", "127.0.0.1", "169.254.1.1", "240.0.0.1", "10.0.1.255"] {
         // (Loopback addresses are refused as such.)
         refused(&mut world, &v4("10.0.0.2", dst), DropReason::ForwardDestination);
@@ -120,8 +118,7 @@ fn some_destinations_are_never_passed_on_to() {
 
 #[test]
 fn errors_are_limited_and_each_link_has_its_own_limit() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut frame = v4("10.0.0.2", "8.8.8.8");
     for _ in 0..1000 {
         world.inject(MIDDLE, 0, &frame);
@@ -147,8 +144,7 @@ fn errors_are_limited_and_each_link_has_its_own_limit() {
 
 #[test]
 fn no_error_answers_an_error() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4([10, 0, 0, 2], [8, 8, 8, 8], 64)
@@ -160,8 +156,7 @@ fn no_error_answers_an_error() {
 
 #[test]
 fn a_flood_to_nobody_leaves_room_for_our_own() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     for n in 0..4 * NEIGHBORS_INCOMPLETE {
         let dst = format!("10.0.1.{}", 3 + n % 250);
         world.inject(MIDDLE, 0, &v4("10.0.0.2", &dst));
@@ -183,8 +178,7 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
 
 #[test]
 fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.set_stuck(EAST, true);
     for _ in 0..FORWARD_OUT_FRAMES + 100 {
         world.inject(MIDDLE, 0, &v4("10.0.0.2", "10.0.1.2"));
@@ -201,8 +195,7 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
 
 #[test]
 fn lies_about_super_frames_are_not_believed() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut tcp = Vec::new();
     PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)

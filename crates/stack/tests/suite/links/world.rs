@@ -5,10 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::common::Verbs;
-use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
-use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
-};
+pub(crate) use crate::common::{addr, capabilities as able, plain};
+use pagewire_device::{Capabilities, hand_over};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
@@ -60,41 +59,7 @@ pub(crate) struct World {
     pub(crate) forwarder: Option<Forwarder>,
 }
 
-/// A card that cuts and sums.
-pub(crate) fn able(mac: u8) -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: [2, 0, 0, 0, 0, mac],
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: MAX_FRAGS,
-        header_split: HeaderSplit::Native,
-        queues: 1,
-        by_reference: true,
-    }
-}
-
-/// A card that can do nothing.
-pub(crate) fn plain(mac: u8) -> Capabilities {
-    Capabilities {
-        max_super_frame: 1500,
-        rx_checksum: false,
-        tx_checksum: false,
-        tso_v4: false,
-        tso_v6: false,
-        ..able(mac)
-    }
-}
-
 pub(crate) fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
@@ -125,6 +90,13 @@ pub(crate) fn middle() -> StackConfig {
 }
 
 impl World {
+    /// Three stacks that know each other's link addresses.
+    pub(crate) fn met() -> Self {
+        let mut world = Self::three();
+        world.meet();
+        world
+    }
+
     pub(crate) fn new(configs: Vec<StackConfig>) -> Self {
         let now = Instant::from_millis(1000);
         let stacks = configs.into_iter().map(|c| Stack::new(now, c).unwrap()).collect();
