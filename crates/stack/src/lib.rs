@@ -52,7 +52,7 @@ pub use pagewire_tcp::{
     SlowStartExit, State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages,
     mtu_of_pages,
 };
-pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
+pub use sockets::bind::{BindOptions, PortReservation};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::listen::ListenOptions;
 pub use sockets::listen::requests::Answer;
@@ -70,5 +70,6 @@ pub use sockets::udp::{
 pub use sockets::zerocopy::sends::ZeroCopyCall;
 pub use sockets::{Listener, Tcp, Udp};
 pub use stack::Stack;
+pub use stack::reservations::PortReservations;
 pub use stack::shutdown::Leftovers;
 pub use stack::view::{SocketCounts, SocketPage, SocketView, TcpView, ViewOf};

@@ -37,7 +37,7 @@ use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
-use crate::sockets::Passed;
+use crate::sockets::SplicedBytes;
 use crate::stack::Stack;
 use crate::{Error, Event, ListenerId, TcpId, TcpOption};
 use pair::{Pair, Step};
@@ -153,7 +153,7 @@ pub struct Forwarder {
     refusals: VecDeque<Refusal>,
     /// Without bytes that the stack has forwarded by itself.
     counters: ForwardCounters,
-    passed: Arc<Passed>,
+    passed: Arc<SplicedBytes>,
     serial: u32,
     scratch: Vec<Frag>,
 }
@@ -360,11 +360,11 @@ impl Forwarder {
         let was_connected = pair.connected;
         let step = pair.work(now, stack, &mut self.scratch, &mut self.counters);
         self.counters.connected += u64::from(pair.connected && !was_connected);
-        if pair.may_flow() {
+        if pair.may_splice() {
             // From now on the stack forwards data by itself.
-            stack.cx.begin_flow(now, pair.ids(), &self.passed);
+            stack.cx.begin_splice(now, pair.ids(), &self.passed);
         } else {
-            stack.cx.end_flow(pair.ids());
+            stack.cx.end_splice(pair.ids());
         }
         match step {
             Step::Wait => {}
@@ -406,7 +406,7 @@ impl Forwarder {
     /// Removes a pair: resets both connections, or closes them so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
-        stack.cx.end_flow(pair.ids());
+        stack.cx.end_splice(pair.ids());
         for id in pair.ids() {
             if let Some(place) = self.places.get_mut(id.index() as usize) {
                 *place = None;

@@ -92,12 +92,12 @@ impl ErrorQueue {
     }
 
     /// Whether there was a new entry, or a merged one, since the last report.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_new_entry(&self) -> bool {
         self.news
     }
 
     /// As [`has_news`](Self::has_news), and notes a report.
-    pub(super) fn take_news(&mut self) -> bool {
+    pub(super) fn take_new_entry(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }
 

@@ -37,7 +37,7 @@ use bind::ephemeral::EphemeralPorts;
 use bind::table::Sharing;
 pub(crate) use error_queue::ErrorQueue;
 use ids::{ListenerId, SocketId, TcpId, UdpId};
-pub(crate) use splice::flow::Passed;
+pub(crate) use splice::flow::SplicedBytes;
 pub(crate) use table::{Socket, Table};
 use tcp::TcpSockets;
 use tcp::lifecycle::Lifecycle;
@@ -45,10 +45,10 @@ use tcp::socket::{Lists, Owner, TcpSocket};
 pub(crate) use tuple::with_scope;
 use udp::socket::UdpSocket;
 pub(crate) use work::Work;
-use zerocopy::borrowed::LentMemory;
+use zerocopy::borrowed::BorrowedMemory;
 
-/// What sockets of every kind work with: the network, memory, and the table of all sockets with the lists
-/// of what is left to do. What only connections, listeners or datagram sockets have is in
+/// The context of sockets of every kind: the network, memory, the table of all sockets, and the lists of work
+/// that is left. State that only connections, listeners or datagram sockets have is in
 /// [`TcpSockets`], [`Listeners`](listen::Listeners) and [`UdpSockets`](udp::UdpSockets).
 ///
 /// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
@@ -67,7 +67,7 @@ pub(crate) struct Context {
     answers: RateLimit,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) lent: LentMemory,
+    pub(crate) borrowed: BorrowedMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
@@ -79,11 +79,11 @@ pub(crate) struct Context {
 /// Whether sockets can still send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Down {
-    /// They can.
+    /// Sockets can send and receive.
     No,
-    /// Not until another link is added: no device is left.
+    /// Sockets cannot until another link is added: no device is left.
     Lost,
-    /// No longer: the stack was shut down.
+    /// The stack was shut down.
     Closed,
 }
 
@@ -126,7 +126,7 @@ impl Context {
             ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
             answers: RateLimit::new(now, rate, draws(b"answers")),
             busy: AtomicU32::new(u32::MAX),
-            lent: LentMemory::new(work.zerocopy.received_deadline),
+            borrowed: BorrowedMemory::new(work.zerocopy.received_deadline),
             work,
             drained: Vec::new(),
             down: Down::No,
@@ -212,7 +212,7 @@ impl Context {
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
-        // What `pass_on` leaves is reported after it.
+        // Data that `forward_spliced` leaves is reported after it.
         flow.due = true;
         let waits = socket.dirty;
         self.work.queue_send(index, socket);
@@ -264,9 +264,9 @@ impl Context {
     }
 
     /// Reports a new entry in the socket's error queue, even if one was reported before.
-    pub(crate) fn report_news(&mut self, index: u32) {
+    pub(crate) fn report_new_entry(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
-        if !socket.errors().is_some_and(ErrorQueue::has_news) {
+        if !socket.errors().is_some_and(ErrorQueue::has_new_entry) {
             return;
         }
         let Some(reporting) = socket.reporting() else { return };
@@ -287,15 +287,15 @@ impl Context {
     /// The next socket whose readiness has grown since it was last reported.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        if !self.work.starving.is_empty() {
-            self.feed_starved();
+        if !self.work.page_waiters.is_empty() {
+            self.wake_page_waiters();
         }
         self.drain_completions();
         while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are reported one by one.
-            let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
+            let news = socket.errors_mut().is_some_and(ErrorQueue::take_new_entry);
             let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let Some(reporting) = socket.reporting() else { continue };
             reporting.unchecked = false;

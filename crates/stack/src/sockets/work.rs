@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pagewire_mem::{CompletionQueue, Instant, Returns};
 
-use super::pages::Starving;
+use super::pages::waiters::PageWaiters;
 use crate::config::ZeroCopyConfig;
 use crate::event::Reporting;
 use crate::net::LinkIndex;
@@ -22,7 +22,7 @@ pub(crate) struct Work {
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
     /// Sockets whose owners wait for free pages.
-    pub(crate) starving: Starving,
+    pub(crate) page_waiters: PageWaiters,
     pub(crate) zerocopy: ZeroCopyConfig,
     /// Zero-copy sends whose memory was released.
     pub(crate) completions: Arc<CompletionQueue>,
@@ -37,7 +37,7 @@ impl Work {
             held_up: Vec::new(),
             dirty_until: Instant::FAR,
             unchecked: VecDeque::new(),
-            starving: Starving::new(now),
+            page_waiters: PageWaiters::new(now),
             zerocopy,
             completions: CompletionQueue::new(),
             returns: Returns::new(),
@@ -128,7 +128,7 @@ impl Work {
     /// Forgets what sockets have left to do.
     pub(crate) fn clear(&mut self) {
         (self.dirty, self.unchecked, self.held_up) = Default::default();
-        self.starving = Starving::new(Instant::FAR);
+        self.page_waiters = PageWaiters::new(Instant::FAR);
         self.dirty_until = Instant::FAR;
     }
 

@@ -3,6 +3,7 @@
 
 mod links;
 mod open;
+pub(crate) mod reservations;
 pub(crate) mod shutdown;
 mod sockets;
 pub(crate) mod view;
@@ -159,9 +160,9 @@ impl Stack {
             }
         }
         self.cx.expired = expired;
-        self.cx.copy_lent(now);
+        self.cx.copy_borrowed(now);
         self.cx.drain_returns(now);
-        self.cx.work.starving.handle_timeout(now);
+        self.cx.work.page_waiters.handle_timeout(now);
     }
 
     /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
@@ -227,7 +228,7 @@ impl Stack {
         let Context { net, mem, work, .. } = &self.cx;
         work.dirty.is_empty()
             && work.unchecked.is_empty()
-            && !work.starving.is_met(mem.pool.stats().free)
+            && !work.page_waiters.is_met(mem.pool.stats().free)
             && !work.completions.is_pending()
             && net.is_at_rest()
     }
@@ -235,7 +236,7 @@ impl Stack {
     /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier
     /// than needed; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let Context { net, work, wheel, lent, .. } = &self.cx;
+        let Context { net, work, wheel, borrowed, .. } = &self.cx;
         // One by one, without a list: every send of an application calls this.
         let mut first = None;
         let mut note = |at: Option<Instant>| {
@@ -245,8 +246,8 @@ impl Stack {
         };
         note(net.poll_timeout());
         note(wheel.poll_timeout());
-        note(lent.poll_timeout());
-        note(work.starving.poll_timeout());
+        note(borrowed.poll_timeout());
+        note(work.page_waiters.poll_timeout());
         if work.returns.is_pending() {
             note(Some(Instant::ZERO));
         }
@@ -261,8 +262,8 @@ impl Stack {
         self.cx.poll_event()
     }
 
-    /// What every socket of the application is ready for, as events: for somebody who was told of nothing
-    /// so far. Changes nothing of what [`poll_event`](Self::poll_event) reports.
+    /// What every socket of the application is ready for, as events: for an observer that
+    /// begins now. Changes nothing of what [`poll_event`](Self::poll_event) reports.
     pub fn events_so_far(&self) -> Vec<Event> {
         self.cx.events_so_far()
     }

@@ -22,7 +22,8 @@ impl Stack {
     /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
     /// `NetworkUnreachable` without a route or to a broadcast address, `NetworkDown` if the device
     /// that leads there is gone for good, `AddressNotAvailable` if the local address is not ours
-    /// (and no [transparent](crate::LinkConfig::transparent) link leads there), the connection exists already, or no ephemeral port is free, `NotSupported` for Fast Open if
+    /// (and no [transparent](crate::LinkConfig::transparent) link leads there), the connection
+    /// exists already, or no ephemeral port is free, `NotSupported` for Fast Open if
     /// the host's [settings](Self::fast_open) exclude it.
     pub fn connect(
         &mut self,
@@ -70,7 +71,7 @@ impl Stack {
 
     /// Port reservations.
     pub fn reservations(&mut self) -> PortReservations<'_> {
-        PortReservations(self)
+        PortReservations::new(self)
     }
 
     /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified

@@ -181,7 +181,7 @@ impl Stack {
         self.cx.down = Down::No;
         for index in self.cx.table.indices() {
             match self.cx.table.at_mut(index) {
-                // Of a link that is gone.
+                // The link of such a listener is gone.
                 Some(Socket::Listener(listener)) if listener.requests.is_some() => continue,
                 Some(Socket::Listener(listener)) => listener.down = false,
                 Some(Socket::Udp(socket)) if socket.every.is_some() => continue,

@@ -41,23 +41,23 @@ pub struct SocketView {
     /// Payload that the peer has not acknowledged, in bytes; of a listener, how many connections may
     /// wait.
     pub send_queue: usize,
-    /// What only sockets of its kind have.
+    /// Details of its kind.
     pub of: ViewOf,
 }
 
-/// What only sockets of one kind have.
+/// Details of one kind of socket.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ViewOf {
     /// A connection.
     Tcp(Box<TcpView>),
-    /// What is left of a connection in TIME-WAIT that its application has closed.
+    /// A connection in TIME-WAIT that its application has closed.
     TimeWait,
     /// A listener.
     Listener {
         /// Connections whose handshakes are not complete.
         half_open: usize,
-        /// It takes connections to every address of its link.
+        /// Whether it takes connections to every address of its link.
         every: bool,
     },
     /// A datagram socket.
@@ -66,7 +66,7 @@ pub enum ViewOf {
         datagrams: usize,
         /// Datagrams that found no room, modulo 2^32.
         dropped: u32,
-        /// It takes datagrams to every address of its link.
+        /// Set if it takes datagrams to every address of its link.
         every: Option<DatagramKind>,
     },
 }
@@ -74,7 +74,7 @@ pub enum ViewOf {
 /// A connection at one moment.
 #[derive(Clone, Debug)]
 pub struct TcpView {
-    /// Its state and counts.
+    /// State and counts.
     pub info: TcpInfo,
     /// Since the connection began, in whole seconds.
     pub age: Duration,
@@ -134,8 +134,8 @@ fn view(cx: &Context, now: Instant, index: u32) -> Option<SocketView> {
     let (id, socket) = (table.id_of(index)?, table.at(index)?);
     Some(match socket {
         Socket::Tcp(socket) => view_of_connection(cx, now, id, socket),
-        Socket::TimeWait(remains) => {
-            let (local, remote, link) = ends(&cx.net, &remains.tuple);
+        Socket::TimeWait(time_wait) => {
+            let (local, remote, link) = ends(&cx.net, &time_wait.tuple);
             SocketView {
                 id,
                 local,

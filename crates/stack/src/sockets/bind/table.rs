@@ -20,7 +20,7 @@ use crate::sockets::tuple::Tuple;
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
-    /// Those for every address and port of a link, which get what no other takes.
+    /// Sockets for every address and port of a link, which get what no other takes.
     pub(crate) every: Every,
 }
 

@@ -39,7 +39,7 @@ use crate::net::{LinkId, Received};
 use requests::table::Requests;
 use socket::ListenerSocket;
 
-/// What listeners have beside their places in the table.
+/// State of all listeners beside their places in the table.
 pub(crate) struct Listeners {
     /// Listeners by port.
     pub(crate) binds: Binds,
@@ -51,7 +51,7 @@ pub(crate) struct Listeners {
 
 /// A connection in TIME-WAIT that a SYN may reopen.
 #[derive(Clone, Copy)]
-pub(crate) struct Old {
+pub(crate) struct Reopened {
     pub(crate) index: u32,
     /// The largest sequence number that we used.
     pub(crate) last: Seq,
@@ -66,7 +66,7 @@ pub(crate) struct ToListener<'a> {
     pub(crate) ecn: u8,
     pub(crate) hop_limit: u8,
     /// A connection in TIME-WAIT between the same ends.
-    pub(crate) old: Option<Old>,
+    pub(crate) old: Option<Reopened>,
 }
 
 impl<'a> ToListener<'a> {
@@ -107,6 +107,40 @@ impl Listeners {
     /// Whether a port is bound, by a listener or by a reservation.
     pub(crate) fn uses(&self, port: u16) -> bool {
         self.binds.uses(port) || self.reservations.uses(port)
+    }
+
+    /// See [`PortReservations::reserve`](crate::PortReservations::reserve).
+    pub(crate) fn reserve(
+        &mut self,
+        tcp: &TcpSockets,
+        cx: &mut Context,
+        local: SocketAddr,
+        options: BindOptions,
+    ) -> Result<(PortReservation, SocketAddr), Error> {
+        let local = canonical(local);
+        let ip = local.ip();
+        let Self { binds, reservations, .. } = self;
+        if !options.free && !ip.is_unspecified() && !cx.net.is_local(ip) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let at = options.wanted(ip);
+        let sharing = options.sharing();
+        let port = match local.port() {
+            0 => cx
+                .ports
+                .choose(ip, None, |port| !binds.uses(port) && !reservations.uses(port))
+                .ok_or(Error::AddressInUse)?,
+            port => {
+                let taken = binds.conflicts(at, port, sharing.listening())
+                    || reservations.conflicts(at, port, sharing, None)
+                    || (sharing == Sharing::default() && tcp.demux.uses(at, port));
+                if taken {
+                    return Err(Error::AddressInUse);
+                }
+                port
+            }
+        };
+        Ok((reservations.insert(at, port, sharing, false), SocketAddr::new(ip, port)))
     }
 
     /// See [`Stack::listen`](crate::Stack::listen).
@@ -232,7 +266,8 @@ impl Listeners {
                 SynCookies::Off | SynCookies::WhenFull => {}
             }
         }
-        let fast_open = tcp.fast_open.judge_syn(cx, now, index, &tuple, header, payload_len > 0);
+        let fast_open =
+            tcp.fast_open.answer_to_syn(cx, now, index, &tuple, header, payload_len > 0);
         let mut conn = tcp.passive(&cx.net, now, config, bound, &segment);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.fast_open().offer_cookie(cookie);

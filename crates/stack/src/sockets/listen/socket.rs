@@ -54,8 +54,8 @@ impl ListenerSocket {
 
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = if self.down { Readiness::ERROR } else { Readiness::NONE };
-        let has_news = self.requests.as_ref().is_some_and(|requests| requests.has_news());
-        if self.down || !self.queue.is_empty() || has_news {
+        let has_event = self.requests.as_ref().is_some_and(|requests| requests.has_event());
+        if self.down || !self.queue.is_empty() || has_event {
             readiness |= Readiness::READABLE;
         }
         readiness

@@ -10,7 +10,7 @@ pub(crate) struct Flow {
     /// A segment came since the last forwarding.
     pub(crate) due: bool,
     /// Counts what it received.
-    pub(crate) passed: Arc<Passed>,
+    pub(crate) passed: Arc<SplicedBytes>,
     pub(crate) way: Way,
     /// When data was last forwarded.
     pub(crate) at: Instant,
@@ -25,12 +25,12 @@ pub(crate) enum Way {
 
 /// Bytes forwarded. Readers may be on another thread; only the stack's thread counts.
 #[derive(Debug, Default)]
-pub(crate) struct Passed {
+pub(crate) struct SplicedBytes {
     up: AtomicU64,
     down: AtomicU64,
 }
 
-impl Passed {
+impl SplicedBytes {
     pub(crate) fn up(&self) -> u64 {
         self.up.load(Ordering::Relaxed)
     }

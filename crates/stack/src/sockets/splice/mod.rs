@@ -1,4 +1,4 @@
-//! Forwarding between two connections inside the stack.
+//! Splicing: forwarding between two connections inside the stack.
 //!
 //! While a forwarded pair has only data to pass on, the stack does so without an event: once for
 //! each burst, from one receive queue to the other send queue, in the turn of output that
@@ -20,7 +20,7 @@ use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
 use crate::sockets::Context;
 use crate::sockets::tcp::socket::TcpSocket;
-use flow::{Flow, Passed, Way};
+use flow::{Flow, SplicedBytes, Way};
 
 impl Context {
     /// From now on, what either connection sends is memory that the other received. It is charged
@@ -35,7 +35,12 @@ impl Context {
     }
 
     /// The stack forwards between client `a` and upstream `b` as long as there is only data.
-    pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
+    pub(crate) fn begin_splice(
+        &mut self,
+        now: Instant,
+        [a, b]: [TcpId; 2],
+        passed: &Arc<SplicedBytes>,
+    ) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id) else { continue };
             let flow = || Flow { due: false, passed: Arc::clone(passed), way, at: now };
@@ -45,7 +50,7 @@ impl Context {
     }
 
     /// From now on the owner forwards everything itself.
-    pub(crate) fn end_flow(&mut self, ids: [TcpId; 2]) {
+    pub(crate) fn end_splice(&mut self, ids: [TcpId; 2]) {
         for id in ids {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id)
                 && socket.flow.take().is_some_and(|flow| flow.due)
@@ -56,7 +61,7 @@ impl Context {
     }
 
     /// Forwards what a burst has brought the connection, or the other one if it made room.
-    pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
+    pub(crate) fn forward_spliced(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.release_for(now, index) };
         if !core::mem::replace(&mut flow.due, false) {
@@ -71,8 +76,8 @@ impl Context {
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
             // An acknowledgement, and no data waits for room.
             release(now, mem, this, that);
-            let (rests, owes_ack) = (this.rests(), that.conn.owes_ack());
-            if rests {
+            let (needs_owner, owes_ack) = (this.needs_owner(), that.conn.owes_ack());
+            if needs_owner {
                 self.touch_to_report(index);
             }
             if owes_ack {
@@ -82,14 +87,14 @@ impl Context {
         }
         let (mut up, mut down) = (None, None);
         // When memory is short, the owner decides which connection waits or ends.
-        if !is_short(mem, 1) && this.may_flow() && that.may_flow() {
+        if !is_short(mem, 1) && this.may_splice() && that.may_splice() {
             (up, down) = (pass(now, mem, this, that), pass(now, mem, that, this));
         }
         release(now, mem, this, that);
         release(now, mem, that, this);
         let tried = up.is_some() || down.is_some();
         // The owner takes care of data that has to wait.
-        let reports = [this.rests(), tried && that.rests()];
+        let reports = [this.needs_owner(), tried && that.needs_owner()];
         // The sender of the data has a timer to set, too.
         let moved = [up, down].into_iter().flatten().any(|bytes| bytes > 0);
         let sends = [moved || this.conn.owes_ack(), moved || that.conn.owes_ack()];
@@ -132,7 +137,7 @@ impl Context {
     }
 
     /// When the stack last forwarded data of the connection.
-    pub(crate) fn flowed_at(&self, id: TcpId) -> Option<Instant> {
+    pub(crate) fn spliced_at(&self, id: TcpId) -> Option<Instant> {
         Some(self.table.tcp(id.index())?.flow.as_ref()?.at)
     }
 

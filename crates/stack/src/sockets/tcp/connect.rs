@@ -120,11 +120,11 @@ impl TcpSockets {
         socket.owner = Owner::Closed;
         if socket.lists.contains(Lists::TURN) {
             socket.lists.remove(Lists::TURN);
-            cx.work.starving.end_turn();
+            cx.work.page_waiters.end_turn();
         }
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
-        // It still counts for its listener's limit until the handshake is complete.
+        // The connection still counts for its listener's limit until the handshake is complete.
         let kept = socket.extra.take().map(|extra| (extra.fast_open_of, extra.link));
         socket.extra = kept
             .filter(|kept| *kept != (None, None))

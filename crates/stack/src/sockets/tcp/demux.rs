@@ -95,7 +95,7 @@ impl Demux {
         has(at.addr) || (at.addr == ANY && !at.v6_only && has(ANY_V4))
     }
 
-    /// One more, or one less, has the local address and port.
+    /// Counts a connection with the local address and port, or with `more` unset one less.
     fn count(&mut self, addr: IpAddr, port: u16, more: bool) {
         let (hasher, hash) = (self.hasher, self.hash_local(addr, port));
         let rehash = |l: &Local| hash_local(&hasher, l.addr, l.port);

@@ -13,7 +13,7 @@ use crate::event::Readiness;
 use crate::net::{LinkId, Net, Received};
 use crate::sockets::Context;
 use crate::sockets::listen::cookie::CookieVerdict;
-use crate::sockets::listen::{Listeners, Old, ToListener};
+use crate::sockets::listen::{Listeners, Reopened, ToListener};
 use crate::sockets::tuple::Tuple;
 
 /// A segment without its payload.
@@ -24,7 +24,7 @@ pub(super) struct Segment<'a> {
     pub(super) arrival: Arrival,
 }
 
-/// What IP and the device know of a segment.
+/// Marks of IP and of the device that concern a segment.
 fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
     Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
 }
@@ -119,7 +119,7 @@ impl TcpSockets {
         let Some(socket) = cx.table.tcp_mut(index) else { return };
         // Data that arrives while the socket is readable is a new event if each arrival is one.
         let before = socket.reporting.every_arrival.then(|| socket.conn.queued_receive());
-        let lent = cx.lent.concerns(&payload);
+        let has_borrowed = cx.borrowed.concerns(&payload);
         let disposition = socket
             .work(&mut cx.mem, now, |conn, env| conn.handle_segment(env, header, payload, arrival));
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
@@ -142,8 +142,8 @@ impl TcpSockets {
         }
         let opens = socket.conn.fast_open().is_opening();
         let has_extra = socket.extra.is_some();
-        if lent {
-            cx.watch_lent(now, index);
+        if has_borrowed {
+            cx.watch_borrowed(now, index);
         }
         if let Owner::HalfOpen { listener } = owner {
             cx.promote(index, listener);
@@ -168,7 +168,7 @@ impl TcpSockets {
         iss_above: Seq,
     ) {
         let Some(socket) = cx.table.tcp(index) else { return };
-        let (tuple, old) = (socket.tuple, Old { index, last: iss_above });
+        let (tuple, old) = (socket.tuple, Reopened { index, last: iss_above });
         if !self.reopen_by(cx, listeners, now, tuple, segment, old) {
             cx.net.counters.drop_one(DropReason::TcpNoSocket);
         }
@@ -182,7 +182,7 @@ impl TcpSockets {
         now: Instant,
         tuple: Tuple,
         &Segment { header, received, .. }: &Segment<'_>,
-        old: Old,
+        old: Reopened,
     ) -> bool {
         let came_by = cx.net.came_by(received);
         let segment = ToListener::new(tuple, header, received);
@@ -201,7 +201,7 @@ impl TcpSockets {
     /// Takes the connection at `index`, in TIME-WAIT, out of the demux for a new one.
     pub(crate) fn make_way(&mut self, cx: &mut Context, index: u32) {
         match cx.table.tcp(index) {
-            // Its owner still has it.
+            // The application still has the old connection.
             Some(socket) if socket.owner != Owner::Closed => {
                 self.leave_demux(cx, index);
             }

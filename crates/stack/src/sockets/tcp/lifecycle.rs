@@ -22,17 +22,17 @@ pub struct LifecycleEvent {
     pub info: TcpInfo,
 }
 
-/// What happens once in the life of a connection.
+/// A turning point in the life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifecycleKind {
-    /// Its handshake is complete.
+    /// The handshake is complete.
     Established,
     /// Both sides are closed and everything is acknowledged, or it was reset or failed. TIME-WAIT is no
     /// part of a connection's life.
     Ended,
 }
 
-/// What happened since the last [`Stack::poll_lifecycle`](crate::Stack::poll_lifecycle).
+/// Events since the last [`Stack::poll_lifecycle`](crate::Stack::poll_lifecycle).
 #[derive(Default)]
 pub(crate) struct Lifecycle {
     queue: VecDeque<LifecycleEvent>,
@@ -41,6 +41,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
+    /// The next event.
     pub(crate) fn poll(&mut self) -> Option<LifecycleEvent> {
         let next = self.queue.pop_front();
         if self.queue.is_empty() {
@@ -49,6 +50,7 @@ impl Lifecycle {
         next
     }
 
+    /// Number of events that found no room.
     pub(crate) fn unrecorded(&self) -> u64 {
         self.unrecorded
     }

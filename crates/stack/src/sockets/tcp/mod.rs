@@ -46,7 +46,7 @@ use socket::{Lists, Owner, TcpSocket};
 use timestamping::Timestamps;
 pub use timestamping::TxTimestamping;
 
-/// What connections have beside their places in the table.
+/// State of all connections beside their places in the table.
 pub(crate) struct TcpSockets {
     pub(crate) demux: Demux,
     pub(crate) isn: IsnGenerator,
@@ -111,7 +111,7 @@ impl TcpSockets {
         self.leave_demux(cx, index);
         cx.wheel.cancel(index);
         if let Some(Socket::Tcp(mut socket)) = cx.table.remove(index) {
-            socket.leave(&mut cx.mem);
+            socket.release_charges(&mut cx.mem);
         }
     }
 

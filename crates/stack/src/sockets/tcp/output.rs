@@ -26,7 +26,7 @@ impl TcpSockets {
             && let Some(index) = cx.work.pop_dirty()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
-            cx.pass_on(now, index);
+            cx.forward_spliced(now, index);
             if cx.is_held_up(now, index) {
                 continue;
             }
@@ -50,7 +50,7 @@ impl TcpSockets {
                     }
                     self.fast_open.watch_black_hole(cx, now, index);
                     if rare {
-                        cx.report_news(index);
+                        cx.report_new_entry(index);
                         cx.uncount_fast_open(now, index, Flags::empty());
                     }
                     self.settle(cx, now, index);
@@ -151,7 +151,7 @@ impl TcpSockets {
             let Some(index) = self.demux.find(&cx.table, &tuple) else { continue };
             let Some(socket) = cx.table.tcp_mut(index) else { continue };
             socket.conn.handle_refused(now, Seq(about.seq), space);
-            // Its timer has changed.
+            // The connection's timer has changed.
             cx.touch_to_send(index);
         }
     }

@@ -14,7 +14,7 @@ use crate::limits::MAX_SOCKETS;
 use crate::sockets::Context;
 use crate::sockets::ids::TcpId;
 use crate::sockets::listen::requests::table::{Cancel, Request};
-use crate::sockets::listen::{Old, ToListener};
+use crate::sockets::listen::{Reopened, ToListener};
 use crate::sockets::table::Socket;
 
 impl TcpSockets {
@@ -108,9 +108,9 @@ impl TcpSockets {
 }
 
 /// The connection at `index` if it is in TIME-WAIT and this SYN may replace it.
-fn reopenable(cx: &mut Context, now: Instant, index: u32, syn: &TcpHeader) -> Option<Old> {
+fn reopenable(cx: &mut Context, now: Instant, index: u32, syn: &TcpHeader) -> Option<Reopened> {
     let last: Option<Seq> = match cx.table.at_mut(index)? {
-        Socket::TimeWait(remains) => match remains.tcp.handle_segment(now, syn, 0) {
+        Socket::TimeWait(time_wait) => match time_wait.tcp.handle_segment(now, syn, 0) {
             TimeWaitStep::Reopens { iss_above } => Some(iss_above),
             _ => None,
         },
@@ -126,5 +126,5 @@ fn reopenable(cx: &mut Context, now: Instant, index: u32, syn: &TcpHeader) -> Op
         }
         _ => None,
     };
-    Some(Old { index, last: last? })
+    Some(Reopened { index, last: last? })
 }

@@ -8,7 +8,7 @@ use crate::event::Readiness;
 use crate::net::Mem;
 use crate::sockets::Tcp;
 use crate::sockets::errors::error_from;
-use crate::sockets::pages::is_ample;
+use crate::sockets::pages::waiters::is_ample;
 use crate::sockets::zerocopy::sends::ZeroCopyCall;
 
 /// The time: an [`Instant`], or a closure that is called at most once.
@@ -141,7 +141,7 @@ impl Tcp<'_> {
         };
         match self.with_sender(now, |conn, env| conn.write(env, part, flags)) {
             Err(Error::NoBuffers) => {
-                self.starve(now);
+                self.wait_for_pages(now);
                 Err(Error::WouldBlock)
             }
             done => {
@@ -162,11 +162,11 @@ impl Payload for &mut FragVec {
 impl Payload for (&mut FragVec, &mut ZeroCopyCall) {
     #[inline]
     fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        tcp.coalesce_lent(self.0, self.1)
+        tcp.coalesce_by_reference(self.0, self.1)
     }
 
     #[inline]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        tcp.send_lent(now, self.0, self.1, flags)
+        tcp.send_by_reference(now, self.0, self.1, flags)
     }
 }

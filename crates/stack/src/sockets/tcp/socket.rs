@@ -15,7 +15,7 @@ use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::errors::error_from;
 use crate::sockets::ids::SocketId;
 use crate::sockets::marks::{ECN, MtuDiscover, PacketMarks};
-use crate::sockets::pages::reserve;
+use crate::sockets::pages::waiters::reserve;
 use crate::sockets::splice::flow::Flow;
 use crate::sockets::tuple::Tuple;
 
@@ -52,21 +52,21 @@ bitflags::bitflags! {
     /// Where a connection is, beside its place in the table.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Lists: u8 {
-        /// The demux has it.
+        /// The connection is in the demux.
         const DEMUX = 1 << 0;
         /// On the list of connections that wait for free pages.
-        const STARVED = 1 << 1;
-        /// On the list of sockets with lent memory in their receive queues.
-        const LENT = 1 << 2;
-        /// It was woken because pages are free, and has not tried to take them.
+        const WAITS_FOR_PAGES = 1 << 1;
+        /// On the list of sockets with borrowed memory in their receive queues.
+        const BORROWED = 1 << 2;
+        /// The connection was woken because pages are free, and has not tried to take them.
         const TURN = 1 << 3;
-        /// It got no page, and neither a turn nor anything of its peer's since: it is not writable.
+        /// The last write got no page, and neither a turn nor a segment came since: the connection is not writable.
         const REFUSED = 1 << 4;
-        /// Its place on the list is among those whose data would wait here.
+        /// The place on that list is among those whose data would wait here.
         const PATIENT = 1 << 5;
-        /// That it was established was recorded for a tool.
+        /// Recorded for a tool: the connection was established.
         const ESTABLISHED = 1 << 6;
-        /// That it has ended was recorded for a tool.
+        /// Recorded for a tool: the connection has ended.
         const ENDED = 1 << 7;
     }
 }
@@ -156,7 +156,7 @@ impl TcpSocket {
     }
 
     /// Releases the charges of its queues. What the application keeps counts by itself.
-    pub(crate) fn leave(&mut self, mem: &mut Mem) {
+    pub(crate) fn release_charges(&mut self, mem: &mut Mem) {
         mem.shared.receive.charge(self.charged as usize, 0);
         (self.charged, self.holdings) = (0, None);
     }
@@ -266,7 +266,7 @@ impl TcpSocket {
 
     /// Whether it is on the list of those who wait for pages, and has not been told that it is writable.
     pub(crate) fn waits_for_pages(&self) -> bool {
-        self.lists.contains(Lists::STARVED)
+        self.lists.contains(Lists::WAITS_FOR_PAGES)
             && !self.reporting.reported.contains(Readiness::WRITABLE)
     }
 
@@ -283,12 +283,12 @@ impl TcpSocket {
     }
 
     /// Whether the stack may forward from and to it: not while an application keeps its memory.
-    pub(crate) fn may_flow(&self) -> bool {
+    pub(crate) fn may_splice(&self) -> bool {
         self.flow.is_some() && self.holdings.is_none()
     }
 
     /// Whether there is something for the owner: data that stays, an end, a wait.
-    pub(crate) fn rests(&self) -> bool {
+    pub(crate) fn needs_owner(&self) -> bool {
         self.conn.queued_receive() > 0 || !self.conn.gives() || !self.conn.takes()
     }
 }

@@ -10,17 +10,17 @@ use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::sockets::Context;
-use crate::sockets::listen::{Listeners, Old};
-use crate::sockets::table::{Remains, Socket};
+use crate::sockets::listen::{Listeners, Reopened};
+use crate::sockets::table::{Socket, TimeWaitSocket};
 use crate::sockets::tuple::Tuple;
 
 impl TcpSockets {
     /// Records the end of the connection at `index`, which is in TIME-WAIT. If its application has closed it,
-    /// a [`Remains`] replaces it; beyond the limit, the oldest one goes.
+    /// a [`TimeWaitSocket`] replaces it; beyond the limit, the oldest one goes.
     pub(super) fn enter_time_wait(&mut self, cx: &mut Context, index: u32) {
         cx.note_lifecycle(index, true);
         let Some(socket) = cx.table.tcp_mut(index) else { return };
-        // `Remains` has no link to be bound to.
+        // `TimeWaitSocket` has no link to be bound to.
         if socket.owner != Owner::Closed || socket.bound().is_some() {
             return;
         }
@@ -31,8 +31,8 @@ impl TcpSockets {
             return self.remove_connection(cx, index);
         };
         let until = tcp.until();
-        socket.leave(&mut cx.mem);
-        cx.table.replace(index, Socket::TimeWait(Box::new(Remains { tuple, tcp })));
+        socket.release_charges(&mut cx.mem);
+        cx.table.replace(index, Socket::TimeWait(Box::new(TimeWaitSocket { tuple, tcp })));
         cx.wheel.schedule(index, until);
 
         self.time_wait.extend(cx.table.id_of(index));
@@ -60,9 +60,9 @@ impl TcpSockets {
         segment: &Segment<'_>,
         payload_len: usize,
     ) {
-        let Some(Socket::TimeWait(remains)) = cx.table.at_mut(index) else { return };
-        let tuple = remains.tuple;
-        let step = remains.tcp.handle_segment(now, segment.header, payload_len as u32);
+        let Some(Socket::TimeWait(time_wait)) = cx.table.at_mut(index) else { return };
+        let tuple = time_wait.tuple;
+        let step = time_wait.tcp.handle_segment(now, segment.header, payload_len as u32);
         // The timer stays; when it fires it is set again.
         match step {
             TimeWaitStep::Noted => {}
@@ -71,15 +71,15 @@ impl TcpSockets {
                 if let Some(reason) = dropped {
                     cx.net.counters.drop_tcp(reason);
                 }
-                cx.answer_late(now, &tuple, answer);
+                cx.answer_in_time_wait(now, &tuple, answer);
             }
             TimeWaitStep::Over => self.remove_connection(cx, index),
             TimeWaitStep::Reopens { iss_above } => {
-                let answer = remains.tcp.acknowledgement(now);
-                let old = Old { index, last: iss_above };
+                let answer = time_wait.tcp.acknowledgement(now);
+                let old = Reopened { index, last: iss_above };
                 if !self.reopen_by(cx, listeners, now, tuple, segment, old) {
                     cx.net.counters.drop_one(DropReason::TcpNoSocket);
-                    cx.answer_late(now, &tuple, answer);
+                    cx.answer_in_time_wait(now, &tuple, answer);
                 }
             }
         }
@@ -87,8 +87,8 @@ impl TcpSockets {
 
     /// The timer of a connection in TIME-WAIT at `index` has fired.
     pub(crate) fn time_wait_timeout(&mut self, cx: &mut Context, now: Instant, index: u32) {
-        let Some(Socket::TimeWait(remains)) = cx.table.at(index) else { return };
-        let until = remains.tcp.until();
+        let Some(Socket::TimeWait(time_wait)) = cx.table.at(index) else { return };
+        let until = time_wait.tcp.until();
         if until <= now {
             self.remove_connection(cx, index);
         } else {
@@ -99,7 +99,7 @@ impl TcpSockets {
 
 impl Context {
     /// Answers a segment of a connection in TIME-WAIT.
-    fn answer_late(&mut self, now: Instant, tuple: &Tuple, header: TcpHeader) {
+    fn answer_in_time_wait(&mut self, now: Instant, tuple: &Tuple, header: TcpHeader) {
         let segment = SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 };
         self.send_segment(now, tuple, segment);
     }
@@ -112,10 +112,10 @@ pub(crate) fn reusable(
     local: bool,
     now: Instant,
 ) -> Option<Seq> {
-    let Some(Socket::TimeWait(remains)) = socket else { return None };
+    let Some(Socket::TimeWait(time_wait)) = socket else { return None };
     match reuse {
-        TimeWaitReuse::On => remains.tcp.reusable(now),
-        TimeWaitReuse::Loopback if local => remains.tcp.reusable(now),
+        TimeWaitReuse::On => time_wait.tcp.reusable(now),
+        TimeWaitReuse::Loopback if local => time_wait.tcp.reusable(now),
         TimeWaitReuse::Loopback | TimeWaitReuse::Off => None,
     }
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_connection_is_small() {
-        let (left, whole) = (size_of::<Remains>(), size_of::<TcpSocket>());
+        let (left, whole) = (size_of::<TimeWaitSocket>(), size_of::<TcpSocket>());
         println!("{left} bytes of {whole}");
         assert!(left <= 128, "{left}");
         assert!(left * 4 <= whole, "{left} of {whole}");

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::UdpSockets;
 use super::memberships::{GroupLink, MulticastSettings, UdpGroups};
-use super::socket::{Beyond, replace_payload};
+use super::socket::{WildcardDetails, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::net::{LinkId, Net, Received};
@@ -48,10 +48,10 @@ impl UdpSockets {
             let mut each = PacketBuf::for_rx();
             replace_payload(&mut each, packet.frags().iter().cloned().collect());
             let from = (tuple.remote_port, scope);
-            cx.queue_datagram(now, index, received, from, Beyond::default(), &mut each);
+            cx.queue_datagram(now, index, received, from, WildcardDetails::default(), &mut each);
         }
         let from = (tuple.remote_port, scope);
-        cx.queue_datagram(now, last, received, from, Beyond::default(), packet);
+        cx.queue_datagram(now, last, received, from, WildcardDetails::default(), packet);
     }
 }
 

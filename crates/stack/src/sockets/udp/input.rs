@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf};
 
 use super::UdpSockets;
-use super::socket::{Beyond, Datagram, replace_payload};
+use super::socket::{Datagram, WildcardDetails, replace_payload};
 use crate::counters::DropReason;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
 use crate::limits::{ERROR_QUEUE, ERROR_QUEUE_EVERY, UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_SMALL};
@@ -48,7 +48,7 @@ impl UdpSockets {
         match self.binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
             Some(index) => {
                 let from = (header.src_port, scope);
-                cx.queue_datagram(now, index, received, from, Beyond::default(), packet);
+                cx.queue_datagram(now, index, received, from, WildcardDetails::default(), packet);
             }
             None => self.unclaimed(cx, now, tuple, scope, received, packet),
         }
@@ -69,9 +69,9 @@ impl UdpSockets {
         let Some(&[_, _, _, _, i0, i1]) = packet.head().first_chunk() else { return };
         let scope = cx.net.scope_of(received.src, received.link);
         let (hop_limit, dont_fragment) = (received.hop_limit, received.forbids_fragments(packet));
-        let beyond = Beyond { to_port: 0, hop_limit, dont_fragment };
+        let details = WildcardDetails { to_port: 0, hop_limit, dont_fragment };
         let from = (u16::from_be_bytes([i0, i1]), scope);
-        cx.queue_datagram(now, index, received, from, beyond, packet);
+        cx.queue_datagram(now, index, received, from, details, packet);
     }
 
     /// An ICMP error about a datagram that we sent.
@@ -102,7 +102,7 @@ impl UdpSockets {
             if socket.mtu_discover.ignores_reports() {
                 return;
             }
-            // Of many flows, each may be forged by whoever has another: their owner judges.
+            // A report about one of many flows may be forged by the owner of another: the application decides.
             if socket.every.is_none() {
                 net.handle_path_mtu(now, to.ip(), reported);
                 if socket.mtu_discover == MtuDiscover::Dont {
@@ -151,13 +151,13 @@ impl UdpSockets {
         if received.is_unicast()
             && let Some(index) = self.binds.every.find(came_by)
         {
-            let beyond = Beyond {
+            let details = WildcardDetails {
                 to_port: tuple.local_port,
                 hop_limit: received.hop_limit,
                 dont_fragment: received.forbids_fragments(packet),
             };
             let from = (tuple.remote_port, scope);
-            return cx.queue_datagram(now, index, received, from, beyond, packet);
+            return cx.queue_datagram(now, index, received, from, details, packet);
         }
         let reason = match self.binds.find(&tuple, came_by) {
             Some(_) => DropReason::UdpNotConnected,
@@ -178,10 +178,10 @@ impl Context {
         index: u32,
         received: &Received,
         (port, scope): (u16, u32),
-        beyond: Beyond,
+        details: WildcardDetails,
         packet: &mut PacketBuf,
     ) {
-        let Self { table, lent, work, .. } = self;
+        let Self { table, borrowed, work, .. } = self;
         let Some(socket) = table.udp_mut(index) else { return };
         let (mut len, mut pinned, mut carved) = (0, 0, true);
         for frag in packet.frags() {
@@ -189,10 +189,11 @@ impl Context {
             pinned += frag.pinned();
             carved &= frag.is_carved();
         }
-        // Of carved pages, which several share, those are copied that are not read at once.
+        // Datagrams in carved pages, which several share, are copied unless they are read at once.
         let is_first = || socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
         let small = len <= UDP_SMALL && pinned > 4 * len && !(carved && is_first());
-        // Judged by what it will keep: a copy of its own, or without memory for one all that it lies in.
+        // The charge is what the datagram will keep: a copy of its own, or without memory for one, all
+        // pages that it lies in.
         let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
         let mut refusal = socket.refusal(&self.mem, charge);
         if small && refusal.is_none() {
@@ -211,7 +212,7 @@ impl Context {
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
-        let lent = lent.concerns(packet.frags());
+        let has_borrowed = borrowed.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();
         socket.queue.push_back(Datagram {
@@ -220,7 +221,7 @@ impl Context {
             ecn: received.ecn,
             charge: u32::try_from(charge).unwrap_or(u32::MAX),
             scope: scope as u8,
-            beyond,
+            details,
             port,
             link,
             sender: received.src,
@@ -230,8 +231,8 @@ impl Context {
             socket.reporting.reported &= !Readiness::READABLE;
         }
         work.queue_report(index, &mut socket.reporting);
-        if lent {
-            self.watch_lent(now, index);
+        if has_borrowed {
+            self.watch_borrowed(now, index);
         }
     }
 }

@@ -29,7 +29,7 @@ pub use socket::DatagramKind;
 use socket::UdpSocket;
 pub use target::UdpTarget;
 
-/// What datagram sockets have beside their places in the table.
+/// State of all datagram sockets beside their places in the table.
 pub(crate) struct UdpSockets {
     /// Datagram sockets by port.
     pub(crate) binds: Binds,

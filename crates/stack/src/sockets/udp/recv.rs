@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use pagewire_mem::{CopyReason, FragVec};
 use pagewire_tcp::RecvFlags;
 
-use super::socket::{Beyond, append};
+use super::socket::{WildcardDetails, append};
 use crate::error::Error;
 use crate::net::LinkId;
 use crate::sockets::Udp;
@@ -68,12 +68,12 @@ impl DatagramTaker for Datagram {
             return Err(error);
         }
         if flags.contains(RecvFlags::PEEK) {
-            let datagram = socket.queue.front().ok_or(socket.nothing())?;
+            let datagram = socket.queue.front().ok_or(socket.no_datagram())?;
             return Ok((datagram.payload.clone(), datagram.from()));
         }
         let Some(datagram) = socket.queue.pop_front() else {
             socket.reporting.reported &= socket.readiness();
-            return Err(socket.nothing());
+            return Err(socket.no_datagram());
         };
         socket.queued_bytes -= datagram.charge();
         if socket.queue.is_empty() {
@@ -148,15 +148,15 @@ impl Udp<'_> {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let alike = socket.alike(room);
+        let alike = socket.joinable(room);
         let Some(first) = socket.queue.front() else {
             socket.reporting.reported &= socket.readiness();
-            return Err(socket.nothing());
+            return Err(socket.no_datagram());
         };
         let segment = (alike > 1).then_some(first.len() as u16);
         let (from, to) = (first.from(), first.to(socket.local));
         let (payload, link, ecn) = (FragVec::new(), self.net.link_id(first.link), first.ecn);
-        let Beyond { hop_limit, dont_fragment, .. } = first.beyond;
+        let WildcardDetails { hop_limit, dont_fragment, .. } = first.details;
         Ok((alike, UdpMessage { payload, from, to, link, segment, ecn, hop_limit, dont_fragment }))
     }
 }

@@ -37,7 +37,7 @@ impl DatagramPayload for FragVec {
 
 impl DatagramPayload for (FragVec, &mut ZeroCopyCall) {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
-        udp.send_lent(now, self.0, self.1, to)
+        udp.send_by_reference(now, self.0, self.1, to)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::net::wire::{ipv4, ipv6, udp};
 use crate::net::{IcmpKind, LinkId, LinkIndex, Mem};
 use crate::sockets::error_queue::ErrorQueue;
 use crate::sockets::marks::{MtuDiscover, PacketMarks};
-use crate::sockets::pages::Pages;
+use crate::sockets::pages::waiters::Pages;
 
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
@@ -37,8 +37,8 @@ pub(crate) struct UdpSocket {
     /// No datagram can come or leave: there is no device left.
     pub(crate) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
-    /// On the list of those that have memory of senders in their queues.
-    pub(crate) has_lent: bool,
+    /// On the list of sockets with borrowed memory in their receive queues.
+    pub(crate) has_borrowed: bool,
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
     pub(crate) segment: u16,
     /// A datagram to which more is to come.
@@ -53,10 +53,10 @@ pub(crate) struct UdpSocket {
     pub(crate) joins: bool,
     /// The link that it is bound to.
     pub(crate) link: Option<LinkId>,
-    /// What it has to do with groups, once anything has been said about them.
+    /// Joined groups and settings for them; present once either was set.
     pub(crate) groups: Option<Box<UdpGroups>>,
     pub(crate) pages: Pages,
-    /// It is for every address and port of its link.
+    /// Set for a socket that takes datagrams to every address and port of its link.
     pub(crate) every: Option<DatagramKind>,
     pub(crate) reporting: Reporting,
 }
@@ -67,11 +67,11 @@ pub(crate) struct Datagram {
     pub(super) at: Instant,
     /// Bytes of receive memory.
     pub(super) charge: u32,
-    /// Of an IPv6 sender whose address counts on its link only.
+    /// Scope of a link-local IPv6 sender.
     pub(super) scope: u8,
     /// The congestion mark of its packet.
     pub(crate) ecn: u8,
-    pub(crate) beyond: Beyond,
+    pub(crate) details: WildcardDetails,
     pub(super) port: u16,
     pub(crate) link: LinkIndex,
     pub(super) sender: IpAddr,
@@ -80,11 +80,11 @@ pub(crate) struct Datagram {
 
 const _: () = assert!(size_of::<Datagram>() <= 128 && MAX_LINKS < u8::MAX as usize);
 
-/// What a socket for every address and port of a link is told of a datagram, too.
+/// Details of a datagram that only a socket for every address and port of a link reports.
 #[derive(Clone, Copy, Default)]
 #[repr(align(4))]
-pub(crate) struct Beyond {
-    /// 0: the socket's own.
+pub(crate) struct WildcardDetails {
+    /// The destination port; 0: the socket's own.
     pub(crate) to_port: u16,
     pub(crate) hop_limit: u8,
     pub(crate) dont_fragment: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Beyond {
 impl Datagram {
     /// Where it was sent, to a socket at `local`.
     pub(crate) fn to(&self, local: SocketAddr) -> SocketAddr {
-        let port = self.beyond.to_port;
+        let port = self.details.to_port;
         SocketAddr::new(self.to, if port == 0 { local.port() } else { port })
     }
 
@@ -115,7 +115,7 @@ impl Datagram {
     }
 }
 
-/// What a socket for every address of a link receives.
+/// The kind of datagrams that a socket for every address of a link receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DatagramKind {
@@ -140,7 +140,7 @@ impl UdpSocket {
             error: None,
             down: false,
             errors: None,
-            has_lent: false,
+            has_borrowed: false,
             segment: 0,
             cork: None,
             marks: PacketMarks::default(),
@@ -222,8 +222,8 @@ impl UdpSocket {
         left
     }
 
-    /// What a call gets that finds no datagram.
-    pub(crate) fn nothing(&self) -> Error {
+    /// The error of a call that finds no datagram.
+    pub(crate) fn no_datagram(&self) -> Error {
         if self.down { Error::NetworkDown } else { Error::WouldBlock }
     }
 
@@ -237,7 +237,7 @@ impl UdpSocket {
         ip + udp::LEN + usize::from(self.longest) > mtu
     }
 
-    /// Its settings for groups of a version of IP.
+    /// Settings for groups of a version of IP.
     pub(crate) fn multicast(&self, v6: bool) -> MulticastSettings {
         let Some(groups) = &self.groups else { return MulticastSettings::default() };
         let [v4_settings, v6_settings] = groups.settings;
@@ -253,13 +253,13 @@ impl UdpSocket {
     }
 
     /// How many datagrams at the front of the queue can be joined to one of up to `room` bytes.
-    pub(super) fn alike(&self, room: usize) -> usize {
+    pub(super) fn joinable(&self, room: usize) -> usize {
         let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
         let mut queue = self.queue.iter();
         let Some(first) = queue.next() else { return 0 };
         let (mut found, mut total) = (1, first.len());
         let ends = |datagram: &Datagram| {
-            let Beyond { to_port, dont_fragment, .. } = datagram.beyond;
+            let WildcardDetails { to_port, dont_fragment, .. } = datagram.details;
             (datagram.from(), datagram.to, datagram.link, to_port, dont_fragment, datagram.ecn)
         };
         for next in queue.take(most - 1) {

@@ -49,7 +49,7 @@ pub(crate) struct Ends {
     pub(crate) by: Option<LinkIndex>,
     /// Loops back to members of the group on this host.
     pub(crate) loops: bool,
-    /// It is an echo reply.
+    /// The datagram is an echo reply.
     pub(crate) echo: bool,
 }
 

@@ -31,7 +31,7 @@ type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 
 impl Tcp<'_> {
     /// Queues memory with a notification, see [`ZeroCopyCall`].
-    pub(super) fn send_lent(
+    pub(super) fn send_by_reference(
         &mut self,
         now: Instant,
         frags: &mut FragVec,
@@ -102,7 +102,7 @@ impl Tcp<'_> {
         };
         let sent = self.with_sender(now, attach);
         self.note_sent(begun, &completion, call, len, matches!(sent, Ok(n) if n > 0));
-        self.unless_starved(now, sent)
+        self.or_wait_for_pages(now, sent)
     }
 
     /// Records whether a call of `len` bytes has queued something.
@@ -133,7 +133,7 @@ impl Tcp<'_> {
 
     /// Queues one fragment that only adds to coalescing data and continues the last call in memory.
     #[inline]
-    pub(super) fn coalesce_lent(
+    pub(super) fn coalesce_by_reference(
         &mut self,
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
@@ -174,9 +174,13 @@ impl Tcp<'_> {
     }
 
     /// Waits for pages if there was room, but no free page for a copy.
-    fn unless_starved(&mut self, now: Instant, sent: Result<usize, Error>) -> Result<usize, Error> {
+    fn or_wait_for_pages(
+        &mut self,
+        now: Instant,
+        sent: Result<usize, Error>,
+    ) -> Result<usize, Error> {
         if sent == Ok(0) {
-            self.starve(now);
+            self.wait_for_pages(now);
             return Err(Error::WouldBlock);
         }
         sent
@@ -205,13 +209,13 @@ impl Tcp<'_> {
         let copied = self
             .with_sender(now, |conn, env| conn.send_with(env, frags, Merge::Adjacent, flags, copy));
         self.after_share(share, wanted);
-        self.unless_starved(now, copied)
+        self.or_wait_for_pages(now, copied)
     }
 }
 
 impl Udp<'_> {
     /// Sends a datagram by reference with a notification, see [`ZeroCopyCall`].
-    pub(super) fn send_lent(
+    pub(super) fn send_by_reference(
         &mut self,
         now: Instant,
         data: FragVec,
@@ -266,7 +270,7 @@ impl Context {
         errors.sends.live = errors.sends.live.saturating_sub(1);
         let Completed { lo, hi, copied, .. } = done;
         errors.notify(Notification { lo, hi, copied }, coalescing);
-        self.report_news(id.index());
+        self.report_new_entry(id.index());
     }
 
     /// An entry of the error queue was taken: reports again if there are more.

@@ -41,7 +41,7 @@ impl ZeroCopyCall {
     }
 }
 
-/// What a socket has sent by reference.
+/// The sends by reference of a socket.
 #[derive(Default)]
 pub(crate) struct Sends {
     pub(crate) next_id: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Sends {
     pub(crate) last_bytes: usize,
     /// Sequence number behind its last byte.
     pub(crate) last_end: Option<Seq>,
-    /// Some of the memory is lent by the caller.
+    /// Some of the memory is the caller's, without an owner.
     pub(crate) lends: bool,
     /// Which notifications are merged; `None`: the stack's setting.
     pub(crate) coalescing: Option<Coalescing>,
@@ -81,7 +81,7 @@ impl Sends {
     }
 
     pub(crate) fn is_last(&self, completion: &Completion) -> bool {
-        // It lives, so no other has its address.
+        // The completion lives, so no other has its address.
         core::ptr::eq(self.last.as_ptr(), completion)
     }
 

@@ -152,7 +152,7 @@ impl Context {
         let table = &self.table;
         let waits = |id: &SocketId| {
             let Some(socket) = table.tcp(id.index()) else { return false };
-            // One that its owner has closed has the next id.
+            // A connection that its owner has closed has the next id.
             let is_it = match socket.owner {
                 Owner::App => table.id_of(id.index()) == Some(*id),
                 Owner::Closed => table.id_of(id.index()).is_some_and(|now| now.follows(*id)),

@@ -40,13 +40,13 @@ pub struct SynRequest {
     pub at: Instant,
 }
 
-/// What happened to the requests of a listener.
+/// An event of a listener's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SynEvent {
     /// A new one.
     New(SynRequest),
-    /// One that was shown is over before it was answered.
+    /// A request that was shown is over before it was answered.
     Cancelled(RequestId, Cancel),
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Requests {
 }
 
 struct Slot {
-    /// Of the request in the slot, or of the next one to be there.
+    /// Generation of the request in the slot, or of the next one to be there.
     generation: u32,
     request: Option<Request>,
 }
@@ -154,7 +154,7 @@ impl Requests {
     }
 
     /// Whether [`poll`](Self::poll) returns something.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_event(&self) -> bool {
         !self.fresh.is_empty() || !self.ended.is_empty()
     }
 

@@ -135,7 +135,7 @@ impl FastOpen {
     /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
     /// > PendingFastOpenRequests is over the system limit, go to step 5. 3. If IsCookieValid() (in
     /// > Section 4.1.2) returns false, go to step 5. 4. Buffer the data and notify the application.
-    pub(crate) fn judge_syn(
+    pub(crate) fn answer_to_syn(
         &self,
         cx: &mut Context,
         now: Instant,
