@@ -4,7 +4,7 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TimeWaitReuse};
+use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TcpId, TimeWaitReuse};
 use pagewire_tcp::{DropReason, Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge;
@@ -30,7 +30,14 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     let (server, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
-    // The last segment of A's is its FIN.
+    let fin = close_client(&mut p, client);
+    assert!(fin.flags.contains(Flags::FIN));
+    assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 2));
+    (p, listener, fin)
+}
+
+/// Closes the connection at A; returns its FIN, the last segment.
+fn close_client(p: &mut Pair, client: TcpId) -> TcpHeader {
     let seen = std::rc::Rc::new(std::cell::Cell::new(None));
     let see = std::rc::Rc::clone(&seen);
     p.carry = Some(Box::new(move |side, frame| {
@@ -44,10 +51,7 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.carry = None;
-    let fin = seen.get().unwrap();
-    assert!(fin.flags.contains(Flags::FIN));
-    assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 2));
-    (p, listener, fin)
+    seen.get().unwrap()
 }
 
 fn plain_b() -> StackConfig {
@@ -225,20 +229,7 @@ fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let (server, _) = p.b.accept(listener).unwrap();
     p.b.tcp(server).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
-    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
-    let see = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A
-            && let Some((_, _, header)) = forge::parse(frame)
-        {
-            see.set(Some(header));
-        }
-        true
-    }));
-    p.a.close(p.now, client);
-    p.run(Duration::from_millis(10));
-    p.carry = None;
-    let fin: TcpHeader = seen.get().unwrap();
+    let fin = close_client(&mut p, client);
     fill_the_queue(&mut p, listener);
     assert_eq!(answers(&mut p, syn(&fin, fin.seq + 2, Some(1))), []);
     assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);

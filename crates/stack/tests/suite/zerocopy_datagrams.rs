@@ -64,13 +64,7 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
-        let to = UdpTarget {
-            remote: Some(to()),
-            segment: Some(segment),
-            more: false,
-            source: None,
-            ecn: None,
-        };
+        let to = UdpTarget { remote: Some(to()), segment: Some(segment), ..Default::default() };
         p.a.udp(client).and_then(|mut udp| {
             let mut call = ZeroCopyCall::new();
             let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), to)?;
@@ -200,13 +194,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         let put = |p: &mut Pair, len: usize, more: bool| {
             // Only the first is asked where to.
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
-            let target = UdpTarget {
-                remote: remote.or(Some(to())),
-                segment: None,
-                more,
-                source: None,
-                ecn: None,
-            };
+            let target = UdpTarget { remote: remote.or(Some(to())), more, ..Default::default() };
             p.a.udp(client).and_then(|mut udp| {
                 let mut call = ZeroCopyCall::new();
                 let sent =

@@ -170,9 +170,8 @@ fn acknowledge(p: &mut Pair, last: &TcpHeader, ack: u32, blocks: &[(u32, u32)]) 
     p.flush();
 }
 
-#[test]
-fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_still_there() {
-    let (mut p, client, server) = connected();
+/// Loses everything while the second is set; the first gets the header of the first segment with payload.
+fn lose_all(p: &mut Pair) -> (Rc<RefCell<Option<TcpHeader>>>, Rc<RefCell<bool>>) {
     let (first, lost) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(true)));
     let (seen, losing) = (Rc::clone(&first), Rc::clone(&lost));
     p.carry = Some(Box::new(move |side, frame: &PacketBuf| {
@@ -181,6 +180,13 @@ fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_stil
         }
         !*losing.borrow()
     }));
+    (first, lost)
+}
+
+#[test]
+fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_still_there() {
+    let (mut p, client, server) = connected();
+    let (first, lost) = lose_all(&mut p);
     let buffers = Buffers::default();
     for id in 0..4 {
         assert_eq!(send(&mut p, client, buffers.make(1000)), id);
@@ -206,14 +212,7 @@ fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_stil
 #[test]
 fn what_a_peer_reneged_on_is_sent_again_from_the_same_memory() {
     let (mut p, client, server) = connected();
-    let (first, lost) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(true)));
-    let (seen, losing) = (Rc::clone(&first), Rc::clone(&lost));
-    p.carry = Some(Box::new(move |side, frame: &PacketBuf| {
-        if side == A && frame.frag_len() > 0 && seen.borrow().is_none() {
-            *seen.borrow_mut() = forge::parse(frame).map(|(_, _, header)| header);
-        }
-        !*losing.borrow()
-    }));
+    let (first, lost) = lose_all(&mut p);
     let buffers = Buffers::default();
     for _ in 0..4 {
         send(&mut p, client, buffers.make(1000));

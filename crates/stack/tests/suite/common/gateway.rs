@@ -66,6 +66,16 @@ pub(crate) fn asking() -> (Pair, ListenerId) {
     (p, listener)
 }
 
+/// The same, after the guest has begun to connect to `to` and that is shown: the guest's connection, and
+/// the request.
+pub(crate) fn asked(to: &str) -> (Pair, ListenerId, TcpId, SynRequest) {
+    let (mut p, listener) = asking();
+    let client = p.a.connect(p.now, addr(to), None).unwrap();
+    p.run(Duration::from_millis(1));
+    let request = only_request(&mut p, listener);
+    (p, listener, client, request)
+}
+
 /// All that the listener has to tell.
 pub(crate) fn events(p: &mut Pair, listener: ListenerId) -> Vec<SynEvent> {
     let mut listener = p.b.listener(listener).unwrap();

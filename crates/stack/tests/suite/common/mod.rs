@@ -202,6 +202,25 @@ impl Pair {
         self.flush();
     }
 
+    /// The next `n` segments with payload from A are lost.
+    pub(crate) fn lose(&mut self, n: usize) {
+        let mut left = n;
+        self.carry = Some(Box::new(move |side, frame| {
+            let lost = side == A && frame.frag_len() > 0 && left > 0;
+            left -= usize::from(lost);
+            !lost
+        }));
+    }
+
+    /// No page of either stack is held, but for the run that the writer has begun.
+    pub(crate) fn assert_pages_are_home(&self) {
+        for stack in [&self.a, &self.b] {
+            let audit = stack.pool_audit();
+            let writers = pagewire_mem::limits::WRITE_RUN_PAGES;
+            assert!(audit.out <= writers && audit.is_conserved(), "pages leak: {audit:?}");
+        }
+    }
+
     /// Gives back what the wire and the notes take.
     pub(crate) fn shrink(&mut self) {
         self.events = Vec::new();

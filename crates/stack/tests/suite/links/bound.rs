@@ -169,7 +169,7 @@ fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Optio
             pagewire_stack::ListenOptions {
                 backlog: 8,
                 reservation: Some(reservation),
-                v6_only: false,
+                ..Default::default()
             },
         )
         .unwrap();
@@ -222,7 +222,7 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
                 pagewire_stack::ListenOptions {
                     backlog: 8,
                     reservation: Some(reservation),
-                    v6_only: false,
+                    ..Default::default()
                 },
             )
             .unwrap();
