@@ -96,7 +96,7 @@ impl ErrorQueue {
         self.news
     }
 
-    /// As [`has_news`](Self::has_news), and notes a report.
+    /// As [`has_new_entry`](Self::has_new_entry), and notes a report.
     pub(super) fn take_new_entry(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }

@@ -91,7 +91,7 @@ impl Stack {
     /// names its [source](crate::UdpTarget::source), which may be any. What it sends leaves by the
     /// link. With [`Udp::queue_errors`](crate::Udp::queue_errors) the errors that the network reports
     /// say which datagram they are [about](crate::QueuedError::about). Its queue is for all flows
-    /// together, [`DATAGRAM_EVERY_BYTES`]: empty it in each turn.
+    /// together, [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES): empty it in each turn.
     ///
     /// # Errors
     /// As [`listen_every`](Self::listen_every), for each kind of socket.

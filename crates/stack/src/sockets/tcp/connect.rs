@@ -25,7 +25,7 @@ pub struct ConnectOptions {
     /// Settings of its own; `None`: the stack's.
     pub config: Option<Arc<TcpConfig>>,
     /// With Fast Open (RFC 7413). With a cookie, or if none is needed, the SYN waits for the first
-    /// write and carries its data: [`Tcp::is_deferred`] says so, and the write returns how much the
+    /// write and carries its data: [`Tcp::is_deferred`](crate::Tcp::is_deferred) says so, and the write returns how much the
     /// SYN takes. Else it requests a cookie. `true`: none is needed, whatever the settings say.
     pub fast_open: Option<bool>,
     /// The link that the connection is bound to.

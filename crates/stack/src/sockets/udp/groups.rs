@@ -68,7 +68,7 @@ impl Udp<'_> {
     /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers.
     ///
     /// # Errors
-    /// As [`Stack::group_link`] and [`Memberships::join`](crate::Memberships::join); `NoBuffers`
+    /// As [`Stack::group_link`](crate::Stack::group_link) and [`Memberships::join`](crate::Memberships::join); `NoBuffers`
     /// beyond [`LINK_GROUPS`](crate::limits::LINK_GROUPS) of the link.
     pub fn join_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         if !group.is_multicast() {
@@ -86,7 +86,7 @@ impl Udp<'_> {
     /// Leaves a group that the socket has joined.
     ///
     /// # Errors
-    /// As [`Stack::group_link`] and [`Memberships::leave`](crate::Memberships::leave).
+    /// As [`Stack::group_link`](crate::Stack::group_link) and [`Memberships::leave`](crate::Memberships::leave).
     pub fn leave_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         let link = group_link(self.net, group, on)?;
         let socket = &mut *self.socket;

@@ -117,7 +117,7 @@ impl UdpSockets {
 impl Udp<'_> {
     /// Sets the peer: the default destination, and the only source of datagrams from now on. The
     /// socket fails with errors that the network reports about the peer. `InvalidInput` for a
-    /// socket of [`Stack::bind_every`].
+    /// socket of [`Stack::bind_every`](crate::Stack::bind_every).
     pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
         let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 || self.socket.every.is_some() {
@@ -140,7 +140,8 @@ impl Udp<'_> {
 
     /// Size of the receive queue in bytes, overhead included; at most
     /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default, or of a socket of
-    /// [`Stack::bind_every`] [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
+    /// [`Stack::bind_every`](crate::Stack::bind_every)
+    /// [`DATAGRAM_EVERY_BYTES`](crate::limits::DATAGRAM_EVERY_BYTES).
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         let every = self.socket.every.is_some();
         let most = if every { DATAGRAM_EVERY_BYTES } else { UDP_RECEIVE_BYTES };

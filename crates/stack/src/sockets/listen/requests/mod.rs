@@ -57,7 +57,7 @@ impl Listener<'_> {
     }
 
     /// Answers a request. `Accept` returns the connection, in SYN-RECEIVED: it is
-    /// [connected](Readiness::CONNECTED) once the sender acknowledges, or ends without that. Other
+    /// [connected](crate::Readiness::CONNECTED) once the sender acknowledges, or ends without that. Other
     /// answers return `None`.
     ///
     /// # Errors
