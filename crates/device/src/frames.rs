@@ -25,10 +25,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::device::forward_device;
 use crate::limits::FRAMES_QUEUE;
 use crate::port::{BytesSource, Fault, FrameSource, Offload, PortError, WriteFlags};
-use crate::{
-    Capabilities, Device, DeviceCounters, DeviceError, Medium, Pair, PairConfig, PairEnd, Port,
-    PortConfig,
-};
+use crate::{Device, DeviceCounters, DeviceError, Pair, PairConfig, PairEnd, Port, PortConfig};
+use pagewire_mem::link::{Capabilities, Medium};
 
 /// Settings of [`Frames`].
 #[derive(Clone, Copy, Debug)]

@@ -16,9 +16,7 @@ mod dhcp;
 #[cfg(feature = "fault")]
 mod fault;
 mod frames;
-mod headers;
 pub mod limits;
-pub mod offload;
 mod pair;
 #[cfg(feature = "pcap")]
 mod pcap;
@@ -30,7 +28,6 @@ mod socket;
 mod socket_path;
 #[cfg(feature = "sockets")]
 mod socket_sys;
-mod steering;
 #[cfg(feature = "sockets")]
 mod stream;
 #[cfg(feature = "tap")]
@@ -42,7 +39,7 @@ mod vnet;
 
 #[cfg(feature = "sockets")]
 pub use datagram::{DatagramLink, DatagramLinkBuilder};
-pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use device::{Device, DeviceCounters, DeviceError};
 #[cfg(feature = "dhcp")]
 pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
 #[cfg(feature = "fault")]
@@ -51,12 +48,15 @@ pub use fault::{
     FaultPath, FaultRng, FaultWatch, Passed,
 };
 pub use frames::{FrameError, Frames, FramesConfig, FramesEnd};
+pub use pagewire_mem::link::{
+    BindError, Capabilities, HeaderSplit, Level, Medium, Protocol, QueueMemory, Rule, Steering,
+    offload,
+};
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 #[cfg(feature = "pcap")]
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
 pub use queues::Queues;
-pub use steering::{BindError, Level, Protocol, QueueMemory, Rule, Steering};
 #[cfg(feature = "sockets")]
 pub use stream::{StreamLink, StreamLinkBuilder};
 #[cfg(feature = "tap")]

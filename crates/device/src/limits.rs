@@ -1,5 +1,9 @@
 //! Every limit of this crate, with its unit and its reason.
 
+pub use pagewire_mem::link::limits::{
+    MAX_MTU, MAX_QUEUES, MAX_RULES, MAX_SUPER_FRAME, MIN_GSO_SIZE, PLACE_MIN,
+};
+
 /// Frames that each direction of a pair holds by default: four windows of 4 MiB in segments of 15
 /// pages; a ring of 64 KiB that stays in the second-level cache.
 pub const PAIR_QUEUE_FRAMES: usize = 256;
@@ -14,15 +18,6 @@ pub const PAIR_MTU: usize = 15 * pagewire_mem::PAGE_SIZE + 40 + 20 + 12;
 
 /// Smallest MTU of a device, in bytes: every IPv4 host must accept it (RFC 791). IPv6 needs 1,280.
 pub const MIN_MTU: usize = 576;
-
-/// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
-pub const MAX_MTU: usize = 65_535;
-
-/// Longest super-frame that a driver may take, as an IP packet: 32 times what the length field of
-/// an IP header can express, two mebibytes, half of a default send buffer. Linux's `GSO_MAX_SIZE`
-/// is eight times that field, because a network card has to read it. By reference, a frame costs
-/// the same at any length: four times the length made `bench stream` 1.7 times as fast.
-pub const MAX_SUPER_FRAME: usize = 32 * MAX_MTU;
 
 /// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
 pub const MAX_LINK_HEADER: usize = 18;
@@ -56,18 +51,6 @@ pub const CODEL_TARGET: core::time::Duration = core::time::Duration::from_millis
 
 /// For how long they may wait longer than that: about the longest usual round trip.
 pub const CODEL_INTERVAL: core::time::Duration = core::time::Duration::from_millis(100);
-
-/// Queues of a device, and rules that steer flows to them: searched for every frame.
-pub const MAX_QUEUES: usize = 64;
-/// See [`MAX_QUEUES`].
-pub const MAX_RULES: usize = 256;
-
-/// Smaller payload, in bytes, is not moved to its queue's memory: the connection copies it anyway.
-pub const PLACE_MIN: usize = 512;
-
-/// Least payload of a segment, in bytes, into which a writer may have a super-frame cut: Linux's
-/// `TCP_MIN_GSO_SIZE`, its smallest MSS (48) less the longest TCP options (40).
-pub const MIN_GSO_SIZE: u16 = 8;
 
 /// Frames that a super-frame is cut into for a guest that takes no super-frames: 64 KiB in segments
 /// of 36 bytes, the smallest MSS with timestamps, are 1,820. The rest of a longer one is lost.

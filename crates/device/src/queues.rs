@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
-use crate::device::{Capabilities, Device, DeviceError, forward_device};
-use crate::steering::Steering;
+use crate::device::{Device, DeviceError, forward_device};
+use pagewire_mem::link::{Capabilities, Steering};
 
 /// Any device, with queues that can be given memory.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use pagewire_mem::{FragVec, HEAD_CAPACITY, MAX_FRAGS, PacketBuf};
 
+use crate::DeviceError;
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::header_len;
-use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+use pagewire_mem::link::{Capabilities, HeaderSplit, Medium};
 
 /// The packet of a frame in our pages: its headers move to the head. `None`: too many pieces.
 pub(crate) fn packet(frags: FragVec, len: usize) -> Option<PacketBuf> {

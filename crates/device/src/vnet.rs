@@ -7,8 +7,8 @@
 
 use pagewire_mem::{GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
-use crate::headers::TCP_CWR;
 use crate::limits::VNET_HEADER;
+use pagewire_mem::link::headers::TCP_CWR;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;

@@ -9,6 +9,8 @@
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].
+//!
+//! [`link`] is what a stack and the drivers of devices agree on.
 
 #![cfg_attr(
     not(test),
@@ -26,6 +28,7 @@ mod frag;
 mod held;
 mod lease;
 pub mod limits;
+pub mod link;
 mod mapping;
 mod packet;
 mod pool;

@@ -1,7 +1,7 @@
 //! Why memory or a ring cannot be registered.
 
-use pagewire_device::BindError;
 use pagewire_mem::MemError;
+use pagewire_mem::link::BindError;
 
 /// Why a registration failed; nothing is registered then.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum RegisterError {
     #[error("the device needs memory that nobody else writes: a region that is not shared")]
     Shared,
     /// The device takes no more rules.
-    #[error("the device takes no more than {max} rules", max = pagewire_device::limits::MAX_RULES)]
+    #[error("the device takes no more than {max} rules", max = pagewire_mem::link::limits::MAX_RULES)]
     TooManyRules,
     /// The rings' host or engine is gone.
     #[error("the host does not serve these rings any more")]

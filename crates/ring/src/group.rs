@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pagewire_device::Level;
+use pagewire_mem::link::Level;
 use pagewire_mem::{Frag, Lease, PagePool, PageWriter, Refused};
 
 use crate::counters::Counters;

@@ -41,7 +41,7 @@
 //! | no buffer in the region | the window closes; data within the window is copied | copied |
 //! | no buffer to copy into either | the peer waits | waits in the socket's queue; beyond its limits dropped and counted ([`Completion::dropped`]) |
 //!
-//! Groups, notices, steering ([`Rule::udp_port`](pagewire_device::Rule::udp_port)) and the end of a
+//! Groups, notices, steering ([`Rule::udp_port`](pagewire_mem::link::Rule::udp_port)) and the end of a
 //! registration are equal. Of a datagram in IP fragments, only the first matches rules by port.
 //!
 //! # Trust

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::time::Instant as WallClock;
 
 use bytes::Bytes;
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
-use pagewire_mem::{Frag, FragVec, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_device::Capabilities;
+use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{Error, RecvFlags, SendFlags, Stack, StackConfig, TcpId};
 
 const ROUNDS: usize = 5;
@@ -32,18 +32,9 @@ impl End {
         // IPv4, TCP and timestamps around one segment of payload.
         let mtu = segment + 20 + 20 + 12;
         let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: [2, 0, 0, 0, 0, host],
-            mtu,
             max_super_frame: mtu,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: 1,
             by_reference: true,
+            ..Capabilities::offloading([2, 0, 0, 0, 0, host], mtu)
         };
         let address = format!("10.0.0.{host}/24").parse().expect("an address");
         let mut config = StackConfig::new(capabilities, vec![address], [host; 32]);

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pagewire_device::Capabilities;
 use pagewire_mem::PageBudget;
+use pagewire_mem::link::Capabilities;
 use pagewire_tcp::{Config as TcpConfig, FastOpenKeys, FastOpenMode};
 
 use crate::cidr::Cidr;

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use pagewire_mem::Instant;
 
 use crate::net::Flow;
-use crate::{Error, SocketId};
+use crate::{Coalescing, Error, SocketId};
 
 bitflags::bitflags! {
     /// What a socket is ready for: a level, not an edge.
@@ -137,6 +137,25 @@ pub struct Notification {
     pub hi: u32,
     /// Whether data was copied on the way (`SO_EE_CODE_ZEROCOPY_COPIED` in `ee_code`).
     pub copied: bool,
+}
+
+impl Notification {
+    /// Merges `next` if it continues this one.
+    pub(crate) fn extend(&mut self, next: Self, coalescing: Coalescing) -> bool {
+        let same_kind = match coalescing {
+            // A range does not wrap around.
+            Coalescing::SameKind => self.copied == next.copied && self.hi < u32::MAX,
+            // As Linux: the older entry's flag counts.
+            Coalescing::Linux => true,
+        };
+        let ids = |n: &Self| u64::from(n.hi.wrapping_sub(n.lo)) + 1;
+        let fits = ids(self) + ids(&next) < 1 << 32;
+        if !same_kind || !fits || next.lo != self.hi.wrapping_add(1) {
+            return false;
+        }
+        self.hi = next.hi;
+        true
+    }
 }
 
 /// Linux's number for "no message".

@@ -52,29 +52,26 @@ pub use pagewire_tcp::{
     SlowStartExit, State as TcpState, defer_accept_time, defer_accept_timeouts, mss_of_pages,
     mtu_of_pages,
 };
-pub use sockets::application::ConnectOptions;
-pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
-pub use sockets::fast_open::FastOpen;
-pub use sockets::handles::{Listener, Tcp, Udp};
+pub use sockets::bind::{BindOptions, PortReservation};
 pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
-pub use sockets::leaving::Leftovers;
-pub use sockets::lifecycle::{LifecycleEvent, LifecycleKind};
 pub use sockets::listen::ListenOptions;
-pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
+pub use sockets::listen::requests::Answer;
+pub use sockets::listen::requests::table::{Cancel, RequestId, SynEvent, SynRequest};
 pub use sockets::marks::{MtuDiscover, PacketMarks};
-pub use sockets::memberships::{GroupLink, Memberships, MulticastSettings};
 pub use sockets::options::{
     LinuxOption, OptionKey, OptionName, SocketOption, SocketOptions, option,
 };
-pub use sockets::recv::{Chunks, Discard, Lend, Taker};
-pub use sockets::request_table::{Cancel, RequestId, SynEvent, SynRequest};
-pub use sockets::requests::Answer;
-pub use sockets::send::{Clock, Payload};
-pub use sockets::sends::ZeroCopyCall;
-pub use sockets::timestamping::TxTimestamping;
-pub use sockets::udp::DatagramKind;
-pub use sockets::udp_recv::{Datagram, DatagramTaker, Message, UdpMessage};
-pub use sockets::udp_send::DatagramPayload;
-pub use sockets::udp_target::UdpTarget;
-pub use sockets::view::{SocketCounts, SocketPage, SocketView, TcpView, ViewOf};
+pub use sockets::tcp::{
+    Chunks, Clock, ConnectOptions, Discard, FastOpen, Lend, LifecycleEvent, LifecycleKind, Map,
+    MapAvailable, MapError, MapPages, MapSealed, MapWith, Payload, Taker, TxTimestamping,
+};
+pub use sockets::udp::{
+    Datagram, DatagramKind, DatagramPayload, DatagramTaker, GroupLink, Memberships, Message,
+    MulticastSettings, UdpMessage, UdpTarget,
+};
+pub use sockets::zerocopy::sends::ZeroCopyCall;
+pub use sockets::{Listener, Tcp, Udp};
 pub use stack::Stack;
+pub use stack::reservations::PortReservations;
+pub use stack::shutdown::Leftovers;
+pub use stack::view::{SocketCounts, SocketPage, SocketView, TcpView, ViewOf};

@@ -28,7 +28,7 @@ pub const MAX_IP_PACKET: usize = 65_535;
 /// Longest super-frame, as an IP packet, in bytes. The length fields are 0 in packets longer than
 /// [`MAX_IP_PACKET`], and the frame's own length counts: Linux's convention and limit
 /// (`GSO_MAX_SIZE`). Only links in memory take such frames.
-pub const MAX_SUPER_PACKET: usize = pagewire_device::limits::MAX_SUPER_FRAME;
+pub const MAX_SUPER_PACKET: usize = pagewire_mem::link::limits::MAX_SUPER_FRAME;
 
 // Queues.
 

@@ -3,12 +3,12 @@
 #[path = "suite/common/mod.rs"]
 mod common;
 
+use common::Verbs;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{A, B, Pair, capabilities, config};
-use pagewire_stack::{RecvFlags, SendFlags};
 
 /// The system's allocator, with a count of the bytes that are allocated.
 struct Counting;
@@ -72,9 +72,7 @@ fn a_hundred_thousand_idle_connections_cost_at_most_900_bytes_each() {
         }
         p.until("all handshakes", |p| {
             for listener in &listeners {
-                while let Ok((server, _)) =
-                    p.b.listener(*listener).and_then(|mut listener| listener.accept())
-                {
+                while let Ok((server, _)) = p.b.accept(*listener) {
                     servers.push(server);
                 }
             }
@@ -88,28 +86,14 @@ fn a_hundred_thousand_idle_connections_cost_at_most_900_bytes_each() {
         for batch in senders.chunks(1000) {
             for id in batch {
                 let now = p.now;
-                assert_eq!(
-                    p.stack(from).tcp(*id).and_then(|mut tcp| tcp.send(
-                        now,
-                        &[7; 200],
-                        SendFlags::empty()
-                    )),
-                    Ok(200)
-                );
+                assert_eq!(p.stack(from).send(now, *id, &[7; 200]), Ok(200));
             }
             p.run(Duration::from_millis(1));
         }
         p.run(Duration::from_millis(50));
         for id in receivers {
             let now = p.now;
-            assert_eq!(
-                p.stack(to).tcp(*id).and_then(|mut tcp| tcp.recv(
-                    now,
-                    &mut buf[..],
-                    RecvFlags::empty()
-                )),
-                Ok(200)
-            );
+            assert_eq!(p.stack(to).recv(now, *id, &mut buf[..]), Ok(200));
         }
     }
     p.run(Duration::from_secs(10));

@@ -13,8 +13,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant as WallClock};
 
 use bytes::Bytes;
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
-use pagewire_mem::{Frag, Instant, MAX_FRAGS, PacketBuf};
+use pagewire_device::Capabilities;
+use pagewire_mem::{Frag, Instant, PacketBuf};
 use pagewire_stack::{
     DropReason, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId, limits,
 };
@@ -123,18 +123,11 @@ fn resident(field: &str) -> usize {
 impl World {
     fn new() -> Self {
         let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
             max_super_frame: 1500,
-            rx_checksum: true,
-            tx_checksum: true,
             tso_v4: false,
             tso_v6: false,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: 1,
             by_reference: true,
+            ..Capabilities::offloading([2, 0, 0, 0, 0, 1], 1500)
         };
         let address = "10.0.0.1/24".parse().expect("an address");
         let mut config = StackConfig::new(capabilities, vec![address], [1; 32]);

@@ -22,7 +22,7 @@ impl Connection {
     }
 
     /// When the peer's last segment came, or the connection began.
-    pub fn heard_at(&self) -> Instant {
+    pub fn last_received(&self) -> Instant {
         self.path.last_received
     }
 }

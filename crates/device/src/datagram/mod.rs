@@ -27,9 +27,8 @@ use crate::limits::{
 };
 use crate::port::limits::MIN_ETHERNET;
 use crate::socket_sys::{self, Name, Pieces};
-use crate::{
-    Capabilities, Device, DeviceCounters, DeviceError, device, offload, socket, socket_path,
-};
+use crate::{Device, DeviceCounters, DeviceError, device, socket, socket_path};
+use pagewire_mem::link::{Capabilities, offload};
 
 /// What a guest's side says first.
 const GREETING: &[u8] = b"VFKT";

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
-use crate::device::{Device, DeviceError, Medium, forward_device};
+use crate::device::{Device, DeviceError, forward_device};
 use crate::limits::{DHCP_LEASE, DHCP_MAX_ANSWERS, DHCP_MAX_LEASES, DHCP_MAX_RESOLVERS};
+use pagewire_mem::link::Medium;
 use server::Server;
 
 mod frame;

@@ -1,7 +1,7 @@
 //! The two ECN bits of an IP header (RFC 3168 section 5): `00` the receiver does not read marks,
 //! `01` and `10` it does, `11` congestion experienced.
 
-use crate::device::Medium;
+use pagewire_mem::link::Medium;
 
 /// The byte that has the bits, and their position in it.
 fn find(head: &[u8], medium: Medium) -> Option<(usize, u32)> {

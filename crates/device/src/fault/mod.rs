@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
 
-use crate::device::{Capabilities, Device, DeviceError, Medium, forward_device, of_a_wire};
-use crate::offload;
+use crate::device::{Device, DeviceError, forward_device, of_a_wire};
 use counters::Both;
+use pagewire_mem::link::{Capabilities, Medium, offload};
 
 pub use config::{Aqm, Chance, FaultConfig, FaultConfigError, FaultDirection};
 pub use counters::{FaultCounters, FaultWatch};

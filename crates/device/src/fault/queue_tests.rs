@@ -8,8 +8,8 @@ use pagewire_mem::checksum::Checksum;
 use super::config::{Aqm, FaultConfig};
 use super::queue::{Queue, Verdict};
 use super::{FaultLine, ecn};
-use crate::device::Medium;
 use crate::limits::{CODEL_INTERVAL, CODEL_TARGET};
+use pagewire_mem::link::Medium;
 
 /// 1,000 bytes take a millisecond.
 const RATE: u64 = 8_000_000;

@@ -19,11 +19,12 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+use crate::device::{Device, DeviceCounters, DeviceError};
 use crate::limits::{
     MAX_LINK_HEADER, MAX_MTU, MAX_SUPER_FRAME, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU,
     PAIR_QUEUE_FRAMES,
 };
+use pagewire_mem::link::{Capabilities, HeaderSplit, Medium};
 
 use bell::{Bell, FRAMES, GONE, ROOM};
 use spsc::{Consumer, Producer};

@@ -25,8 +25,9 @@ use pcap_file::pcapng::blocks::name_resolution::{
 };
 use pcap_file::{DataLink, Endianness, PcapError};
 
-use crate::device::{Capabilities, Device, DeviceError, Medium, forward_device, of_a_wire};
+use crate::device::{Device, DeviceError, forward_device, of_a_wire};
 use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
+use pagewire_mem::link::{Capabilities, Medium};
 
 #[cfg(test)]
 mod tests;

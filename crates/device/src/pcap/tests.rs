@@ -12,7 +12,8 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
 use super::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapWriter};
-use crate::{Device, Medium, Pair, PairConfig, PairEnd};
+use crate::{Device, Pair, PairConfig, PairEnd};
+use pagewire_mem::link::Medium;
 
 /// A file in memory that can be full.
 #[derive(Clone, Default)]

@@ -45,7 +45,7 @@ pub use source::{BytesSource, Fault, FrameSource};
 use table::Seat;
 pub use table::{PortId, PortTable};
 
-use crate::device::Medium;
+use pagewire_mem::link::Medium;
 #[cfg(feature = "sockets")]
 pub(crate) use write::header_len;
 

@@ -15,9 +15,9 @@ use super::limits::{HEADROOM, MAX_FRAME, METADATA, MIN_ETHERNET, QUEUED_FRAMES, 
 use super::source::FrameSource;
 use super::table::Refused;
 use super::{FrameChecksum, Offload, Path, Port, WriteFlags};
-use crate::device::Medium;
-use crate::headers::{self, Layout, Transport};
 use crate::limits::MIN_GSO_SIZE;
+use pagewire_mem::link::Medium;
+use pagewire_mem::link::headers::{self, Layout, Transport};
 
 /// The last packet's destination, or why there is no packet.
 type Fate = Result<Verdict, PortDrop>;

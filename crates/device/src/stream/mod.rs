@@ -37,9 +37,8 @@ use crate::limits::{
     SOCKET_RETRY, STREAM_READ,
 };
 use crate::socket_sys::{self, Pieces};
-use crate::{
-    Capabilities, Device, DeviceCounters, DeviceError, device, offload, socket, socket_path,
-};
+use crate::{Device, DeviceCounters, DeviceError, device, socket, socket_path};
+use pagewire_mem::link::{Capabilities, offload};
 
 /// Bytes of the length before each frame.
 pub(crate) const PREFIX: usize = 4;

@@ -15,7 +15,8 @@ use super::limits::{
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
-use crate::{Capabilities, DeviceError, HeaderSplit};
+use crate::DeviceError;
+use pagewire_mem::link::{Capabilities, HeaderSplit};
 
 /// Settings of a [`Tap`].
 ///

@@ -9,7 +9,7 @@ use super::lanes::Lane;
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
 use super::{FRONT, Receiver};
 use crate::DeviceCounters;
-use crate::steering::Steering;
+use pagewire_mem::link::Steering;
 
 /// Reads `data` as frames, each with its length (two bytes) before its virtio header, and receives
 /// them with a new driver. Every frame that is not dropped must arrive byte for byte, and no page

@@ -1,10 +1,10 @@
 //! Variant of step R1, for several flows of a tap: queues of one device, each with its own pages.
 //!
-//! [`super::steer`] chooses a queue for each flow; here they are attached and read in turn.
+//! [`super::bulk_flows`] chooses a queue for each flow; here they are attached and read in turn.
 //!
 //! ```text
 //!   lane 0              queue 0 of the interface, the default, and all its small frames
-//!   lane 1, 2, …        one bulk flow of queue 0 each                          --> steer
+//!   lane 1, 2, …        one bulk flow of queue 0 each                          --> bulk_flows
 //!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! there. The kernel forgets flows after three seconds of silence and picks any lane for unknown
 //! ones. So misplaced payload is handled: other flows' payload in registered memory is moved out,
 //! and counted (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays
-//! in place, to be copied above ([`Level::missed`](crate::queues::Level::missed)).
+//! in place, to be copied above ([`Level::missed`](pagewire_mem::link::Level::missed)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
 
+use super::bulk_flows::BulkFlows;
 use super::limits::{LANE_BURST, LANE_BYTES, MOVE_FRAMES, SPARE_LANES};
 use super::predict::Predictor;
-use super::steer::Steering;
 use super::sys;
-use crate::steering::{Level, Steering as QueueRules};
+use pagewire_mem::link::{Level, Steering};
 
 /// The pages for the payload of one queue's frames, and the guess of their header length.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Lane {
 pub(super) struct TapQueues {
     first: (Arc<OwnedFd>, Lane),
     pub(super) spare: Vec<(Arc<OwnedFd>, Lane)>,
-    pub(super) steering: Steering,
+    pub(super) bulk_flows: BulkFlows,
     /// Readable when any attached queue is; only with spare queues.
     ready: Option<OwnedFd>,
     /// Attached lanes, all read: the kernel may deliver anything there; and the index of the next.
@@ -89,7 +89,7 @@ impl TapQueues {
             watch(&ready, &first)?;
             Some(ready)
         };
-        let steering = Steering::new(spare.len());
+        let bulk_flows = BulkFlows::new(spare.len());
         let lane = |(i, fd)| {
             // Far apart, so that each finds the next pages free.
             let home = (i + 1) * (LANE_BYTES / PAGE_SIZE);
@@ -100,7 +100,7 @@ impl TapQueues {
         Ok(Self {
             first,
             spare,
-            steering,
+            bulk_flows,
             ready,
             active: vec![0],
             next: 0,
@@ -158,7 +158,7 @@ impl TapQueues {
     }
 
     /// Gives a lane to queues that got memory, and takes it from those that lost theirs.
-    pub(super) fn dedicate(&mut self, rules: &QueueRules) {
+    pub(super) fn dedicate(&mut self, rules: &Steering) {
         if self.seen == rules.changes() {
             return;
         }
@@ -181,10 +181,10 @@ impl TapQueues {
             if bound {
                 place.queue = queue;
                 place.predictor = Predictor::new();
-                self.steering.reserve(lane);
+                self.bulk_flows.reserve(lane);
             } else {
                 place.queue = 0;
-                self.steering.release(lane);
+                self.bulk_flows.release(lane);
             }
         }
     }
@@ -197,7 +197,7 @@ impl TapQueues {
     /// The queue by which a frame is to leave. Its answers belong to `queue` of the interface.
     pub(super) fn fd_for(&mut self, packet: &PacketBuf, queue: usize) -> BorrowedFd<'_> {
         let dedicated = self.lane_of_queue(queue);
-        let lane = dedicated.unwrap_or_else(|| self.steering.lane_of(packet));
+        let lane = dedicated.unwrap_or_else(|| self.bulk_flows.lane_of(packet));
         let spare = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i));
         if self.unused & bit(lane) != 0
             && let Some((_, place)) = spare
@@ -245,7 +245,7 @@ impl TapQueues {
                     Ok(None) => {}
                     Ok(Some((packet, queue))) => {
                         if queue == 0
-                            && let Some(lane) = self.steering.note(at, &packet)
+                            && let Some(lane) = self.bulk_flows.note(at, &packet)
                         {
                             self.open(lane, packet.head().len());
                         }
@@ -285,7 +285,7 @@ impl TapQueues {
         if !self.active.contains(&lane) {
             if attach(self.attach, self.ready.as_ref(), fd).is_err() {
                 // Its frames still come by the first queue; those of lanes below by theirs.
-                self.steering.give_up_from(lane);
+                self.bulk_flows.give_up_from(lane);
                 return;
             }
             self.read_lane(lane);

@@ -14,7 +14,7 @@ use pagewire_mem::{
 
 use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
-use crate::{HeaderSplit, Medium, QueueMemory, Rule};
+use pagewire_mem::link::{HeaderSplit, Medium, QueueMemory, Rule};
 
 const SPARE: usize = 3;
 const PORT: u16 = 9000;
@@ -347,7 +347,7 @@ fn spread(rig: &mut Rig) -> u16 {
         }
     }
     let mut ports = OTHER..OTHER + 3;
-    let port = ports.find(|&port| rig.tap.queues.steering.lane_of(&answer(port)) == 1);
+    let port = ports.find(|&port| rig.tap.queues.bulk_flows.lane_of(&answer(port)) == 1);
     port.expect("it has lane 1")
 }
 

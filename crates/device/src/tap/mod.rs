@@ -1,7 +1,7 @@
 //! A tap device of the kernel, `/dev/net/tun` with virtio headers: what it is, and its settings.
 //!
 //! Read `send` (step S6) and `receive` (step R1: one scattering read per frame) first, then
-//! `predict` (where its payload should land), `steer` and `lanes` (several bulk flows at once),
+//! `predict` (where its payload should land), `bulk_flows` and `lanes` (several bulk flows at once),
 //! `builder` (making the device), and the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
 //! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
@@ -21,6 +21,7 @@
 //!   so a limit would only make good frames wait.
 
 mod builder;
+mod bulk_flows;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod lanes;
@@ -31,7 +32,6 @@ mod netlink;
 mod predict;
 mod receive;
 mod send;
-mod steer;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -49,8 +49,8 @@ pub use builder::{TapBuilder, TapParts, loopback_up};
 use lanes::{Lane, TapQueues};
 use limits::VNET_HEADER;
 
-use crate::steering::Steering;
-use crate::{Capabilities, Device, DeviceCounters, DeviceError};
+use crate::{Device, DeviceCounters, DeviceError};
+use pagewire_mem::link::{Capabilities, Steering};
 
 /// One queue of a tap device, with memory of its own to receive into.
 ///

@@ -11,7 +11,7 @@
 use pagewire_mem::PAGE_SIZE;
 
 use super::limits::{IDLE_FRAMES, SMALL_PAYLOAD, TRUST};
-use crate::headers::{Layout, TCP_FIN, TCP_SYN, Transport};
+use pagewire_mem::link::headers::{Layout, TCP_FIN, TCP_SYN, Transport};
 
 /// Ethernet, IPv4, TCP with time stamps.
 const FIRST_GUESS: usize = 14 + 20 + 32;

@@ -20,11 +20,11 @@ use rustix::io::Errno;
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
 use super::{Lane, Receiver, Tap, errno, sys};
-use crate::headers::{self, Layout, ParseError, Transport};
 use crate::limits::MIN_GSO_SIZE;
-use crate::steering::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
 use crate::{DeviceCounters, DeviceError};
+use pagewire_mem::link::headers::{self, Layout, ParseError, Transport};
+use pagewire_mem::link::{Level, QueueMemory, Steering};
 
 impl Tap {
     /// Receives up to `max` frames at the back of `frames`; returns how many.

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::limits::{MAX_FRAME, MIN_POOL_BYTES, SMALL_PAYLOAD, VNET_HEADER};
 use super::*;
-use crate::{HeaderSplit, Medium};
+use pagewire_mem::link::{HeaderSplit, Medium};
 
 const PLAIN: [u8; VNET_HEADER] = [0; VNET_HEADER];
 

@@ -13,11 +13,12 @@ use super::receive::Receiver;
 use super::session::Session;
 use super::standing::Standing;
 use super::{VhostUser, features};
+use crate::DeviceError;
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
 use crate::socket_path::derive_mac;
-use crate::{Capabilities, DeviceError, Medium};
+use pagewire_mem::link::{Capabilities, Medium};
 
 /// Settings of a [`VhostUser`].
 ///

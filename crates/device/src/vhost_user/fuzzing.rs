@@ -25,9 +25,10 @@ use super::standing::Standing;
 use super::transmit::Sender;
 use super::vring::Addresses;
 use super::window::Window;
+use crate::DeviceCounters;
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig};
-use crate::{DeviceCounters, Medium};
+use pagewire_mem::link::Medium;
 
 /// Bytes of the fuzzed guest's memory.
 const MEMORY: usize = 1 << 16;

@@ -64,7 +64,8 @@ use transmit::Sender;
 use vring::Vring;
 
 use crate::port::{Port, PortCounters};
-use crate::{Capabilities, Device, DeviceCounters, DeviceError};
+use crate::{Device, DeviceCounters, DeviceError};
+use pagewire_mem::link::Capabilities;
 
 /// A port for a virtual machine: the back end of a vhost-user network device.
 ///

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pagewire_mem::link::{headers, offload};
 use pagewire_mem::{CopyLedger, GsoKind, PacketBuf, TxChecksum};
 
 use super::chain::{Purpose, Walk};
@@ -11,7 +12,7 @@ use super::memory::{Memory, Piece};
 use super::session::Session;
 use crate::limits::{MAX_CUT_FRAMES, VNET_HEADER};
 use crate::port::Port;
-use crate::{DeviceCounters, headers, offload, vnet};
+use crate::{DeviceCounters, vnet};
 
 pub(super) struct Sender {
     /// The buffers for the current frame.

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use pagewire_device::QueueMemory;
+use pagewire_mem::link::QueueMemory;
 use pagewire_mem::{
     Access, CompletionQueue, Frag, GROUP_PAGES, Lease, MemError, PAGE_SIZE, PagePool, PageWriter,
     Region, SharedWords, View,
@@ -142,7 +142,7 @@ impl Engine {
     }
 
     /// Registers memory for a device's queue to receive into. The returned memory goes to the
-    /// device ([`Steering::bind`](pagewire_device::Steering::bind)); the application has all its
+    /// device ([`Steering::bind`](pagewire_mem::link::Steering::bind)); the application has all its
     /// buffers until it gives them. If the device refuses it, [`discard`](Self::discard).
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 //! stays in its place in the stream, without its mark (RFC 6093 section 3.4).
 //!
 //! While there is only data to forward, the stack does it by itself, once for each burst
-//! (`sockets/forwarding.rs`), and the forwarder gets events for all else.
+//! (`sockets/splice/`), and the forwarder gets events for all else.
 //!
 //! Read [`Forwarder`] first, then `pair.rs`.
 
@@ -37,7 +37,7 @@ use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
-use crate::sockets::Passed;
+use crate::sockets::SplicedBytes;
 use crate::stack::Stack;
 use crate::{Error, Event, ListenerId, SocketOption, TcpId};
 use pair::{Pair, Step};
@@ -153,7 +153,7 @@ pub struct Forwarder {
     refusals: VecDeque<Refusal>,
     /// Without bytes that the stack has forwarded by itself.
     counters: ForwardCounters,
-    passed: Arc<Passed>,
+    passed: Arc<SplicedBytes>,
     serial: u32,
     scratch: Vec<Frag>,
 }
@@ -322,7 +322,7 @@ impl Forwarder {
 
     /// Sets both connections up for forwarding.
     fn adopt(&mut self, now: Instant, stack: &mut Stack, a: TcpId, b: TcpId) -> Result<(), Error> {
-        stack.core.join_forwarding(a, b)?;
+        stack.cx.join_forwarding(a, b)?;
         for id in [a, b] {
             // Data that came in one burst leaves in one: no Nagle algorithm.
             let mut tcp = stack.tcp(id)?;
@@ -360,11 +360,11 @@ impl Forwarder {
         let was_connected = pair.connected;
         let step = pair.work(now, stack, &mut self.scratch, &mut self.counters);
         self.counters.connected += u64::from(pair.connected && !was_connected);
-        if pair.may_flow() {
+        if pair.may_splice() {
             // From now on the stack forwards data by itself.
-            stack.core.begin_flow(now, pair.ids(), &self.passed);
+            stack.cx.begin_splice(now, pair.ids(), &self.passed);
         } else {
-            stack.core.end_flow(pair.ids());
+            stack.cx.end_splice(pair.ids());
         }
         match step {
             Step::Wait => {}
@@ -406,7 +406,7 @@ impl Forwarder {
     /// Removes a pair: resets both connections, or closes them so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
-        stack.core.end_flow(pair.ids());
+        stack.cx.end_splice(pair.ids());
         for id in pair.ids() {
             if let Some(place) = self.places.get_mut(id.index() as usize) {
                 *place = None;
@@ -450,7 +450,7 @@ impl Forwarder {
     /// While memory is short, resets stalled pairs that hold some.
     fn relieve(&mut self, now: Instant, stack: &mut Stack) {
         let Some(limit) = self.config.stall_timeout else { return };
-        if !stack.core.is_receive_memory_short(1) {
+        if !stack.cx.is_receive_memory_short(1) {
             self.relief_at = None;
             return;
         }
@@ -460,13 +460,13 @@ impl Forwarder {
         self.relief_at = Some(now + FORWARD_RELIEF);
         let stalls = |pair: &Pair| {
             pair.stalls_since(stack, now, limit)
-                && pair.ids().into_iter().any(|id| stack.core.forward_charge(id) > 0)
+                && pair.ids().into_iter().any(|id| stack.cx.forward_charge(id) > 0)
         };
         let stalled: Vec<usize> =
             self.pairs.iter().filter(|(_, pair)| stalls(pair)).map(|(at, _)| at).collect();
         for at in stalled {
             // Frees a second reserve for the other pairs.
-            if !stack.core.is_receive_memory_short(2) {
+            if !stack.cx.is_receive_memory_short(2) {
                 break;
             }
             self.counters.stalled += 1;

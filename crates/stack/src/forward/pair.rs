@@ -52,7 +52,7 @@ pub(super) enum Step {
 /// Why a pump stopped.
 enum Pumped {
     Dry,
-    Starved,
+    PageWaiter,
 }
 
 impl Pair {
@@ -80,7 +80,7 @@ impl Pair {
     }
 
     /// Whether the stack may forward by itself: no data is between the connections' queues.
-    pub(super) fn may_flow(&self) -> bool {
+    pub(super) fn may_splice(&self) -> bool {
         self.connected
             && self.client_side.pending.is_empty()
             && self.upstream_side.pending.is_empty()
@@ -88,7 +88,7 @@ impl Pair {
 
     /// When a byte was last forwarded, here or by the stack.
     fn active_at(&self, stack: &Stack) -> Instant {
-        let flowed = self.ids().map(|id| stack.core.flowed_at(id));
+        let flowed = self.ids().map(|id| stack.cx.spliced_at(id));
         flowed.into_iter().flatten().fold(self.active_at, Instant::max)
     }
 
@@ -182,7 +182,7 @@ fn pump(
         }
         let share = stack.tcp(to.id)?.forward_share();
         if share < room.min(FORWARD_LEAST) {
-            return Ok(Pumped::Starved);
+            return Ok(Pumped::PageWaiter);
         }
         let chunks = Chunks { max: room.min(share), into: scratch };
         match stack.tcp(from.id)?.recv(now, chunks, RecvFlags::empty()) {

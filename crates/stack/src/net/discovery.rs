@@ -11,7 +11,7 @@ use super::received::{IcmpKind, Inbound, Received};
 use super::wire::arp::{self, Operation};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{icmp, ndp};
-use super::{Mem, Net, forwarding};
+use super::{Mem, Net, ip_forward};
 use crate::counters::DropReason;
 use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
 
@@ -338,7 +338,7 @@ fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<
     for Waiting { packet, ours } in queue {
         match ours {
             true => notify_unreachable(net, &packet),
-            false => forwarding::send_unreachable(net, mem, now, packet),
+            false => ip_forward::send_unreachable(net, mem, now, packet),
         }
     }
 }

@@ -17,16 +17,16 @@
 
 use std::net::IpAddr;
 
-use pagewire_device::Medium;
+use pagewire_mem::link::Medium;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
 use super::head::trim;
 use super::link::LinkIndex;
 use super::received::{Origin, Outcome, Received};
-use super::route::{Delivery, Routes, is_link_local};
+use super::route::{Delivery, is_link_local};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net, discovery, extensions, forwarding, transport};
+use super::{Mem, Net, discovery, extensions, ip_forward, transport};
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
@@ -129,7 +129,7 @@ fn handle_ipv4(
         ..Received::v4(&header, origin)
     };
     if received.delivery == Delivery::Foreign {
-        return forwarding::forward(net, mem, now, packet, received);
+        return ip_forward::forward(net, mem, now, packet, received);
     }
     if header.is_fragment() {
         net.counters.rx_fragments += 1;
@@ -165,7 +165,7 @@ fn handle_ipv6(
         ..Received::v6(&header, origin)
     };
     if received.delivery == Delivery::Foreign {
-        return forwarding::forward(net, mem, now, packet, received);
+        return ip_forward::forward(net, mem, now, packet, received);
     }
     match header.next_header {
         protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
@@ -240,42 +240,6 @@ fn deliver(
         net.last_delivered = Some(key);
     }
     Ok(delivery)
-}
-
-impl Routes {
-    /// Whether a packet from the wire may have this source: RFC 1122 section 3.2.1.3 and RFC 4291
-    /// section 2.5 and 2.7 say which addresses never are one; ours is not either.
-    pub(super) fn is_plausible_source(&self, src: IpAddr) -> bool {
-        self.is_host(src) && !self.is_ours(src)
-    }
-
-    /// Whether a transparent link takes packets to this address: it is that of one host, anywhere.
-    pub(super) fn may_be_any_host(&self, addr: IpAddr) -> bool {
-        self.is_host(addr) && !is_link_local(addr)
-    }
-
-    /// Whether the address is that of another host, in whose name a transparent link lets us send.
-    #[cold]
-    pub(super) fn is_foreign_host(&self, addr: IpAddr) -> bool {
-        self.may_be_any_host(addr) && !self.is_local(addr)
-    }
-
-    /// Whether the address is that of one other host, or of ours: no group, and not reserved.
-    fn is_host(&self, addr: IpAddr) -> bool {
-        match addr {
-            IpAddr::V4(a) => {
-                let [first, ..] = a.octets();
-                // 0.0.0.0/8 "this host", 127.0.0.0/8 loopback, 224.0.0.0/3 groups and reserved.
-                first != 0 && first != 127 && first < 224 && !self.is_broadcast(addr)
-            }
-            IpAddr::V6(a) => {
-                !a.is_multicast()
-                    && !a.is_unspecified()
-                    && !a.is_loopback()
-                    && a.to_ipv4_mapped().is_none()
-            }
-        }
-    }
 }
 
 /// The longest packet whose length field counts from `from` on, unless it is a super-frame.

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::{Capabilities, Medium};
+use pagewire_mem::link::{Capabilities, Medium};
 use pagewire_mem::{Instant, PacketBuf};
 
 use super::link::{LinkId, LinkIndex};

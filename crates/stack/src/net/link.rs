@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pagewire_device::Capabilities;
+use pagewire_mem::link::Capabilities;
 
 use crate::cidr::Cidr;
 

@@ -2,7 +2,7 @@
 //!
 //! Read first: [`Net`], whose methods are sorted by direction. `input.rs` parses a frame (byte path,
 //! steps R2 and R3), `output.rs` makes one (S4 and S5). They use `route.rs`, `neighbor.rs`,
-//! `reassembly.rs`, `forwarding.rs`, `icmp.rs`, and `wire/` for the headers. A step that one file needs
+//! `reassembly.rs`, `ip_forward.rs`, `icmp.rs`, and `wire/` for the headers. A step that one file needs
 //! is a function of that file, with `&mut Net` first.
 //!
 //! Nothing here reads a clock or a random source: time and the secret are arguments.
@@ -17,8 +17,8 @@ use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
 use self::answer::LastNext;
-use self::forwarding::Forwarding;
 use self::interface::{Interface, Links};
+use self::ip_forward::Forwarding;
 use self::reassembly::Reassembly;
 use self::received::Origin;
 use self::route::{Delivery, Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
@@ -31,12 +31,12 @@ use crate::random::Random;
 mod answer;
 mod discovery;
 mod extensions;
-mod forwarding;
 mod head;
 mod icmp;
 mod icmp_error;
 mod input;
 mod interface;
+mod ip_forward;
 mod link;
 mod multicast;
 mod neighbor;

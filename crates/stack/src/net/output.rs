@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::offload::{self, Pieces};
+use pagewire_mem::link::offload::{self, Pieces};
 use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };

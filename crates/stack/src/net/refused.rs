@@ -1,7 +1,7 @@
 //! Parses our own frames that a device refused, so that their connections are told.
 
-use pagewire_device::Medium;
 use pagewire_mem::PacketBuf;
+use pagewire_mem::link::Medium;
 use pagewire_tcp::{Flags, TcpHeader};
 
 use super::link::LinkIndex;

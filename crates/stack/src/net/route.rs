@@ -4,8 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pagewire_device::Medium;
 use pagewire_mem::Instant;
+use pagewire_mem::link::Medium;
 
 use super::link::{LinkConfig, LinkIndex};
 use super::wire::ethernet::{self, Mac};
@@ -467,6 +467,40 @@ impl Routes {
             if route.via == Some(addr) && route.link == link {
                 route.dead_until = now + GATEWAY_DEAD;
                 self.generation = self.generation.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Whether a packet from the wire may have this source: RFC 1122 section 3.2.1.3 and RFC 4291
+    /// section 2.5 and 2.7 say which addresses never are one; ours is not either.
+    pub(super) fn is_plausible_source(&self, src: IpAddr) -> bool {
+        self.is_host(src) && !self.is_ours(src)
+    }
+
+    /// Whether a transparent link takes packets to this address: it is that of one host, anywhere.
+    pub(super) fn may_be_any_host(&self, addr: IpAddr) -> bool {
+        self.is_host(addr) && !is_link_local(addr)
+    }
+
+    /// Whether the address is that of another host, in whose name a transparent link lets us send.
+    #[cold]
+    pub(super) fn is_foreign_host(&self, addr: IpAddr) -> bool {
+        self.may_be_any_host(addr) && !self.is_local(addr)
+    }
+
+    /// Whether the address is that of one other host, or of ours: no group, and not reserved.
+    fn is_host(&self, addr: IpAddr) -> bool {
+        match addr {
+            IpAddr::V4(a) => {
+                let [first, ..] = a.octets();
+                // 0.0.0.0/8 "this host", 127.0.0.0/8 loopback, 224.0.0.0/3 groups and reserved.
+                first != 0 && first != 127 && first < 224 && !self.is_broadcast(addr)
+            }
+            IpAddr::V6(a) => {
+                !a.is_multicast()
+                    && !a.is_unspecified()
+                    && !a.is_loopback()
+                    && a.to_ipv4_mapped().is_none()
             }
         }
     }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use pagewire_mem::{Completion, CompletionQueue};
 
 use super::ids::SocketId;
-use super::sends::{Begun, Sends};
 use crate::config::{Coalescing, ZeroCopyConfig};
 use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
 use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
+use crate::sockets::zerocopy::sends::{Begun, Sends};
 
 #[derive(Default)]
 pub(crate) struct ErrorQueue {
@@ -24,7 +24,7 @@ pub(crate) struct ErrorQueue {
     /// Whether there was a new entry since the last report.
     news: bool,
     /// Zero-copy sends whose notifications come here.
-    pub(super) sends: Sends,
+    pub(crate) sends: Sends,
 }
 
 impl ErrorQueue {
@@ -102,12 +102,12 @@ impl ErrorQueue {
     }
 
     /// Whether there was a new entry, or a merged one, since the last report.
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_new_entry(&self) -> bool {
         self.news
     }
 
-    /// As [`has_news`](Self::has_news), and notes a report.
-    pub(super) fn take_news(&mut self) -> bool {
+    /// As [`has_new_entry`](Self::has_new_entry), and notes a report.
+    pub(super) fn take_new_entry(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }
 
@@ -154,24 +154,5 @@ impl ErrorQueue {
 
     pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
         self.sends.coalescing.unwrap_or(config.coalescing)
-    }
-}
-
-impl Notification {
-    /// Merges `next` if it continues this one.
-    fn extend(&mut self, next: Self, coalescing: Coalescing) -> bool {
-        let same_kind = match coalescing {
-            // A range does not wrap around.
-            Coalescing::SameKind => self.copied == next.copied && self.hi < u32::MAX,
-            // As Linux: the older entry's flag counts.
-            Coalescing::Linux => true,
-        };
-        let ids = |n: &Self| u64::from(n.hi.wrapping_sub(n.lo)) + 1;
-        let fits = ids(self) + ids(&next) < 1 << 32;
-        if !same_kind || !fits || next.lo != self.hi.wrapping_add(1) {
-            return false;
-        }
-        self.hi = next.hi;
-        true
     }
 }

@@ -4,12 +4,12 @@ use pagewire_mem::{FragVec, Instant, Spare};
 use pagewire_tcp::TcpError;
 
 use super::errors::error_from;
-use super::handles::{Tcp, Udp};
-use super::udp_send::DatagramPayload;
-use super::udp_target::UdpTarget;
+use super::{Tcp, Udp};
 use crate::error::Error;
 use crate::limits::MAX_IP_PACKET;
 use crate::net::Mem;
+use crate::sockets::udp::send::DatagramPayload;
+use crate::sockets::udp::target::UdpTarget;
 
 impl Tcp<'_> {
     /// Lends `read` free pages for as many of `max` bytes as may be queued now, and queues as many
@@ -29,7 +29,7 @@ impl Tcp<'_> {
         read: impl FnOnce(&mut Spare<'_>) -> usize,
     ) -> Result<usize, Error> {
         let share = self.share(now, max);
-        // Its own: a copy in between would end the run of whole pages.
+        // Fills have a writer of their own: a copy in between would end the run of whole pages.
         let mut filler = core::mem::take(&mut self.mem.filler);
         let most = share.unwrap_or(0);
         let done =
@@ -51,7 +51,7 @@ impl Tcp<'_> {
             Err(error) => {
                 self.note_used_up();
                 match error {
-                    TcpError::NoBuffers => self.starve(now),
+                    TcpError::NoBuffers => self.wait_for_pages(now),
                     TcpError::WouldBlock => {}
                     _ => self.touch(),
                 }
@@ -81,7 +81,7 @@ impl Udp<'_> {
         let Mem { pool, filler, .. } = &mut *self.mem;
         if !filler.reserve(pool, max) {
             filler.abandon();
-            self.starve(now, max);
+            self.wait_for_pages(now, max);
             return Err(Error::NoBuffers);
         }
         let Some((len, to)) = read(&mut filler.spare_of(max)) else {

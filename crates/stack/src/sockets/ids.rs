@@ -38,7 +38,7 @@ macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(super) SocketId);
+        pub struct $name(pub(crate) SocketId);
 
         impl From<$name> for SocketId {
             fn from(id: $name) -> Self {

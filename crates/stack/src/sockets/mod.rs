@@ -1,182 +1,206 @@
-//! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`),
-//! `handles.rs` (what verbs work with) and `demux.rs` (which socket a packet is for).
+//! Sockets. Read [`Context`] and the views first ([`Tcp`], [`Udp`], [`Listener`]: what verbs work with),
+//! then the kinds (`tcp/`, `listen/`, `udp/`), and what crosses them: `zerocopy/`, `splice/`, `pages.rs`.
 
-pub(crate) mod application;
 pub(crate) mod bind;
-mod binds;
-mod cookie;
-mod cookie_cache;
-mod demux;
 mod error_queue;
 mod errors;
-pub(crate) mod every;
-pub(crate) mod fast_open;
 mod fill;
-mod flow;
-pub(crate) mod forwarding;
-pub(crate) mod handles;
 pub(crate) mod ids;
-pub(crate) mod leaving;
-pub(crate) mod lent;
-pub(crate) mod lifecycle;
 pub(crate) mod listen;
-mod listener;
-pub(crate) mod mapping;
 pub(crate) mod marks;
-pub(crate) mod memberships;
 pub(crate) mod options;
-mod path_mtu;
-mod ports;
-pub(crate) mod recv;
-pub(crate) mod request_table;
-pub(crate) mod requests;
-pub(crate) mod send;
-pub(crate) mod sends;
-mod shares;
-mod starving;
-mod table;
-mod tcp;
-mod time_wait;
-pub(crate) mod timestamping;
-mod transmit;
-mod tuple;
+mod pages;
+mod splice;
+pub(crate) mod table;
+pub(crate) mod tcp;
+pub(crate) mod tuple;
 pub(crate) mod udp;
-mod udp_groups;
-pub(crate) mod udp_recv;
-pub(crate) mod udp_send;
-pub(crate) mod udp_target;
-mod udp_verbs;
-pub(crate) mod view;
 mod work;
-mod zerocopy;
+pub(crate) mod zerocopy;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_mem::{Completed, Instant};
-use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
-use crate::TcpConfig;
-use crate::config::{SynCookies, TimeWaitReuse, ZeroCopyConfig};
+use crate::counters::DropReason;
+use crate::error::Error;
 use crate::event::{Event, Readiness};
-use crate::limits::{
-    REQUEST_ANSWERS_BURST, REQUEST_ANSWERS_PER_SECOND, RESETS_BURST, RESETS_PER_SECOND,
-};
-use crate::net::LinkIndex;
+use crate::limits::{REQUEST_ANSWERS_BURST, REQUEST_ANSWERS_PER_SECOND};
+use crate::net::{LinkId, Mem, Net};
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
 use crate::timer_wheel::TimerWheel;
-use bind::Reservations;
-use binds::{Binds, Every};
-use demux::Demux;
+use bind::BindOptions;
+use bind::ephemeral::EphemeralPorts;
+use bind::table::Sharing;
 pub(crate) use error_queue::ErrorQueue;
-use fast_open::FastOpen;
-pub(crate) use flow::Passed;
-use ids::SocketId;
-use leaving::Down;
-use lent::LentMemory;
-use lifecycle::Lifecycle;
-use ports::EphemeralPorts;
+use ids::{ListenerId, SocketId, TcpId, UdpId};
+pub(crate) use splice::flow::SplicedBytes;
 pub(crate) use table::{Socket, Table};
+use tcp::TcpSockets;
+use tcp::lifecycle::Lifecycle;
+use tcp::socket::{Lists, Owner, TcpSocket};
 pub(crate) use tuple::with_scope;
+use udp::socket::UdpSocket;
 pub(crate) use work::Work;
+use zerocopy::borrowed::BorrowedMemory;
 
-/// All sockets of a stack.
+/// The context of sockets of every kind: the network, memory, the table of all sockets, and the lists of work
+/// that is left. State that only connections, listeners or datagram sockets have is in
+/// [`TcpSockets`], [`Listeners`](listen::Listeners) and [`UdpSockets`](udp::UdpSockets).
 ///
 /// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
 /// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
 /// compared its readiness. So a burst costs one acknowledgement, one timer and one event.
-pub(crate) struct Sockets {
+pub(crate) struct Context {
+    pub(crate) net: Net,
+    pub(crate) mem: Mem,
     pub(crate) table: Table,
-    pub(crate) demux: Demux,
-    /// Listeners by port.
-    pub(crate) tcp_binds: Binds,
-    /// Ports that are bound, whether or not a listener is there.
-    pub(crate) reservations: Reservations,
-    /// Datagram sockets by port.
-    pub(crate) udp_binds: Binds,
-    /// Sockets for echo requests to every address of a link.
-    pub(crate) echoes: Every,
-    pub(crate) ports: EphemeralPorts,
-    pub(crate) isn: IsnGenerator,
-    pub(crate) fast_open: FastOpen,
-    pub(crate) wheel: TimerWheel,
-    /// Settings of new connections.
-    pub(crate) config: Arc<TcpConfig>,
-    /// Settings of handshakes and of what is left of connections.
-    pub(crate) defence: Defence,
-    pub(crate) cookies: CookieJar,
-    /// Dirty connections that wait for a link's device, by link; entries may be stale.
-    pub(crate) held_up: Vec<Vec<u32>>,
     pub(crate) work: Work,
-    /// Closed connections in TIME-WAIT, oldest first; entries may be stale.
-    pub(crate) time_wait: VecDeque<SocketId>,
-    /// Resets for segments that belong to no connection.
-    pub(crate) resets: RateLimit,
-    /// Refusals and errors that the application asks for.
-    pub(crate) answers: RateLimit,
+    pub(crate) wheel: TimerWheel,
     /// Buffer for timers that fired together.
     pub(crate) expired: Vec<u32>,
+    ports: EphemeralPorts,
+    /// Refusals and errors that the application asks for.
+    answers: RateLimit,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) lent: LentMemory,
+    pub(crate) borrowed: BorrowedMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
     pub(crate) down: Down,
     /// Present while a tool asks for the lives of connections.
-    lifecycle: Option<Box<Lifecycle>>,
+    pub(crate) lifecycle: Option<Box<Lifecycle>>,
 }
 
-/// Settings of handshakes and of what is left of connections.
-#[derive(Clone, Copy)]
-pub(crate) struct Defence {
-    pub(crate) syn_cookies: SynCookies,
-    pub(crate) time_wait_reuse: TimeWaitReuse,
+/// Whether sockets can still send and receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Down {
+    /// Sockets can send and receive.
+    No,
+    /// Sockets cannot until another link is added: no device is left.
+    Lost,
+    /// The stack was shut down.
+    Closed,
 }
 
-impl Sockets {
-    /// No sockets. Each table and number has a key of its own, derived from the stack's secret.
-    pub(crate) fn new(
-        now: Instant,
-        secret: &[u8; 32],
-        config: TcpConfig,
-        defence: Defence,
-        zerocopy: ZeroCopyConfig,
-    ) -> Self {
+/// A connection, and what its verbs work with.
+pub struct Tcp<'a> {
+    id: SocketId,
+    socket: &'a mut TcpSocket,
+    mem: &'a mut Mem,
+    work: &'a mut Work,
+    wheel: &'a mut TimerWheel,
+}
+
+/// A datagram socket, and what its verbs work with.
+pub struct Udp<'a> {
+    id: SocketId,
+    socket: &'a mut UdpSocket,
+    net: &'a mut Net,
+    mem: &'a mut Mem,
+    work: &'a mut Work,
+}
+
+/// A listener, and what its verbs work with.
+pub struct Listener<'a> {
+    id: SocketId,
+    tcp: &'a mut TcpSockets,
+    cx: &'a mut Context,
+}
+
+impl Context {
+    /// No sockets. Each table and number has a key of its own, derived from the stack's `secret`.
+    pub(crate) fn new(now: Instant, secret: &[u8; 32], net: Net, mem: Mem, work: Work) -> Self {
         let draws = |purpose: &[u8]| Random::new(derive(secret, purpose));
+        let rate = (REQUEST_ANSWERS_PER_SECOND, REQUEST_ANSWERS_BURST);
         Self {
+            net,
+            mem,
             table: Table::default(),
-            demux: Demux::new(derive(secret, b"demux")),
-            tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
-            reservations: Reservations::default(),
-            udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
-            echoes: Every::default(),
-            ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
-            isn: IsnGenerator::new(derive(secret, b"isn")),
-            fast_open: FastOpen::new(secret),
             wheel: TimerWheel::new(now),
-            config: Arc::new(config),
-            defence,
-            cookies: CookieJar::new(derive(secret, b"syn cookies")),
-            held_up: Vec::new(),
-            time_wait: VecDeque::new(),
-            resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
-            answers: RateLimit::new(
-                now,
-                (REQUEST_ANSWERS_PER_SECOND, REQUEST_ANSWERS_BURST),
-                draws(b"answers"),
-            ),
             expired: Vec::new(),
+            ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
+            answers: RateLimit::new(now, rate, draws(b"answers")),
             busy: AtomicU32::new(u32::MAX),
-            lifecycle: None,
-            lent: LentMemory::new(zerocopy.received_deadline),
-            work: Work::new(now, zerocopy),
+            borrowed: BorrowedMemory::new(work.zerocopy.received_deadline),
+            work,
             drained: Vec::new(),
             down: Down::No,
+            lifecycle: None,
         }
+    }
+
+    /// The connection that `id` names.
+    #[inline]
+    pub(crate) fn tcp(&mut self, id: TcpId) -> Result<Tcp<'_>, Error> {
+        let (id, Self { table, mem, work, wheel, .. }) = (id.0, self);
+        match table.get_mut(id)? {
+            Socket::Tcp(socket) => Ok(Tcp { id, socket, mem, work, wheel }),
+            Socket::Listener(_) => Err(Error::NotConnected),
+            Socket::Udp(_) => Err(Error::NotSupported),
+            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
+        }
+    }
+
+    /// The datagram socket that `id` names.
+    #[inline]
+    pub(crate) fn udp(&mut self, id: UdpId) -> Result<Udp<'_>, Error> {
+        let (id, Self { net, table, mem, work, .. }) = (id.0, self);
+        match table.get_mut(id)? {
+            Socket::Udp(socket) => Ok(Udp { id, socket, net, mem, work }),
+            _ => Err(Error::NotSupported),
+        }
+    }
+
+    /// An error if sockets cannot send and receive.
+    pub(crate) fn refuse_if_down(&self) -> Result<(), Error> {
+        if self.down != Down::No { Err(Error::NetworkDown) } else { Ok(()) }
+    }
+
+    /// An error if a link was removed.
+    pub(crate) fn check_link(&self, link: Option<LinkId>) -> Result<(), Error> {
+        self.net.bound_link(link).map(drop).map_err(|_| Error::InvalidInput)
+    }
+
+    /// An error if a link is not transparent, or no socket can use it.
+    fn check_transparent(&self, link: LinkId) -> Result<(), Error> {
+        self.refuse_if_down()?;
+        if self.net.is_transparent(link) { Ok(()) } else { Err(Error::InvalidInput) }
+    }
+
+    /// The address for a socket without a peer: `local`, with a free port in place of 0.
+    fn bindable(
+        &mut self,
+        local: SocketAddr,
+        options: BindOptions,
+        is_taken: impl Fn(u16, Sharing) -> bool,
+    ) -> Result<SocketAddr, Error> {
+        let ip = local.ip();
+        if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let port = match local.port() {
+            0 => self
+                .ports
+                .choose(ip, None, |port| !is_taken(port, Sharing::default()))
+                .ok_or(Error::AddressNotAvailable)?,
+            port if is_taken(port, options.sharing()) => return Err(Error::AddressInUse),
+            port => port,
+        };
+        Ok(SocketAddr::new(ip, port))
+    }
+
+    /// Takes a permit for an answer that the application asks for.
+    pub(crate) fn take_answer(&mut self, now: Instant) -> Result<(), Error> {
+        if self.answers.take(now) {
+            return Ok(());
+        }
+        self.net.counters.drop_one(DropReason::AnswerRateLimited);
+        Err(Error::WouldBlock)
     }
 
     /// Marks the connection at `index`: it may send, and its readiness may have grown.
@@ -188,11 +212,11 @@ impl Sockets {
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
-        // What `pass_on` leaves is reported after it.
+        // Data that `forward_spliced` leaves is reported after it.
         flow.due = true;
         let waits = socket.dirty;
         self.work.queue_send(index, socket);
-        if waits && self.held_up.iter().any(|list| !list.is_empty()) {
+        if waits && self.work.holds_some() {
             // If it waits for its device, what it received need not wait too.
             self.touch_to_report(index);
         }
@@ -205,16 +229,8 @@ impl Sockets {
 
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        socket.lists.remove(tcp::Lists::REFUSED);
+        socket.lists.remove(Lists::REFUSED);
         self.work.queue_report(index, &mut socket.reporting);
-    }
-
-    /// The device of a link has room again. Returns whether connections waited for it.
-    pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
-        let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
-        let Some(list) = held_up else { return false };
-        self.work.dirty.extend(list.drain(..));
-        true
     }
 
     /// Marks the socket at `index`, which is no connection: its readiness may have grown.
@@ -232,7 +248,7 @@ impl Sockets {
         let indices = self.table.indices();
         let event = |index| {
             let socket = self.table.at(index)?;
-            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let readiness = Some(socket.readiness()).filter(|r| is_owned && !r.is_empty())?;
             Some(Event { socket: self.table.id_of(index)?, gained: readiness, readiness })
         };
@@ -248,9 +264,9 @@ impl Sockets {
     }
 
     /// Reports a new entry in the socket's error queue, even if one was reported before.
-    pub(crate) fn report_news(&mut self, index: u32) {
+    pub(crate) fn report_new_entry(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
-        if !socket.errors().is_some_and(ErrorQueue::has_news) {
+        if !socket.errors().is_some_and(ErrorQueue::has_new_entry) {
             return;
         }
         let Some(reporting) = socket.reporting() else { return };
@@ -271,12 +287,16 @@ impl Sockets {
     /// The next socket whose readiness has grown since it was last reported.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        if !self.work.page_waiters.is_empty() {
+            self.wake_page_waiters();
+        }
+        self.drain_completions();
         while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are reported one by one.
-            let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
-            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let news = socket.errors_mut().is_some_and(ErrorQueue::take_new_entry);
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != Owner::App);
             let Some(reporting) = socket.reporting() else { continue };
             reporting.unchecked = false;
             if !is_owned {
@@ -290,6 +310,9 @@ impl Sockets {
             if !gained.is_empty()
                 && let Some(socket) = self.table.id_of(index)
             {
+                if gained.contains(Readiness::CONNECTED) {
+                    self.note_lifecycle(index, false);
+                }
                 return Some(Event { socket, gained, readiness });
             }
         }
@@ -297,6 +320,40 @@ impl Sockets {
     }
 }
 
+impl Tcp<'_> {
+    /// The connection's id.
+    pub fn id(&self) -> TcpId {
+        TcpId(self.id)
+    }
+
+    /// Marks it: it may send, and its readiness may have grown.
+    #[inline]
+    fn touch(&mut self) {
+        let index = self.id.index();
+        self.work.queue_send(index, self.socket);
+        self.work.queue_report(index, &mut self.socket.reporting);
+    }
+}
+
+impl<'a> Listener<'a> {
+    pub(crate) fn new(id: ListenerId, tcp: &'a mut TcpSockets, cx: &'a mut Context) -> Self {
+        Self { id: id.0, tcp, cx }
+    }
+}
+
+impl Udp<'_> {
+    /// The socket's id.
+    pub fn id(&self) -> UdpId {
+        UdpId(self.id)
+    }
+
+    /// Marks it: its readiness may have grown.
+    fn check_later(&mut self) {
+        self.work.queue_report(self.id.index(), &mut self.socket.reporting);
+    }
+}
+
+/// A key for one purpose.
 pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
     use core::hash::Hasher;
     let (mut key, mut out) = ([0u8; 16], [0u8; 16]);

@@ -13,20 +13,18 @@ use pagewire_tcp::{
     defer_accept_timeouts,
 };
 
-use super::Sockets;
-use super::bind::BindOptions;
 use super::error_queue::ErrorQueue;
-use super::handles::{Listener, Tcp};
-use super::ids::SocketId;
-use super::listener::ListenerSocket;
+use super::ids::{SocketId, TcpId};
 use super::marks::{MtuDiscover, PacketMarks};
 use super::table::Socket;
-use super::tcp::{Extra, TcpSocket};
-use super::udp::UdpSocket;
+use super::tcp::socket::{Extra, TcpSocket};
+use super::udp::socket::UdpSocket;
+use super::{BindOptions, Listener, Tcp};
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::limits::MAX_FAST_OPEN_QUEUE;
 use crate::net::LinkId;
+use crate::sockets::listen::socket::ListenerSocket;
 use crate::stack::Stack;
 use codec::*;
 
@@ -601,7 +599,7 @@ impl Stack {
     /// `NotSupported` for an option that sockets of this kind do not have.
     pub fn option<K: OptionKey>(&self, id: impl Into<SocketId>, key: K) -> Result<K::Value, Error> {
         let name = key.name();
-        let option = match self.core.sockets.table.get(id.into())? {
+        let option = match self.cx.table.get(id.into())? {
             Socket::Tcp(socket) => name.of_connection(socket),
             Socket::Listener(socket) => name.of_listener(socket),
             Socket::Udp(socket) => name.get(Place::Datagram(socket)),
@@ -612,7 +610,7 @@ impl Stack {
 
     /// The value of an option of a new socket.
     pub fn default_option(&self, name: OptionName) -> SocketOption {
-        name.get(Place::Config(&self.core.sockets.config)).unwrap_or_else(|| name.default())
+        name.get(Place::Config(&self.tcp.config)).unwrap_or_else(|| name.default())
     }
 
     /// Changes an option of a socket of any kind. The first probe of a connection's keep-alive counts from
@@ -630,10 +628,10 @@ impl Stack {
         if let SocketOption::Link(link) = option {
             return self.bind_to_link(id, link);
         }
-        match self.core.sockets.table.get_mut(id)? {
+        match self.cx.table.get_mut(id)? {
             Socket::Tcp(socket) => {
-                let heard_at = socket.conn.heard_at();
-                self.core.tcp(id)?.set_option(heard_at, option)
+                let last_received = socket.conn.last_received();
+                self.cx.tcp(TcpId(id))?.set_option(last_received, option)
             }
             Socket::Listener(socket) => supported(option.set_on_listener(socket)),
             Socket::Udp(socket) => supported(option.set(PlaceMut::Datagram(socket))),
@@ -654,10 +652,10 @@ impl Stack {
     }
 
     fn bind_to_link(&mut self, id: SocketId, link: Option<LinkId>) -> Result<(), Error> {
-        self.core.check_link(link)?;
-        let Sockets { table, tcp_binds, udp_binds, .. } = &mut self.core.sockets;
+        self.cx.check_link(link)?;
+        let (tcp_binds, udp_binds) = (&mut self.listeners.binds, &mut self.udp.binds);
         let option = SocketOption::Link(link);
-        match table.get_mut(id)? {
+        match self.cx.table.get_mut(id)? {
             // Those for every address of a link have that.
             Socket::Udp(socket) if socket.every.is_some() => return Err(Error::InvalidInput),
             Socket::Listener(socket) if socket.requests.is_some() => {

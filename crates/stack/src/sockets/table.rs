@@ -6,23 +6,23 @@ use pagewire_tcp::TimeWait;
 
 use super::error_queue::ErrorQueue;
 use super::ids::SocketId;
-use super::listener::ListenerSocket;
-use super::tcp::{Lists, TcpSocket};
 use super::tuple::Tuple;
-use super::udp::UdpSocket;
 use crate::error::Error;
 use crate::event::{Readiness, Reporting};
+use crate::sockets::listen::socket::ListenerSocket;
+use crate::sockets::tcp::socket::{Lists, TcpSocket};
+use crate::sockets::udp::socket::UdpSocket;
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {
     Tcp(Box<TcpSocket>),
     Listener(Box<ListenerSocket>),
     Udp(Box<UdpSocket>),
-    TimeWait(Box<Remains>),
+    TimeWait(Box<TimeWaitSocket>),
 }
 
-/// A connection in TIME-WAIT without an owner, in its place in the table.
-pub(crate) struct Remains {
+/// A connection in TIME-WAIT that its application has closed, in its place in the table.
+pub(crate) struct TimeWaitSocket {
     pub(crate) tuple: Tuple,
     pub(crate) tcp: TimeWait,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Table {
 }
 
 struct Slot {
-    /// Of the socket in the slot, or of the next one to be there.
+    /// Generation of the socket in the slot, or of the next one to be there.
     generation: NonZeroU32,
     socket: Option<Socket>,
 }
@@ -126,7 +126,7 @@ impl Table {
     pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
         match self.at(index)? {
             Socket::Tcp(socket) if socket.lists.contains(Lists::DEMUX) => Some(&socket.tuple),
-            Socket::TimeWait(remains) => Some(&remains.tuple),
+            Socket::TimeWait(time_wait) => Some(&time_wait.tuple),
             _ => None,
         }
     }

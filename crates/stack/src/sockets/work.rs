@@ -5,21 +5,24 @@ use std::sync::Arc;
 
 use pagewire_mem::{CompletionQueue, Instant, Returns};
 
-use super::starving::Starving;
-use super::tcp::TcpSocket;
+use super::pages::waiters::PageWaiters;
 use crate::config::ZeroCopyConfig;
 use crate::event::Reporting;
+use crate::net::LinkIndex;
+use crate::sockets::tcp::socket::TcpSocket;
 
 /// Work that verbs leave, and what they share.
 pub(crate) struct Work {
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
+    /// Dirty connections that wait for a link's device, by link; entries may be stale.
+    held_up: Vec<Vec<u32>>,
     /// No timer of a dirty connection is due earlier: the wheel may not have them yet.
     dirty_until: Instant,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
     /// Sockets whose owners wait for free pages.
-    pub(crate) starving: Starving,
+    pub(crate) page_waiters: PageWaiters,
     pub(crate) zerocopy: ZeroCopyConfig,
     /// Zero-copy sends whose memory was released.
     pub(crate) completions: Arc<CompletionQueue>,
@@ -28,12 +31,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(super) fn new(now: Instant, zerocopy: ZeroCopyConfig) -> Self {
+    pub(crate) fn new(now: Instant, zerocopy: ZeroCopyConfig) -> Self {
         Self {
             dirty: VecDeque::new(),
+            held_up: Vec::new(),
             dirty_until: Instant::FAR,
             unchecked: VecDeque::new(),
-            starving: Starving::new(now),
+            page_waiters: PageWaiters::new(now),
             zerocopy,
             completions: CompletionQueue::new(),
             returns: Returns::new(),
@@ -72,6 +76,28 @@ impl Work {
         next
     }
 
+    /// Keeps the dirty connection at `index` until the device of its link has room.
+    pub(super) fn hold_up(&mut self, index: u32, link: LinkIndex) {
+        let link = usize::from(link);
+        self.held_up.resize_with(self.held_up.len().max(link + 1), Vec::new);
+        if let Some(list) = self.held_up.get_mut(link) {
+            list.push(index);
+        }
+    }
+
+    /// Whether connections wait for a device.
+    pub(super) fn holds_some(&self) -> bool {
+        self.held_up.iter().any(|list| !list.is_empty())
+    }
+
+    /// The device of a link has room again. Returns whether connections waited for it.
+    pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
+        let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
+        let Some(list) = held_up else { return false };
+        self.dirty.extend(list.drain(..));
+        true
+    }
+
     /// When the first timer of a dirty connection may be due.
     #[inline]
     pub(crate) fn dirty_timeout(&self) -> Option<Instant> {
@@ -100,9 +126,9 @@ impl Work {
     }
 
     /// Forgets what sockets have left to do.
-    pub(super) fn clear(&mut self) {
-        (self.dirty, self.unchecked) = Default::default();
-        self.starving = Starving::new(Instant::FAR);
+    pub(crate) fn clear(&mut self) {
+        (self.dirty, self.unchecked, self.held_up) = Default::default();
+        self.page_waiters = PageWaiters::new(Instant::FAR);
         self.dirty_until = Instant::FAR;
     }
 

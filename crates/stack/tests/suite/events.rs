@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Answer, BindOptions, Readiness, RecvFlags, SendFlags, SocketId};
+use pagewire_stack::{Answer, BindOptions, Readiness, SocketId};
 
-use crate::common::gateway::{addr, answer, asking, events, only_request, syn};
-use crate::common::{A, B, Pair, Side};
+use crate::common::gateway::{answer, asking, events, only_request, syn};
+use crate::common::{A, B, Pair, Side, Verbs, addr};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -66,7 +66,7 @@ fn each_connection_is_an_event_once_the_one_before_was_accepted() {
     for _ in 0..3 {
         p.a.connect(p.now, addr("10.0.0.2:80"), None).unwrap();
         assert_eq!(told(&mut p, B, listener, Readiness::READABLE), 1);
-        assert!(p.b.listener(listener).unwrap().accept().is_ok());
+        assert!(p.b.accept(listener).is_ok());
     }
 }
 
@@ -79,12 +79,12 @@ fn each_arrival_is_an_event_once_all_before_was_read() {
     p.events.clear();
     let mut buf = [0; 100];
     for _ in 0..3 {
-        p.a.tcp(near).unwrap().send(p.now, b"hello", SendFlags::empty()).unwrap();
+        p.a.send(p.now, near, b"hello").unwrap();
         assert_eq!(told(&mut p, B, far, Readiness::READABLE), 1);
-        p.b.tcp(far).unwrap().recv(p.now, &mut buf, RecvFlags::empty()).unwrap();
-        p.a.udp(client).unwrap().send(p.now, b"hello", Some(addr("10.0.0.2:53"))).unwrap();
+        p.b.recv(p.now, far, &mut buf).unwrap();
+        p.a.send_to(p.now, client, b"hello", Some(addr("10.0.0.2:53"))).unwrap();
         assert_eq!(told(&mut p, B, server, Readiness::READABLE), 1);
-        p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+        p.b.recv_from(server, &mut buf[..]).unwrap();
     }
 }
 
@@ -94,11 +94,11 @@ fn a_writer_hears_each_time_that_there_is_room_again() {
     let (near, far, _) = p.connect("10.0.0.2:80");
     let (data, mut buf) = (vec![7; 1 << 20], vec![0; 64 << 20]);
     for _ in 0..3 {
-        while p.a.tcp(near).unwrap().send(p.now, &data, SendFlags::empty()).is_ok() {}
+        while p.a.send(p.now, near, &data).is_ok() {}
         p.run(Duration::from_secs(1));
-        while p.a.tcp(near).unwrap().send(p.now, &data, SendFlags::empty()).is_ok() {}
+        while p.a.send(p.now, near, &data).is_ok() {}
         p.events.clear();
-        p.b.tcp(far).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap();
+        p.b.recv(p.now, far, &mut buf[..]).unwrap();
         p.run(Duration::from_secs(1));
         assert_eq!(told(&mut p, A, near, Readiness::WRITABLE), 1);
     }

@@ -6,12 +6,12 @@ use pagewire_mem::{CopyLedger, CopyReason, PacketBuf};
 use pagewire_stack::limits::{DATAGRAM_EVERY_BYTES, UDP_RECEIVE_DATAGRAMS};
 use pagewire_stack::{
     BindOptions, DatagramKind, DropReason, Error, ErrorEntry, ErrorOrigin, Flow, LinkConfig,
-    LinkId, Message, MtuDiscover, PacketMarks, QueuedError, Readiness, RecvFlags, SocketOption,
-    UdpId, UdpMessage, UdpTarget, Unreachable,
+    LinkId, Message, MtuDiscover, PacketMarks, QueuedError, Readiness, SocketOption, UdpId,
+    UdpMessage, UdpTarget, Unreachable,
 };
 
-use crate::common::gateway::{FAR, addr, gateway, greet, guest, pair};
-use crate::common::{A, B, Pair, forge, pattern};
+use crate::common::gateway::{FAR, gateway, greet, guest, pair};
+use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const FIRST: LinkId = LinkId::FIRST;
@@ -27,7 +27,7 @@ fn client(p: &mut Pair, local: &str) -> UdpId {
 }
 
 fn recv(p: &mut Pair, socket: UdpId) -> Result<UdpMessage, Error> {
-    p.b.udp(socket).unwrap().recv(Message(65_535), RecvFlags::empty())
+    p.b.recv_from(socket, Message(65_535))
 }
 
 fn bytes(message: &UdpMessage) -> Vec<u8> {
@@ -44,21 +44,21 @@ fn a_datagram_to_anywhere_comes_with_both_addresses_and_the_answer_has_any_sourc
         let (mut p, socket) = every();
         let client = client(&mut p, from);
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.a.udp(client).unwrap().send(p.now, b"question", None).unwrap();
+        p.a.send_to(p.now, client, b"question", None).unwrap();
         p.run(MS);
         let message = recv(&mut p, socket).unwrap();
         assert_eq!((message.from, message.to, message.link), (addr(from), addr(to), FIRST));
         assert_eq!((message.hop_limit, message.dont_fragment), (64, true));
         assert_eq!(bytes(&message), b"question");
-        p.b.udp(socket).unwrap().send(p.now, b"answer", target(to, from)).unwrap();
+        p.b.send_to(p.now, socket, b"answer", target(to, from)).unwrap();
         // The client is connected: it hears no other port, and no other address.
         let other = if to.starts_with('[') { "[2001:db8::1]:81" } else { "192.0.2.1:81" };
-        p.b.udp(socket).unwrap().send(p.now, b"from elsewhere", target(other, from)).unwrap();
+        p.b.send_to(p.now, socket, b"from elsewhere", target(other, from)).unwrap();
         p.run(MS);
         let mut buf = [0; 64];
-        let (n, heard) = p.a.udp(client).unwrap().recv(&mut buf, RecvFlags::empty()).unwrap();
+        let (n, heard) = p.a.recv_from(client, &mut buf).unwrap();
         assert_eq!((&buf[..n], heard), (&b"answer"[..], addr(to)));
-        let more = p.a.udp(client).unwrap().recv(&mut buf, RecvFlags::empty());
+        let more = p.a.recv_from(client, &mut buf);
         assert_ne!(more.map(|(n, _)| n), Ok(14), "from elsewhere");
     }
 }
@@ -70,8 +70,8 @@ fn what_the_guest_says_of_fragments_and_hops_is_passed_on() {
     p.a.udp(client).unwrap().set_mtu_discover(MtuDiscover::Dont);
     let marks = PacketMarks { hop_limit: Some(3), ..PacketMarks::default() };
     p.a.set_option(client, SocketOption::Marks(marks)).unwrap();
-    p.a.udp(client).unwrap().send(p.now, b"x", Some(addr(FAR[0]))).unwrap();
-    p.a.udp(client).unwrap().send(p.now, &pattern(4000), Some(addr(FAR[0]))).unwrap();
+    p.a.send_to(p.now, client, b"x", Some(addr(FAR[0]))).unwrap();
+    p.a.send_to(p.now, client, &pattern(4000), Some(addr(FAR[0]))).unwrap();
     p.run(MS);
     let short = recv(&mut p, socket).unwrap();
     assert_eq!((short.hop_limit, short.dont_fragment), (3, false));
@@ -88,18 +88,18 @@ fn narrower_sockets_come_first() {
     for (to, takes) in
         [("10.0.0.2:53", Some(dns)), ("192.0.2.1:53", None), ("192.0.2.1:123", Some(any))]
     {
-        p.a.udp(client).unwrap().send(p.now, b"x", Some(addr(to))).unwrap();
+        p.a.send_to(p.now, client, b"x", Some(addr(to))).unwrap();
         p.run(MS);
         let message = recv(&mut p, takes.unwrap_or(socket)).unwrap();
         assert_eq!(message.to, addr(to));
         assert_eq!(recv(&mut p, socket).err(), Some(Error::WouldBlock));
     }
     // An ordinary one answers from where it was asked, too.
-    p.b.udp(any).unwrap().send(p.now, b"y", target("192.0.2.1:0", "10.0.0.1:7000")).unwrap();
+    p.b.send_to(p.now, any, b"y", target("192.0.2.1:0", "10.0.0.1:7000")).unwrap();
     p.run(MS);
-    let (_, from) = p.a.udp(client).unwrap().recv(&mut [0; 9], RecvFlags::empty()).unwrap();
+    let (_, from) = p.a.recv_from(client, &mut [0; 9]).unwrap();
     assert_eq!(from, addr("192.0.2.1:123"));
-    let other_port = p.b.udp(any).unwrap().send(p.now, b"y", target(FAR[0], "10.0.0.1:7000"));
+    let other_port = p.b.send_to(p.now, any, b"y", target(FAR[0], "10.0.0.1:7000"));
     assert_eq!(other_port, Err(Error::InvalidInput), "but from its own port only");
 }
 
@@ -109,7 +109,7 @@ fn groups_and_broadcasts_are_not_for_it() {
     let client = client(&mut p, "10.0.0.1:7000");
     p.a.udp(client).unwrap().set_broadcast(true);
     for to in ["10.0.0.255:67", "255.255.255.255:67", "224.0.0.1:5353"] {
-        p.a.udp(client).unwrap().send(p.now, b"x", Some(addr(to))).unwrap();
+        p.a.send_to(p.now, client, b"x", Some(addr(to))).unwrap();
     }
     p.run(MS);
     assert_eq!(recv(&mut p, socket).err(), Some(Error::WouldBlock));
@@ -118,7 +118,7 @@ fn groups_and_broadcasts_are_not_for_it() {
 #[test]
 fn it_needs_a_source_and_sends_by_its_link_only() {
     let (mut p, socket) = every();
-    let send = |p: &mut Pair, target| p.b.udp(socket).unwrap().send(p.now, b"x", target);
+    let send = |p: &mut Pair, target| p.b.send_to(p.now, socket, b"x", target);
     let remote = Some(addr("10.0.0.1:1"));
     let none = UdpTarget { remote, ..UdpTarget::default() };
     assert_eq!(send(&mut p, none), Err(Error::InvalidInput));
@@ -148,13 +148,13 @@ fn a_full_queue_drops_and_a_wildcard_has_a_larger_one() {
     let (mut p, socket) = every();
     let client = client(&mut p, "10.0.0.1:7000");
     for _ in 0..300 {
-        p.a.udp(client).unwrap().send(p.now, &vec![7; 1400], Some(addr(FAR[0]))).unwrap();
+        p.a.send_to(p.now, client, &vec![7; 1400], Some(addr(FAR[0]))).unwrap();
         p.run(MS);
     }
     let count = std::iter::from_fn(|| recv(&mut p, socket).ok()).count();
     assert_eq!(count, 300);
     for _ in 0..UDP_RECEIVE_DATAGRAMS + 10 {
-        p.a.udp(client).unwrap().send(p.now, b"x", Some(addr(FAR[0]))).unwrap();
+        p.a.send_to(p.now, client, b"x", Some(addr(FAR[0]))).unwrap();
         p.run(Duration::from_micros(100));
     }
     assert_eq!(p.b.counters().drops(DropReason::UdpQueueFull), 10);
@@ -169,7 +169,7 @@ fn joined_datagrams_have_one_destination() {
     p.b.udp(socket).unwrap().set_join(true);
     let client = client(&mut p, "10.0.0.1:7000");
     for to in [FAR[0], FAR[0], "192.0.2.1:81", "192.0.2.2:81"] {
-        p.a.udp(client).unwrap().send(p.now, b"1234", Some(addr(to))).unwrap();
+        p.a.send_to(p.now, client, b"1234", Some(addr(to))).unwrap();
     }
     p.run(MS);
     let all: Vec<_> = std::iter::from_fn(|| recv(&mut p, socket).ok()).collect();
@@ -183,7 +183,7 @@ fn an_error_about_a_datagram_says_which_flow_it_is_about() {
     let (mut p, socket) = every();
     p.b.udp(socket).unwrap().queue_errors(true);
     let to = "10.0.0.1:9";
-    p.b.udp(socket).unwrap().send(p.now, b"nobody there", target(FAR[0], to)).unwrap();
+    p.b.send_to(p.now, socket, b"nobody there", target(FAR[0], to)).unwrap();
     p.run(MS);
     assert!(p.b.readiness(socket).unwrap().contains(Readiness::ERROR_QUEUE));
     let about = Some(Flow::udp(addr(to), addr(FAR[0])));
@@ -198,7 +198,7 @@ fn a_report_about_one_flow_changes_the_path_of_no_other() {
     let (mut p, socket) = every();
     p.b.udp(socket).unwrap().queue_errors(true);
     let to = "10.0.0.1:9";
-    p.b.udp(socket).unwrap().send(p.now, &vec![1; 1400], target(FAR[0], to)).unwrap();
+    p.b.send_to(p.now, socket, &vec![1; 1400], target(FAR[0], to)).unwrap();
     let about = Flow::udp(addr(FAR[0]), addr(to));
     let before = p.b.path_mtu(addr(to).ip());
     p.a.send_unreachable(p.now, &about, Unreachable::TooBig { mtu: 600 }, None).unwrap();
@@ -268,7 +268,7 @@ fn errors_that_the_application_carries_reach_the_guests_socket() {
             (Unreachable::TimeExceeded, Some(router), Error::HostUnreachable),
             (Unreachable::TooBig { mtu: 1400 }, Some(router), Error::MessageTooLong),
         ] {
-            p.a.udp(client).unwrap().send(p.now, &vec![1; 1450], None).unwrap();
+            p.a.send_to(p.now, client, &vec![1; 1450], None).unwrap();
             p.run(MS);
             let message = recv(&mut p, socket).unwrap();
             let about = Flow::udp(message.from, message.to);
@@ -301,7 +301,7 @@ fn a_datagram_is_filled_and_sent_without_a_copy_of_ours() {
     assert_eq!(p.b.ledger().ours(), before);
     let mut got = Vec::new();
     let mut buf = [0; 2000];
-    while let Ok((n, from)) = p.a.udp(client).unwrap().recv(&mut buf, RecvFlags::empty()) {
+    while let Ok((n, from)) = p.a.recv_from(client, &mut buf) {
         assert_eq!(from, addr(FAR[0]));
         got.extend_from_slice(&buf[..n]);
     }
@@ -390,7 +390,7 @@ fn an_echo_request_is_shown_and_the_reply_has_the_far_address() {
             source: Some(message.to),
             ..UdpTarget::default()
         };
-        p.b.udp(socket).unwrap().send(p.now, message.payload, target).unwrap();
+        p.b.send_to(p.now, socket, message.payload, target).unwrap();
         p.run(MS);
         let frames = seen.borrow();
         let reply = frames.last().expect("a reply left");

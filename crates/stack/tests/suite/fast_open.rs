@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use pagewire_stack::{
     ConnectOptions, Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness,
-    RecvFlags, SendFlags, SocketOption, TcpId,
+    SocketOption, TcpId,
 };
 
-use crate::common::{A, B, Pair, forge};
+use crate::common::{A, B, Pair, Verbs, forge};
 
 const BOTH: FastOpenMode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
 
@@ -19,8 +19,7 @@ fn addr() -> SocketAddr {
 
 /// Both hosts do Fast Open, one way takes 10 ms, and B listens with this limit.
 fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.delay = Duration::from_millis(10);
     p.a.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
@@ -46,12 +45,19 @@ fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
     p.b.fast_open().configure(config);
 }
 
+/// Two stacks of which the client has a cookie.
+fn warm_pair() -> (Pair, ListenerId) {
+    let (mut p, listener) = pair(BOTH, 8);
+    warm(&mut p, listener);
+    (p, listener)
+}
+
 /// Has A get a cookie.
 fn warm(p: &mut Pair, listener: ListenerId) {
     let id = connect(p);
     assert!(!p.a.tcp(id).unwrap().is_deferred(), "there is no cookie yet");
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.a.close(p.now, id);
     p.b.close(p.now, server);
     p.run(Duration::from_millis(100));
@@ -62,33 +68,31 @@ fn open(p: &mut Pair, data: &[u8]) -> (TcpId, usize) {
     let id = connect(p);
     assert!(p.a.tcp(id).unwrap().is_deferred());
     assert!(p.a.readiness(id).unwrap().contains(Readiness::WRITABLE));
-    let sent = p.a.tcp(id).unwrap().send(p.now, data, SendFlags::empty()).unwrap();
+    let sent = p.a.send(p.now, id, data).unwrap();
     (id, sent)
 }
 
 #[test]
 fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     assert_eq!(p.b.counters().tcp_fast_open_cookie_requests, 1);
     let start = p.now;
     let (client, sent) = open(&mut p, b"question");
     assert_eq!(sent, 8);
     let mut server = None;
     p.until("the data of the SYN", |p| {
-        server = server
-            .or_else(|| p.b.listener(listener).and_then(|mut listener| listener.accept()).ok());
+        server = server.or_else(|| p.b.accept(listener).ok());
         server.is_some()
     });
     let (server, _) = server.unwrap();
     assert_eq!(p.now - start, Duration::from_millis(10), "half a round trip");
     let mut buf = [0; 100];
-    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 8);
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]).unwrap(), 8);
     assert_eq!(&buf[..8], b"question");
-    assert_eq!(p.b.tcp(server).unwrap().send(p.now, b"answer", SendFlags::empty()).unwrap(), 6);
+    assert_eq!(p.b.send(p.now, server, b"answer").unwrap(), 6);
     p.until("the answer", |p| p.a.tcp(client).unwrap().queued() == 6);
     assert_eq!(p.now - start, Duration::from_millis(20), "one round trip");
-    assert_eq!(p.a.tcp(client).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 6);
+    assert_eq!(p.a.recv(p.now, client, &mut buf[..]).unwrap(), 6);
     p.run(Duration::from_millis(100));
     assert!(p.a.tcp(client).unwrap().info().syn_data);
     assert!(p.b.tcp(server).unwrap().info().syn_data);
@@ -100,55 +104,37 @@ fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
 
 #[test]
 fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let data = crate::common::pattern(5000);
     let (client, sent) = open(&mut p, &data);
     assert_eq!(sent, 1420, "the MSS that the server announced, less 40");
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.a.send(p.now, client, &data[sent..]), Err(Error::WouldBlock));
     p.run(Duration::from_millis(100));
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
-        Ok(5000 - sent)
-    );
+    assert_eq!(p.a.send(p.now, client, &data[sent..]), Ok(5000 - sent));
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     let mut got = vec![0; 6000];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut got[..], RecvFlags::empty())),
-        Ok(5000)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut got[..]), Ok(5000));
     assert_eq!(&got[..5000], &data);
 }
 
 #[test]
 fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(0)).unwrap();
     let (client, _) = open(&mut p, b"question");
     p.run(Duration::from_millis(15));
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()).err(),
-        Some(Error::WouldBlock)
-    );
+    assert_eq!(p.b.accept(listener).err(), Some(Error::WouldBlock));
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     let mut buf = [0; 100];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(8)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(8));
     assert!(!p.a.tcp(client).unwrap().info().syn_data);
 }
 
 #[test]
 fn rfc7413_4_1_2_a_server_with_new_keys_hands_out_new_cookies() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     // All keys changed: the cookie is refused, and replaced.
     set_keys(&mut p, FastOpenKeys::new([9; 16], None));
     open(&mut p, b"1");
@@ -229,7 +215,7 @@ fn a_closed_connection_no_longer_counts_for_the_limit() {
     p.carry = Some(Box::new(|side, _| side == A));
     open(&mut p, b"data");
     p.run(Duration::from_millis(20));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, server);
     p.carry = None;
     p.run(Duration::from_millis(50));
@@ -278,8 +264,7 @@ fn a_host_that_does_not_do_it_says_so() {
 
 #[test]
 fn a_deferred_connection_that_is_closed_has_sent_nothing() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     let id = connect(&mut p);
     p.run(Duration::from_secs(5));
     let before = p.carried;
@@ -290,13 +275,12 @@ fn a_deferred_connection_that_is_closed_has_sent_nothing() {
 
 #[test]
 fn a_deferred_connection_can_send_its_syn_without_data() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let id = connect(&mut p);
     p.a.tcp(id).unwrap().send_syn();
     p.run(Duration::from_millis(100));
     assert!(p.a.readiness(id).unwrap().contains(Readiness::CONNECTED));
-    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
+    assert!(p.b.accept(listener).is_ok());
     assert!(!p.a.tcp(id).unwrap().info().syn_data);
 }
 
@@ -325,7 +309,7 @@ fn tries(p: &mut Pair, to: &str) -> bool {
     let with_data = p.a.tcp(id).unwrap().is_deferred();
     if with_data {
         let now = p.now;
-        p.a.tcp(id).unwrap().send(now, b"data", SendFlags::empty()).unwrap();
+        p.a.send(now, id, b"data").unwrap();
     }
     p.run(Duration::from_millis(200));
     with_data
@@ -333,8 +317,7 @@ fn tries(p: &mut Pair, to: &str) -> bool {
 
 #[test]
 fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     let other = p.b.listen("10.0.0.2:81".parse().unwrap(), 16).unwrap();
     p.b.listener(other).unwrap().set_option(SocketOption::FastOpen(8)).unwrap();
     p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(0)).unwrap();
@@ -358,8 +341,7 @@ fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute
 
 #[test]
 fn rfc7413_4_1_3_1_a_server_that_does_not_answer_is_sent_no_data_in_the_next_syn() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, _) = warm_pair();
     // Neighbours are found, and that is all.
     p.carry = Some(Box::new(|_, frame| forge::parse(frame).is_none()));
     let (client, _) = open(&mut p, b"data");
@@ -379,8 +361,7 @@ fn rfc7413_4_1_3_1_a_server_that_does_not_answer_is_sent_no_data_in_the_next_syn
 
 #[test]
 fn a_closed_listener_resets_those_that_wait_although_their_handshakes_are_not_complete() {
-    let (mut p, listener) = pair(BOTH, 8);
-    warm(&mut p, listener);
+    let (mut p, listener) = warm_pair();
     p.carry = Some(Box::new(|side, _| side == A));
     let (client, _) = open(&mut p, b"data");
     p.run(Duration::from_millis(20));

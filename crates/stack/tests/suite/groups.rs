@@ -8,17 +8,13 @@ use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec};
 use pagewire_stack::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
 use pagewire_stack::{
-    BindOptions, DropReason, Error, GroupLink, LinkId, MulticastSettings, RecvFlags, Stack, UdpId,
+    BindOptions, DropReason, Error, GroupLink, LinkId, MulticastSettings, Stack, UdpId,
 };
 
-use crate::common::{Pair, pattern};
+use crate::common::{Pair, Verbs, addr, pattern};
 
 const MDNS: &str = "224.0.0.251";
 const GROUPS: [(&str, &str); 2] = [("239.1.2.3", "0.0.0.0:7000"), ("ff05::1:3", "[::]:7000")];
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn ip(s: &str) -> std::net::IpAddr {
     s.parse().unwrap()
@@ -37,9 +33,7 @@ fn shared(stack: &mut Stack, local: &str) -> UdpId {
 fn all(p: &mut Pair, b: bool, id: UdpId) -> Vec<Vec<u8>> {
     let stack = if b { &mut p.b } else { &mut p.a };
     let (mut all, mut buf) = (Vec::new(), vec![0; 70_000]);
-    while let Ok((n, _)) =
-        stack.udp(id).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty()))
-    {
+    while let Ok((n, _)) = stack.recv_from(id, &mut buf[..]) {
         all.push(buf[..n].to_vec());
     }
     all
@@ -55,8 +49,8 @@ fn two_hosts_talk_by_a_group_of_either_version() {
         );
         p.a.udp(one).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         p.b.udp(other).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
-        p.a.udp(one).unwrap().send(p.now, b"hello", Some(at(group, 7000))).unwrap();
-        p.b.udp(other).unwrap().send(p.now, b"world", Some(at(group, 7000))).unwrap();
+        p.a.send_to(p.now, one, b"hello", Some(at(group, 7000))).unwrap();
+        p.b.send_to(p.now, other, b"world", Some(at(group, 7000))).unwrap();
         p.run(Duration::from_millis(1));
         // Each hears itself too.
         for b in [false, true] {
@@ -67,7 +61,7 @@ fn two_hosts_talk_by_a_group_of_either_version() {
         p.b.udp(other).unwrap().leave_group(p.now, ip(group), GroupLink::Route).unwrap();
         p.run(Duration::from_secs(5));
         let before = p.b.counters().drops(DropReason::EthernetNotForUs);
-        p.a.udp(one).unwrap().send(p.now, b"gone", Some(at(group, 7000))).unwrap();
+        p.a.send_to(p.now, one, b"gone", Some(at(group, 7000))).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(all(&mut p, true, other), Vec::<Vec<u8>>::new());
         assert_eq!(p.b.counters().drops(DropReason::EthernetNotForUs), before + 1);
@@ -94,24 +88,15 @@ fn a_datagram_to_a_group_reaches_every_socket_that_is_to_have_it_by_reference() 
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.a.udp(from).unwrap().send(p.now, frags, Some(at("239.1.2.3", 7000))).unwrap();
+    p.a.send_to(p.now, from, frags, Some(at("239.1.2.3", 7000))).unwrap();
     p.run(Duration::from_millis(1));
     for id in any.iter().copied().chain([to_group, to_both]) {
-        let message =
-            p.b.udp(id)
-                .unwrap()
-                .recv(pagewire_stack::Message(usize::MAX), RecvFlags::empty())
-                .unwrap();
+        let message = p.b.recv_from(id, pagewire_stack::Message(usize::MAX)).unwrap();
         assert_eq!(message.payload[0].addr(), data.as_ptr().addr());
         assert_eq!((message.to.ip(), message.link), (ip("239.1.2.3"), LinkId::FIRST));
     }
     for id in others {
-        assert_eq!(
-            p.b.udp(id)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-                .unwrap_err(),
-            Error::WouldBlock
-        );
+        assert_eq!(p.b.recv_from(id, pagewire_stack::Datagram).unwrap_err(), Error::WouldBlock);
     }
     assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
     assert_eq!(p.b.receive_memory_used(), 0);
@@ -129,7 +114,7 @@ fn who_asks_for_its_own_groups_only_gets_no_others() {
         }
         p.b.udp(member).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
-        p.a.udp(from).unwrap().send(p.now, b"hello", Some(at(group, 7000))).unwrap();
+        p.a.send_to(p.now, from, b"hello", Some(at(group, 7000))).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(all(&mut p, true, member).len(), 1);
         assert_eq!(all(&mut p, true, other).len(), 0);
@@ -142,7 +127,7 @@ fn nobody_is_told_that_a_group_has_no_socket_at_a_port() {
     let member = p.b.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
     p.b.udp(member).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    p.a.udp(from).unwrap().send(p.now, b"hello", Some(at(MDNS, 7001))).unwrap();
+    p.a.send_to(p.now, from, b"hello", Some(at(MDNS, 7001))).unwrap();
     p.run(Duration::from_millis(1));
     assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
     assert_eq!(p.b.counters().icmp_errors_sent, 0);
@@ -167,7 +152,7 @@ fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
         (MulticastSettings { hops: 0, ..default }, true),
     ] {
         p.a.udp(id).unwrap().set_multicast(false, settings);
-        p.a.udp(id).unwrap().send(p.now, b"hello", Some(at(MDNS, 7000))).unwrap();
+        p.a.send_to(p.now, id, b"hello", Some(at(MDNS, 7000))).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(all(&mut p, false, id).len(), usize::from(comes_back), "{settings:?}");
     }
@@ -182,7 +167,7 @@ fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
         p.b.udp(to).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
         let data = pattern(9000);
-        p.a.udp(from).unwrap().send(p.now, &data, Some(at(group, 7000))).unwrap();
+        p.a.send_to(p.now, from, &data, Some(at(group, 7000))).unwrap();
         p.run(Duration::from_millis(1));
         assert!(all(&mut p, true, to) == [data]);
         // Nobody is told that the rest did not come: RFC 1122 section 3.2.2.
@@ -191,7 +176,7 @@ fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
             count += 1;
             count > 1
         }));
-        p.a.udp(from).unwrap().send(p.now, &pattern(9000), Some(at(group, 7000))).unwrap();
+        p.a.send_to(p.now, from, &pattern(9000), Some(at(group, 7000))).unwrap();
         p.run(Duration::from_secs(90));
         assert_eq!(p.b.counters().icmp_errors_sent, 0);
     }

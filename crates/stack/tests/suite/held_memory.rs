@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag, Held, PAGE_SIZE};
-use pagewire_stack::{Error, RecvFlags, SendFlags, TcpId};
+use pagewire_stack::{Error, TcpId};
 
-use crate::common::{Pair, capabilities, config};
+use crate::common::{Pair, Verbs, capabilities, config};
 
 /// What one side sends to whom.
 struct Flow {
@@ -33,9 +33,7 @@ impl Flow {
     /// Sends what fits, in segments of `len` bytes each pushed by itself.
     fn send(&self, p: &mut Pair, data: &[u8], len: usize, count: usize) {
         for _ in 0..count {
-            let sent =
-                p.a.tcp(self.client)
-                    .and_then(|mut tcp| tcp.send(p.now, &data[..len], SendFlags::empty()));
+            let sent = p.a.send(p.now, self.client, &data[..len]);
             if len < 1000 {
                 p.run(Duration::from_micros(50));
             }
@@ -48,13 +46,11 @@ impl Flow {
     /// Takes all that is there by reference; keeps it, or not.
     fn take(&mut self, p: &mut Pair, keep: bool) {
         let mut frags = Vec::new();
-        match p.b.tcp(self.server).and_then(|mut tcp| {
-            tcp.recv(
-                p.now,
-                pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
-                RecvFlags::empty(),
-            )
-        }) {
+        match p.b.recv(
+            p.now,
+            self.server,
+            pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+        ) {
             Ok(n) => {
                 let pinned = frags.iter().map(Frag::pinned_pages).sum();
                 let held = p.b.tcp(self.server).unwrap().count_held(p.now, pinned);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, CopyReason, FragVec};
 use pagewire_stack::{Error, Lend, Parts, Readiness, RecvFlags, SendFlags, TcpConfig, TcpId};
 
-use crate::common::{A, Pair, capabilities, config, pattern, ready};
+use crate::common::{A, Pair, Verbs, capabilities, config, pattern, ready};
 
 const V4: &str = "10.0.0.2:80";
 const MS: Duration = Duration::from_millis(1);
@@ -118,7 +118,7 @@ fn lent_bytes_end_before_an_urgent_byte() {
     let (client, server, _) = p.connect(V4);
     let stop = RecvFlags::STOP_AT_URGENT;
     p.a.tcp(client).unwrap().send(p.now, b"before!", SendFlags::URGENT).unwrap();
-    p.a.tcp(client).unwrap().send(p.now, b"after", SendFlags::empty()).unwrap();
+    p.a.send(p.now, client, b"after").unwrap();
     p.run(MS);
     assert_eq!(take(&mut p, server, 100, 100, stop).unwrap(), b"before");
     assert_eq!(take(&mut p, server, 100, 100, stop), Err(Error::WouldBlock));

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pagewire_stack::{
-    ConnectOptions, LifecycleEvent, LifecycleKind, LinkId, RecvFlags, SendFlags, Stack, TcpId,
+    ConnectOptions, LifecycleEvent, LifecycleKind, LinkId, RecvFlags, Stack, TcpId,
 };
 
-use crate::common::{A, B, Pair, pattern};
+use crate::common::{A, B, Pair, Verbs, pattern};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -29,8 +29,7 @@ fn ended(stack: &mut Stack) -> Vec<(String, String, u64, u64)> {
 }
 
 fn connected() -> (Pair, TcpId, TcpId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);
@@ -73,12 +72,11 @@ fn a_reset_is_an_end_although_its_application_still_has_the_socket() {
 
 #[test]
 fn bytes_that_were_acknowledged_after_the_close_count() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);
     let bytes = pattern(50_000);
-    p.b.tcp(server).unwrap().send(p.now, &bytes, SendFlags::empty()).unwrap();
+    p.b.send(p.now, server, &bytes).unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
     let mut buffer = vec![0; 60_000];
@@ -105,15 +103,14 @@ fn what_was_never_established_has_no_end_and_nobody_pays_who_does_not_ask() {
 
 #[test]
 fn a_connection_of_a_link_ends_before_its_time_wait_does() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     let (to, link) = (V4.parse().unwrap(), Some(LinkId::FIRST));
     let listener = p.b.listen(to, 1).unwrap();
     let options = ConnectOptions { link, ..Default::default() };
     let client = p.a.connect(p.now, to, options).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     close_both(&mut p, client, server);
     assert_eq!(ended(&mut p.a).len(), 1);
     p.run(Duration::from_secs(120));
@@ -130,8 +127,7 @@ fn who_stops_to_ask_has_no_more_memory_of_it() {
 
 #[test]
 fn a_connection_is_established_before_it_ends_on_both_sides() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.record_lifecycle(true);
     p.b.record_lifecycle(true);
     let (client, server, _) = p.connect(V4);

@@ -5,18 +5,13 @@ use std::time::Duration;
 
 use pagewire_mem::PacketBuf;
 use pagewire_stack::{
-    BindOptions, DropReason, Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketOption,
-    SynCookies, TcpId,
+    BindOptions, DropReason, Error, ListenerId, Readiness, SocketOption, SynCookies, TcpId,
 };
 use pagewire_tcp::DropReason as TcpDropReason;
 
-use crate::common::{A, B, Pair, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config};
 
 const V4: &str = "10.0.0.2:80";
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn established(p: &Pair, clients: &[TcpId]) -> usize {
     let connected = |id: &&TcpId| p.a.readiness(**id).unwrap().contains(Readiness::CONNECTED);
@@ -48,12 +43,9 @@ fn a_full_accept_queue_ignores_further_connections_until_some_are_accepted() {
         counters.drops(DropReason::TcpBacklogFull) + counters.drops(DropReason::TcpHalfOpenLimit);
     assert!(dropped >= 3, "{counters}");
     for _ in 0..3 {
-        p.b.listener(listener).unwrap().accept().unwrap();
+        p.b.accept(listener).unwrap();
     }
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.b.accept(listener), Err(Error::WouldBlock));
     p.run(Duration::from_secs(5));
     assert_eq!(established(&p, &clients), 6, "a SYN sent again finds room");
 }
@@ -81,7 +73,7 @@ fn closing_a_listener_resets_whoever_was_not_accepted() {
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let clients: Vec<_> = (0..3).map(|_| p.a.connect(p.now, addr(V4), None).unwrap()).collect();
     p.run(Duration::from_millis(10));
-    let (accepted, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (accepted, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, listener);
     p.run(Duration::from_millis(10));
     let errors: Vec<_> = clients.iter().map(|c| p.a.take_error(*c)).collect();
@@ -103,11 +95,8 @@ fn a_connection_that_was_reset_before_it_was_accepted_is_accepted_and_says_so() 
     p.run(Duration::from_millis(10));
     p.a.abort(p.now, client);
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut [0; 1], RecvFlags::empty())),
-        Err(Error::ConnectionReset)
-    );
+    let (server, _) = p.b.accept(listener).unwrap();
+    assert_eq!(p.b.recv(p.now, server, &mut [0; 1]), Err(Error::ConnectionReset));
     p.b.close(p.now, server);
     assert_eq!(p.b.socket_count(), 1);
 }
@@ -124,8 +113,8 @@ fn a_listener_is_readable_while_connections_wait() {
     let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == listener).count();
     assert_eq!(told(&p), 1);
     assert_eq!(p.b.readiness(listener), Ok(Readiness::READABLE));
-    p.b.listener(listener).unwrap().accept().unwrap();
-    p.b.listener(listener).unwrap().accept().unwrap();
+    p.b.accept(listener).unwrap();
+    p.b.accept(listener).unwrap();
     assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
     p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(10));
@@ -162,7 +151,7 @@ fn a_wildcard_of_ipv6_takes_both_versions() {
     for to in ["10.0.0.2:80", "[fd00::2]:80"] {
         let client = p.a.connect(p.now, addr(to), None).unwrap();
         p.run(Duration::from_millis(10));
-        let (server, from) = p.b.listener(listener).unwrap().accept().unwrap();
+        let (server, from) = p.b.accept(listener).unwrap();
         assert_eq!(from, p.a.local_addr(client).unwrap());
         assert_eq!(p.b.local_addr(server).unwrap(), addr(to));
     }
@@ -176,7 +165,7 @@ fn a_port_in_time_wait_is_used_again_at_once() {
     for round in 0..5u8 {
         let client = p.a.connect(p.now, addr(V4), from).unwrap();
         p.run(Duration::from_millis(10));
-        let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+        let (server, _) = p.b.accept(listener).unwrap();
         p.transfer((A, client), (B, server), &[round; 1000]);
         // The server closes first: the connection rests at its side.
         p.b.close(p.now, server);
@@ -200,7 +189,7 @@ fn segments_to_a_listener_that_open_nothing_are_dropped_and_acknowledgements_res
     p.run(Duration::from_millis(1));
     p.b.close(p.now, server);
     p.carry = None;
-    p.a.tcp(client).unwrap().send(p.now, b"hello?", SendFlags::empty()).unwrap();
+    p.a.send(p.now, client, b"hello?").unwrap();
     p.run(Duration::from_millis(10));
     assert_eq!(p.b.counters().drops(DropReason::TcpListenNotSyn), 1);
     assert_eq!(p.a.take_error(client), Some(Error::ConnectionReset));
@@ -221,9 +210,7 @@ fn time_wait_is_bounded_and_the_oldest_goes_first() {
             (0..n).map(|i| p.a.connect(p.now, to[i % 4], None).unwrap()).collect();
         p.run(Duration::from_millis(1));
         for listener in listeners {
-            while let Ok((server, _)) =
-                p.b.listener(listener).and_then(|mut listener| listener.accept())
-            {
+            while let Ok((server, _)) = p.b.accept(listener) {
                 p.b.close(p.now, server);
             }
         }
@@ -277,20 +264,14 @@ fn with_a_deferred_accept_a_connection_can_be_accepted_when_its_data_is_there() 
     let (listener, client) = deferred(&mut p, 3);
     assert!(p.a.readiness(client).unwrap().contains(Readiness::CONNECTED));
     assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.b.accept(listener), Err(Error::WouldBlock));
     assert_eq!(p.b.counters().tcp_drops(TcpDropReason::Deferred), 1);
-    p.a.tcp(client).unwrap().send(p.now, b"GET /", SendFlags::empty()).unwrap();
+    p.a.send(p.now, client, b"GET /").unwrap();
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.readiness(listener), Ok(Readiness::READABLE));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     let mut buf = [0; 8];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(5)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(5));
     p.transfer((A, client), (B, server), b"and on it goes");
 }
 
@@ -299,12 +280,9 @@ fn a_deferred_accept_is_over_with_its_time_and_leaves_a_connection_without_data(
     let mut p = Pair::new();
     let (listener, client) = deferred(&mut p, 3);
     p.run(Duration::from_millis(2800));
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.b.accept(listener), Err(Error::WouldBlock));
     p.run(Duration::from_millis(200));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.transfer((A, client), (B, server), b"late, but there");
 }
 
@@ -314,8 +292,5 @@ fn a_deferred_accept_does_not_forget_a_connection_that_came_by_a_cookie() {
     b.syn_cookies = SynCookies::Always;
     let mut p = Pair::with(config(capabilities(1), 1), b);
     let (listener, _) = deferred(&mut p, 3);
-    assert!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok(),
-        "as in Linux, there is nothing to wait with"
-    );
+    assert!(p.b.accept(listener).is_ok(), "as in Linux, there is nothing to wait with");
 }

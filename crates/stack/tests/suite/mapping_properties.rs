@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use pagewire_mem::{Frag, FragVec, Held, Mapping, PAGE_SIZE, Region};
-use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpId};
+use pagewire_stack::{MapError, RecvFlags, TcpId};
 use proptest::prelude::*;
 
-use crate::common::{A, Pair, capabilities, config};
+use crate::common::{Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -112,35 +112,20 @@ impl World {
             Op::Write(len) => {
                 let seed = self.stream.len();
                 let data: Vec<u8> = (0..len).map(|i| ((seed + i) / 13) as u8).collect();
-                if let Ok(n) = self
-                    .p
-                    .a
-                    .tcp(self.client)
-                    .and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty()))
-                {
+                if let Ok(n) = self.p.a.send(now, self.client, &data) {
                     self.stream.extend_from_slice(&data[..n]);
                 }
             }
             Op::Send { offset, len } => {
                 let frag = self.region.frag(offset, len.min(self.region.len() - offset)).unwrap();
                 let mut frags = FragVec::from_iter([frag]);
-                if let Ok(n) = self
-                    .p
-                    .a
-                    .tcp(self.client)
-                    .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
-                {
+                if let Ok(n) = self.p.a.send(now, self.client, &mut frags) {
                     self.stream.extend(std::iter::repeat_n(0, n));
                 }
             }
             Op::Read(len) => {
                 let mut buf = vec![0; len];
-                if let Ok(n) = self
-                    .p
-                    .b
-                    .tcp(server)
-                    .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty()))
-                {
+                if let Ok(n) = self.p.b.recv(now, server, &mut buf[..]) {
                     let range = self.next(n);
                     assert!(self.stream[range] == buf[..n], "what was sent is read");
                 }
@@ -193,13 +178,9 @@ impl World {
             }
             Op::RecvChunks(max) => {
                 let mut frags = Vec::new();
-                if let Ok(n) = self.p.b.tcp(server).and_then(|mut tcp| {
-                    tcp.recv(
-                        now,
-                        pagewire_stack::Chunks { max, into: &mut frags },
-                        RecvFlags::empty(),
-                    )
-                }) {
+                if let Ok(n) =
+                    self.p.b.recv(now, server, pagewire_stack::Chunks { max, into: &mut frags })
+                {
                     let pinned = frags.iter().map(Frag::pinned_pages).sum();
                     let held = self.p.b.tcp(server).unwrap().count_held(now, pinned);
                     self.keep(n, Taken::Chunks(frags), held);
@@ -214,12 +195,7 @@ impl World {
             }
             Op::Pass(ms) => self.p.run(Duration::from_millis(ms)),
             Op::Lose(n) => {
-                let mut left = n;
-                self.p.carry = Some(Box::new(move |side, frame| {
-                    let lost = side == A && frame.frag_len() > 0 && left > 0;
-                    left -= usize::from(lost);
-                    !lost
-                }));
+                self.p.lose(n);
             }
         }
         self.p.flush();
@@ -254,11 +230,6 @@ proptest! {
         w.p.a.close(w.p.now, w.client);
         w.p.run(Duration::from_secs(600));
         prop_assert_eq!(w.p.b.receive_memory_used(), 0);
-        for stack in [&w.p.a, &w.p.b] {
-            let audit = stack.pool_audit();
-            // But for the run that the writer has begun.
-            let writers = pagewire_mem::limits::WRITE_RUN_PAGES;
-            prop_assert!(audit.out <= writers && audit.is_conserved(), "pages leak: {:?}", audit);
-        }
+        w.p.assert_pages_are_home();
     }
 }

@@ -1,16 +1,11 @@
 //! What an owner has its packets marked with.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pagewire_stack::{BindOptions, PacketMarks, SendFlags, SocketOption};
+use pagewire_stack::{BindOptions, PacketMarks, SocketOption};
 
-use crate::common::{A, Pair};
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
+use crate::common::{A, Pair, Verbs, addr};
 
 /// Has `(traffic class, hop limit)` of every IPv4 and IPv6 packet from A noted.
 fn watch(p: &mut Pair) -> Arc<Mutex<Vec<(u8, u8)>>> {
@@ -37,11 +32,11 @@ fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_
         let id = p.a.connect(p.now, addr(to), None).unwrap();
         p.run(Duration::from_millis(5));
         let seen = watch(&mut p);
-        p.a.tcp(id).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
+        p.a.send(p.now, id, b"plain").unwrap();
         p.run(Duration::from_millis(5));
         let marks = PacketMarks { traffic_class: 0xb8 | 0b11, hop_limit: Some(7) };
         p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
-        p.a.tcp(id).unwrap().send(p.now, b"marked", SendFlags::empty()).unwrap();
+        p.a.send(p.now, id, b"marked").unwrap();
         p.run(Duration::from_millis(5));
         assert_eq!(*seen.lock().unwrap(), [(0, 64), (0xb8, 7)]);
     }
@@ -53,12 +48,12 @@ fn datagrams_carry_the_whole_class() {
     let server = addr("10.0.0.2:53");
     p.b.bind_udp(server, BindOptions::default()).unwrap();
     let id = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    p.a.udp(id).unwrap().send(p.now, b"plain", Some(server)).unwrap();
+    p.a.send_to(p.now, id, b"plain", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
     let seen = watch(&mut p);
     let marks = PacketMarks { traffic_class: 0x2a, hop_limit: Some(1) };
     p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
-    p.a.udp(id).unwrap().send(p.now, b"marked", Some(server)).unwrap();
+    p.a.send_to(p.now, id, b"marked", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
     assert_eq!(*seen.lock().unwrap(), [(0x2a, 1)]);
 }

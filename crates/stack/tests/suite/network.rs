@@ -7,9 +7,9 @@ use bytes::Bytes;
 use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_stack::{Error, Readiness, SendFlags, SocketId, Stack};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
-use crate::common::{A, B, Pair, capabilities, config, pattern, plain};
+use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, plain};
 
 /// A stack on a device without link headers, and a packet's way through it.
 fn answer_of(packet: &[u8]) -> Vec<u8> {
@@ -93,8 +93,7 @@ fn a_peer_with_a_smaller_mtu_gets_segments_that_it_can_take() {
 
 #[test]
 fn port_unreachable_ends_an_attempt_to_connect() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     // The answer to the SYN is an ICMP error that quotes it, as from a firewall.
     p.carry = Some(Box::new(|_, _| false));
     let to = "10.0.0.2:80".parse().unwrap();
@@ -140,8 +139,7 @@ fn addresses_are_announced_where_asked() {
 
 #[test]
 fn a_timer_fires_late_by_less_than_a_seventh_of_a_millisecond() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.carry = Some(Box::new(|_, _| false));
     let begun = p.now;
     p.a.connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
@@ -162,7 +160,7 @@ fn every_page_is_home_when_everything_is_closed() {
     let (client, server, listener) = p.connect("10.0.0.2:80");
     p.transfer((A, client), (B, server), &pattern(3_000_000));
     let now = p.now;
-    p.a.tcp(client).unwrap().send(now, &pattern(100_000), SendFlags::empty()).unwrap();
+    p.a.send(now, client, &pattern(100_000)).unwrap();
     p.run(Duration::from_millis(5));
     let now = p.now;
     for (side, id) in [(A, SocketId::from(client)), (B, server.into()), (B, listener.into())] {

@@ -11,11 +11,11 @@ use pagewire_mem::PacketBuf;
 use pagewire_mem::checksum::Checksum;
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, ListenerId, MtuDiscover, QueuedError,
-    RecvFlags, SendFlags, SocketOption, SynCookies, TcpId, UdpId, UdpTarget,
+    SocketOption, SynCookies, TcpId, UdpId, UdpTarget,
 };
 use pagewire_tcp::Flags;
 
-use crate::common::{A, B, Pair, Side, capabilities, config, forge, pattern};
+use crate::common::{A, B, Pair, Side, Verbs, capabilities, config, forge, pattern};
 
 /// Frames of A's that were too big: their IP header and what follows it, as much as is quoted.
 type Dropped = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -90,18 +90,14 @@ fn transfer(p: &mut Pair, ends: (TcpId, TcpId), len: usize, mtu: u16, dropped: &
     let mut buf = vec![0; 65_536];
     for _ in 0..100_000 {
         let now = p.now;
-        if let Ok(n) =
-            p.a.tcp(ends.0).and_then(|mut tcp| tcp.send(now, &data[sent..], SendFlags::empty()))
-        {
+        if let Ok(n) = p.a.send(now, ends.0, &data[sent..]) {
             sent += n;
         }
         p.run(Duration::from_millis(1));
         while let Some(packet) = { dropped.borrow_mut().pop_front() } {
             report(p, &packet, mtu, 0);
         }
-        while let Ok(n) =
-            p.b.tcp(ends.1).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-        {
+        while let Ok(n) = p.b.recv(p.now, ends.1, &mut buf[..]) {
             got.extend_from_slice(&buf[..n]);
         }
         if got.len() == data.len() {
@@ -113,8 +109,7 @@ fn transfer(p: &mut Pair, ends: (TcpId, TcpId), len: usize, mtu: u16, dropped: &
 }
 
 fn established(to: &str) -> (Pair, (TcpId, TcpId), ListenerId) {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let (client, server, listener) = p.connect(to);
     (p, (client, server), listener)
 }
@@ -139,13 +134,13 @@ fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time(
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
     let other = p.a.connect(p.now, to, None).unwrap();
     p.run(Duration::from_millis(10));
-    let (other_server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (other_server, _) = p.b.accept(listener).unwrap();
     let dropped = narrow(&mut p, 1200);
     transfer(&mut p, ends, 50_000, 1200, &dropped);
     assert_eq!(p.a.path_mtu(to.ip()), 1200);
     // Another one sends nothing that is too big.
     dropped.borrow_mut().clear();
-    p.a.tcp(other).unwrap().send(p.now, &pattern(20_000), SendFlags::empty()).unwrap();
+    p.a.send(p.now, other, &pattern(20_000)).unwrap();
     p.run(Duration::from_millis(10));
     assert!(dropped.borrow().is_empty());
     assert_eq!(p.b.tcp(other_server).map(|tcp| tcp.queued()), Ok(20_000));
@@ -199,8 +194,7 @@ fn what_is_announced_is_what_the_link_takes_whatever_was_reported_of_the_path() 
 
 #[test]
 fn what_is_announced_follows_a_path_mtu_that_was_set() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     p.a.set_path_mtu("10.0.0.2".parse().unwrap(), Some(1000));
     let (client, ..) = p.connect("10.0.0.2:80");
     assert_eq!(p.a.tcp(client).unwrap().info().announced_mss, 960);
@@ -211,7 +205,7 @@ fn what_is_announced_follows_a_path_mtu_that_was_set() {
 fn a_report_that_quotes_what_is_not_under_way_changes_nothing() {
     let (mut p, ends, _) = established("10.0.0.2:80");
     let dropped = narrow(&mut p, 1200);
-    p.a.tcp(ends.0).unwrap().send(p.now, &pattern(20_000), SendFlags::empty()).unwrap();
+    p.a.send(p.now, ends.0, &pattern(20_000)).unwrap();
     p.run(Duration::from_millis(1));
     let packet = dropped.borrow_mut().pop_front().unwrap();
     report(&mut p, &packet, 1200, 0x80);
@@ -231,13 +225,13 @@ fn a_connection_may_keep_out_of_it() {
         }
         true
     }));
-    p.a.tcp(ends.0).unwrap().send(p.now, b"1", SendFlags::empty()).unwrap();
+    p.a.send(p.now, ends.0, b"1").unwrap();
     p.run(Duration::from_millis(50));
     assert!(flags.borrow().iter().all(|(df, _)| *df), "routers may not cut");
     flags.borrow_mut().clear();
     let option = SocketOption::MtuDiscover(MtuDiscover::Dont);
     p.a.tcp(ends.0).unwrap().set_option(p.now, option).unwrap();
-    p.a.tcp(ends.0).unwrap().send(p.now, b"2", SendFlags::empty()).unwrap();
+    p.a.send(p.now, ends.0, b"2").unwrap();
     p.flush();
     let (df, packet) = flags.borrow()[0].clone();
     assert!(!df, "routers may cut");
@@ -247,8 +241,7 @@ fn a_connection_may_keep_out_of_it() {
 
 #[test]
 fn a_path_whose_mtu_is_set_has_it_whatever_is_reported() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let remote = "10.0.0.2".parse().unwrap();
     p.a.set_path_mtu(remote, Some(1000));
     let (client, server, _) = p.connect("10.0.0.2:80");
@@ -277,17 +270,16 @@ struct Datagrams {
 fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
     [("10.0.0.2:53", 1200, 28), ("[fd00::2]:53", 1300, 48)].into_iter().map(
         move |(to, mtu, headers)| {
-            let mut p = Pair::new();
-            p.meet();
+            let mut p = Pair::met();
             let to: SocketAddr = to.parse().unwrap();
             let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
             let client = p.a.bind_udp("[::]:0".parse().unwrap(), BindOptions::default()).unwrap();
             p.a.udp(client).unwrap().connect(to).unwrap();
             p.a.udp(client).unwrap().set_mtu_discover(how);
             p.a.udp(client).unwrap().queue_errors(true);
-            p.a.udp(client).unwrap().send(p.now, b"hello", None).unwrap();
+            p.a.send_to(p.now, client, b"hello", None).unwrap();
             p.run(Duration::from_millis(1));
-            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+            p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
             let dropped = narrow(&mut p, mtu);
             Datagrams { p, ends: (client, server), to, mtu, headers, dropped }
         },
@@ -298,13 +290,10 @@ impl Datagrams {
     /// Sends so many bytes; how many B got, if it did.
     fn send(&mut self, len: usize) -> Result<Option<usize>, Error> {
         let p = &mut self.p;
-        p.a.udp(self.ends.0)?.send(p.now, &pattern(len), None)?;
+        p.a.send_to(p.now, self.ends.0, &pattern(len), None)?;
         p.run(Duration::from_millis(1));
         let mut buf = vec![0; 65_536];
-        let got =
-            p.b.udp(self.ends.1)
-                .and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty()))
-                .ok();
+        let got = p.b.recv_from(self.ends.1, &mut buf[..]).ok();
         assert!(got.is_none_or(|(n, _)| buf[..n] == pattern(len)));
         Ok(got.map(|(n, _)| n))
     }
@@ -441,7 +430,7 @@ fn nobody_shortens_the_path_of_who_sends_short_datagrams() {
         d.p.carry = Some(Box::new(|_, _| true));
         assert_eq!(d.send(d.mtu - d.headers), Ok(Some(d.mtu - d.headers)));
         let notes = narrow(&mut d.p, 60);
-        d.p.a.udp(d.ends.0).unwrap().send(d.p.now, &[1; 500], None).unwrap();
+        d.p.a.send_to(d.p.now, d.ends.0, &[1; 500], None).unwrap();
         d.p.run(Duration::from_millis(1));
         let packet = notes.borrow_mut().pop_front().unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);
@@ -465,12 +454,12 @@ fn socket_without_a_peer_learns_of_a_path_in_its_error_queue() {
             Err(Error::NotConnected)
         );
         let to = Some(d.to);
-        d.p.a.udp(d.ends.0).unwrap().send(d.p.now, &[1; 1400], to).unwrap();
+        d.p.a.send_to(d.p.now, d.ends.0, &[1; 1400], to).unwrap();
         d.p.run(Duration::from_millis(1));
         d.report();
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.p.a.path_mtu(d.to.ip()), d.mtu);
-        let sent = d.p.a.udp(d.ends.0).and_then(|mut udp| udp.send(d.p.now, &[1; 1400], to));
+        let sent = d.p.a.send_to(d.p.now, d.ends.0, &[1; 1400], to);
         assert_eq!(sent, Err(Error::MessageTooLong));
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Local, d.mtu));
     }
@@ -489,7 +478,7 @@ fn segments_of_one_call_are_bounded_by_what_one_datagram_is() {
         let fits = longest - d.headers;
         for (size, sent) in [(fits, Ok(5000)), (fits + 1, Err(Error::MessageTooLong))] {
             let to = UdpTarget { segment: Some(size as u16), ..UdpTarget::default() };
-            let done = d.p.a.udp(d.ends.0).and_then(|mut udp| udp.send(d.p.now, &[1; 5000], to));
+            let done = d.p.a.send_to(d.p.now, d.ends.0, &[1; 5000], to);
             assert_eq!(done, sent, "{how:?}: {size} bytes each");
         }
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{BindOptions, DropReason, RecvFlags, SendFlags, TcpId, UdpId};
+use pagewire_stack::{BindOptions, DropReason, TcpId, UdpId};
 use pagewire_tcp::DropReason as TcpDropReason;
 
-use crate::common::{A, B, Pair, capabilities, config, pattern, ready};
+use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, ready};
 
 const BUDGET: usize = 8 << 20;
 
@@ -27,9 +27,7 @@ fn many(n: usize) -> (Pair, Vec<TcpId>, Vec<TcpId>) {
     let clients: Vec<_> = (0..n).map(|_| p.a.connect(p.now, to, None).unwrap()).collect();
     let mut servers = Vec::new();
     p.until("the handshakes", |p| {
-        while let Ok((server, _)) =
-            p.b.listener(listener).and_then(|mut listener| listener.accept())
-        {
+        while let Ok((server, _)) = p.b.accept(listener) {
             servers.push(server);
         }
         servers.len() == n
@@ -51,11 +49,7 @@ fn push(p: &mut Pair, clients: &[TcpId], data: &Bytes) {
     for client in clients {
         let now = p.now;
         let mut frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
-        let _ = ready(
-            p.stack(A)
-                .tcp(*client)
-                .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
-        );
+        let _ = ready(p.stack(A).send(now, *client, &mut frags));
     }
 }
 
@@ -159,11 +153,7 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
         let client = p.a.connect(p.now, to, None).unwrap();
         let mut server = None;
         p.until("the handshake", |p| {
-            server =
-                p.b.listener(listener)
-                    .and_then(|mut listener| listener.accept())
-                    .ok()
-                    .map(|(id, _)| id);
+            server = p.b.accept(listener).ok().map(|(id, _)| id);
             server.is_some()
         });
         let server = server.unwrap();
@@ -201,7 +191,7 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
         for i in 0..64 {
             let to = format!("10.0.0.2:{}", 5000 + i).parse().unwrap();
             let frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
-            p.a.udp(source).unwrap().send(p.now, frags, Some(to)).unwrap();
+            p.a.send_to(p.now, source, frags, Some(to)).unwrap();
         }
         p.run(Duration::from_micros(100));
     }
@@ -226,12 +216,7 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     // Each of the sinks has about as much as the others.
     for sink in &sinks {
         let mut n = 0;
-        while p
-            .b
-            .udp(*sink)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .is_ok()
-        {
+        while p.b.recv_from(*sink, pagewire_stack::Datagram).is_ok() {
             n += 1;
         }
         let fair = held / 64 / 1400;
@@ -240,7 +225,7 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     assert_eq!(p.b.receive_memory_used(), 0, "what is read is given back");
     for sink in sinks {
         let to = p.b.local_addr(sink).unwrap();
-        p.a.udp(source).unwrap().send(p.now, &[1; 1400], Some(to)).unwrap();
+        p.a.send_to(p.now, source, &[1; 1400], Some(to)).unwrap();
         p.run(Duration::from_micros(100));
         p.b.close(p.now, sink);
     }
@@ -259,16 +244,9 @@ fn datagram_comes_in_beside_streams_that_nobody_reads() {
     let sink = p.b.bind_udp("10.0.0.2:53".parse().unwrap(), BindOptions::default()).unwrap();
     let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     for _ in 0..100 {
-        p.a.udp(source)
-            .unwrap()
-            .send(p.now, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()))
-            .unwrap();
+        p.a.send_to(p.now, source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap())).unwrap();
         p.run(Duration::from_millis(1));
-        assert!(
-            p.b.udp(sink)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-                .is_ok()
-        );
+        assert!(p.b.recv_from(sink, pagewire_stack::Datagram).is_ok());
     }
     assert!(p.b.receive_memory_used() <= BUDGET);
 }

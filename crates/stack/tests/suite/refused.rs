@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_mem::PacketBuf;
-use pagewire_stack::{LinkId, RecvFlags, SendFlags};
+use pagewire_stack::LinkId;
 
-use crate::common::{A, B, Pair, pattern};
+use crate::common::{A, B, Pair, Verbs, pattern};
 
 /// While it is set, A's device refuses everything.
 struct Refusing {
@@ -47,16 +47,12 @@ impl Refusing {
 #[test]
 fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
     for to in ["10.0.0.2:80", "[fd00::2]:80"] {
-        let mut p = Pair::new();
-        p.meet();
+        let mut p = Pair::met();
         let (client, server, _) = p.connect(to);
         let before = p.a.tcp(client).unwrap().info();
         let refusing = Refusing::new(&mut p);
         let data = pattern(20_000);
-        assert_eq!(
-            p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data, SendFlags::empty())),
-            Ok(20_000)
-        );
+        assert_eq!(p.a.send(p.now, client, &data), Ok(20_000));
         // At once, after the timeout of 200 ms, and then each 500.
         assert_eq!(refusing.run(&mut p, 2500), 6, "{to}");
         let info = p.a.tcp(client).unwrap().info();
@@ -67,7 +63,7 @@ fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
         p.run(Duration::from_millis(700));
         assert_eq!(p.b.tcp(server).map(|tcp| tcp.queued()), Ok(20_000), "{to}");
         let mut got = vec![0; 20_000];
-        p.b.tcp(server).unwrap().recv(p.now, &mut got[..], RecvFlags::empty()).unwrap();
+        p.b.recv(p.now, server, &mut got[..]).unwrap();
         assert!(got == data);
         p.transfer((A, client), (B, server), &data);
     }
@@ -75,8 +71,7 @@ fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
 
 #[test]
 fn what_is_no_segment_of_ours_is_dropped() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let (client, ..) = p.connect("10.0.0.2:80");
     let frames = (0..200u8).map(|n| {
         let mut frame = PacketBuf::for_rx();

@@ -12,10 +12,10 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, State, TcpHeader, TcpOptions};
 
 use crate::common::gateway::{
-    FAR, addr, answer, arrive, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
+    FAR, answer, arrive, asked, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
     only_request, pair, segment, syn,
 };
-use crate::common::{A, B, Pair, forge, pattern};
+use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -71,10 +71,7 @@ fn a_syn_is_shown_with_its_addresses_before_anything_answers_it() {
 #[test]
 fn an_accepted_request_is_an_ordinary_connection_to_the_foreign_address() {
     for to in FAR {
-        let (mut p, listener) = asking();
-        let client = p.a.connect(p.now, addr(to), None).unwrap();
-        p.run(MS);
-        let request = only_request(&mut p, listener);
+        let (mut p, listener, client, request) = asked(to);
         let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
         assert_eq!(p.b.info(server).unwrap().state, State::SynReceived);
         assert_eq!(p.b.local_addr(server), Ok(addr(to)));
@@ -100,10 +97,7 @@ fn an_accepted_request_is_an_ordinary_connection_to_the_foreign_address() {
 #[test]
 fn a_refused_request_is_a_refused_connection() {
     for to in FAR {
-        let (mut p, listener) = asking();
-        let client = p.a.connect(p.now, addr(to), None).unwrap();
-        p.run(MS);
-        let request = only_request(&mut p, listener);
+        let (mut p, listener, client, request) = asked(to);
         answer(&mut p, listener, request.id, Answer::Refuse);
         p.run(MS);
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
@@ -126,10 +120,7 @@ fn an_unreachable_destination_is_told_by_icmp_and_the_connect_fails_at_once() {
     ];
     for to in FAR {
         for (why, error) in cases {
-            let (mut p, listener) = asking();
-            let client = p.a.connect(p.now, addr(to), None).unwrap();
-            p.run(MS);
-            let request = only_request(&mut p, listener);
+            let (mut p, listener, client, request) = asked(to);
             answer(&mut p, listener, request.id, Answer::Unreachable(why));
             p.run(MS);
             assert_eq!(p.a.take_error(client), Some(error), "{to} {why:?}");
@@ -140,10 +131,7 @@ fn an_unreachable_destination_is_told_by_icmp_and_the_connect_fails_at_once() {
 
 #[test]
 fn silence_is_silence_until_the_sender_gives_up_and_repetitions_ask_nobody() {
-    let (mut p, listener) = asking();
-    let client = p.a.connect(p.now, addr(FAR[0]), None).unwrap();
-    p.run(MS);
-    let request = only_request(&mut p, listener);
+    let (mut p, listener, client, request) = asked(FAR[0]);
     answer(&mut p, listener, request.id, Answer::Silence);
     p.run(20 * SECOND);
     assert!(p.b.counters().drops(DropReason::TcpRequestRepeated) >= 3);
@@ -159,10 +147,7 @@ fn silence_is_silence_until_the_sender_gives_up_and_repetitions_ask_nobody() {
 
 #[test]
 fn a_forgotten_request_is_asked_again_by_the_next_syn() {
-    let (mut p, listener) = asking();
-    let client = p.a.connect(p.now, addr(FAR[0]), None).unwrap();
-    p.run(MS);
-    let first = only_request(&mut p, listener);
+    let (mut p, listener, client, first) = asked(FAR[0]);
     answer(&mut p, listener, first.id, Answer::Forget);
     p.run(1100 * MS);
     let second = only_request(&mut p, listener);
@@ -399,8 +384,8 @@ fn other_listeners_come_first_and_reserve_nothing_from_the_one_for_all() {
         p.run(MS);
         assert_eq!(events(&mut p, listener).len(), usize::from(shown), "{to}");
     }
-    assert!(p.b.listener(own).unwrap().accept().is_ok());
-    assert!(p.b.listener(everywhere).unwrap().accept().is_ok());
+    assert!(p.b.accept(own).is_ok());
+    assert!(p.b.accept(everywhere).is_ok());
     // Also what nobody takes at the gateway's own address.
     p.a.connect(p.now, addr("10.0.0.2:99"), None).unwrap();
     p.run(MS);
@@ -597,7 +582,7 @@ fn a_lost_link_ends_requests_and_half_open_connections() {
     assert_no_timer(&mut p);
     let readiness = p.b.readiness(listener).unwrap();
     assert!(readiness.contains(Readiness::ERROR | Readiness::READABLE));
-    assert_eq!(p.b.listener(listener).unwrap().accept(), Err(Error::NetworkDown));
+    assert_eq!(p.b.accept(listener), Err(Error::NetworkDown));
     assert_eq!(p.b.listen_every(LinkId::FIRST), Err(Error::NetworkDown));
     p.b.close(now, listener);
     assert_eq!(p.b.socket_count(), 0);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use pagewire_mem::PAGE_SIZE;
 use pagewire_stack::limits::STARVED_CHECK;
-use pagewire_stack::{Readiness, SendFlags, SocketId, TcpId};
+use pagewire_stack::{Readiness, SocketId, TcpId};
 
-use crate::common::{A, B, Pair, capabilities, config, pattern};
+use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern};
 
 const PAGES: usize = 64;
 
@@ -48,9 +48,7 @@ impl Crowd {
             }
         }
         for id in self.ready.drain() {
-            while let Ok(n) =
-                p.a.tcp(id).and_then(|mut tcp| tcp.send(p.now, data, SendFlags::empty()))
-            {
+            while let Ok(n) = p.a.send(p.now, id, data) {
                 self.written += n;
             }
         }
@@ -130,7 +128,7 @@ fn a_write_that_is_cut_to_its_share_is_followed_by_an_event() {
     crowd.p.flush();
     crowd.p.events.clear();
     let data = pattern(PAGES * PAGE_SIZE);
-    let sent = crowd.p.a.tcp(near).unwrap().send(crowd.p.now, &data, SendFlags::empty()).unwrap();
+    let sent = crowd.p.a.send(crowd.p.now, near, &data).unwrap();
     assert!(sent < PAGES * PAGE_SIZE / 2, "{sent}");
     crowd.p.run(Duration::from_millis(10));
     assert!(crowd.told().contains(&SocketId::from(near)));
@@ -144,7 +142,7 @@ fn those_who_waited_longest_are_woken_and_no_more_than_there_are_pages_for() {
         crowd.free_some();
         assert_eq!(crowd.told(), [SocketId::from(id)]);
         assert!(crowd.told().is_empty(), "the pages are spoken for");
-        let sent = crowd.p.a.tcp(id).unwrap().send(crowd.p.now, &[7; 100_000], SendFlags::empty());
+        let sent = crowd.p.a.send(crowd.p.now, id, &[7; 100_000]);
         assert!(sent.is_ok());
         crowd.writers.insert(0, id);
     }

@@ -1,22 +1,18 @@
 //! Strangers who send SYNs and never mean it, and what it costs the others (RFC 4987).
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::Instant;
-use pagewire_stack::{DropReason, RecvFlags, SendFlags, StackConfig, SynCookies, TcpConfig, TcpId};
+use pagewire_stack::{DropReason, StackConfig, SynCookies, TcpConfig, TcpId};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge::{self, Rng};
-use crate::common::{A, B, Pair, capabilities, config, pattern, ready};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, pattern, ready};
 
 const V4: &str = "10.0.0.2:80";
 const TARGET: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 2), 80);
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 /// B routes to the world through A.
 fn server(cookies: SynCookies) -> StackConfig {
@@ -86,22 +82,16 @@ fn transfer(
         while !left.is_empty() {
             let piece = left.slice(..left.len().min(64 << 10));
             let mut frags = std::iter::once(pagewire_mem::Frag::from_bytes(piece)).collect();
-            let Some(n) = ready(
-                p.stack(A)
-                    .tcp(client)
-                    .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
-            ) else {
+            let Some(n) = ready(p.stack(A).send(now, client, &mut frags)) else {
                 break;
             };
             left = left.slice(n..);
         }
-        while let Some(n) = ready(p.stack(B).tcp(end).and_then(|mut tcp| {
-            tcp.recv(
-                now,
-                pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
-                RecvFlags::empty(),
-            )
-        })) {
+        while let Some(n) = ready(p.stack(B).recv(
+            now,
+            end,
+            pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
+        )) {
             got += n;
             chunks.clear();
         }
@@ -135,11 +125,7 @@ fn flood_of_two_hundred_thousand_a_second_leaves_flows_and_newcomers_alone() {
     let mut accepted: Option<(TcpId, Instant)> = None;
     flood(&mut p, 200_000, &mut rng, |p| {
         if accepted.is_none() {
-            accepted =
-                p.b.listener(listener)
-                    .and_then(|mut listener| listener.accept())
-                    .ok()
-                    .map(|(id, _)| (id, p.now));
+            accepted = p.b.accept(listener).ok().map(|(id, _)| (id, p.now));
         }
         p.now >= end
     });
@@ -218,18 +204,12 @@ fn data_that_comes_with_the_cookie_is_taken() {
     }));
     let client = p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(1));
-    assert_eq!(
-        p.b.listener(listener).and_then(|mut listener| listener.accept()),
-        Err(pagewire_stack::Error::WouldBlock)
-    );
-    p.a.tcp(client).unwrap().send(p.now, b"hello", SendFlags::empty()).unwrap();
+    assert_eq!(p.b.accept(listener), Err(pagewire_stack::Error::WouldBlock));
+    p.a.send(p.now, client, b"hello").unwrap();
     p.run(Duration::from_millis(1));
-    let (end, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (end, _) = p.b.accept(listener).unwrap();
     let mut buf = [0; 8];
-    assert_eq!(
-        p.b.tcp(end).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(5)
-    );
+    assert_eq!(p.b.recv(p.now, end, &mut buf[..]), Ok(5));
 }
 
 #[test]
@@ -243,13 +223,13 @@ fn cookie_that_finds_the_accept_queue_full_is_ignored() {
     // Both believe that they are connected; a backlog of 0 holds one.
     assert_eq!(p.b.counters().drops(DropReason::TcpBacklogFull), 1);
     assert_eq!(p.b.socket_count(), 2);
-    p.b.listener(listener).unwrap().accept().unwrap();
+    p.b.accept(listener).unwrap();
     // The other's cookie still counts: its first data opens the connection.
     for id in [first, second] {
-        p.a.tcp(id).unwrap().send(p.now, b"x", SendFlags::empty()).unwrap();
+        p.a.send(p.now, id, b"x").unwrap();
     }
     p.run(Duration::from_secs(2));
-    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
+    assert!(p.b.accept(listener).is_ok());
 }
 
 #[test]
@@ -277,7 +257,7 @@ fn without_cookies_a_flood_keeps_newcomers_out_and_is_counted() {
     p.a.connect(p.now, addr(V4), None).unwrap();
     let end = p.now + Duration::from_millis(200);
     flood(&mut p, 200_000, &mut rng, |p| p.now >= end);
-    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_err());
+    assert!(p.b.accept(listener).is_err());
     assert!(p.b.counters().drops(DropReason::TcpHalfOpenLimit) > 70_000);
     assert_eq!(p.b.socket_count(), 1 + 17);
 }
@@ -288,7 +268,7 @@ fn connection_through_a_cookie_works_within_the_host() {
     let listener = p.b.listen(addr(V4), 16).unwrap();
     p.b.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(1));
-    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
+    assert!(p.b.accept(listener).is_ok());
     assert_eq!(p.b.counters().tcp_syn_cookies_received, 1);
 }
 

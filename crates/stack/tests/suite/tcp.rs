@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::CopyReason;
-use pagewire_stack::{
-    BindOptions, DropReason, Error, Readiness, RecvFlags, SendFlags, SocketOption, TcpConfig,
-};
+use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketOption, TcpConfig};
 
-use crate::common::{A, B, Pair, pattern};
+use crate::common::{A, B, Pair, Verbs, pattern};
 
 const V4: &str = "10.0.0.2:80";
 const V6: &str = "[fd00::2]:80";
@@ -91,31 +89,19 @@ fn half_close_ends_one_direction_and_leaves_the_other() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);
     let now = p.now;
-    p.a.tcp(client).unwrap().send(now, b"last words", SendFlags::empty()).unwrap();
+    p.a.send(now, client, b"last words").unwrap();
     p.a.tcp(client).unwrap().shutdown(now, Shutdown::Write).unwrap();
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, b"more", SendFlags::empty())),
-        Err(Error::BrokenPipe)
-    );
+    assert_eq!(p.a.send(now, client, b"more"), Err(Error::BrokenPipe));
     let mut buf = [0; 64];
     p.run(Duration::from_millis(1));
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(10)
-    );
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(0)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(10));
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(0));
     assert!(p.b.readiness(server).unwrap().contains(Readiness::READ_CLOSED));
     p.transfer((B, server), (A, client), &pattern(500_000));
     let now = p.now;
     p.b.close(now, server);
     p.run(Duration::from_millis(1));
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(0)
-    );
+    assert_eq!(p.a.recv(p.now, client, &mut buf[..]), Ok(0));
 }
 
 #[test]
@@ -125,18 +111,13 @@ fn what_was_queued_is_delivered_after_the_owner_let_go() {
     let (client, server, listener) = p.connect(V4);
     let data = pattern(1_000_000);
     let now = p.now;
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty())),
-        Ok(data.len())
-    );
+    assert_eq!(p.a.send(now, client, &data), Ok(data.len()));
     assert!(!p.a.is_quiet());
     p.a.close(now, client);
     assert_eq!(p.a.readiness(client), Err(Error::NoSuchSocket));
     let (mut got, mut buf) = (Vec::new(), vec![0; 100_000]);
     p.until("the end of the stream", |p| {
-        while let Some(n) = crate::common::ready(
-            p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        ) {
+        while let Some(n) = crate::common::ready(p.b.recv(p.now, server, &mut buf[..])) {
             if n == 0 {
                 return true;
             }
@@ -195,10 +176,7 @@ fn an_aborted_connection_resets_the_peer() {
     p.a.abort(p.now, client);
     p.run(Duration::from_millis(1));
     let mut buf = [0; 8];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Err(Error::ConnectionReset)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Err(Error::ConnectionReset));
     assert_eq!(p.b.counters().tcp_established_resets, 1);
     // The id stays until its owner lets go.
     assert!(p.a.readiness(client).unwrap().contains(Readiness::WRITE_CLOSED));
@@ -227,28 +205,11 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
     let again = p.a.connect(p.now, V4.parse().unwrap(), None).unwrap();
     assert_ne!(client, again);
     let (now, v4) = (p.now, V4.parse().unwrap());
+    assert_eq!(p.a.recv(now, client, &mut buf[..]), Err(gone));
+    assert_eq!(p.a.send(now, client, &buf), Err(gone));
+    assert_eq!(p.a.send(now, client, &mut Default::default()), Err(gone));
     assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty())),
-        Err(gone)
-    );
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, &buf, SendFlags::empty())),
-        Err(gone)
-    );
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(
-            now,
-            &mut Default::default(),
-            SendFlags::empty()
-        )),
-        Err(gone)
-    );
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.recv(
-            now,
-            pagewire_stack::Chunks { max: 1, into: &mut Vec::new() },
-            RecvFlags::empty()
-        )),
+        p.a.recv(now, client, pagewire_stack::Chunks { max: 1, into: &mut Vec::new() }),
         Err(gone)
     );
     assert_eq!(p.a.tcp(client).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)), Err(gone));
@@ -256,7 +217,7 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
     assert_eq!(p.a.as_udp(client.into()).map(|udp| udp.id()), Err(gone));
     assert_eq!(p.a.as_listener(client.into()).map(|listener| listener.id()), Err(gone));
     p.b.close(now, listener);
-    assert_eq!(p.b.listener(listener).and_then(|mut listener| listener.accept()), Err(gone));
+    assert_eq!(p.b.accept(listener), Err(gone));
     p.b.close(now, udp);
     assert_eq!(p.a.tcp(client).map(|tcp| tcp.info()), Err(gone));
     assert_eq!(
@@ -264,11 +225,8 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
         Err(gone)
     );
     assert_eq!(p.b.udp(udp).and_then(|mut udp| udp.connect(v4)), Err(gone));
-    assert_eq!(p.b.udp(udp).and_then(|mut udp| udp.send(now, &buf, Some(v4))), Err(gone));
-    assert_eq!(
-        p.b.udp(udp).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
-        Err(gone)
-    );
+    assert_eq!(p.b.send_to(now, udp, &buf, Some(v4)), Err(gone));
+    assert_eq!(p.b.recv_from(udp, &mut buf[..]), Err(gone));
     assert_eq!(p.a.local_addr(client), Err(gone));
     assert_eq!(p.a.remote_addr(client), Err(gone));
     assert_eq!(p.a.readiness(client), Err(gone));
@@ -317,7 +275,7 @@ fn a_connection_to_ourselves_loops_back_and_its_payload_is_private() {
     let listener = p.a.listen((own, 80).into(), 4).unwrap();
     let client = p.a.connect(p.now, (own, 80).into(), None).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.a.accept(listener).unwrap();
     let data = Bytes::from(pattern(1_000_000));
     p.transfer_by_reference((A, client), (A, server), data.clone(), 100_000);
     assert_eq!(p.a.ledger().ours(), p.a.ledger().get(CopyReason::LoopPrivate));
@@ -332,7 +290,7 @@ fn a_reader_is_told_once_for_a_batch() {
     p.run(Duration::from_millis(100));
     p.events.clear();
     for _ in 0..30 {
-        p.a.tcp(client).unwrap().send(p.now, &[7; 3000], SendFlags::empty()).unwrap();
+        p.a.send(p.now, client, &[7; 3000]).unwrap();
     }
     p.run(Duration::from_millis(100));
     let told = |p: &Pair| {
@@ -342,15 +300,9 @@ fn a_reader_is_told_once_for_a_batch() {
     assert_eq!(told(&p), 1);
     // Read to the end, more comes: told again. Even if both happen between two looks.
     let mut buf = vec![0; 200_000];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(90_000)
-    );
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Err(Error::WouldBlock)
-    );
-    p.a.tcp(client).unwrap().send(p.now, &[7; 10], SendFlags::empty()).unwrap();
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(90_000));
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Err(Error::WouldBlock));
+    p.a.send(p.now, client, &[7; 10]).unwrap();
     p.run(Duration::from_millis(100));
     assert_eq!(told(&p), 2);
 }
@@ -363,21 +315,15 @@ fn a_writer_is_told_when_there_is_room_again() {
     p.flush();
     p.events.clear();
     // A super-frame is begun while there is room, and then filled.
-    let taken = p.a.tcp(client).unwrap().send(p.now, &[1; 200_000], SendFlags::empty()).unwrap();
+    let taken = p.a.send(p.now, client, &[1; 200_000]).unwrap();
     assert!((100_000..165_536).contains(&taken), "{taken}");
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &[1; 1], SendFlags::empty())),
-        Err(Error::WouldBlock)
-    );
+    assert_eq!(p.a.send(p.now, client, &[1; 1]), Err(Error::WouldBlock));
     p.run(Duration::from_millis(100));
     let told: Vec<_> = p.events.iter().filter(|(side, _)| *side == A).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.gained == Readiness::WRITABLE && told[0].1.socket == client);
     let mut buf = vec![0; 200_000];
-    assert_eq!(
-        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-        Ok(taken)
-    );
+    assert_eq!(p.b.recv(p.now, server, &mut buf[..]), Ok(taken));
 }
 
 #[test]
@@ -406,9 +352,7 @@ fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
     let (client, _, _) = p.connect(V4);
     // Nothing is acknowledged, so all pages stay.
     p.carry = Some(Box::new(|_, _| false));
-    let write = |p: &mut Pair| {
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &[0; 4096], SendFlags::empty()))
-    };
+    let write = |p: &mut Pair| p.a.send(p.now, client, &[0; 4096]);
     while write(&mut p).is_ok() {}
     while p.a.poll_event().is_some() {}
     let queued = p.a.tcp(client).unwrap().queued_send().0;
@@ -475,26 +419,19 @@ fn ten_thousand_connections_open_speak_and_close() {
             clients.push(p.a.connect(p.now, V4.parse().unwrap(), None).unwrap());
         }
         p.until("all handshakes", |p| {
-            while let Ok((server, _)) =
-                p.b.listener(listener).and_then(|mut listener| listener.accept())
-            {
+            while let Ok((server, _)) = p.b.accept(listener) {
                 servers.push(server);
             }
             servers.len() == 1000 * (batch + 1)
         });
     }
     for client in &clients {
-        p.a.tcp(*client).unwrap().send(p.now, b"0123456789", SendFlags::empty()).unwrap();
+        p.a.send(p.now, *client, b"0123456789").unwrap();
     }
     let mut open = servers.clone();
     p.until("all words", |p| {
         let mut buf = [0; 16];
-        open.retain(|s| {
-            crate::common::ready(
-                p.b.tcp(*s).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
-            )
-            .is_none()
-        });
+        open.retain(|s| crate::common::ready(p.b.recv(p.now, *s, &mut buf[..])).is_none());
         open.is_empty()
     });
     for client in &clients {
@@ -502,10 +439,7 @@ fn ten_thousand_connections_open_speak_and_close() {
     }
     p.run(Duration::from_secs(1));
     for server in &servers {
-        assert_eq!(
-            p.b.tcp(*server).and_then(|mut tcp| tcp.recv(p.now, &mut [0; 1], RecvFlags::empty())),
-            Ok(0)
-        );
+        assert_eq!(p.b.recv(p.now, *server, &mut [0; 1]), Ok(0));
         p.b.close(p.now, *server);
     }
     p.run(Duration::from_secs(200));
@@ -519,7 +453,7 @@ fn a_stack_is_quiet_when_the_last_of_its_connections_is_whoever_asked_before() {
     for order in [[0, 1], [1, 0]] {
         assert!(p.a.is_quiet());
         for at in order {
-            p.a.tcp(both[at].0).unwrap().send(p.now, b"x", SendFlags::empty()).unwrap();
+            p.a.send(p.now, both[at].0, b"x").unwrap();
             p.flush();
             assert!(!p.a.is_quiet(), "{at} has sent something");
         }

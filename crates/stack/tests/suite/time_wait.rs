@@ -1,21 +1,17 @@
 //! TIME-WAIT once the application has let go: what is answered, what reopens a connection, and who
 //! may have the ports (RFC 9293 section 3.6.1, RFC 6191, RFC 1337).
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TimeWaitReuse};
+use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TcpId, TimeWaitReuse};
 use pagewire_tcp::{DropReason, Flags, Seq, TcpHeader, TcpOptions};
 
 use crate::common::forge;
-use crate::common::{A, B, Pair, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config};
 
 const V4: &str = "10.0.0.2:80";
 const PEER: &str = "10.0.0.1:7777";
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 fn v4(s: &str) -> SocketAddrV4 {
     s.parse().unwrap()
@@ -31,10 +27,17 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
-    // The last segment of A's is its FIN.
+    let fin = close_client(&mut p, client);
+    assert!(fin.flags.contains(Flags::FIN));
+    assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 2));
+    (p, listener, fin)
+}
+
+/// Closes the connection at A; returns its FIN, the last segment.
+fn close_client(p: &mut Pair, client: TcpId) -> TcpHeader {
     let seen = std::rc::Rc::new(std::cell::Cell::new(None));
     let see = std::rc::Rc::clone(&seen);
     p.carry = Some(Box::new(move |side, frame| {
@@ -48,10 +51,7 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.carry = None;
-    let fin = seen.get().unwrap();
-    assert!(fin.flags.contains(Flags::FIN));
-    assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 2));
-    (p, listener, fin)
+    seen.get().unwrap()
 }
 
 fn plain_b() -> StackConfig {
@@ -213,7 +213,7 @@ fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
     assert_eq!(p.b.socket_count(), 3, "it is still there");
     assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
     // Once there is room, the SYN sent again is taken.
-    p.b.listener(listener).unwrap().accept().unwrap();
+    p.b.accept(listener).unwrap();
     let said = answers(&mut p, reopen);
     assert_eq!(said.iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::SYN | Flags::ACK]);
     assert_eq!(p.b.socket_count(), 3, "in its place");
@@ -226,23 +226,10 @@ fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.b.tcp(server).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
-    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
-    let see = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A
-            && let Some((_, _, header)) = forge::parse(frame)
-        {
-            see.set(Some(header));
-        }
-        true
-    }));
-    p.a.close(p.now, client);
-    p.run(Duration::from_millis(10));
-    p.carry = None;
-    let fin: TcpHeader = seen.get().unwrap();
+    let fin = close_client(&mut p, client);
     fill_the_queue(&mut p, listener);
     assert_eq!(answers(&mut p, syn(&fin, fin.seq + 2, Some(1))), []);
     assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
@@ -259,7 +246,7 @@ fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, Liste
     let listener = p.b.listen(addr(V4), 8).unwrap();
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.b.close(p.now, server);
@@ -276,7 +263,7 @@ fn connect_takes_the_ports_of_a_connection_in_time_wait_after_a_second_if_set() 
     p.run(Duration::from_secs(2));
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, from) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, from) = p.b.accept(listener).unwrap();
     assert_eq!(from, addr(PEER));
     p.transfer((A, client), (B, server), &[7; 10_000]);
     assert_eq!(p.a.counters().tcp_time_wait_reused, 1);
@@ -305,7 +292,7 @@ fn connection_of_a_host_to_itself_takes_the_ports_by_default() {
     for round in 0..3 {
         let client = p.a.connect(p.now, to, Some(addr(PEER))).unwrap();
         p.run(Duration::from_millis(10));
-        let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
+        let (server, _) = p.a.accept(listener).unwrap();
         p.a.close(p.now, client);
         p.run(Duration::from_millis(10));
         p.a.close(p.now, server);

@@ -13,11 +13,7 @@ use pagewire_stack::{
     RecvFlags, UdpMessage, UdpTarget, ZeroCopyCall,
 };
 
-use crate::common::{B, Pair, capabilities, config, pattern};
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
+use crate::common::{B, Pair, Verbs, addr, capabilities, config, pattern};
 
 #[test]
 fn a_datagram_goes_there_and_back_over_both_ip_versions() {
@@ -25,23 +21,17 @@ fn a_datagram_goes_there_and_back_over_both_ip_versions() {
         let mut p = Pair::new();
         let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
         let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
-        assert_eq!(
-            p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"question", Some(addr(to)))),
-            Ok(8)
-        );
+        assert_eq!(p.a.send_to(p.now, client, b"question", Some(addr(to))), Ok(8));
         p.run(Duration::from_millis(1));
         let mut buf = [0; 64];
-        let (n, from) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+        let (n, from) = p.b.recv_from(server, &mut buf[..]).unwrap();
         assert_eq!(&buf[..n], b"question");
         assert_eq!(from.port(), p.a.local_addr(client).unwrap().port());
-        p.b.udp(server).unwrap().send(p.now, b"answer", Some(from)).unwrap();
+        p.b.send_to(p.now, server, b"answer", Some(from)).unwrap();
         p.run(Duration::from_millis(1));
-        let (n, from) = p.a.udp(client).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+        let (n, from) = p.a.recv_from(client, &mut buf[..]).unwrap();
         assert_eq!((&buf[..n], from), (&b"answer"[..], addr(to)));
-        assert_eq!(
-            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
-            Err(Error::WouldBlock)
-        );
+        assert_eq!(p.a.recv_from(client, &mut buf[..]), Err(Error::WouldBlock));
     }
 }
 
@@ -52,10 +42,9 @@ fn a_datagram_by_reference_is_not_copied() {
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.a.udp(client).unwrap().send(p.now, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
-    let (frags, _) =
-        p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+    let (frags, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
     assert_eq!(frags.len(), 1);
     assert_eq!(frags[0].addr(), data.as_ptr().addr());
     assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
@@ -70,13 +59,13 @@ fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
         let data = pattern(longest);
         let mut buf = vec![0; 70_000];
         for len in [1472, 1473, 3000, longest] {
-            p.a.udp(client).unwrap().send(p.now, &data[..len], Some(addr(to))).unwrap();
+            p.a.send_to(p.now, client, &data[..len], Some(addr(to))).unwrap();
             p.run(Duration::from_millis(1));
-            let (n, _) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+            let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
             assert!(buf[..n] == data[..len], "{to} {len}: got {n}");
         }
         let too_long = vec![0; longest + 1];
-        let sent = p.a.udp(client).and_then(|mut udp| udp.send(p.now, &too_long, Some(addr(to))));
+        let sent = p.a.send_to(p.now, client, &too_long, Some(addr(to)));
         assert_eq!(sent, Err(Error::MessageTooLong));
     }
 }
@@ -92,10 +81,10 @@ fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
         (0..50).rev().map(|i| Frag::from_bytes(data.slice(i * 20..i * 20 + 20))).collect();
     let expected: Vec<u8> =
         (0..50).rev().flat_map(|i| data[i * 20..i * 20 + 20].to_vec()).collect();
-    p.a.udp(client).unwrap().send(p.now, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     let mut buf = [0; 2000];
-    let (n, _) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
+    let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
     assert_eq!(&buf[..n], &expected[..]);
     assert_eq!(p.a.ledger().get(CopyReason::DeviceLinearize), 1000);
 }
@@ -106,37 +95,31 @@ fn what_does_not_fit_the_readers_buffer_is_lost() {
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for word in [b"first", b"other"] {
-        p.a.udp(client).unwrap().send(p.now, word, Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.send_to(p.now, client, word, Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     let mut buf = [0; 2];
-    assert_eq!(p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap().0, 2);
+    assert_eq!(p.b.recv_from(server, &mut buf[..]).unwrap().0, 2);
     assert_eq!(&buf, b"fi");
-    assert_eq!(p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap().0, 2);
+    assert_eq!(p.b.recv_from(server, &mut buf[..]).unwrap().0, 2);
     assert_eq!(&buf, b"ot");
 }
 
 #[test]
 fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for round in 0..100 {
         for _ in 0..20 {
             let data = if round < 50 { &[7u8; 1400][..] } else { &[] };
-            p.a.udp(client).unwrap().send(p.now, data, Some(addr("10.0.0.2:53"))).unwrap();
+            p.a.send_to(p.now, client, data, Some(addr("10.0.0.2:53"))).unwrap();
         }
         p.run(Duration::from_millis(1));
     }
     let dropped = p.b.counters().drops(DropReason::UdpQueueFull);
     let mut queued = 0;
-    while p
-        .b
-        .udp(server)
-        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        .is_ok()
-    {
+    while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {
         queued += 1;
     }
     assert_eq!(queued + dropped, 2000);
@@ -147,13 +130,9 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
     );
     assert!((100..400).contains(&queued), "{queued}");
     // Reading makes room.
-    p.a.udp(client).unwrap().send(p.now, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.send_to(p.now, client, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
-    assert!(
-        p.b.udp(server)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .is_ok()
-    );
+    assert!(p.b.recv_from(server, pagewire_stack::Datagram).is_ok());
     p.b.end_turn();
     p.b.close(p.now, server);
     assert!(p.b.pool_audit().is_conserved());
@@ -161,22 +140,16 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
 
 #[test]
 fn small_datagrams_do_not_pin_a_page_each() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for _ in 0..1000 {
-        p.a.udp(client).unwrap().send(p.now, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.send_to(p.now, client, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     p.a.end_turn();
     let mut n = 0;
-    while p
-        .b
-        .udp(server)
-        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        .is_ok()
-    {
+    while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {
         n += 1;
     }
     assert_eq!(n, 1000);
@@ -215,8 +188,7 @@ fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_on
     let copied = |p: &Pair| p.b.ledger().get(CopyReason::SmallSegment);
     for _ in 0..1000 {
         p.b.handle_frame(p.now, carved());
-        let (payload, _) =
-            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+        let (payload, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
         assert_eq!(payload.iter().map(Frag::len).sum::<usize>(), 64);
     }
     assert_eq!(copied(&p), 0);
@@ -224,9 +196,7 @@ fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_on
         p.b.handle_frame(p.now, carved());
     }
     let mut kept = Vec::new();
-    while let Ok((payload, _)) =
-        p.b.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-    {
+    while let Ok((payload, _)) = p.b.recv_from(server, pagewire_stack::Datagram) {
         assert_eq!(payload[0].as_slice().unwrap(), [7; 64]);
         kept.push(payload);
     }
@@ -251,8 +221,7 @@ fn a_small_datagram_in_many_pieces_becomes_one_by_one_copy() {
     };
     for round in 0..200 {
         p.b.handle_frame(p.now, datagram([piece(1, 10), piece(2, 100), piece(3, 53)]));
-        let (payload, _) =
-            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+        let (payload, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
         let [whole] = &payload[..] else { panic!("{} pieces", payload.len()) };
         assert_eq!(whole.as_slice().unwrap(), [&[1; 10][..], &[2; 100], &[3; 53]].concat());
         assert_eq!(p.b.ledger().get(CopyReason::SmallSegment), 163 * (round + 1));
@@ -266,22 +235,15 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         let mut p = Pair::new();
         let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
+        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
-        assert_eq!(
-            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
-            refused,
-            "{to}"
-        );
-        assert_eq!(
-            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
-            Err(Error::WouldBlock)
-        );
-        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
+        assert_eq!(p.a.recv_from(client, &mut buf[..]), refused, "{to}");
+        assert_eq!(p.a.recv_from(client, &mut buf[..]), Err(Error::WouldBlock));
+        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
         assert_eq!(p.a.take_error(client), None);
@@ -293,7 +255,7 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     let mut p = Pair::new();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(client).unwrap().queue_errors(true);
-    p.a.udp(client).unwrap().send(p.now, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.send_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
@@ -303,12 +265,7 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);
     assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
-    assert_eq!(
-        p.a.udp(client)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .err(),
-        Some(Error::WouldBlock)
-    );
+    assert_eq!(p.a.recv_from(client, pagewire_stack::Datagram).err(), Some(Error::WouldBlock));
 }
 
 #[test]
@@ -333,7 +290,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
         p.a.udp(client).unwrap().queue_errors(queue);
         p.events.clear();
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
-        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
+        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert!(reported(&p).contains(Readiness::ERROR), "{:?}", p.events);
         assert_eq!(reported(&p).contains(Readiness::ERROR_QUEUE), queue, "an entry is an event");
@@ -349,21 +306,13 @@ fn a_connected_socket_hears_its_peer_only() {
     p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     assert_eq!(p.a.remote_addr(client), Ok(addr("10.0.0.2:53")));
     let to = Some(addr("10.0.0.1:1000"));
-    p.b.udp(stranger).unwrap().send(p.now, b"psst", to).unwrap();
-    p.b.udp(server).unwrap().send(p.now, b"here", to).unwrap();
+    p.b.send_to(p.now, stranger, b"psst", to).unwrap();
+    p.b.send_to(p.now, server, b"here", to).unwrap();
     p.run(Duration::from_millis(1));
     let mut buf = [0; 8];
-    assert_eq!(
-        p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
-        Ok((4, addr("10.0.0.2:53")))
-    );
+    assert_eq!(p.a.recv_from(client, &mut buf[..]), Ok((4, addr("10.0.0.2:53"))));
     assert_eq!(&buf[..4], b"here");
-    assert_eq!(
-        p.a.udp(client)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .err(),
-        Some(Error::WouldBlock)
-    );
+    assert_eq!(p.a.recv_from(client, pagewire_stack::Datagram).err(), Some(Error::WouldBlock));
     assert_eq!(p.a.counters().drops(DropReason::UdpNotConnected), 1);
 }
 
@@ -374,30 +323,15 @@ fn a_datagram_needs_a_destination_of_the_sockets_family() {
     let v4 = p.a.bind_udp(addr("10.0.0.1:1"), BindOptions::default()).unwrap();
     let any4 = p.a.bind_udp(addr("0.0.0.0:2"), BindOptions::default()).unwrap();
     let v6 = Some(addr("[fd00::2]:9"));
-    assert_eq!(
-        p.a.udp(v4).and_then(|mut udp| udp.send(now, b"x", None)),
-        Err(Error::DestinationRequired)
-    );
-    assert_eq!(p.a.udp(v4).and_then(|mut udp| udp.send(now, b"x", v6)), Err(Error::AddressFamily));
-    assert_eq!(
-        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", v6)),
-        Err(Error::AddressFamily)
-    );
+    assert_eq!(p.a.send_to(now, v4, b"x", None), Err(Error::DestinationRequired));
+    assert_eq!(p.a.send_to(now, v4, b"x", v6), Err(Error::AddressFamily));
+    assert_eq!(p.a.send_to(now, any4, b"x", v6), Err(Error::AddressFamily));
     let nowhere = Some(addr("192.0.2.1:9"));
-    assert_eq!(
-        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", nowhere)),
-        Err(Error::NetworkUnreachable)
-    );
+    assert_eq!(p.a.send_to(now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
     let all = Some(addr("10.0.0.255:9"));
-    assert_eq!(
-        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", all)),
-        Err(Error::PermissionDenied)
-    );
+    assert_eq!(p.a.send_to(now, any4, b"x", all), Err(Error::PermissionDenied));
     let zero = Some(addr("10.0.0.2:0"));
-    assert_eq!(
-        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", zero)),
-        Err(Error::InvalidInput)
-    );
+    assert_eq!(p.a.send_to(now, any4, b"x", zero), Err(Error::InvalidInput));
     assert_eq!(p.a.bind_udp(addr("0.0.0.0:1"), BindOptions::default()), Err(Error::AddressInUse));
     assert_eq!(
         p.a.bind_udp(addr("10.0.0.7:1"), BindOptions::default()),
@@ -413,18 +347,13 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for _ in 0..10 {
-        p.a.udp(client).unwrap().send(p.now, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == server).count();
     assert_eq!(told(&p), 1);
-    while p
-        .b
-        .udp(server)
-        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        .is_ok()
-    {}
-    p.a.udp(client).unwrap().send(p.now, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+    while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
+    p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert_eq!(told(&p), 2);
 }
@@ -436,9 +365,7 @@ fn datagram_to_all_hosts_of_a_network_needs_permission() {
         let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
         let one = p.b.bind_udp(addr("10.0.0.2:54"), BindOptions::default()).unwrap();
         let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-        let send = |p: &mut Pair| {
-            p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"all", Some(addr(to))))
-        };
+        let send = |p: &mut Pair| p.a.send_to(p.now, client, b"all", Some(addr(to)));
         assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
         assert_eq!(
             p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))),
@@ -448,18 +375,9 @@ fn datagram_to_all_hosts_of_a_network_needs_permission() {
         assert_eq!(send(&mut p), Ok(3));
         assert_eq!(p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))), Ok(()));
         p.run(Duration::from_millis(1));
-        let message =
-            p.b.udp(server)
-                .unwrap()
-                .recv(pagewire_stack::Message(100), RecvFlags::empty())
-                .unwrap();
+        let message = p.b.recv_from(server, pagewire_stack::Message(100)).unwrap();
         assert_eq!((message.to.ip(), message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
-        assert_eq!(
-            p.b.udp(one)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-                .err(),
-            Some(Error::WouldBlock)
-        );
+        assert_eq!(p.b.recv_from(one, pagewire_stack::Datagram).err(), Some(Error::WouldBlock));
         p.a.udp(client).unwrap().set_broadcast(false);
         assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
     }
@@ -476,20 +394,16 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
     for to in ["10.0.0.1:53", "10.0.0.9:53", "[fd00::1]:53", "[fd00::9]:53"] {
         let client = p.b.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         p.b.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.b.udp(client).unwrap().send(p.now, b"question", None).unwrap();
+        p.b.send_to(p.now, client, b"question", None).unwrap();
         p.run(Duration::from_millis(1));
         let seen =
             p.a.udp(server).unwrap().recv(pagewire_stack::Message(100), RecvFlags::PEEK).unwrap();
-        let message =
-            p.a.udp(server)
-                .unwrap()
-                .recv(pagewire_stack::Message(100), RecvFlags::empty())
-                .unwrap();
+        let message = p.a.recv_from(server, pagewire_stack::Message(100)).unwrap();
         assert_eq!((message.to, message.link), (addr(to), LinkId::FIRST));
         assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
-        p.a.udp(server).unwrap().send(p.now, b"answer", target).unwrap();
+        p.a.send_to(p.now, server, b"answer", target).unwrap();
         p.run(Duration::from_millis(1));
         // It is connected, so it would not hear another address.
         let (_, from) =
@@ -503,18 +417,14 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
             (if addr(to).is_ipv4() { "[fd00::1]:0" } else { "10.0.0.1:0" }, Error::AddressFamily),
         ] {
             let target = UdpTarget { source: Some(addr(source)), ..target };
-            assert_eq!(
-                p.a.udp(server).and_then(|mut udp| udp.send(p.now, b"answer", target)),
-                Err(error)
-            );
+            assert_eq!(p.a.send_to(p.now, server, b"answer", target), Err(error));
         }
     }
 }
 
 #[test]
 fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_that() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let [one, other] = [1000, 1001].map(|port| {
         p.a.bind_udp(SocketAddr::new(addr("10.0.0.1:0").ip(), port), BindOptions::default())
@@ -534,7 +444,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
             (other, 0),
         ] {
             let data = [&data[..], b"x"].concat();
-            p.a.udp(from).unwrap().send(p.now, &data[..len], Some(addr("10.0.0.2:53"))).unwrap();
+            p.a.send_to(p.now, from, &data[..len], Some(addr("10.0.0.2:53"))).unwrap();
         }
         p.run(Duration::from_millis(1));
     };
@@ -544,11 +454,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
             p.b.udp(server)
                 .and_then(|mut udp| udp.recv(pagewire_stack::Message(room), RecvFlags::PEEK))
         {
-            let again =
-                p.b.udp(server)
-                    .unwrap()
-                    .recv(pagewire_stack::Message(room), RecvFlags::empty())
-                    .unwrap();
+            let again = p.b.recv_from(server, pagewire_stack::Message(room)).unwrap();
             let len = |m: &UdpMessage| m.payload.iter().map(|frag| frag.len()).sum::<usize>();
             assert_eq!((len(&message), message.segment), (len(&again), again.segment));
             found.push((again.from.port(), len(&again), again.segment));
@@ -583,10 +489,9 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         segment: Some(1000),
         ..UdpTarget::default()
     };
-    p.a.udp(one).unwrap().send(p.now, &pattern(64_500), target).unwrap();
+    p.a.send_to(p.now, one, &pattern(64_500), target).unwrap();
     p.run(Duration::from_millis(1));
-    let message =
-        p.b.udp(server).unwrap().recv(pagewire_stack::Message(65_535), RecvFlags::empty()).unwrap();
+    let message = p.b.recv_from(server, pagewire_stack::Message(65_535)).unwrap();
     let bytes: Vec<u8> =
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
     assert!(bytes == pattern(64_500) && message.segment == Some(1000));
@@ -594,8 +499,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
 
 #[test]
 fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_learns_it() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
     p.b.udp(server).unwrap().set_join(true);
     for (from, to) in [("10.0.0.1:0", "10.0.0.2:53"), ("[fd00::1]:0", "[fd00::2]:53")] {
@@ -603,15 +507,11 @@ fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_l
         let remote = Some(addr(to));
         for ecn in [None, Some(0b10), Some(0b10), Some(0b01), Some(0xff)] {
             let target = UdpTarget { remote, ecn, ..UdpTarget::default() };
-            p.a.udp(client).unwrap().send(p.now, b"marked", target).unwrap();
+            p.a.send_to(p.now, client, b"marked", target).unwrap();
         }
         p.run(Duration::from_millis(1));
         let mut take = || {
-            let message =
-                p.b.udp(server)
-                    .unwrap()
-                    .recv(pagewire_stack::Message(100), RecvFlags::empty())
-                    .unwrap();
+            let message = p.b.recv_from(server, pagewire_stack::Message(100)).unwrap();
             let len: usize = message.payload.iter().map(|frag| frag.len()).sum();
             (message.ecn, len)
         };
@@ -622,14 +522,13 @@ fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_l
 
 #[test]
 fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     // Less than a page, more than all of these.
     p.b.udp(server).unwrap().set_receive_buffer(4000);
     for _ in 0..4 {
-        p.a.udp(client).unwrap().send(p.now, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.send_to(p.now, client, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
         p.run(Duration::from_millis(1));
     }
     assert_eq!(p.b.udp(server).map(|udp| udp.dropped()), Ok(0));

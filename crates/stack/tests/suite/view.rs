@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use pagewire_mem::CopyReason;
 use pagewire_stack::{
-    BindOptions, SendFlags, SocketCounts, SocketId, SocketOption, SocketView, Stack, TcpState,
-    ViewOf,
+    BindOptions, SocketCounts, SocketId, SocketOption, SocketView, Stack, TcpState, ViewOf,
 };
 
-use crate::common::{A, Pair, capabilities, config};
+use crate::common::{A, Pair, Verbs, capabilities, config};
 
 fn pair() -> Pair {
     let mut pair = Pair::with(config(capabilities(1), 1), config(capabilities(2), 2));
@@ -34,11 +33,11 @@ fn a_connection_tells_its_ends_queues_path_age_and_copies() {
     let listener = p.b.listen(([10, 0, 0, 2], 80).into(), 8).expect("a listener");
     let client = p.a.connect(p.now, ([10, 0, 0, 2], 80).into(), None).expect("a connection");
     p.run(Duration::from_millis(50));
-    let (server, _) = p.b.listener(listener).and_then(|mut l| l.accept()).expect("it is there");
+    let (server, _) = p.b.accept(listener).expect("it is there");
     p.run(Duration::from_secs(3));
     let now = p.now;
     p.a.tcp(client).unwrap().set_option(now, SocketOption::CountCopies(true)).unwrap();
-    p.a.tcp(client).unwrap().send(now, &[7; 1000], SendFlags::empty()).unwrap();
+    p.a.send(now, client, &[7; 1000]).unwrap();
 
     let (sockets, _) = all(&p.a, p.now, 100);
     let [ours] = &sockets[..] else { panic!("{sockets:?}") };
@@ -66,7 +65,7 @@ fn listeners_datagram_sockets_and_time_wait_are_sockets_too() {
     let client = p.a.connect(p.now, ([10, 0, 0, 2], 80).into(), None).expect("a connection");
     let waiting = p.a.connect(p.now, ([10, 0, 0, 2], 80).into(), None).expect("a connection");
     p.run(Duration::from_millis(50));
-    let (server, _) = p.b.listener(listener).and_then(|mut l| l.accept()).expect("it is there");
+    let (server, _) = p.b.accept(listener).expect("it is there");
     let now = p.now;
     p.b.close(now, server);
     p.run(Duration::from_millis(50));

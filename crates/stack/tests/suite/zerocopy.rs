@@ -9,18 +9,11 @@ use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
     BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness,
-    RecvFlags, SendFlags, StackConfig, TcpId, ZeroCopyCall,
+    StackConfig, TcpId, ZeroCopyCall,
 };
 
-use crate::common::{A, B, Pair, capabilities, config, pattern, plain};
-
-fn bytes(len: usize) -> Frag {
-    Frag::from_bytes(Bytes::from(pattern(len)))
-}
-
-fn done(lo: u32, hi: u32) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied: false }))
-}
+use crate::common::zerocopy::{bytes, connected, done, opted_in, read, settle, try_send};
+use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, plain};
 
 fn copied(lo: u32, hi: u32) -> Option<ErrorEntry> {
     Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied: true }))
@@ -31,45 +24,6 @@ fn send(p: &mut Pair, id: TcpId, frags: impl IntoIterator<Item = Frag>) -> Optio
     try_send(p, id, frags).unwrap()
 }
 
-fn try_send(
-    p: &mut Pair,
-    id: TcpId,
-    frags: impl IntoIterator<Item = Frag>,
-) -> Result<Option<u32>, Error> {
-    let (mut frags, mut call) = (FragVec::from_iter(frags), ZeroCopyCall::new());
-    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
-    assert!(frags.iter().all(Frag::is_empty), "not everything was taken");
-    Ok(call.id())
-}
-
-/// Takes all that has arrived at B by copy, so that nothing refers to it any more.
-fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
-    let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) =
-        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-    {
-        all.extend_from_slice(&buf[..n]);
-    }
-    all
-}
-
-/// Lets everything arrive and be acknowledged and read.
-fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
-    let mut all = Vec::new();
-    for _ in 0..20 {
-        p.run(Duration::from_millis(50));
-        all.extend(read(p, server));
-    }
-    all
-}
-
-/// A connection whose client at A has opted in: (client, server).
-fn connected(p: &mut Pair) -> (TcpId, TcpId) {
-    let (client, server, _) = p.connect("10.0.0.2:80");
-    p.a.set_zerocopy(client, true).unwrap();
-    (client, server)
-}
-
 fn pair_with(change: impl FnOnce(&mut StackConfig)) -> Pair {
     let mut a = config(capabilities(1), 1);
     change(&mut a);
@@ -78,8 +32,7 @@ fn pair_with(change: impl FnOnce(&mut StackConfig)) -> Pair {
 
 #[test]
 fn a_send_completes_under_its_id_once_the_peer_has_the_data_and_nobody_holds_it() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(0));
     p.run(Duration::from_millis(100));
     assert_eq!(p.a.poll_error_queue(client), None, "the peer has not read it: it holds the bytes");
@@ -92,13 +45,12 @@ fn a_send_completes_under_its_id_once_the_peer_has_the_data_and_nobody_holds_it(
 
 #[test]
 fn a_release_after_the_last_look_of_a_turn_stays_pending() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     send(&mut p, client, [bytes(4000)]);
     p.run(Duration::from_millis(100));
     let mut held = Vec::new();
     let all = Chunks { max: 4000, into: &mut held };
-    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, all, RecvFlags::empty()), Ok(4000));
+    assert_eq!(p.b.recv(p.now, server, all), Ok(4000));
     p.run(Duration::from_millis(100));
     while p.a.poll_event().is_some() {}
     // Another thread drops it between the last report of a driver's turn and the turn's end.
@@ -124,8 +76,7 @@ fn a_socket_that_has_not_opted_in_copies_and_gives_no_id() {
 
 #[test]
 fn opting_out_again_ends_ids_but_not_the_notifications_of_earlier_sends() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     assert_eq!(send(&mut p, client, [bytes(100)]), Some(0));
     p.a.set_zerocopy(client, false).unwrap();
     assert_eq!(send(&mut p, client, [bytes(100)]), None);
@@ -142,14 +93,13 @@ fn accepted_sockets_inherit_the_setting_of_their_listener() {
     p.b.set_zerocopy(listener, true).unwrap();
     p.a.connect(p.now, to, None).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.b.accept(listener).unwrap();
     assert_eq!(p.b.zerocopy(server), Ok(true));
 }
 
 #[test]
 fn ids_count_calls_not_bytes_and_failed_or_empty_calls_take_none() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     assert_eq!(send(&mut p, client, []), None);
     assert_eq!(send(&mut p, client, [Frag::empty()]), None);
     assert_eq!(send(&mut p, client, (0..40).map(|_| bytes(1))), Some(0));
@@ -173,16 +123,11 @@ fn a_send_before_the_connection_is_there_takes_no_id() {
 
 #[test]
 fn a_call_that_waits_for_room_has_one_id_however_many_tries_it_takes() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let (mut frags, mut call) = (FragVec::from_iter([bytes(20 << 20)]), ZeroCopyCall::new());
     let (mut tries, mut got) = (0, 0);
     while !frags.is_empty() {
-        tries += usize::from(
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-                .is_ok(),
-        );
+        tries += usize::from(p.a.send(p.now, client, (&mut frags, &mut call)).is_ok());
         assert_eq!(call.id(), Some(0));
         p.run(Duration::from_millis(1));
         got += read(&mut p, server).len();
@@ -198,12 +143,11 @@ fn a_call_that_waits_for_room_has_one_id_however_many_tries_it_takes() {
 
 #[test]
 fn consecutive_completions_of_one_kind_become_one_range_and_plain_sends_do_not_break_it() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     for id in 0..3 {
         assert_eq!(send(&mut p, client, [bytes(4000)]), Some(id));
     }
-    p.a.tcp(client).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
+    p.a.send(p.now, client, b"plain").unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(3));
     settle(&mut p, server);
     assert_eq!(p.a.poll_error_queue(client), done(0, 3));
@@ -212,8 +156,7 @@ fn consecutive_completions_of_one_kind_become_one_range_and_plain_sends_do_not_b
 
 #[test]
 fn readiness_shows_that_the_error_queue_is_not_empty_and_every_completion_is_an_event() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     for _ in 0..2 {
         send(&mut p, client, [bytes(4000)]);
         settle(&mut p, server);
@@ -238,7 +181,7 @@ fn a_packet_that_loops_back_is_copied_and_says_so() {
     let client = p.a.connect(p.now, to, None).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
+    let (server, _) = p.a.accept(listener).unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(0));
     p.run(Duration::from_millis(100));
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "though nobody has read it");
@@ -251,7 +194,7 @@ fn a_device_that_cannot_gather_gets_copies_and_the_completion_says_so() {
         let mut caps = plain(1);
         caps.max_frags = max_frags;
         let mut p = Pair::with(config(caps, 1), config(plain(2), 2));
-        let (client, server) = connected(&mut p);
+        let (client, server) = opted_in(&mut p);
         p.carry = Some(Box::new(move |_, frame| {
             assert!(frame.frags().len() <= 1);
             assert!(max_frags > 0 || frame.head().is_empty() || frame.frags().is_empty());
@@ -268,7 +211,7 @@ fn a_device_that_cannot_gather_gets_copies_and_the_completion_says_so() {
 #[test]
 fn frames_that_count_as_looped_carry_private_copies() {
     let mut p = pair_with(|a| a.zerocopy.looped_copy = true);
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(0));
     p.run(Duration::from_millis(100));
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "though nobody has read it");
@@ -278,7 +221,7 @@ fn frames_that_count_as_looped_carry_private_copies() {
 #[test]
 fn notifications_unread_and_to_come_are_bounded() {
     let mut p = pair_with(|a| a.zerocopy.notification_bytes = 1000);
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     assert_eq!(send(&mut p, client, [bytes(1)]), Some(0));
     assert_eq!(try_send(&mut p, client, [bytes(1)]), Err(Error::TooManyNotifications));
     settle(&mut p, server);
@@ -297,15 +240,13 @@ fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
         b.zerocopy.pages = Arc::clone(&pages);
         Pair::with(a, b)
     };
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     assert_eq!(try_send(&mut p, client, [bytes(61_440)]), Err(Error::TooManyPagesHeld));
     assert_eq!(send(&mut p, client, [bytes(61_439)]), Some(0), "no gap");
     assert_eq!(pages.used(), 16);
     p.b.set_zerocopy(server, true).unwrap();
     let mut one = FragVec::from_iter([bytes(1)]);
-    let other = p.b.tcp(server).and_then(|mut tcp| {
-        tcp.send(p.now, (&mut one, &mut ZeroCopyCall::new()), SendFlags::empty())
-    });
+    let other = p.b.send(p.now, server, (&mut one, &mut ZeroCopyCall::new()));
     assert_eq!(other, Err(Error::TooManyPagesHeld), "the user is the same");
     settle(&mut p, server);
     assert_eq!(pages.used(), 0);
@@ -319,7 +260,7 @@ fn half_sent() -> (Pair, TcpId, TcpId) {
     // Three segments.
     b.tcp.recv_buffer = 5000;
     let mut p = Pair::with(a, b);
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     for id in 0..4 {
         assert_eq!(send(&mut p, client, [bytes(2000)]), Some(id));
         // Each a segment of its own.
@@ -375,8 +316,7 @@ fn closing_tells_nobody_and_lets_go_once_the_peer_has_everything() {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let released = Arc::new(AtomicUsize::new(0));
     let owned = Bytes::from_owner(Owned(pattern(4000), Arc::clone(&released)));
     send(&mut p, client, [Frag::from_bytes(owned)]);
@@ -390,7 +330,7 @@ fn closing_tells_nobody_and_lets_go_once_the_peer_has_everything() {
 #[test]
 fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
     let mut p = pair_with(|a| a.zerocopy.coalescing = Coalescing::Linux);
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let log = std::rc::Rc::clone(&seen);
     p.carry = Some(Box::new(move |side, frame| {
@@ -410,8 +350,7 @@ fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
 
 #[test]
 fn datagrams_have_ids_and_completions_of_their_own() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
     let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
     let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
@@ -430,12 +369,7 @@ fn datagrams_have_ids_and_completions_of_their_own() {
     assert_eq!(send(&mut p, 600), Ok((600, Some(1))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), None, "the receiver holds them");
-    while p
-        .b
-        .udp(server)
-        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        .is_ok()
-    {}
+    while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
     p.flush();
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_eq!(p.a.poll_error_queue(client), done(0, 1));
@@ -453,7 +387,7 @@ fn lent(memory: &mut [u8]) -> Frag {
 fn writing_to_a_buffer_in_flight_changes_data_only() {
     for device in [capabilities, plain] {
         let mut p = Pair::with(config(device(1), 1), config(device(2), 2));
-        let (client, server) = connected(&mut p);
+        let (client, server) = opted_in(&mut p);
         let mut memory = pattern(200_000);
         let at = memory.as_mut_ptr();
         let frag = lent(&mut memory);
@@ -466,10 +400,7 @@ fn writing_to_a_buffer_in_flight_changes_data_only() {
         }));
         let mut got = 0;
         for round in 0..20_000_usize {
-            let _ = p
-                .a
-                .tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+            let _ = p.a.send(p.now, client, (&mut frags, &mut call));
             p.run(Duration::from_millis(1));
             // SAFETY: inside the vector.
             let byte = unsafe { at.add(round * 97 % 200_000) };
@@ -495,8 +426,7 @@ fn writing_to_a_buffer_in_flight_changes_data_only() {
 
 #[test]
 fn memory_that_was_lent_can_be_freed_when_the_socket_is_closed() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let mut memory = pattern(100_000);
     assert_eq!(send(&mut p, client, [lent(&mut memory)]), Some(0));
     p.a.close(p.now, client);
@@ -508,8 +438,7 @@ fn memory_that_was_lent_can_be_freed_when_the_socket_is_closed() {
 
 #[test]
 fn what_a_receiver_does_not_read_in_time_is_given_back() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     assert_eq!(send(&mut p, client, [bytes(100_000)]), Some(0));
     p.run(Duration::from_millis(900));
     assert_eq!(p.a.poll_error_queue(client), None);
@@ -538,13 +467,13 @@ fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_i
     // On this link, what was received and not read is in the pages of its sender.
     (a.tcp.recv_buffer, a.tcp.recv_buffer_initial) = (4 << 10, 4 << 10);
     let mut p = Pair::with(a, b);
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     // The receiver has as much to send as it may, and its peers do not read either.
     let (writes, now) = (vec![7; 1 << 20], p.now);
     let others: Vec<_> = (0..10).map(|n| p.connect(&format!("10.0.0.2:{}", 100 + n)).1).collect();
     for _ in 0..100 {
         for id in &others {
-            while p.b.tcp(*id).unwrap().send(now, &writes, SendFlags::empty()).is_ok() {}
+            while p.b.send(now, *id, &writes).is_ok() {}
         }
         p.run(Duration::from_millis(1));
     }
@@ -561,7 +490,7 @@ fn a_deadline_can_be_switched_off() {
     let mut b = config(capabilities(2), 2);
     b.zerocopy.received_deadline = None;
     let mut p = Pair::with(config(capabilities(1), 1), b);
-    let (client, _server) = connected(&mut p);
+    let (client, _server) = opted_in(&mut p);
     send(&mut p, client, [bytes(100_000)]);
     p.run(Duration::from_secs(3600));
     assert_eq!(p.a.poll_error_queue(client), None);
@@ -573,7 +502,7 @@ fn sends_share_a_completion_while_the_earlier_is_unsent_and_others_share_no_segm
         a.zerocopy.coalescing = Coalescing::Linux;
         a.tcp.send_buffer_initial = a.tcp.send_buffer;
     });
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let log = std::rc::Rc::clone(&seen);
     p.carry = Some(Box::new(move |side, frame| {
@@ -604,7 +533,7 @@ fn linux_merges_ranges_of_different_kind_and_the_older_flag_wins() {
         [(Coalescing::Linux, copied(0, 1)), (Coalescing::SameKind, copied(0, 0))]
     {
         let mut p = pair_with(|a| a.zerocopy.coalescing = coalescing);
-        let (client, server) = connected(&mut p);
+        let (client, server) = opted_in(&mut p);
         send(&mut p, client, [bytes(10_000)]);
         p.run(Duration::from_millis(1100));
         read(&mut p, server);
@@ -618,8 +547,7 @@ fn linux_merges_ranges_of_different_kind_and_the_older_flag_wins() {
 #[test]
 fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
     use pagewire_stack::{FastOpenConfig, FastOpenMode, SocketOption};
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let mode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
     p.a.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
@@ -642,14 +570,12 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
             .unwrap();
         p.a.set_zerocopy(client, true).unwrap();
         let (mut frags, mut call) = (FragVec::from_iter([bytes(5000)]), ZeroCopyCall::new());
-        let first =
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+        let first = p.a.send(p.now, client, (&mut frags, &mut call));
         if !warm {
             assert_eq!((first, call.id()), (Err(Error::WouldBlock), None), "no cookie, no id");
             p.run(Duration::from_millis(100));
             p.a.close(p.now, client);
-            let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+            let (server, _) = p.b.accept(listener).unwrap();
             p.b.close(p.now, server);
             p.run(Duration::from_millis(100));
             continue;
@@ -658,14 +584,12 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
         assert!((1000..1461).contains(&with_syn), "{with_syn}");
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         p.run(Duration::from_millis(100));
-        let rest =
-            p.a.tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+        let rest = p.a.send(p.now, client, (&mut frags, &mut call));
         assert_eq!((rest, call.id()), (Ok(5000 - with_syn), Some(0)));
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         drop(call);
         p.run(Duration::from_millis(100));
-        let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+        let (server, _) = p.b.accept(listener).unwrap();
         assert_eq!(settle(&mut p, server), pattern(5000));
         assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "one id for all of it");
         assert_eq!(p.a.poll_error_queue(client), None);
@@ -674,8 +598,7 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
 
 #[test]
 fn a_datagram_that_nobody_reads_in_time_is_given_back() {
-    let mut p = Pair::new();
-    p.meet();
+    let mut p = Pair::met();
     let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
     let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
     let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
@@ -695,8 +618,7 @@ fn a_datagram_that_nobody_reads_in_time_is_given_back() {
     p.run(Duration::from_millis(2000));
     assert_eq!(p.a.poll_error_queue(client), copied(1, 1));
     for _ in 0..2 {
-        let (frags, _) =
-            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
+        let (frags, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
         assert_eq!(frags[0].as_slice(), Some(&pattern(1000)[..]));
     }
 }
@@ -714,11 +636,7 @@ fn a_copy_that_finds_no_page_waits_for_one() {
     while got < 3 << 20 {
         // As much as there are pages for: less than the send buffer takes.
         while !frags.iter().all(Frag::is_empty) {
-            match p
-                .a
-                .tcp(client)
-                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-            {
+            match p.a.send(p.now, client, (&mut frags, &mut call)) {
                 Ok(n) => assert!(n > 0),
                 Err(error) => {
                     assert_eq!(error, Error::WouldBlock);

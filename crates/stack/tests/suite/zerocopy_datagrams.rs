@@ -5,20 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{
-    BindOptions, Coalescing, Error, ErrorEntry, Notification, RecvFlags, UdpId, UdpTarget,
-    ZeroCopyCall,
-};
+use pagewire_stack::{BindOptions, Coalescing, Error, UdpId, UdpTarget, ZeroCopyCall};
 
-use crate::common::{Pair, capabilities, config, pattern};
-
-fn bytes(len: usize) -> Frag {
-    Frag::from_bytes(Bytes::from(pattern(len)))
-}
-
-fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied }))
-}
+use crate::common::zerocopy::{bytes, told};
+use crate::common::{Pair, Verbs, capabilities, config, pattern};
 
 /// Where the receivers are.
 fn to() -> SocketAddr {
@@ -50,9 +40,7 @@ fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     assert_eq!(sent, Ok((3500, Some(0))));
     p.run(Duration::from_millis(1));
     let mut got = Vec::new();
-    while let Ok((frags, _)) =
-        p.b.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-    {
+    while let Ok((frags, _)) = p.b.recv_from(server, pagewire_stack::Datagram) {
         let bytes: Vec<u8> = frags.iter().flat_map(|f| f.as_slice().unwrap().to_vec()).collect();
         got.push(bytes.len());
         let at = (got.len() - 1) * 1000;
@@ -76,13 +64,7 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
-        let to = UdpTarget {
-            remote: Some(to()),
-            segment: Some(segment),
-            more: false,
-            source: None,
-            ecn: None,
-        };
+        let to = UdpTarget { remote: Some(to()), segment: Some(segment), ..Default::default() };
         p.a.udp(client).and_then(|mut udp| {
             let mut call = ZeroCopyCall::new();
             let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), to)?;
@@ -122,12 +104,7 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
         let got = p.a.ledger().get(CopyReason::DeviceLinearize) - before;
         assert_eq!(got, if copied { 1800 } else { 0 });
         let mut into = [0; 2000];
-        assert_eq!(
-            p.b.udp(server)
-                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
-                .map(|(len, _)| len),
-            Ok(n * 100)
-        );
+        assert_eq!(p.b.recv_from(server, &mut into[..]).map(|(len, _)| len), Ok(n * 100));
         assert!(into[..n * 100] == data[..n * 100]);
         p.flush();
         assert_eq!(p.a.poll_error_queue(client), told(sent.1.unwrap(), sent.1.unwrap(), copied));
@@ -149,12 +126,7 @@ fn a_device_that_cannot_gather_gets_copies_of_datagrams_too() {
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
     let mut into = [0; 2000];
-    assert_eq!(
-        p.b.udp(server)
-            .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
-            .map(|(len, _)| len),
-        Ok(1000)
-    );
+    assert_eq!(p.b.recv_from(server, &mut into[..]).map(|(len, _)| len), Ok(1000));
     assert!(into[..1000] == [pattern(500), pattern(500)].concat());
 }
 
@@ -175,9 +147,7 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
     let mut got = 0;
-    while let Ok((frags, _)) =
-        p.a.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-    {
+    while let Ok((frags, _)) = p.a.recv_from(server, pagewire_stack::Datagram) {
         got += frags.iter().map(Frag::len).sum::<usize>();
     }
     assert_eq!(got, 2500);
@@ -224,13 +194,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         let put = |p: &mut Pair, len: usize, more: bool| {
             // Only the first is asked where to.
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
-            let target = UdpTarget {
-                remote: remote.or(Some(to())),
-                segment: None,
-                more,
-                source: None,
-                ecn: None,
-            };
+            let target = UdpTarget { remote: remote.or(Some(to())), more, ..Default::default() };
             p.a.udp(client).and_then(|mut udp| {
                 let mut call = ZeroCopyCall::new();
                 let sent =
@@ -242,18 +206,13 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
         let plain =
             UdpTarget { remote: Some(to()), segment: None, more: true, source: None, ecn: None };
-        assert_eq!(p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"copied", plain)), Ok(6));
+        assert_eq!(p.a.send_to(p.now, client, b"copied", plain), Ok(6));
         p.run(Duration::from_secs(1));
         assert_eq!(p.b.udp(server).map(|udp| udp.next_len()), Ok(0), "it waits");
         assert_eq!(put(&mut p, 600, false), Ok((600, Some(1))));
         p.run(Duration::from_millis(1));
         let mut into = [0; 2000];
-        assert_eq!(
-            p.b.udp(server)
-                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
-                .map(|(n, _)| n),
-            Ok(1006)
-        );
+        assert_eq!(p.b.recv_from(server, &mut into[..]).map(|(n, _)| n), Ok(1006));
         assert!(into[..1006] == [pattern(400), b"copied".to_vec(), pattern(600)].concat());
         p.flush();
         assert_eq!(p.a.poll_error_queue(client), told(0, 1, false));
@@ -267,12 +226,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         assert_eq!(p.a.udp(client).and_then(|mut udp| udp.push(p.now)), Ok(()));
         assert_eq!(p.a.udp(client).and_then(|mut udp| udp.push(p.now)), Ok(()), "nothing waits");
         p.run(Duration::from_millis(1));
-        assert_eq!(
-            p.b.udp(server)
-                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
-                .map(|(n, _)| n),
-            Ok(10)
-        );
+        assert_eq!(p.b.recv_from(server, &mut into[..]).map(|(n, _)| n), Ok(10));
         let memory = Bytes::from(pattern(100));
         let target =
             UdpTarget { remote: Some(to()), segment: None, more: true, source: None, ecn: None };

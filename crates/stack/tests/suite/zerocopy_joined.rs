@@ -5,47 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, Region};
-use pagewire_stack::{
-    ErrorEntry, Notification, Payload, RecvFlags, SendFlags, TcpId, ZeroCopyCall,
-};
+use pagewire_stack::{Payload, TcpId, ZeroCopyCall};
 
-use crate::common::{Pair, pattern};
-
-/// A connection whose client at A has opted in: (client, server).
-fn connected(p: &mut Pair) -> (TcpId, TcpId) {
-    let (client, server, _) = p.connect("10.0.0.2:80");
-    p.a.set_zerocopy(client, true).unwrap();
-    (client, server)
-}
+use crate::common::zerocopy::{connected, done, opted_in, settle, try_send};
+use crate::common::{Pair, Verbs, pattern};
 
 fn send(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
-    let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp(id).unwrap().send(p.now, (&mut frags, &mut call), SendFlags::empty()).unwrap();
-    assert!(frags.is_empty(), "not everything was taken");
-    call.id()
-}
-
-fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
-    let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    for _ in 0..20 {
-        p.run(Duration::from_millis(50));
-        while let Ok(n @ 1..) =
-            p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-        {
-            all.extend_from_slice(&buf[..n]);
-        }
-    }
-    all
-}
-
-fn done(lo: u32, hi: u32) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied: false }))
+    try_send(p, id, [frag]).unwrap()
 }
 
 #[test]
 fn sends_that_continue_each_other_in_memory_share_a_completion_while_the_earlier_is_unsent() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let memory = Frag::from_bytes(Bytes::from(pattern(30_000)));
     for id in 0..3 {
         let at = id as usize * 1000;
@@ -63,8 +34,7 @@ fn sends_that_continue_each_other_in_memory_share_a_completion_while_the_earlier
 
 #[test]
 fn sends_of_different_memories_complete_each_by_itself() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let memory = Frag::from_bytes(Bytes::from(pattern(3000)));
     let other = Frag::from_bytes(Bytes::from(pattern(1000)));
     let expected = [pattern(1000), pattern(1000), memory.as_slice().unwrap()[1000..].to_vec()];
@@ -78,8 +48,7 @@ fn sends_of_different_memories_complete_each_by_itself() {
 
 #[test]
 fn no_more_than_512_kib_wait_for_each_other() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let memory = Frag::from_bytes(Bytes::from(pattern(600_000)));
     let mut at = 0;
     let mut sent = 0;
@@ -87,11 +56,7 @@ fn no_more_than_512_kib_wait_for_each_other() {
         let end = (at + 4096).min(memory.len());
         let (mut frags, mut call) =
             (FragVec::from_iter([memory.slice(at..end)]), ZeroCopyCall::new());
-        match p
-            .a
-            .tcp(client)
-            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
-        {
+        match p.a.send(p.now, client, (&mut frags, &mut call)) {
             Ok(n) => {
                 at += n;
                 assert_eq!(call.id(), Some(sent));
@@ -110,8 +75,7 @@ fn no_more_than_512_kib_wait_for_each_other() {
 
 #[test]
 fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_together() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let memory = Frag::from_bytes(Bytes::from(pattern(1000)));
     let mut frames = std::collections::VecDeque::new();
     for at in (0..1000).step_by(100) {
@@ -146,8 +110,7 @@ fn behind(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
 
 #[test]
 fn a_send_that_only_adds_to_what_waits_needs_no_clock_and_leaves_nothing_to_do() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let memory = Frag::from_bytes(Bytes::from(pattern(4000)));
     assert_eq!(behind(&mut p, client, memory.slice(0..100)), None, "nothing waits yet");
     send(&mut p, client, memory.slice(0..100));
@@ -183,7 +146,7 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
     a.zerocopy.pages = std::sync::Arc::clone(&budget);
     let mut p = Pair::with(a, crate::common::config(crate::common::capabilities(2), 2));
     p.meet();
-    let (client, server) = connected(&mut p);
+    let (client, server) = opted_in(&mut p);
     let memory = Frag::from_bytes(Bytes::from(pattern(1000)));
     send(&mut p, client, memory.slice(0..100));
     p.a.poll_transmit(p.now, &mut Default::default());
@@ -193,9 +156,7 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
     assert_eq!(budget.used(), 6);
     assert_eq!(behind(&mut p, client, memory.slice(300..400)), None);
     let (mut frags, mut call) = (FragVec::from_iter([memory.slice(300..400)]), ZeroCopyCall::new());
-    let refused =
-        p.a.tcp(client)
-            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
+    let refused = p.a.send(p.now, client, (&mut frags, &mut call));
     assert_eq!((refused, call.id()), (Err(pagewire_stack::Error::TooManyPagesHeld), None));
     assert_eq!((frags.len(), budget.used()), (1, 6));
     assert_eq!(settle(&mut p, server), pattern(1000)[..300]);
@@ -205,8 +166,7 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
 
 #[test]
 fn ranges_of_one_region_go_on_in_memory_and_slices_of_bytes_do_not() {
-    let mut p = Pair::new();
-    let (client, server) = connected(&mut p);
+    let (mut p, client, server) = connected();
     let region = Region::memfd("ranges", PAGE_SIZE).unwrap();
     let bytes = Bytes::from(pattern(500));
     send(&mut p, client, region.frag(0, 100).unwrap());

@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, SocketOption, TcpId, ZeroCopyCall,
-};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, SendFlags, SocketOption, TcpId, ZeroCopyCall};
 use proptest::prelude::*;
 
-use crate::common::{A, Pair, capabilities, config};
+use crate::common::{A, Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -232,12 +230,7 @@ impl World {
 
     fn read(&mut self, limit: usize) {
         let mut buf = vec![0; limit];
-        if let Ok(n) = self
-            .p
-            .b
-            .tcp(self.server)
-            .and_then(|mut tcp| tcp.recv(self.p.now, &mut buf[..], RecvFlags::empty()))
-        {
+        if let Ok(n) = self.p.b.recv(self.p.now, self.server, &mut buf[..]) {
             for byte in &buf[..n] {
                 assert_eq!(Some(*byte), self.stream.pop_front(), "what was sent arrives");
             }
@@ -273,12 +266,7 @@ impl World {
             Op::Notifications(n) => self.take_notifications(*n),
             Op::Pass(ms) => self.p.run(Duration::from_millis(*ms)),
             Op::Lose(n) => {
-                let mut left = *n;
-                self.p.carry = Some(Box::new(move |side, frame| {
-                    let lost = side == A && frame.frag_len() > 0 && left > 0;
-                    left -= usize::from(lost);
-                    !lost
-                }));
+                self.p.lose(*n);
             }
             Op::Keep(n) => {
                 let (mut left, kept) = (*n, Arc::clone(&self.kept));
@@ -349,11 +337,6 @@ proptest! {
         w.p.run(Duration::from_secs(600));
         prop_assert!(w.live.lock().unwrap().is_empty(), "memory is still held");
         prop_assert_eq!(budget.used(), 0);
-        for stack in [&w.p.a, &w.p.b] {
-            let audit = stack.pool_audit();
-            // But for the run that the writer has begun.
-            let writers = pagewire_mem::limits::WRITE_RUN_PAGES;
-            prop_assert!(audit.out <= writers, "pages leak: {:?}", audit);
-        }
+        w.p.assert_pages_are_home();
     }
 }

@@ -11,16 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PacketBuf, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, Notification, RecvFlags, SendFlags, SocketOption, StackConfig,
-    TcpId, ZeroCopyCall,
+    Coalescing, Error, ErrorEntry, SocketOption, StackConfig, TcpId, ZeroCopyCall,
 };
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
-use crate::common::{A, Pair, capabilities, config, forge, pattern};
-
-fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied }))
-}
+use crate::common::zerocopy::{opted_in, read, settle, told};
+use crate::common::{A, Pair, Verbs, capabilities, config, forge, pattern};
 
 /// A buffer that counts its release.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
@@ -53,7 +49,7 @@ impl Buffers {
 
 fn try_send(p: &mut Pair, id: TcpId, frag: Frag) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
+    p.a.send(p.now, id, (&mut frags, &mut call))?;
     Ok(call.id())
 }
 
@@ -64,33 +60,12 @@ fn send(p: &mut Pair, id: TcpId, frag: Frag) -> u32 {
     call
 }
 
-fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
-    let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) =
-        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
-    {
-        all.extend_from_slice(&buf[..n]);
-    }
-    all
-}
-
-/// Lets everything arrive and be acknowledged and read.
-fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
-    let mut all = Vec::new();
-    for _ in 0..20 {
-        p.run(Duration::from_millis(50));
-        all.extend(read(p, server));
-    }
-    all
-}
-
 fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, TcpId, TcpId) {
     let mut a = config(capabilities(1), 1);
     change(&mut a);
     let mut p = Pair::with(a, config(capabilities(2), 2));
     p.meet();
-    let (client, server, _) = p.connect("10.0.0.2:80");
-    p.a.set_zerocopy(client, true).unwrap();
+    let (client, server) = opted_in(&mut p);
     (p, client, server)
 }
 
@@ -197,9 +172,8 @@ fn acknowledge(p: &mut Pair, last: &TcpHeader, ack: u32, blocks: &[(u32, u32)]) 
     p.flush();
 }
 
-#[test]
-fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_still_there() {
-    let (mut p, client, server) = connected();
+/// Loses everything while the second is set; the first gets the header of the first segment with payload.
+fn lose_all(p: &mut Pair) -> (Rc<RefCell<Option<TcpHeader>>>, Rc<RefCell<bool>>) {
     let (first, lost) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(true)));
     let (seen, losing) = (Rc::clone(&first), Rc::clone(&lost));
     p.carry = Some(Box::new(move |side, frame: &PacketBuf| {
@@ -208,6 +182,13 @@ fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_stil
         }
         !*losing.borrow()
     }));
+    (first, lost)
+}
+
+#[test]
+fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_still_there() {
+    let (mut p, client, server) = connected();
+    let (first, lost) = lose_all(&mut p);
     let buffers = Buffers::default();
     for id in 0..4 {
         assert_eq!(send(&mut p, client, buffers.make(1000)), id);
@@ -233,14 +214,7 @@ fn a_peer_that_reneges_on_what_it_has_selectively_acknowledged_finds_it_all_stil
 #[test]
 fn what_a_peer_reneged_on_is_sent_again_from_the_same_memory() {
     let (mut p, client, server) = connected();
-    let (first, lost) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(true)));
-    let (seen, losing) = (Rc::clone(&first), Rc::clone(&lost));
-    p.carry = Some(Box::new(move |side, frame: &PacketBuf| {
-        if side == A && frame.frag_len() > 0 && seen.borrow().is_none() {
-            *seen.borrow_mut() = forge::parse(frame).map(|(_, _, header)| header);
-        }
-        !*losing.borrow()
-    }));
+    let (first, lost) = lose_all(&mut p);
     let buffers = Buffers::default();
     for _ in 0..4 {
         send(&mut p, client, buffers.make(1000));
@@ -303,10 +277,7 @@ fn an_owner_that_never_reads_its_notifications_runs_into_the_limit_and_not_into_
     }
     assert_eq!(buffers.released(), 110, "what was refused is not kept");
     // By copy it goes on, and with what is read it goes on without.
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, b"copied", SendFlags::empty())),
-        Ok(6)
-    );
+    assert_eq!(p.a.send(p.now, client, b"copied"), Ok(6));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, false));
     assert_eq!(send(&mut p, client, buffers.make(2000)), 10, "no id was lost");
     settle(&mut p, server);
@@ -354,14 +325,7 @@ fn a_contiguous_range_is_one_fragment_however_long_and_each_piece_is_its_own() {
     // Neighbours in memory, and still three pieces.
     let pieces = [0..100, 100..300, 300..1000].map(|part| Frag::from_bytes(memory.slice(part)));
     let (mut frags, mut call) = (FragVec::from_iter(pieces), ZeroCopyCall::new());
-    assert_eq!(
-        p.a.tcp(client).and_then(|mut tcp| tcp.send(
-            p.now,
-            (&mut frags, &mut call),
-            SendFlags::empty()
-        )),
-        Ok(1000)
-    );
+    assert_eq!(p.a.send(p.now, client, (&mut frags, &mut call)), Ok(1000));
     drop(call);
     assert_eq!(settle(&mut p, server).len(), 1000);
     assert_eq!(*seen.borrow(), [[100, 200, 700]]);
@@ -379,20 +343,10 @@ fn sends_by_reference_and_by_copy_mix_in_any_order_and_arrive_in_theirs() {
                 assert_eq!(try_send(&mut p, client, buffers.make(data.len())), Ok(Some(next)));
                 next += 1;
             }
-            1 => assert_eq!(
-                p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data, SendFlags::empty())),
-                Ok(data.len())
-            ),
+            1 => assert_eq!(p.a.send(p.now, client, &data), Ok(data.len())),
             _ => {
                 let mut frags = FragVec::from_iter([buffers.make(data.len())]);
-                assert_eq!(
-                    p.a.tcp(client).and_then(|mut tcp| tcp.send(
-                        p.now,
-                        &mut frags,
-                        SendFlags::empty()
-                    )),
-                    Ok(data.len())
-                );
+                assert_eq!(p.a.send(p.now, client, &mut frags), Ok(data.len()));
             }
         }
         expected.extend(data);

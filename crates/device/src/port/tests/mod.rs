@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, PacketBuf};
 
 use super::*;
-use crate::device::Medium;
+use pagewire_mem::link::Medium;
 
 /// A UDP datagram over IPv4 and Ethernet, `len` bytes long in all, at least 42.
 fn udp_frame(len: usize) -> Vec<u8> {

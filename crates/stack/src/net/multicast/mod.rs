@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pagewire_device::Medium;
+use pagewire_mem::link::Medium;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf};
 
 use self::messages::{Message, Query, igmp, mld};

@@ -48,20 +48,7 @@ fn v6(text: &str) -> [u8; 16] {
 }
 
 fn capabilities() -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: US,
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: MAX_FRAGS,
-        header_split: HeaderSplit::None,
-        queues: 1,
-        by_reference: false,
-    }
+    Capabilities { header_split: HeaderSplit::None, ..Capabilities::offloading(US, 1500) }
 }
 
 fn config() -> NetConfig {

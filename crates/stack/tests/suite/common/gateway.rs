@@ -1,7 +1,7 @@
 //! A guest (A) whose default route leads to a gateway (B) with a transparent link.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
@@ -12,7 +12,8 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use super::forge;
-use super::{B, Pair, capabilities, config};
+use super::{B, Pair, addr, capabilities, config};
+use crate::common::Verbs;
 
 /// Somewhere in the world, by both versions.
 pub(crate) const FAR: [&str; 2] = ["192.0.2.1:80", "[2001:db8::1]:80"];
@@ -42,9 +43,9 @@ pub(crate) fn greet(p: &mut Pair) {
         let now = p.now;
         let one = p.a.bind_udp(addr(from), BindOptions::default()).unwrap();
         let other = p.b.bind_udp(addr(to), BindOptions::default()).unwrap();
-        p.a.udp(one).unwrap().send(now, b"hello", Some(addr(to))).unwrap();
+        p.a.send_to(now, one, b"hello", Some(addr(to))).unwrap();
         p.run(Duration::from_millis(1));
-        p.b.udp(other).unwrap().send(p.now, b"hello", Some(addr(from))).unwrap();
+        p.b.send_to(p.now, other, b"hello", Some(addr(from))).unwrap();
         p.run(Duration::from_millis(1));
         p.a.close(p.now, one);
         p.b.close(p.now, other);
@@ -65,8 +66,14 @@ pub(crate) fn asking() -> (Pair, ListenerId) {
     (p, listener)
 }
 
-pub(crate) fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
+/// The same, after the guest has begun to connect to `to` and that is shown: the guest's connection, and
+/// the request.
+pub(crate) fn asked(to: &str) -> (Pair, ListenerId, TcpId, SynRequest) {
+    let (mut p, listener) = asking();
+    let client = p.a.connect(p.now, addr(to), None).unwrap();
+    p.run(Duration::from_millis(1));
+    let request = only_request(&mut p, listener);
+    (p, listener, client, request)
 }
 
 /// All that the listener has to tell.

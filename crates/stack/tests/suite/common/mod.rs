@@ -4,17 +4,17 @@
 
 pub(crate) mod forge;
 pub(crate) mod gateway;
+mod verbs;
+pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_device::{Capabilities, HeaderSplit, Medium};
+use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{
-    Error, Event, ListenerId, RecvFlags, SendFlags, Stack, StackConfig, TcpConfig, TcpId,
-};
+use pagewire_stack::{Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub(crate) enum Side {
 }
 
 pub(crate) use Side::{A, B};
+pub(crate) use verbs::Verbs;
 
 type Filter = Box<dyn FnMut(Side, &PacketBuf) -> bool>;
 
@@ -46,20 +47,8 @@ pub(crate) struct Pair {
 }
 
 pub(crate) fn capabilities(mac: u8) -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: [2, 0, 0, 0, 0, mac],
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: pagewire_mem::MAX_FRAGS,
-        header_split: HeaderSplit::Native,
-        queues: 1,
-        by_reference: true,
-    }
+    let mac = [2, 0, 0, 0, 0, mac];
+    Capabilities { by_reference: true, ..Capabilities::offloading(mac, 1500) }
 }
 
 /// A network card that can do nothing: every frame is cut and summed in software.
@@ -86,6 +75,13 @@ pub(crate) fn config(capabilities: Capabilities, host: u8) -> StackConfig {
 impl Pair {
     pub(crate) fn new() -> Self {
         Self::with(config(capabilities(1), 1), config(capabilities(2), 2))
+    }
+
+    /// Two stacks that know each other's link addresses, so that no burst waits for them.
+    pub(crate) fn met() -> Self {
+        let mut p = Self::new();
+        p.meet();
+        p
     }
 
     pub(crate) fn with_tcp(tcp: TcpConfig) -> Self {
@@ -206,6 +202,25 @@ impl Pair {
         self.flush();
     }
 
+    /// The next `n` segments with payload from A are lost.
+    pub(crate) fn lose(&mut self, n: usize) {
+        let mut left = n;
+        self.carry = Some(Box::new(move |side, frame| {
+            let lost = side == A && frame.frag_len() > 0 && left > 0;
+            left -= usize::from(lost);
+            !lost
+        }));
+    }
+
+    /// No page of either stack is held, but for the run that the writer has begun.
+    pub(crate) fn assert_pages_are_home(&self) {
+        for stack in [&self.a, &self.b] {
+            let audit = stack.pool_audit();
+            let writers = pagewire_mem::limits::WRITE_RUN_PAGES;
+            assert!(audit.out <= writers && audit.is_conserved(), "pages leak: {audit:?}");
+        }
+    }
+
     /// Gives back what the wire and the notes take.
     pub(crate) fn shrink(&mut self) {
         self.events = Vec::new();
@@ -222,7 +237,7 @@ impl Pair {
         let mut server = None;
         self.until("the handshake", |p| {
             if server.is_none() {
-                server = p.b.listener(listener).and_then(|mut listener| listener.accept()).ok();
+                server = p.b.accept(listener).ok();
             }
             server.is_some()
         });
@@ -236,19 +251,11 @@ impl Pair {
         self.until("the transfer", |p| {
             let now = p.now;
             while sent < data.len()
-                && let Some(n) = ready(
-                    p.stack(from.0)
-                        .tcp(from.1)
-                        .and_then(|mut tcp| tcp.send(now, &data[sent..], SendFlags::empty())),
-                )
+                && let Some(n) = ready(p.stack(from.0).send(now, from.1, &data[sent..]))
             {
                 sent += n;
             }
-            while let Some(n) = ready(
-                p.stack(to.0)
-                    .tcp(to.1)
-                    .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty())),
-            ) {
+            while let Some(n) = ready(p.stack(to.0).recv(now, to.1, &mut buf[..])) {
                 assert!(n > 0, "end of stream after {} bytes", got.len());
                 got.extend_from_slice(&buf[..n]);
             }
@@ -275,23 +282,15 @@ impl Pair {
                     let Some(next) = left.pop_front() else { break };
                     pending.push(next);
                 }
-                if ready(
-                    p.stack(from.0)
-                        .tcp(from.1)
-                        .and_then(|mut tcp| tcp.send(now, &mut pending, SendFlags::empty())),
-                )
-                .is_none()
-                {
+                if ready(p.stack(from.0).send(now, from.1, &mut pending)).is_none() {
                     break;
                 }
             }
-            while let Some(n) = ready(p.stack(to.0).tcp(to.1).and_then(|mut tcp| {
-                tcp.recv(
-                    now,
-                    pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
-                    RecvFlags::empty(),
-                )
-            })) {
+            while let Some(n) = ready(p.stack(to.0).recv(
+                now,
+                to.1,
+                pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+            )) {
                 assert!(n > 0, "end of stream after {got} bytes");
                 for frag in frags.drain(..) {
                     let bytes = frag.as_slice().unwrap();
@@ -312,6 +311,11 @@ fn copy(frame: &mut PacketBuf) {
         frag.copy_to(0, &mut bytes, ledger, reason);
         frame.push_frag(Frag::from_bytes(bytes.into())).unwrap();
     }
+}
+
+/// An address and port.
+pub(crate) fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
 }
 
 /// The answer, unless it is "not now".

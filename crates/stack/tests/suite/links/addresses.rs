@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_stack::limits::{CONGESTED_FRAMES, SEGMENTS_PER_CONNECTION};
-use pagewire_stack::{BindOptions, DropReason, Error, LinkId, RecvFlags, SendFlags, Stack};
+use pagewire_stack::{BindOptions, DropReason, Error, LinkId, Stack};
 
 use super::world::*;
+use crate::common::Verbs;
 
 fn scoped(text: &str, port: u16, scope: u32) -> SocketAddr {
     std::net::SocketAddrV6::new(text.parse().unwrap(), port, 0, scope).into()
@@ -25,7 +26,7 @@ fn connections_over_each_link_share_one_space_of_ports() {
     let east = world.stacks[RIGHT].connect(now, addr("10.0.1.1:80"), from("10.0.1.2:5000"));
     let mut accepted = Vec::new();
     world.until("two connections", |w| {
-        accepted.extend(w.middle().listener(listener).and_then(|mut listener| listener.accept()));
+        accepted.extend(w.middle().accept(listener));
         accepted.len() == 2
     });
     for (peer, near) in [(LEFT, west.unwrap()), (RIGHT, east.unwrap())] {
@@ -142,28 +143,19 @@ fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let to = world.middle().link_addresses(link).find(is_local).unwrap();
     let to = SocketAddr::new(to.addr(), 53);
     let asks = world.stacks[RIGHT].bind_udp(addr("[::]:1000"), BindOptions::default()).unwrap();
-    world.stacks[RIGHT].udp(asks).unwrap().send(now, b"who are you?", Some(to)).unwrap();
+    world.stacks[RIGHT].send_to(now, asks, b"who are you?", Some(to)).unwrap();
     let mut from = None;
     world.until("the question", |w| {
-        from = w
-            .middle()
-            .udp(ours)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .ok()
-            .map(|(_, from)| from);
+        from = w.middle().recv_from(ours, pagewire_stack::Datagram).ok().map(|(_, from)| from);
         from.is_some()
     });
     let from = from.unwrap();
     let SocketAddr::V6(asker) = from else { panic!("{from}") };
     assert_eq!(asker.scope_id(), link.scope_id(), "it says which link");
     let now = world.now;
-    world.middle().udp(ours).unwrap().send(now, b"the middle", Some(from)).unwrap();
-    world.until("the answer", |w| {
-        w.stacks[RIGHT]
-            .udp(asks)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .is_ok()
-    });
+    world.middle().send_to(now, ours, b"the middle", Some(from)).unwrap();
+    world
+        .until("the answer", |w| w.stacks[RIGHT].recv_from(asks, pagewire_stack::Datagram).is_ok());
 }
 
 #[test]
@@ -213,7 +205,7 @@ fn a_removed_link_takes_its_addresses_routes_and_packets_along() {
     let now = world.now;
     // These wait for a neighbour.
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.77:1"))).unwrap();
+    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.77:1"))).unwrap();
     assert!(world.middle().remove_link(east));
     assert!(!world.middle().remove_link(east), "only once");
     let lost = world.drops(MIDDLE, DropReason::LinkRemoved);
@@ -227,7 +219,7 @@ fn a_removed_link_takes_its_addresses_routes_and_packets_along() {
     world.middle().handle_frame_on(now, east, frame);
     assert_eq!(world.drops(MIDDLE, DropReason::LinkRemoved), lost + 1);
     // The connection finds no way out, and ends as if nobody answered.
-    world.middle().tcp(near).unwrap().send(now, b"anybody there?", SendFlags::empty()).unwrap();
+    world.middle().send(now, near, b"anybody there?").unwrap();
     world.run(Duration::from_secs(3600));
     assert!(world.middle().take_error(near).is_some());
     world.pages_are_conserved();
@@ -245,17 +237,13 @@ fn a_device_that_takes_nothing_does_not_hold_up_the_others() {
     let (east, right) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
     world.set_stuck(WEST, true);
     let now = world.now;
-    let sent =
-        world.middle().tcp(west).unwrap().send(now, &[1; 200_000], SendFlags::empty()).unwrap();
+    let sent = world.middle().send(now, west, &[1; 200_000]).unwrap();
     world.exchange((MIDDLE, east), (RIGHT, right), 300_000);
     world.set_stuck(WEST, false);
     let mut received = 0;
     world.until("the rest", |w| {
         let now = w.now;
-        while let Ok(n) = w.stacks[LEFT]
-            .tcp(left)
-            .and_then(|mut tcp| tcp.recv(now, &mut [0; 4096], RecvFlags::empty()))
-        {
+        while let Ok(n) = w.stacks[LEFT].recv(now, left, &mut [0; 4096]) {
             received += n;
         }
         received == sent
@@ -273,14 +261,7 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     world.set_stuck(WEST, true);
     let now = world.now;
     for &(near, _) in &ends {
-        assert_eq!(
-            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
-                now,
-                &[1; LEN],
-                SendFlags::empty()
-            )),
-            Ok(LEN)
-        );
+        assert_eq!(world.middle().send(now, near, &[1; LEN]), Ok(LEN));
     }
     // Another link's turn makes output for all, again and again.
     world.run(Duration::from_millis(100));
@@ -296,10 +277,7 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     world.until("everything", |w| {
         let now = w.now;
         for &(_, far) in &ends {
-            while let Ok(n) = w.stacks[LEFT]
-                .tcp(far)
-                .and_then(|mut tcp| tcp.recv(now, &mut [0; 4096], RecvFlags::empty()))
-            {
+            while let Ok(n) = w.stacks[LEFT].recv(now, far, &mut [0; 4096]) {
                 received += n;
             }
         }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use pagewire_stack::{
-    BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, RecvFlags, SendFlags,
-    SocketOption, Stack, SynCookies, TcpId, UdpId,
+    BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, SocketOption, Stack,
+    SynCookies, TcpId, UdpId,
 };
 
 use super::world::*;
+use crate::common::Verbs;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -32,8 +33,7 @@ fn on(link: LinkId) -> BindOptions {
 
 fn receive(stack: &mut Stack, id: UdpId) -> Option<Vec<u8>> {
     let mut buf = [0; 100];
-    let (n, _) =
-        stack.udp(id).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())).ok()?;
+    let (n, _) = stack.recv_from(id, &mut buf[..]).ok()?;
     Some(buf[..n].to_vec())
 }
 
@@ -42,7 +42,7 @@ fn tell(world: &mut World, from: usize, to: &str, text: &[u8]) {
     let now = world.now;
     let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let id = world.stacks[from].bind_udp(addr(any), BindOptions::default()).unwrap();
-    world.stacks[from].udp(id).unwrap().send(now, text, Some(addr(to))).unwrap();
+    world.stacks[from].send_to(now, id, text, Some(addr(to))).unwrap();
     world.run(MS);
     world.stacks[from].close(now, id);
 }
@@ -88,7 +88,7 @@ fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     let now = world.now;
     // From ourselves, it comes by no link.
     let own = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(own).unwrap().send(now, b"self", Some(addr("10.0.0.1:67"))).unwrap();
+    world.middle().send_to(now, own, b"self", Some(addr("10.0.0.1:67"))).unwrap();
     world.run(MS);
     assert_eq!(receive(world.middle(), bound).as_deref(), Some(&b"somebody"[..]));
     assert_eq!(receive(world.middle(), bound), None);
@@ -108,7 +108,7 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
         .map(|options| world.middle().bind_udp(addr("0.0.0.0:0"), options).unwrap());
     let send = |world: &mut World, id, to: &str| {
         let now = world.now;
-        world.middle().udp(id).unwrap().send(now, b"hello", Some(addr(to))).unwrap();
+        world.middle().send_to(now, id, b"hello", Some(addr(to))).unwrap();
         world.run(MS);
     };
     // All hosts there are, on the link.
@@ -127,10 +127,7 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
     // IPv6 has to have a route.
     let six = world.middle().bind_udp(addr("[::]:0"), on(east)).unwrap();
     let now = world.now;
-    let sent = world
-        .middle()
-        .udp(six)
-        .and_then(|mut udp| udp.send(now, b"hello", Some(addr("[fd00::2]:9"))));
+    let sent = world.middle().send_to(now, six, b"hello", Some(addr("[fd00::2]:9")));
     assert_eq!(sent, Err(Error::NetworkUnreachable));
 }
 
@@ -148,7 +145,7 @@ fn a_gateway_of_the_link_is_used_where_another_link_has_the_route() {
         let id = world.middle().bind_udp(addr("0.0.0.0:0"), on(link)).unwrap();
         for _ in 0..3 {
             let now = world.now;
-            world.middle().udp(id).unwrap().send(now, b"hello", Some(addr("192.0.2.9:9"))).unwrap();
+            world.middle().send_to(now, id, b"hello", Some(addr("192.0.2.9:9"))).unwrap();
             world.run(MS);
         }
         let from = [10, 0, at as u8, 1];
@@ -172,18 +169,13 @@ fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Optio
             pagewire_stack::ListenOptions {
                 backlog: 8,
                 reservation: Some(reservation),
-                v6_only: false,
+                ..Default::default()
             },
         )
         .unwrap();
     let near = world.stacks[peer].connect(now, addr(to), None).unwrap();
     world.run(100 * MS);
-    let far = world
-        .middle()
-        .listener(listener)
-        .and_then(|mut listener| listener.accept())
-        .ok()
-        .map(|(id, _)| id);
+    let far = world.middle().accept(listener).ok().map(|(id, _)| id);
     if let Some(far) = far {
         world.exchange((peer, near), (MIDDLE, far), 50_000);
     }
@@ -230,13 +222,13 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
                 pagewire_stack::ListenOptions {
                     backlog: 8,
                     reservation: Some(reservation),
-                    v6_only: false,
+                    ..Default::default()
                 },
             )
             .unwrap();
         let near = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), None).unwrap();
         world.run(10 * MS);
-        let (far, _) = world.middle().listener(listener).unwrap().accept().unwrap();
+        let (far, _) = world.middle().accept(listener).unwrap();
         world.exchange((LEFT, near), (MIDDLE, far), 10_000);
         (near, far)
     };
@@ -247,8 +239,8 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let east = link_to(&world, 1);
     world.middle().set_option(far, SocketOption::Link(Some(east))).unwrap();
     let now = world.now;
-    world.stacks[LEFT].tcp(near).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
-    world.middle().tcp(far).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
+    world.stacks[LEFT].send(now, near, b"lost").unwrap();
+    world.middle().send(now, far, b"lost").unwrap();
     world.run(100 * MS);
     assert!(world.drops(MIDDLE, DropReason::SocketOtherLink) > 0);
     assert_eq!(wires(&world, 6), Vec::<usize>::new());
@@ -261,17 +253,8 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.queued()), Ok(4));
     // In TIME-WAIT, without an owner, it still keeps to its link.
     let now = world.now;
-    world
-        .middle()
-        .tcp(far)
-        .unwrap()
-        .recv(now, pagewire_stack::Discard(4), RecvFlags::empty())
-        .unwrap();
-    world.stacks[LEFT]
-        .tcp(near)
-        .unwrap()
-        .recv(now, pagewire_stack::Discard(4), RecvFlags::empty())
-        .unwrap();
+    world.middle().recv(now, far, pagewire_stack::Discard(4)).unwrap();
+    world.stacks[LEFT].recv(now, near, pagewire_stack::Discard(4)).unwrap();
     world.middle().close(now, far);
     world.run(10 * MS);
     let now = world.now;
@@ -307,14 +290,12 @@ fn a_link_that_is_removed_leaves_who_was_bound_to_it_with_nothing() {
     let id = world.middle().bind_udp(addr("0.0.0.0:9"), on(east)).unwrap();
     let now = world.now;
     world.middle().remove_link(east);
-    let sent =
-        world.middle().udp(id).and_then(|mut udp| udp.send(now, b"x", Some(addr("10.0.0.2:9"))));
+    let sent = world.middle().send_to(now, id, b"x", Some(addr("10.0.0.2:9")));
     assert_eq!(sent, Err(Error::NetworkDown));
     // Another one in its place is another one.
     let again = world.middle().add_link(now, &link(able(3), &["10.0.1.1/24"])).unwrap();
     assert_eq!(again.scope_id(), east.scope_id());
-    let sent =
-        world.middle().udp(id).and_then(|mut udp| udp.send(now, b"x", Some(addr("10.0.0.2:9"))));
+    let sent = world.middle().send_to(now, id, b"x", Some(addr("10.0.0.2:9")));
     assert_eq!(sent, Err(Error::NetworkDown));
     assert_eq!(
         world.middle().set_option(id, SocketOption::Link(Some(east))),

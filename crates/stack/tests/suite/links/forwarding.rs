@@ -6,9 +6,10 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 use pagewire_device::Capabilities;
 use pagewire_stack::limits::{NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBORS_INCOMPLETE};
-use pagewire_stack::{BindOptions, DropReason, Error, RecvFlags, SendFlags};
+use pagewire_stack::{BindOptions, DropReason, Error};
 
 use super::world::*;
+use crate::common::Verbs;
 
 /// Between the peers, over both IP versions.
 const RIGHT_PEER: [&str; 2] = ["10.0.1.2:80", "[fd01::2]:80"];
@@ -57,8 +58,7 @@ fn nothing_is_passed_on_unless_that_is_asked_for() {
 
 #[test]
 fn an_icmp_message_that_a_device_vouched_for_is_passed_on_with_its_checksum() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     let (from, to) = (LEFT_MAC, WEST_MAC);
     let mut v4 = Vec::new();
@@ -87,8 +87,7 @@ fn an_icmp_message_that_a_device_vouched_for_is_passed_on_with_its_checksum() {
 fn streams_pass_both_ways_by_reference_and_super_frames_whole() {
     const LEN: usize = 1 << 20;
     for to in RIGHT_PEER {
-        let mut world = World::three();
-        world.meet();
+        let mut world = World::met();
         world.watch = true;
         let before = world.stacks[MIDDLE].counters().rx_checksums_verified;
         let (near, far) = world.connect((LEFT, RIGHT), addr(to));
@@ -166,8 +165,7 @@ fn a_card_that_gathers_nothing_gets_whole_frames() {
 
 #[test]
 fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     // Every checksum that a hop limit of 64 can meet, the wrap among them.
     for id in 0..=255u8 {
@@ -199,8 +197,7 @@ fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
 
 #[test]
 fn a_packet_whose_hop_limit_runs_out_is_dropped_and_its_sender_told() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     for ttl in [0, 1] {
         world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, ttl, 10));
@@ -247,8 +244,7 @@ fn path_mtu_discovery_works_through_it() {
 
 #[test]
 fn without_a_route_on_the_sender_is_told() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     world.inject(MIDDLE, 0, &udp(LEFT_V4, [8, 8, 8, 8], 64, 10));
     world.flush();
@@ -277,34 +273,22 @@ fn what_waits_for_a_neighbour_passes_when_it_answers() {
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for n in 0..5 {
-        world.stacks[LEFT]
-            .udp(from)
-            .unwrap()
-            .send(now, &[n; 700], Some(addr("10.0.1.2:53")))
-            .unwrap();
+        world.stacks[LEFT].send_to(now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
     }
     world.run(Duration::from_millis(10));
     for n in 0..5 {
-        let (datagram, _) = world.stacks[RIGHT]
-            .udp(to)
-            .unwrap()
-            .recv(pagewire_stack::Datagram, RecvFlags::empty())
-            .unwrap();
+        let (datagram, _) = world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).unwrap();
         assert_eq!(datagram.iter().map(|f| f.len()).sum::<usize>(), 700, "datagram {n}");
     }
     assert_eq!(
-        world.stacks[RIGHT]
-            .udp(to)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .err(),
+        world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).err(),
         Some(Error::WouldBlock)
     );
 }
 
 #[test]
 fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.watch = true;
     let echo = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4(LEFT_V4, RIGHT_V4, 64)
@@ -319,7 +303,7 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
     let now = world.now;
     let id = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     world.stacks[LEFT].udp(id).unwrap().connect(addr("10.0.1.2:7")).unwrap();
-    world.stacks[LEFT].udp(id).unwrap().send(now, b"x", None).unwrap();
+    world.stacks[LEFT].send_to(now, id, b"x", None).unwrap();
     world.run(Duration::from_millis(1));
     assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
 }
@@ -371,17 +355,9 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
     for mtu in [4000, 1500, 600] {
         let now = world.now;
         // Part of it is under way, and part is gathered.
-        let sent = world.stacks[LEFT]
-            .tcp(near)
-            .unwrap()
-            .send(now, &vec![mtu as u8; 400_000], SendFlags::empty())
-            .unwrap();
+        let sent = world.stacks[LEFT].send(now, near, &vec![mtu as u8; 400_000]).unwrap();
         world.flush();
-        let more = world.stacks[LEFT]
-            .tcp(near)
-            .unwrap()
-            .send(now, &vec![mtu as u8; 40_000], SendFlags::empty())
-            .unwrap();
+        let more = world.stacks[LEFT].send(now, near, &vec![mtu as u8; 40_000]).unwrap();
         world.set_stuck(EAST, true);
         let frame = too_big(&world, mtu);
         world.inject(LEFT, 0, &frame);
@@ -389,10 +365,7 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
         world.set_stuck(EAST, false);
         let (mut left, mut buf) = (sent + more, vec![0; 100_000]);
         world.until("the rest", |w| {
-            while let Ok(n) = w.stacks[RIGHT]
-                .tcp(far)
-                .and_then(|mut tcp| tcp.recv(w.now, &mut buf[..], RecvFlags::empty()))
-            {
+            while let Ok(n) = w.stacks[RIGHT].recv(w.now, far, &mut buf[..]) {
                 assert!(buf[..n].iter().all(|&b| b == mtu as u8));
                 left -= n;
             }
@@ -410,12 +383,11 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
     let send = |world: &mut World, from, n: usize| {
         let to = SocketAddr::from((at(n), 2000));
         let now = world.now;
-        world.middle().udp(from).unwrap().send(now, b"ours", Some(to)).unwrap();
+        world.middle().send_to(now, from, b"ours", Some(to)).unwrap();
     };
     // Of one address, and of all together.
     for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {
-        let mut world = World::three();
-        world.meet();
+        let mut world = World::met();
         let own = world.middle().bind_udp(addr("10.0.1.1:0"), BindOptions::default()).unwrap();
         for n in 0..addresses {
             for _ in 0..2 * NEIGHBOR_QUEUE_PACKETS {
@@ -436,8 +408,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
 
 #[test]
 fn forwarded_packets_for_strangers_leave_half_of_the_questions_to_our_own() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let strangers: Vec<u8> = (10..=250).collect();
     for n in &strangers {
         world.inject(MIDDLE, 0, &udp(LEFT_V4, [10, 0, 1, *n], 64, 10));

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use pagewire_device::Capabilities;
-use pagewire_stack::{BindOptions, DropReason, MtuDiscover, RecvFlags};
+use pagewire_stack::{BindOptions, DropReason, MtuDiscover};
 
 use super::world::*;
+use crate::common::Verbs;
 
 fn narrow(mac: u8) -> Capabilities {
     Capabilities { mtu: 1280, ..able(mac) }
@@ -24,13 +25,9 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
         for len in [1400, 4000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             let peer = Some(addr("10.0.1.2:53"));
-            world.stacks[LEFT].udp(from).unwrap().send(now, &bytes, peer).unwrap();
+            world.stacks[LEFT].send_to(now, from, &bytes, peer).unwrap();
             world.run(Duration::from_millis(10));
-            let (frags, _) = world.stacks[RIGHT]
-                .udp(to)
-                .unwrap()
-                .recv(pagewire_stack::Datagram, RecvFlags::empty())
-                .unwrap();
+            let (frags, _) = world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).unwrap();
             assert_eq!(bytes_of(&frags), bytes);
         }
         assert!(world.stacks[MIDDLE].counters().tx_fragments >= 2 + 4);
@@ -48,12 +45,9 @@ fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_i
         let client = world.stacks[LEFT].bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         let send = |world: &mut World| {
             let now = world.now;
-            world.stacks[LEFT].udp(client).unwrap().send(now, &[7; 1400], Some(addr(to))).unwrap();
+            world.stacks[LEFT].send_to(now, client, &[7; 1400], Some(addr(to))).unwrap();
             world.run(Duration::from_millis(10));
-            world.stacks[RIGHT]
-                .udp(server)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-                .is_ok()
+            world.stacks[RIGHT].recv_from(server, pagewire_stack::Datagram).is_ok()
         };
         assert!(!send(&mut world), "{to}: the router may not cut it");
         assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);

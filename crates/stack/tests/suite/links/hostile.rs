@@ -10,9 +10,10 @@ use pagewire_stack::limits::{
     FORWARD_OUT_FRAMES, ICMP_DESTINATION_BURST, ICMP_ERRORS_BURST, NEIGHBOR_QUEUE_TOTAL,
     NEIGHBORS_INCOMPLETE,
 };
-use pagewire_stack::{BindOptions, DropReason, RecvFlags};
+use pagewire_stack::{BindOptions, DropReason};
 
 use super::world::*;
+use crate::common::Verbs;
 
 fn v4(src: &str, dst: &str) -> Vec<u8> {
     let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
@@ -47,8 +48,7 @@ fn refused(world: &mut World, frame: &[u8], reason: DropReason) {
 
 #[test]
 fn nobody_passes_for_somebody_on_another_link() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let to_right = |src: &str| match src.contains(':') {
         false => v4(src, "10.0.1.2"),
         true => v6(src, "fd01::2"),
@@ -99,8 +99,7 @@ fn the_check_of_sources_can_be_left_out() {
 
 #[test]
 fn some_destinations_are_never_passed_on_to() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     for dst in ["0.0.0.1", "127.0.0.1", "169.254.1.1", "240.0.0.1", "10.0.1.255"] {
         // (Loopback addresses are refused as such.)
         refused(&mut world, &v4("10.0.0.2", dst), DropReason::ForwardDestination);
@@ -119,8 +118,7 @@ fn some_destinations_are_never_passed_on_to() {
 
 #[test]
 fn errors_are_limited_and_each_link_has_its_own_limit() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut frame = v4("10.0.0.2", "8.8.8.8");
     for _ in 0..1000 {
         world.inject(MIDDLE, 0, &frame);
@@ -146,8 +144,7 @@ fn errors_are_limited_and_each_link_has_its_own_limit() {
 
 #[test]
 fn no_error_answers_an_error() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4([10, 0, 0, 2], [8, 8, 8, 8], 64)
@@ -159,8 +156,7 @@ fn no_error_answers_an_error() {
 
 #[test]
 fn a_flood_to_nobody_leaves_room_for_our_own() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     for n in 0..4 * NEIGHBORS_INCOMPLETE {
         let dst = format!("10.0.1.{}", 3 + n % 250);
         world.inject(MIDDLE, 0, &v4("10.0.0.2", &dst));
@@ -172,14 +168,9 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
     let now = world.now;
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     world.run(Duration::from_millis(10));
-    assert!(
-        world.stacks[RIGHT]
-            .udp(to)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-            .is_ok()
-    );
+    assert!(world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).is_ok());
     assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
     world.run(Duration::from_secs(10));
     world.pages_are_conserved();
@@ -187,8 +178,7 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
 
 #[test]
 fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     world.set_stuck(EAST, true);
     for _ in 0..FORWARD_OUT_FRAMES + 100 {
         world.inject(MIDDLE, 0, &v4("10.0.0.2", "10.0.1.2"));
@@ -198,15 +188,14 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
     let (now, to) = (world.now, [Some(addr("10.0.1.2:53")), Some(addr("10.0.0.2:53"))]);
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for to in to {
-        world.middle().udp(id).unwrap().send(now, b"x", to).unwrap();
+        world.middle().send_to(now, id, b"x", to).unwrap();
     }
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
 }
 
 #[test]
 fn lies_about_super_frames_are_not_believed() {
-    let mut world = World::three();
-    world.meet();
+    let mut world = World::met();
     let mut tcp = Vec::new();
     PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
@@ -302,7 +291,7 @@ fn a_super_frame_becomes_no_more_frames_than_the_queue_has_room_for_whatever_its
     }
     // What is ours still finds room, ...
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
     // ... because the strangers' share ended in the first of them. Each lost frame is counted once.
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 8000 - 1024 + 9);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::world::*;
-use pagewire_stack::SendFlags;
+use crate::common::Verbs;
 
 /// Pages that a writer takes from the pool at once.
 const WRITER_PAGES: usize = 16;
@@ -105,9 +105,7 @@ impl Run {
                 let to = if from == LEFT { RIGHT } else { LEFT };
                 let (at, now) = (addr(&address(to, false, 9)), world.now);
                 if let Ok(id) = world.stacks[from].connect(now, at, None) {
-                    let _ = world.stacks[from]
-                        .tcp(id)
-                        .and_then(|mut tcp| tcp.send(now, &vec![1; len], SendFlags::empty()));
+                    let _ = world.stacks[from].send(now, id, &vec![1; len]);
                     world.run(Duration::from_millis(1));
                     let now = world.now;
                     world.stacks[from].close(now, id);

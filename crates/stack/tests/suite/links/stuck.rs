@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use pagewire_stack::{Error, Forwarder, RecvFlags, SendFlags, TcpId};
+use pagewire_stack::{Error, Forwarder, TcpId};
 
 use super::world::*;
+use crate::common::Verbs;
 
 /// Far more than timers of a few connections go off in an hour.
 const MANY: usize = 1000;
@@ -24,7 +25,7 @@ fn what_is_due_is_done_once_while_no_device_takes_anything() {
     world.meet();
     let now = world.now;
     // One connection is to acknowledge soon, the other waits for an answer to its SYN.
-    world.stacks[LEFT].tcp(left).unwrap().send(now, b"news", SendFlags::empty()).unwrap();
+    world.stacks[LEFT].send(now, left, b"news").unwrap();
     let east = world.middle().connect(now, addr("10.0.1.2:80"), None).unwrap();
     world.flush();
     world.set_stuck(WEST, true);
@@ -62,14 +63,7 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
     // And then the queue fills.
     world.set_stuck(WEST, true);
     for &near in &ends {
-        assert_eq!(
-            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
-                now,
-                &[1; 12_000],
-                SendFlags::empty()
-            )),
-            Ok(12_000)
-        );
+        assert_eq!(world.middle().send(now, near, &[1; 12_000]), Ok(12_000));
     }
     world.run(HOUR);
     // Its SYN was sent, and could not be sent again.
@@ -98,21 +92,11 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
     world.set_stuck(WEST, true);
     let now = world.now;
     for near in others {
-        assert_eq!(
-            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
-                now,
-                &[1; 12_000],
-                SendFlags::empty()
-            )),
-            Ok(12_000)
-        );
+        assert_eq!(world.middle().send(now, near, &[1; 12_000]), Ok(12_000));
     }
     world.flush();
     // It is held up before anything comes.
-    assert_eq!(
-        world.middle().tcp(a).and_then(|mut tcp| tcp.send(now, b"held up", SendFlags::empty())),
-        Ok(7)
-    );
+    assert_eq!(world.middle().send(now, a, b"held up"), Ok(7));
     world.run(Duration::from_secs(1));
     (world, right)
 }
@@ -121,24 +105,10 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
 fn what_comes_for_a_connection_that_waits_for_its_device_is_forwarded() {
     let (mut world, right) = forwarded_and_held_up(|world, left| {
         let now = world.now;
-        assert_eq!(
-            world.stacks[LEFT].tcp(left).and_then(|mut tcp| tcp.send(
-                now,
-                b"news",
-                SendFlags::empty()
-            )),
-            Ok(4)
-        );
+        assert_eq!(world.stacks[LEFT].send(now, left, b"news"), Ok(4));
     });
     let (now, mut buffer) = (world.now, [0; 10]);
-    assert_eq!(
-        world.stacks[RIGHT].tcp(right).and_then(|mut tcp| tcp.recv(
-            now,
-            &mut buffer[..],
-            RecvFlags::empty()
-        )),
-        Ok(4)
-    );
+    assert_eq!(world.stacks[RIGHT].recv(now, right, &mut buffer[..]), Ok(4));
 }
 
 #[test]

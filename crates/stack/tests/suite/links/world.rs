@@ -4,14 +4,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
-use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
-};
-use pagewire_stack::{
-    DropReason, Error, Forwarder, LinkConfig, LinkId, RecvFlags, SendFlags, Stack, StackConfig,
-    TcpId,
-};
+use crate::common::Verbs;
+pub(crate) use crate::common::{addr, capabilities as able, plain};
+use pagewire_device::{Capabilities, hand_over};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
 pub(crate) const LEFT: usize = 0;
@@ -62,41 +59,7 @@ pub(crate) struct World {
     pub(crate) forwarder: Option<Forwarder>,
 }
 
-/// A card that cuts and sums.
-pub(crate) fn able(mac: u8) -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: [2, 0, 0, 0, 0, mac],
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: MAX_FRAGS,
-        header_split: HeaderSplit::Native,
-        queues: 1,
-        by_reference: true,
-    }
-}
-
-/// A card that can do nothing.
-pub(crate) fn plain(mac: u8) -> Capabilities {
-    Capabilities {
-        max_super_frame: 1500,
-        rx_checksum: false,
-        tx_checksum: false,
-        tso_v4: false,
-        tso_v6: false,
-        ..able(mac)
-    }
-}
-
 pub(crate) fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
@@ -127,6 +90,13 @@ pub(crate) fn middle() -> StackConfig {
 }
 
 impl World {
+    /// Three stacks that know each other's link addresses.
+    pub(crate) fn met() -> Self {
+        let mut world = Self::three();
+        world.meet();
+        world
+    }
+
     pub(crate) fn new(configs: Vec<StackConfig>) -> Self {
         let now = Instant::from_millis(1000);
         let stacks = configs.into_iter().map(|c| Stack::new(now, c).unwrap()).collect();
@@ -297,9 +267,7 @@ impl World {
         let near = self.stacks[from].connect(now, at, None).unwrap();
         let mut far = None;
         self.until("a connection", |w| {
-            if let Ok((id, _)) =
-                w.stacks[to].listener(listener).and_then(|mut listener| listener.accept())
-            {
+            if let Ok((id, _)) = w.stacks[to].accept(listener) {
                 far = Some(id);
             }
             far.is_some()
@@ -355,10 +323,7 @@ impl Flow {
         while self.sent < self.len {
             let end = self.len.min(self.sent + 16_384);
             let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
-            match world.stacks[self.from.0]
-                .tcp(self.from.1)
-                .and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty()))
-            {
+            match world.stacks[self.from.0].send(now, self.from.1, &bytes) {
                 Ok(n) => self.sent += n,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error} after {} bytes", self.sent),
@@ -366,10 +331,7 @@ impl Flow {
         }
         let mut buf = [0; 16_384];
         loop {
-            match world.stacks[self.to.0]
-                .tcp(self.to.1)
-                .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty()))
-            {
+            match world.stacks[self.to.0].recv(now, self.to.1, &mut buf[..]) {
                 Ok(n) => {
                     assert!(n > 0, "the stream ends after {} bytes", self.received);
                     let expected = (self.received..).map(|at| self.byte(at));

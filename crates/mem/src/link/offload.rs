@@ -1,0 +1,350 @@
+//! Variant of step S6, in software: the work of a device with checksum and segmentation offload,
+//! with the same bytes on the wire.
+//!
+//! [`segment`] cuts a super-frame by reference: each wire frame gets a copy of the headers and
+//! slices of the payload; [`shorten`] cuts it into shorter super-frames in the same way. Only checksums
+//! read the payload. Read the two public cuts first, the header arithmetic is below them.
+
+use std::collections::VecDeque;
+
+use super::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
+use crate::checksum::Checksum;
+use crate::{
+    CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, PAGE_SIZE, PacketBuf, PagePool,
+    PageWriter, RxChecksum, TxChecksum,
+};
+
+/// Why a frame cannot be finished in software. Such a frame must not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OffloadError {
+    /// The checksum field or the start of the sum is not in the packet's head.
+    #[error("the transport checksum is not in the frame's head")]
+    Checksum,
+    /// The headers are not those of the TCP segment that the super-frame claims to be.
+    #[error("a super-frame's headers do not describe a TCP segment")]
+    Headers,
+    /// A super-frame with segments of zero bytes.
+    #[error("a super-frame's segments have no size")]
+    Size,
+}
+
+/// Completes a transport checksum that was left to the device, if there is one.
+///
+/// Shared memory is read through snapshots (counted), and the bytes sent later may differ from
+/// those summed here; the receiver then drops the frame.
+pub fn complete_checksum(
+    packet: &mut PacketBuf,
+    ledger: &mut CopyLedger,
+) -> Result<(), OffloadError> {
+    let TxChecksum::Partial { start, offset } = packet.tx_checksum else { return Ok(()) };
+    let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
+    let mut sum = Checksum::new();
+    let head = packet.head();
+    if head.get(field..field + 2).is_none() {
+        return Err(OffloadError::Checksum);
+    }
+    sum.add_bytes(head.get(start..).ok_or(OffloadError::Checksum)?);
+    for frag in packet.frags() {
+        sum.add_frag(frag, ledger);
+    }
+    // RFC 768: "If the computed checksum is zero, it is transmitted as all ones". For TCP the two
+    // are equivalent, and Linux sends all ones there too.
+    let value = match sum.finish() {
+        0 => 0xffff,
+        value => value,
+    };
+    put16(packet.head_mut(), field, value).ok_or(OffloadError::Checksum)?;
+    packet.tx_checksum = TxChecksum::Done;
+    Ok(())
+}
+
+/// Appends to `out` the wire frames of `packet`: the segments of a super-frame, or the packet
+/// itself; all with complete checksums. Returns how many. An error appends nothing.
+pub fn segment(
+    packet: PacketBuf,
+    out: &mut VecDeque<PacketBuf>,
+    ledger: &mut CopyLedger,
+) -> Result<usize, OffloadError> {
+    cut_within(packet, out, ledger, 0, usize::MAX).map(|pieces| pieces.made)
+}
+
+/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are
+/// `packet`: whole segments each, with checksums left to the device. A part no longer than a
+/// segment becomes a plain frame, complete. Returns how many. An error appends nothing.
+pub fn shorten(
+    packet: PacketBuf,
+    out: &mut VecDeque<PacketBuf>,
+    ledger: &mut CopyLedger,
+    longest: usize,
+) -> Result<usize, OffloadError> {
+    cut_within(packet, out, ledger, longest, usize::MAX).map(|pieces| pieces.made)
+}
+
+/// The result of cutting a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// Frames appended.
+    pub made: usize,
+    /// Frames that there was no room for: their payload is dropped.
+    pub left_out: usize,
+}
+
+/// As [`segment`] (`longest` 0) and [`shorten`], but makes only the first `most` frames.
+pub fn cut_within(
+    mut packet: PacketBuf,
+    out: &mut VecDeque<PacketBuf>,
+    ledger: &mut CopyLedger,
+    longest: usize,
+    most: usize,
+) -> Result<Pieces, OffloadError> {
+    let whole = Pieces { made: 1, left_out: 0 };
+    let Some(gso) = packet.gso.take() else {
+        complete_checksum(&mut packet, ledger)?;
+        out.push_back(packet);
+        return Ok(whole);
+    };
+    let size = usize::from(gso.size);
+    if size == 0 {
+        return Err(OffloadError::Size);
+    }
+    let layout = headers::parse(packet.head()).map_err(|_| OffloadError::Headers)?;
+    let is_v6 = gso.kind == GsoKind::TcpV6;
+    if layout.transport != Transport::Tcp
+        || layout.v6 != is_v6
+        || layout.payload != packet.head().len()
+        || layout.payload != usize::from(gso.header_len)
+    {
+        return Err(OffloadError::Headers);
+    }
+    if packet.frag_len() <= size {
+        complete_checksum(&mut packet, ledger)?;
+        out.push_back(packet);
+        return Ok(whole);
+    }
+    let room = longest.saturating_sub(layout.payload - layout.ip);
+    let each = (room - room % size).max(size);
+    let cut = Cut::new(&packet, layout, gso).ok_or(OffloadError::Headers)?;
+    let mut payload = Payload { frags: packet.take_frags(), next: 0 };
+    let mut left = payload.frags.iter().map(Frag::len).sum::<usize>();
+    let (mut made, mut at) = (0, 0);
+    while left > 0 && made < most {
+        let n = left.min(each);
+        left -= n;
+        let mut wire = PacketBuf::for_tx();
+        let head = wire.push(layout.payload).ok_or(OffloadError::Headers)?;
+        head.copy_from_slice(packet.head());
+        payload.move_to(&mut wire, n);
+        cut.finish(&mut wire, at, left == 0, ledger).ok_or(OffloadError::Headers)?;
+        out.push_back(wire);
+        made += 1;
+        at += n as u32;
+    }
+    Ok(Pieces { made, left_out: left.div_ceil(each) })
+}
+
+/// Makes a received frame one that another device can send, as a bridge does: a verified checksum,
+/// which may never have been computed, is left to that device.
+pub fn send_on(frame: &mut PacketBuf) {
+    if std::mem::take(&mut frame.rx_checksum) == RxChecksum::Valid {
+        leave_checksum_open(frame);
+    }
+}
+
+/// Leaves the checksum of a received frame to be completed: it may never have been filled in.
+pub fn leave_checksum_open(frame: &mut PacketBuf) {
+    let Ok(layout) = headers::parse(frame.head()) else { return };
+    let Some((protocol, offset)) = layout.checksum(frame.head()) else { return };
+    let field = layout.transport_at + offset;
+    // Without TCP or UDP, only the IP header need be in the head.
+    if !frame.linearize(field + 2) {
+        return;
+    }
+    let mut sum = Checksum::new();
+    // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
+    if protocol != headers::IPPROTO_ICMP {
+        if let Some(addresses) = layout.addresses(frame.head()) {
+            sum.add_bytes(addresses);
+        }
+        sum.add_u16(u16::from(protocol));
+        // A super-frame may be longer than 16 bits can express; carries are added all the same.
+        let len = layout.end.min(frame.len()).saturating_sub(layout.transport_at);
+        sum.add_u16((len >> 16) as u16);
+        sum.add_u16(len as u16);
+    }
+    let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
+    if protocol == headers::IPPROTO_UDP && bytes == [0, 0] && !layout.v6 {
+        // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
+        // no checksum".
+        return;
+    }
+    bytes.copy_from_slice(&sum.sum().to_be_bytes());
+    frame.tx_checksum =
+        TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
+}
+
+/// Reduces a packet to at most `max_frags` fragments, for a device that cannot gather more: by a
+/// counted copy to one, or with `max_frags` 0 to one piece, in the head where it fits, else in a
+/// fragment with an empty head. `false`: no page was free, and the packet is unchanged.
+pub fn linearize(
+    packet: &mut PacketBuf,
+    max_frags: usize,
+    pool: &mut PagePool,
+    writer: &mut PageWriter,
+    ledger: &mut CopyLedger,
+) -> bool {
+    if packet.frags().len() <= max_frags {
+        return true;
+    }
+    let len = packet.len();
+    if max_frags == 0 && packet.frag_len() <= packet.tailroom() {
+        ledger.note(CopyReason::DeviceLinearize, packet.frag_len());
+        return packet.linearize(len);
+    }
+    let whole = max_frags == 0;
+    let need = if whole { len } else { packet.frag_len() };
+    if writer.spare() < need {
+        writer.abandon();
+        if !writer.refill(pool, need.div_ceil(PAGE_SIZE)) || writer.spare() < need {
+            return false;
+        }
+    }
+    let mut joined = Frag::empty();
+    let mut join = |parts: FragVec| {
+        for part in parts {
+            // Adjacent parts of one run always join.
+            let appended = joined.try_append(part);
+            debug_assert!(appended.is_ok());
+        }
+    };
+    if whole {
+        // Headers are not payload: not counted.
+        let mut uncounted = CopyLedger::new();
+        join(writer.write(pool, packet.head(), &mut uncounted, CopyReason::DeviceLinearize).0);
+        packet.truncate_head(0);
+    }
+    for frag in packet.take_frags() {
+        join(writer.write_frag(pool, &frag, ledger, CopyReason::DeviceLinearize).0);
+    }
+    packet.push_frag(joined).is_ok()
+}
+
+/// Fragments that are taken front to back.
+struct Payload {
+    frags: FragVec,
+    next: usize,
+}
+
+impl Payload {
+    /// Moves the next `n` bytes to `packet`; a page cut in two needs one more reference.
+    fn move_to(&mut self, packet: &mut PacketBuf, mut n: usize) {
+        while n > 0
+            && let Some(frag) = self.frags.get_mut(self.next)
+        {
+            let part = frag.split_to(n);
+            n -= part.len();
+            if frag.is_empty() {
+                self.next += 1;
+            }
+            // Never more fragments than the super-frame had.
+            let pushed = packet.push_frag(part);
+            debug_assert!(pushed.is_ok());
+        }
+    }
+}
+
+/// The common part of all segments of one super-frame.
+struct Cut {
+    layout: Layout,
+    gso: Gso,
+    /// Sum of the pseudo-header without its length.
+    pseudo: Checksum,
+    seq: u32,
+    ip_id: u16,
+    flags: u8,
+}
+
+impl Cut {
+    fn new(packet: &PacketBuf, layout: Layout, gso: Gso) -> Option<Self> {
+        let head = packet.head();
+        let mut pseudo = Checksum::new();
+        pseudo.add_bytes(layout.addresses(head)?);
+        pseudo.add_u16(6);
+        let ip_id = match layout.v6 {
+            false => get16(head, layout.ip + 4)?,
+            true => 0,
+        };
+        let (seq, flags) = (layout.tcp_seq(head)?, layout.tcp_flags(head)?);
+        Some(Self { layout, gso, pseudo, seq, ip_id, flags })
+    }
+
+    /// Adapts the copied headers of a piece whose payload begins `at` bytes into the super-frame's.
+    fn finish(
+        &self,
+        wire: &mut PacketBuf,
+        at: u32,
+        last: bool,
+        ledger: &mut CopyLedger,
+    ) -> Option<()> {
+        let Layout { ip, transport_at: tcp, .. } = self.layout;
+        let size = u32::from(self.gso.size);
+        // The index of its first segment.
+        let index = at / size;
+        // A length beyond the field is left to the frame, as in the original.
+        let field = |len: usize| u16::try_from(len).unwrap_or(0);
+        let (ip_len, tcp_len) = (wire.len() - ip, wire.len() - tcp);
+        let head = wire.head_mut();
+        if self.layout.v6 {
+            put16(head, ip + 4, field(ip_len - 40))?;
+        } else {
+            put16(head, ip + 2, field(ip_len))?;
+            // RFC 6864, section 4.1: atomic datagrams may have any ID. Linux counts up from the
+            // super-frame's, and so do network cards.
+            put16(head, ip + 4, self.ip_id.wrapping_add(index as u16))?;
+            put16(head, ip + 10, 0)?;
+            let mut sum = Checksum::new();
+            sum.add_bytes(head.get(ip..tcp)?);
+            put16(head, ip + 10, sum.finish())?;
+        }
+        let seq = self.seq.wrapping_add(at).to_be_bytes();
+        head.get_mut(tcp + 4..tcp + 8)?.copy_from_slice(&seq);
+        let mut flags = self.flags;
+        if !last {
+            flags &= !(TCP_FIN | TCP_PSH);
+        }
+        // RFC 3168, section 6.1.2: CWR is sent once, "in the first new data packet"; so on the
+        // first of the segments only.
+        if index > 0 {
+            flags &= !TCP_CWR;
+        }
+        *head.get_mut(tcp + 13)? = flags;
+        let mut sum = self.pseudo;
+        sum.add_u16((tcp_len >> 16) as u16);
+        sum.add_u16(tcp_len as u16);
+        if wire.frag_len() > size as usize {
+            put16(wire.head_mut(), tcp + 16, sum.sum())?;
+            wire.gso = Some(self.gso);
+            wire.tx_checksum = TxChecksum::Partial { start: tcp as u16, offset: 16 };
+            return Some(());
+        }
+        let head = wire.head_mut();
+        put16(head, tcp + 16, 0)?;
+        sum.add_bytes(head.get(tcp..)?);
+        for frag in wire.frags() {
+            sum.add_frag(frag, ledger);
+        }
+        put16(wire.head_mut(), tcp + 16, sum.finish())
+    }
+}
+
+fn get16(bytes: &[u8], at: usize) -> Option<u16> {
+    match bytes.get(at..at + 2) {
+        Some(&[high, low]) => Some(u16::from_be_bytes([high, low])),
+        _ => None,
+    }
+}
+
+fn put16(bytes: &mut [u8], at: usize, value: u16) -> Option<()> {
+    bytes.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
+    Some(())
+}

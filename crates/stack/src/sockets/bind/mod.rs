@@ -1,0 +1,131 @@
+//! Binding: addresses and ports of sockets, and port reservations for streams.
+//!
+//! ```text
+//!   PortReservations::reserve --> PortReservation --Stack::listen---> listener   } the reservation
+//!                                      |          --Stack::connect--> connection } stays
+//!                                      +--PortReservations::release
+//! ```
+
+pub(crate) mod ephemeral;
+pub(crate) mod table;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use crate::net::LinkId;
+use table::{Sharing, Wanted};
+
+/// Names a reserved address of one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortReservation {
+    port: u16,
+    serial: u64,
+}
+
+/// How an address is bound (`SO_REUSEADDR`, `SO_REUSEPORT`, `IPV6_V6ONLY`, `IP_FREEBIND`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// Shares the address with sockets that have the same setting, while none of them listens;
+    /// connections from the port, even in TIME-WAIT, do not count. Of datagram sockets that share
+    /// an address so, the last one bound gets the datagrams.
+    pub reuse: bool,
+    /// Shares the address with sockets that have the same setting, also to listen: a keyed hash of
+    /// the two ends chooses the socket for each connection, or each peer's datagrams, while no
+    /// socket is added or removed. A closed listener resets the connections it has not accepted.
+    pub reuse_port: bool,
+    /// `::` stands for addresses of IPv6 only.
+    pub v6_only: bool,
+    /// The address need not be one of ours.
+    pub free: bool,
+    /// Receives only what comes by this link (`SO_BINDTODEVICE`); a socket bound to another link
+    /// may have the same address. See [`SocketOption::Link`](crate::SocketOption).
+    pub link: Option<LinkId>,
+}
+
+impl BindOptions {
+    pub(crate) fn wanted(self, addr: IpAddr) -> Wanted {
+        Wanted { addr, v6_only: self.v6_only, link: self.link }
+    }
+
+    pub(crate) fn sharing(self) -> Sharing {
+        Sharing { address: self.reuse, port: self.reuse_port }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Reservations {
+    /// A tree: peers do not choose what is in it, and a hash would need a random key.
+    ports: BTreeMap<u16, SmallVec<[Reserved; 1]>>,
+    serial: u64,
+}
+
+pub(crate) struct Reserved {
+    serial: u64,
+    pub(crate) at: Wanted,
+    pub(crate) sharing: Sharing,
+    /// By a connection: others may connect from the port to elsewhere.
+    connected: bool,
+}
+
+impl Reservations {
+    /// Whether a reservation other than `own` excludes a socket at this address and port.
+    pub(crate) fn conflicts(
+        &self,
+        at: Wanted,
+        port: u16,
+        sharing: Sharing,
+        own: Option<PortReservation>,
+    ) -> bool {
+        let own = own.map(|own| own.serial);
+        self.at(port).any(|other| {
+            Some(other.serial) != own && !sharing.agrees(other.sharing) && other.at.overlaps(at)
+        })
+    }
+
+    /// The reservation, unless it was released.
+    pub(crate) fn get(&self, id: PortReservation) -> Option<&Reserved> {
+        self.at(id.port).find(|reserved| reserved.serial == id.serial)
+    }
+
+    /// Whether the port is reserved by any socket that is not connected.
+    pub(crate) fn uses(&self, port: u16) -> bool {
+        self.at(port).any(|reserved| !reserved.connected)
+    }
+
+    fn at(&self, port: u16) -> impl Iterator<Item = &Reserved> {
+        self.ports.get(&port).into_iter().flatten()
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        at: Wanted,
+        port: u16,
+        sharing: Sharing,
+        connected: bool,
+    ) -> PortReservation {
+        self.serial += 1;
+        let serial = self.serial;
+        self.ports.entry(port).or_default().push(Reserved { serial, at, sharing, connected });
+        PortReservation { port, serial }
+    }
+
+    /// Binds the owner of a reservation to a link, or to none.
+    pub(crate) fn set_link(&mut self, id: PortReservation, link: Option<LinkId>) {
+        let all = self.ports.get_mut(&id.port).into_iter().flatten();
+        all.filter(|reserved| reserved.serial == id.serial).for_each(|r| r.at.link = link);
+    }
+
+    pub(crate) fn remove(&mut self, id: PortReservation) {
+        let Some(all) = self.ports.get_mut(&id.port) else { return };
+        all.retain(|reserved| reserved.serial != id.serial);
+        if all.is_empty() {
+            self.ports.remove(&id.port);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.ports.clear();
+    }
+}

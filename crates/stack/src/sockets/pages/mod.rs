@@ -1,0 +1,144 @@
+//! The stack's pages: what a socket may take, and which of those that wait is next.
+//!
+//! ```text
+//!   a write ---> share: a quarter of what is free, less what the connection holds
+//!                 | nothing left             | but some are for data that can leave at once
+//!                 v
+//!   wait_for_pages ---> three queues, first in, first out ---> wake_page_waiters: as many turns as there is room for
+//! ```
+//!
+//! Pages of data that can leave come back with its acknowledgement. Data for a peer that does not read
+//! stays, so it never gets the last pages, and who sends to a peer that reads never stands still.
+
+pub(crate) mod waiters;
+
+use pagewire_mem::{Instant, PAGE_SIZE};
+
+use super::table::Socket;
+use super::tcp::socket::Lists;
+use super::{Context, Tcp, Udp};
+use crate::event::Readiness;
+use crate::net::Mem;
+use waiters::{Kind, Pages, is_ample, reserve};
+
+impl Tcp<'_> {
+    /// How many of `len` bytes may be copied to pages of the stack now. If none, the connection waits
+    /// for pages, or for acknowledgements of what it holds already.
+    #[inline]
+    pub(super) fn share(&mut self, now: Instant, len: usize) -> Option<usize> {
+        self.pass_turn_on();
+        let share = self.socket.share(&self.mem.pool, len);
+        if share == 0 && len > 0 {
+            self.wait_for_pages(now);
+            return None;
+        }
+        Some(share)
+    }
+
+    /// Ends the socket's turn, if it had one.
+    #[inline]
+    fn pass_turn_on(&mut self) {
+        if self.socket.lists.contains(Lists::TURN) {
+            self.socket.lists.remove(Lists::TURN);
+            self.work.page_waiters.end_turn();
+        }
+    }
+
+    /// There was room, but no free page for a copy: the connection waits for pages.
+    pub(super) fn wait_for_pages(&mut self, now: Instant) {
+        self.pass_turn_on();
+        self.socket.lists.insert(Lists::REFUSED);
+        self.socket.reporting.reported &= !Readiness::WRITABLE;
+        let pool = &self.mem.pool;
+        let (kind, needs) = match self.socket.conn.leaves_at_once() {
+            // More free pages are not what it waits for: it holds its share. Its peer's next segment
+            // makes it writable.
+            0 if is_ample(pool) => return,
+            0 => (Kind::Waiting, reserve(pool) + 1),
+            _ => (Kind::Leaving, 1),
+        };
+        // A connection that waited for more pages, and needs fewer by now, gets a second place.
+        let lists = &mut self.socket.lists;
+        let is_late = lists.contains(Lists::PATIENT) && matches!(kind, Kind::Leaving);
+        if !lists.contains(Lists::WAITS_FOR_PAGES) || is_late {
+            lists.insert(Lists::WAITS_FOR_PAGES);
+            lists.set(Lists::PATIENT, matches!(kind, Kind::Waiting));
+            self.work.page_waiters.begin(now);
+            self.work.page_waiters.push(kind, self.id, needs);
+        }
+    }
+
+    /// The connection has queued its share of `wanted` bytes. If that was less, its next event says that there is
+    /// room again, as after a send that did not fit.
+    pub(super) fn after_share(&mut self, share: usize, wanted: usize) {
+        if share < wanted {
+            self.socket.reporting.reported &= !Readiness::WRITABLE;
+        }
+    }
+}
+
+impl Udp<'_> {
+    /// There were fewer free pages than `len` bytes need: the socket waits for them.
+    pub(super) fn wait_for_pages(&mut self, now: Instant, len: usize) {
+        self.pass_turn_on();
+        self.socket.reporting.reported &= !Readiness::WRITABLE;
+        if self.socket.pages != Pages::Waits {
+            self.socket.pages = Pages::Waits;
+            let needs = len.div_ceil(PAGE_SIZE).max(1);
+            self.work.page_waiters.begin(now);
+            self.work.page_waiters.push(Kind::Datagrams, self.id, needs);
+        }
+    }
+
+    /// Ends the socket's turn, if it had one.
+    #[inline]
+    pub(super) fn pass_turn_on(&mut self) {
+        if self.socket.pages == Pages::HasTurn {
+            self.socket.pages = Pages::Ample;
+            self.work.page_waiters.end_turn();
+        }
+    }
+}
+
+impl Context {
+    /// Wakes sockets that wait for pages, as many as there is room for.
+    pub(crate) fn wake_page_waiters(&mut self) {
+        self.mem.pool.drain();
+        if self.mem.pool.stats().free == 0 {
+            // Pages of the filler serve all.
+            self.mem.filler.abandon();
+            self.mem.pool.drain();
+        }
+        let Self { mem: Mem { pool, .. }, work, table, .. } = self;
+        while let Some(id) = work.page_waiters.pop(pool.stats().free) {
+            match table.get_mut(id) {
+                // This is the second place, or the connection went on by its peer's segments.
+                Ok(Socket::Tcp(socket)) if !socket.waits_for_pages() => {
+                    socket.lists.remove(Lists::WAITS_FOR_PAGES | Lists::PATIENT);
+                }
+                // The peer's window has closed meanwhile.
+                Ok(Socket::Tcp(socket)) if socket.share(pool, 1) == 0 && !is_ample(pool) => {
+                    socket.lists.insert(Lists::PATIENT);
+                    work.page_waiters.push(Kind::Waiting, id, reserve(pool) + 1);
+                }
+                Ok(Socket::Tcp(socket)) => {
+                    socket.lists.remove(Lists::WAITS_FOR_PAGES | Lists::PATIENT);
+                    // Otherwise the peer's next segment makes it writable.
+                    if socket.conn.is_writable() && socket.share(pool, 1) > 0 {
+                        socket.lists.remove(Lists::REFUSED);
+                        socket.lists.insert(Lists::TURN);
+                        work.page_waiters.turns += 1;
+                        work.queue_report(id.index(), &mut socket.reporting);
+                    }
+                }
+                Ok(Socket::Udp(socket)) => {
+                    socket.pages = Pages::HasTurn;
+                    work.page_waiters.turns += 1;
+                    work.queue_report(id.index(), &mut socket.reporting);
+                }
+                // A socket that is gone leaves its place to the next.
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Sockets that wait for free pages, and what is kept for data that can leave at once.
+
+use std::collections::VecDeque;
+
+use pagewire_mem::{Instant, PagePool};
+
+use crate::limits::{SEND_RESERVE, SEND_RESERVE_PAGES, STARVED_CHECK, TURN_PAGES};
+use crate::sockets::ids::SocketId;
+
+/// Sockets that wait for free pages.
+pub(crate) struct PageWaiters {
+    /// Each queue is served first come, first served, so that nobody waits behind a socket that needs more.
+    queues: [VecDeque<PageWaiter>; Kind::COUNT],
+    /// Turns that were given, and neither used nor passed on.
+    pub(super) turns: usize,
+    /// When free pages are checked for, and turns that nobody used are passed on.
+    until: Instant,
+}
+
+struct PageWaiter {
+    socket: SocketId,
+    /// Pages that must be free before it is woken.
+    needs: usize,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// A stream whose data can leave at once.
+    Leaving,
+    Datagrams,
+    /// A stream whose data would wait here.
+    Waiting,
+}
+
+impl Kind {
+    const COUNT: usize = 3;
+}
+
+/// Whether a datagram socket waits for pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pages {
+    #[default]
+    Ample,
+    Waits,
+    HasTurn,
+}
+
+impl PageWaiters {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { queues: Default::default(), turns: 0, until: now }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        (!self.is_empty()).then_some(self.until)
+    }
+
+    /// Passes on turns that were not used: their sockets may never use them.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.until {
+            (self.turns, self.until) = (0, now + STARVED_CHECK);
+        }
+    }
+
+    pub(crate) fn end_turn(&mut self) {
+        self.turns = self.turns.saturating_sub(1);
+    }
+
+    /// Checks for pages from `now` on, unless that goes on already.
+    pub(super) fn begin(&mut self, now: Instant) {
+        if self.is_empty() {
+            self.until = now + STARVED_CHECK;
+        }
+    }
+
+    pub(super) fn push(&mut self, kind: Kind, socket: SocketId, needs: usize) {
+        let [leaving, datagrams, waiting] = &mut self.queues;
+        let queue = match kind {
+            Kind::Leaving => leaving,
+            Kind::Datagrams => datagrams,
+            Kind::Waiting => waiting,
+        };
+        queue.push_back(PageWaiter { socket, needs });
+    }
+
+    /// Whether the needs of somebody whose turn it is are met, while `free` pages are free.
+    pub(crate) fn is_met(&self, free: usize) -> bool {
+        let room = self.room(free);
+        self.queues.iter().any(|queue| queue.front().is_some_and(|next| next.needs <= room))
+    }
+
+    /// Free pages that no turn was given for.
+    fn room(&self, free: usize) -> usize {
+        free.saturating_sub(self.turns * TURN_PAGES)
+    }
+
+    /// The next whose needs are met, while `free` pages are free.
+    pub(super) fn pop(&mut self, free: usize) -> Option<SocketId> {
+        let room = self.room(free);
+        let mut queues = self.queues.iter_mut();
+        queues.find_map(|queue| queue.pop_front_if(|next| next.needs <= room)).map(|s| s.socket)
+    }
+}
+
+/// Pages for data that can leave at once.
+pub(crate) fn reserve(pool: &PagePool) -> usize {
+    let total = pool.stats().total;
+    (total / SEND_RESERVE).max(SEND_RESERVE_PAGES.min(total / 8))
+}
+
+/// Whether more than the reserve is free.
+#[inline]
+pub(crate) fn is_ample(pool: &PagePool) -> bool {
+    pool.stats().free > reserve(pool)
+}

@@ -1,0 +1,409 @@
+//! The stack: links and sockets, driven by one thread at a time. Frames enter before R2
+//! ([`Stack::handle_frames_on`]); events leave after R6 ([`Stack::poll_event`]).
+
+mod links;
+mod open;
+pub(crate) mod reservations;
+pub(crate) mod shutdown;
+mod sockets;
+pub(crate) mod view;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pagewire_mem::{
+    CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+};
+use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
+
+use crate::config::{PoolMemory, StackConfig};
+use crate::limits::LOOPBACKS_PER_POLL;
+use crate::net::{Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, protocol};
+use crate::sockets::listen::Listeners;
+use crate::sockets::tcp::TcpSockets;
+use crate::sockets::udp::UdpSockets;
+use crate::sockets::{Context, Socket, Work, derive};
+use crate::{Cidr, Counters, DropReason, Event, StackError};
+
+/// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread,
+/// and makes no system call: time is an argument, and must not go backwards.
+///
+/// A turn of a driver:
+///
+/// 1. [`handle_frame`](Self::handle_frame) for what the device received,
+///    [`handle_timeout`](Self::handle_timeout) if it is due; verbs at any time;
+/// 2. [`poll_transmit`](Self::poll_transmit) until it returns `false`, frames to the device;
+/// 3. [`poll_event`](Self::poll_event) until `None`: whom to wake;
+/// 4. [`end_turn`](Self::end_turn), then wait for the device or until
+///    [`poll_timeout`](Self::poll_timeout).
+///
+/// With several devices, each a link with addresses of its own, frames arrive by
+/// [`handle_frame_on`](Self::handle_frame_on) and leave by
+/// [`poll_transmit_on`](Self::poll_transmit_on). Sockets belong to no link unless they are
+/// [bound](crate::SocketOption::Link) to one: a packet to an address of ours may come by any link,
+/// and packets leave by the route to their destination, as on Linux (the weak host model).
+pub struct Stack {
+    pub(crate) cx: Context,
+    pub(crate) tcp: TcpSockets,
+    pub(crate) listeners: Listeners,
+    pub(crate) udp: UdpSockets,
+    #[cfg(debug_assertions)]
+    audit: Audit,
+}
+
+impl Stack {
+    /// A stack without sockets.
+    pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
+        let secret = config.secret;
+        let StackConfig { capabilities, addresses, gateways, routes, transparent, .. } = config;
+        let net_config = NetConfig {
+            first_link: LinkConfig { capabilities, addresses, gateways, routes, transparent },
+            secret,
+            loopback_by_reference: config.loopback_by_reference,
+            announce: config.announce,
+            looped_copy: config.zerocopy.looped_copy,
+            reverse_path_check: config.reverse_path_check,
+        };
+        let mut tcp = TcpSockets::new(now, &secret, config.tcp, config.time_wait_reuse);
+        tcp.fast_open.configure(config.fast_open);
+        let work = Work::new(now, config.zerocopy);
+        let shared = Shared {
+            receive: ReceiveBudget::new(config.receive_memory).with_kept(&work.returns),
+            challenges: ChallengeLimit::new(
+                derive(&secret, b"challenge acks"),
+                config.challenge_acks_per_second,
+            ),
+        };
+        let mut net = Net::new(now, &net_config)?;
+        for link in &config.links {
+            net.add_link(now, link)?;
+        }
+        net.set_forwarding(config.ip_forwarding);
+        let pool = match config.pool {
+            PoolMemory::File => PagePool::new("pagewire-stack", config.pool_bytes)?,
+            PoolMemory::Anonymous => PagePool::anonymous(config.pool_bytes)?,
+        };
+        let (writer, filler) = (PageWriter::new(), PageWriter::new());
+        let mem = Mem { pool, writer, filler, ledger: CopyLedger::new(), shared };
+        Ok(Self {
+            cx: Context::new(now, &secret, net, mem, work),
+            tcp,
+            listeners: Listeners::new(&secret, config.syn_cookies),
+            udp: UdpSockets::new(&secret),
+            #[cfg(debug_assertions)]
+            audit: Audit::default(),
+        })
+    }
+
+    /// Changes the settings that may change while the stack runs: `tcp` (for later connections),
+    /// `syn_cookies`, `time_wait_reuse`, `ip_forwarding` and `fast_open`. Ignores the others.
+    pub fn reconfigure(&mut self, config: &StackConfig) {
+        self.cx.net.set_forwarding(config.ip_forwarding);
+        self.tcp.fast_open.configure(config.fast_open);
+        self.tcp.config = Arc::new(config.tcp.clone());
+        self.tcp.time_wait_reuse = config.time_wait_reuse;
+        self.listeners.syn_cookies = config.syn_cookies;
+    }
+
+    /// Processes a frame that the first link's device received.
+    pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
+        self.handle_frame_at(now, 0, &mut frame);
+    }
+
+    /// Processes a frame that this link's device received.
+    pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
+        match self.cx.net.find_link(link) {
+            Some(index) => self.handle_frame_at(now, index, &mut frame),
+            None => self.cx.net.counters.drop_one(DropReason::LinkRemoved),
+        }
+    }
+
+    /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A
+    /// packet stays in its place until it is done with: moving one costs as much as a layer's work.
+    pub fn handle_frames_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frames: &mut VecDeque<PacketBuf>,
+    ) {
+        if let Some(index) = self.cx.net.find_link(link) {
+            for frame in frames.iter_mut() {
+                self.handle_frame_at(now, index, frame);
+            }
+            return frames.clear();
+        }
+        for _ in frames.drain(..) {
+            self.cx.net.counters.drop_one(DropReason::LinkRemoved);
+        }
+    }
+
+    /// Runs what is due at `now`, see [`poll_timeout`](Self::poll_timeout); harmless at any time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.cx.net.handle_timeout(&mut self.cx.mem, now);
+        // While no device asks for output, no other call processes these.
+        self.take_inbound(now);
+        // First collect, then work: a timer set meanwhile waits for the next call.
+        let mut expired = core::mem::take(&mut self.cx.expired);
+        while let Some(index) = self.cx.wheel.pop_expired(now) {
+            expired.push(index);
+        }
+        // Dirty connections have no timer in the wheel yet.
+        let Context { work, table, .. } = &mut self.cx;
+        let timer = |index| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
+        work.take_due(now, timer, &mut expired);
+        for index in expired.drain(..) {
+            match self.cx.table.at(index) {
+                Some(Socket::Tcp(_)) => self.cx.tcp_timeout(now, index),
+                Some(Socket::TimeWait(_)) => self.tcp.time_wait_timeout(&mut self.cx, now, index),
+                Some(Socket::Listener(_)) => self.cx.requests_timeout(now, index),
+                Some(Socket::Udp(_)) | None => {}
+            }
+        }
+        self.cx.expired = expired;
+        self.cx.copy_borrowed(now);
+        self.cx.drain_returns(now);
+        self.cx.work.page_waiters.handle_timeout(now);
+    }
+
+    /// Ends a turn: collects pages that other threads released. Completions stay pending: their reports
+    /// are the work of another turn. Debug builds check that no page is lost.
+    #[inline]
+    pub fn end_turn(&mut self) {
+        self.cx.mem.pool.drain();
+        #[cfg(debug_assertions)]
+        self.audit.check(&self.cx.mem.pool);
+    }
+
+    #[inline(always)]
+    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
+        match &self.cx.net.handle_frame(&mut self.cx.mem, now, link, frame) {
+            Ok(Some(inbound)) => self.dispatch(now, inbound, frame),
+            Ok(None) => {}
+            Err(reason) => self.cx.net.counters.drop_one(*reason),
+        }
+    }
+
+    fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
+        let Self { cx, tcp, listeners, udp, .. } = self;
+        match inbound {
+            Inbound::Transport(received) if received.protocol == protocol::TCP => {
+                tcp.input(cx, listeners, now, received, packet);
+            }
+            Inbound::Transport(received) => udp.input(cx, now, received, packet),
+            Inbound::Echo(received) => udp.echo_input(cx, now, received, packet),
+            Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
+                tcp.icmp(cx, now, about, *kind);
+            }
+            Inbound::IcmpError { about, kind } => udp.icmp(cx, now, about, *kind),
+        }
+    }
+
+    /// Processes some looped-back packets and notices; whether there may be more.
+    fn take_inbound(&mut self, now: Instant) -> bool {
+        if !self.cx.net.has_inbound() {
+            return false;
+        }
+        let mut taken = 0;
+        let mut packet = PacketBuf::for_rx();
+        while taken < LOOPBACKS_PER_POLL
+            && let Some(inbound) = self.cx.net.poll_inbound(&mut self.cx.mem, now, &mut packet)
+        {
+            self.dispatch(now, &inbound, &mut packet);
+            taken += 1;
+        }
+        taken == LOOPBACKS_PER_POLL
+    }
+}
+
+impl Stack {
+    /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
+    #[inline]
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.cx.net.find_link(link).is_some_and(|index| self.cx.net.has_frames(index))
+    }
+
+    /// Whether nothing is to transmit or report until a frame, a timer or a verb comes.
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        let Context { net, mem, work, .. } = &self.cx;
+        work.dirty.is_empty()
+            && work.unchecked.is_empty()
+            && !work.page_waiters.is_met(mem.pool.stats().free)
+            && !work.completions.is_pending()
+            && net.is_at_rest()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier
+    /// than needed; timers of sockets fire late by less than 0.14 ms.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let Context { net, work, wheel, borrowed, .. } = &self.cx;
+        // One by one, without a list: every send of an application calls this.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
+            }
+        };
+        note(net.poll_timeout());
+        note(wheel.poll_timeout());
+        note(borrowed.poll_timeout());
+        note(work.page_waiters.poll_timeout());
+        if work.returns.is_pending() {
+            note(Some(Instant::ZERO));
+        }
+        note(work.dirty_timeout());
+        first
+    }
+
+    /// The next socket of the application that has become ready for something since it was last
+    /// reported or last used up: each at most once, however much arrived.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.cx.poll_event()
+    }
+
+    /// What every socket of the application is ready for, as events: for an observer that
+    /// begins now. Changes nothing of what [`poll_event`](Self::poll_event) reports.
+    pub fn events_so_far(&self) -> Vec<Event> {
+        self.cx.events_so_far()
+    }
+
+    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
+    /// again once the device has taken these.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        self.transmit(now, Some(0), out)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
+    /// for all links; those of other links wait for their calls.
+    pub fn poll_transmit_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let index = self.cx.net.find_link(link);
+        self.transmit(now, index, out)
+    }
+
+    /// Makes a bounded number of frames for all links, and appends those of one. `true`: there are more.
+    fn transmit(
+        &mut self,
+        now: Instant,
+        link: Option<LinkIndex>,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let more_inbound = self.take_inbound(now);
+        self.cx.drain_returns(now);
+        let more = self.tcp.transmit_dirty(&mut self.cx, now) || more_inbound;
+        let Some(index) = link else { return more };
+        self.cx.net.poll_transmit(index, out);
+        self.cx.work.resume(index) || more
+    }
+
+    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link
+    /// refused because it lacked something that it may have soon, a queue or memory; in the order
+    /// in which they were to be sent. They are lost, and are taken out of `frames`. A connection
+    /// that learns this at once neither blames the path nor waits for its retransmission timeout.
+    /// Call it before the next `poll_transmit_on`.
+    pub fn handle_refused_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frames: &mut VecDeque<PacketBuf>,
+    ) {
+        match self.cx.net.find_link(link) {
+            Some(index) => self.tcp.handle_refused(&mut self.cx, now, index, frames),
+            None => frames.clear(),
+        }
+    }
+
+    /// Counts.
+    pub fn counters(&self) -> &Counters {
+        &self.cx.net.counters
+    }
+
+    /// Our addresses, of all links, the link-local ones that IPv6 adds included.
+    pub fn addresses(&self) -> &[Cidr] {
+        self.cx.net.addresses()
+    }
+
+    /// Payload bytes copied, by reason.
+    pub fn ledger(&self) -> &CopyLedger {
+        &self.cx.mem.ledger
+    }
+
+    /// The ledger, for a device that copies.
+    pub fn ledger_mut(&mut self) -> &mut CopyLedger {
+        &mut self.cx.mem.ledger
+    }
+
+    /// Copies `data` to pages, as far as there are some; also returns the number of bytes.
+    pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
+        let Mem { pool, writer, ledger, .. } = &mut self.cx.mem;
+        writer.write(pool, data, ledger, CopyReason::AppWrite)
+    }
+
+    /// Bytes of memory that sockets pin for unread data; see [`StackConfig::receive_memory`].
+    pub fn receive_memory_used(&self) -> usize {
+        self.cx.mem.shared.receive.used()
+    }
+
+    /// The device whose frames come next has `bytes` bytes of memory left for what stays unread: no
+    /// more is taken, or promised to peers, until the next call. `usize::MAX`: only
+    /// [`StackConfig::receive_memory`] counts.
+    pub fn set_receive_room(&mut self, bytes: usize) {
+        self.cx.mem.shared.receive.set_room(bytes);
+    }
+
+    /// Counts the pages of the stack's pool: walks over all of them.
+    pub fn pool_audit(&self) -> PoolAudit {
+        self.cx.mem.pool.audit()
+    }
+
+    /// Sockets of all kinds and states, TIME-WAIT included.
+    pub fn socket_count(&self) -> usize {
+        self.cx.table.len()
+    }
+
+    /// Whether no connection has unsent or unacknowledged data: the program may end. Looks at the
+    /// connection that was busy last first.
+    pub fn is_quiet(&self) -> bool {
+        self.cx.work.dirty.is_empty() && self.cx.are_quiet()
+    }
+}
+
+impl core::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack").field("sockets", &self.socket_count()).finish_non_exhaustive()
+    }
+}
+
+/// Law: pages are conserved. A page that another thread releases during the count may be missing,
+/// but not in every turn, and no page may be counted twice.
+#[cfg(debug_assertions)]
+#[derive(Default)]
+struct Audit {
+    free_before: usize,
+    short_turns: u32,
+}
+
+#[cfg(debug_assertions)]
+impl Audit {
+    /// Turns in a row in which pages may be missing.
+    const PATIENCE: u32 = 1000;
+
+    fn check(&mut self, pool: &PagePool) {
+        // No page was taken or returned.
+        let free = pool.stats().free;
+        if free == self.free_before && self.short_turns == 0 {
+            return;
+        }
+        self.free_before = free;
+        let audit = pool.audit();
+        let found = audit.free + audit.returned + audit.out;
+        assert!(found <= audit.total, "a page is in two places: {audit:?}");
+        self.short_turns = if found < audit.total { self.short_turns + 1 } else { 0 };
+        assert!(self.short_turns < Self::PATIENCE, "pages are lost: {audit:?}");
+    }
+}
