@@ -3,7 +3,6 @@
 //! A task of a runtime can be the driver, too (`driver/task.rs`): the steps are the same, and only the
 //! waits between them differ.
 
-mod fd;
 #[cfg(feature = "tokio")]
 pub(crate) mod task;
 
@@ -15,8 +14,6 @@ use std::time::Duration;
 use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub use fd::EventFd;
-
 use crate::inside;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
 use crate::spin::Spin;
@@ -25,7 +22,7 @@ use crate::spin::Spin;
 pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
 
 /// Longest sleep when nothing is due: bounds the cost of a lost wake-up.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Pauses of a spinning thread between two turns, which leave the lock to others.
 const PAUSES: u32 = 16;

@@ -1,13 +1,15 @@
 //! A host: one stack on its devices.
 
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
+use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs};
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
@@ -18,10 +20,8 @@ use crate::devices::Devices;
 use crate::driver;
 use crate::error::{StartError, parse_all};
 use crate::exit;
-use crate::handle::Handle;
 use crate::inside::{self, Call};
 use crate::link::Link;
-use crate::resolver::Resolver;
 use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
 use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
@@ -743,7 +743,6 @@ impl Builder {
         }
         let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
         shared.shutdown_limit = self.shutdown_limit;
-        shared.resolver = self.resolver;
         #[cfg(feature = "testing")]
         {
             shared.clock = self.clock;
@@ -753,8 +752,73 @@ impl Builder {
             drive(&shared).map_err(Into::into)?;
         }
         exit::register(&shared);
-        Ok(Host(Arc::new(Handle { shared })))
+        Ok(Host(Arc::new(Handle { shared, resolver: self.resolver })))
     }
+}
+
+/// What finds the addresses of names for a host: [`Builder::resolver`](crate::Builder::resolver). Without
+/// one, a host knows `localhost` only: the kernel's resolver would use the kernel's network.
+pub trait Resolver: Send + Sync + 'static {
+    /// The addresses of `name`, in the order in which they are tried. A resolver that needs the network
+    /// uses that of `host`.
+    fn resolve<'a>(
+        &'a self,
+        host: &'a Host,
+        name: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+}
+
+/// Keeps a host running; its drop ends the host.
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) resolver: Option<Arc<dyn Resolver>>,
+}
+
+impl Handle {
+    /// Runs `act`, which takes the host's lock, at once, or when this thread releases that lock.
+    pub(crate) fn outside(self: &Arc<Self>, act: impl FnOnce(&Arc<Self>) + Send + Sync + 'static) {
+        if inside::is_called_by(self.shared.id) {
+            return Deferral::later(Box::new(Later(Arc::clone(self), Some(act))));
+        }
+        act(self);
+    }
+}
+
+/// Runs a function when it is dropped.
+struct Later<F: FnOnce(&Arc<Handle>)>(Arc<Handle>, Option<F>);
+
+impl<F: FnOnce(&Arc<Handle>)> Drop for Later<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.1.take() {
+            act(&self.0);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.shared.process != std::process::id() {
+            // A copy made by a fork: the devices and connections are the parent's.
+            return;
+        }
+        if self.shared.manual {
+            return self.shared.reset_all();
+        }
+        // The driver does the rest. Where this thread may wait for it, the devices are free then.
+        let limit = self.shared.shutdown_limit;
+        self.shared.ask_to_leave(limit, false);
+        if !inside::drives_any() && !is_asynchronous() {
+            self.shared.wait_until_left(Shared::latest_end(limit));
+        }
+    }
+}
+
+/// Whether this thread runs the tasks of a runtime, which must not be held up.
+fn is_asynchronous() -> bool {
+    #[cfg(feature = "tokio")]
+    return tokio::runtime::Handle::try_current().is_ok();
+    #[cfg(not(feature = "tokio"))]
+    false
 }
 
 /// The MSS for segments of whole pages, if the link has room for them.

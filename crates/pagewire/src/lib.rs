@@ -7,8 +7,8 @@
 //! [`TcpStream::send_zc`] also reports when the memory may be used again; a [`Proxy`] forwards whole
 //! connections; `rings` (feature) receive into memory that the application registered.
 //!
-//! Tasks use the same sockets in the forms of the module `tokio` (feature), which are shaped as tokio's
-//! and work on any executor. Received memory is a [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
+//! Tasks use the same sockets in the forms of the module [`net`], which are shaped as tokio's and work on
+//! any executor. Names are found by the host's own resolver ([`Dns`]). Received memory is a [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
 //! copy where nobody else can change it ([`Chunks`]).
 //!
 //! ```
@@ -44,14 +44,15 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `tap` (default) | `Tap`: the kernel's network |
-//! | `tokio` | the module `tokio`: sockets for tasks |
+//! | `tokio` | tokio's traits for the sockets of [`net`]; a host that a task of a runtime drives |
 //! | `rings` | the module `rings`: receive into registered memory |
 //! | `vhost-user` | `device::VhostUser`: a virtual machine's port |
 //! | `sockets` | `device::StreamLink`, `device::DatagramLink`: virtual machines on Unix sockets |
 //! | `dhcp` | `device::Dhcp`: addresses for the guest behind a device |
 //! | `pcap` | `device::Pcap`: a capture of any device |
 //! | `fault` | `device::Fault`: a bad link, repeatably |
-//! | `axum`, `hyper`, `tonic`, `quinn`, `futures-io` | the module `fit`: adapters for these crates |
+//!
+//! Adapters are crates of their own: `pagewire-axum`, `pagewire-hyper`, `pagewire-tonic`, `pagewire-quinn`.
 //!
 //! # Modules
 //!
@@ -105,7 +106,8 @@
 //! to wait polls the device for a short while ([`Builder::spin`]), then sleeps. Several hosts, each with
 //! a device of its own, use several cores.
 //!
-//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`] is
+//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`], or in an event loop
+//! of its own, on one descriptor ([`Host::event_fd`]). A [`Service`] is
 //! a program without a thread, which the host calls when something happens, also on descriptors of its
 //! own ([`Service::wait_fd`]).
 //!
@@ -148,8 +150,8 @@ mod devices;
 mod down;
 mod driver;
 mod error;
+mod event_fd;
 mod exit;
-mod handle;
 mod host;
 mod inside;
 mod link;
@@ -166,6 +168,7 @@ mod service;
 mod shared;
 mod spin;
 mod stats;
+mod timers;
 mod topics;
 mod turn;
 mod wait;
@@ -181,9 +184,9 @@ pub type UdpSocket = pagewire_sockets::blocking::UdpSocket<Host>;
 
 pub use contain::Contained;
 pub use down::Failed;
-pub use driver::EventFd;
 pub use error::{NetworkDown, StartError};
-pub use host::{Builder, Host, WeakHost};
+pub use event_fd::EventFd;
+pub use host::{Builder, Host, Resolver, WeakHost};
 pub use link::Link;
 #[cfg(feature = "tap")]
 pub use pagewire_device::Tap;
@@ -197,7 +200,7 @@ pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, SocketOption, TcpConfig};
 pub use proxy::Proxy;
-pub use resolver::{Dns, Resolver};
+pub use resolver::Dns;
 pub use runtime::Entered;
 pub use service::{HostWaker, Service};
 pub use shared::leave::ShutdownReport;

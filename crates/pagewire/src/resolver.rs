@@ -12,20 +12,8 @@ use pagewire_sockets::Runtime;
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 
-use crate::host::Host;
+use crate::host::{Host, Resolver};
 use crate::net::{TcpStream, UdpSocket};
-
-/// What finds the addresses of names for a host: [`Builder::resolver`](crate::Builder::resolver). Without
-/// one, a host knows `localhost` only: the kernel's resolver would use the kernel's network.
-pub trait Resolver: Send + Sync + 'static {
-    /// The addresses of `name`, in the order in which they are tried. A resolver that needs the network
-    /// uses that of `host`.
-    fn resolve<'a>(
-        &'a self,
-        host: &'a Host,
-        name: &'a str,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
-}
 
 /// How long a server has for its answer, and how often each server is asked (`resolv.conf(5)`: `timeout`,
 /// `attempts`).

@@ -1,13 +1,12 @@
 //! A host as the place where its sockets' stack lives.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{PoisonError, RwLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -67,7 +66,7 @@ impl Runtime for Host {
     }
 
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        crate::resolver::resolve(self, self.shared().resolver.as_deref(), name).await
+        crate::resolver::resolve(self, self.handle().resolver.as_deref(), name).await
     }
 
     fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
@@ -76,7 +75,6 @@ impl Runtime for Host {
 }
 
 impl Blocking for Host {
-    #[inline]
     fn wait<T>(
         &self,
         socket: SocketId,
@@ -84,7 +82,7 @@ impl Blocking for Host {
         patience: Patience,
         op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        self.shared().wait(socket, interest, patience, op)
+        self.shared().wait_after_try(socket, interest, patience, op)
     }
 
     fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
@@ -167,27 +165,6 @@ impl Host {
     }
 }
 
-/// Times at which wakers are called, and their numbers.
-#[derive(Default)]
-pub(crate) struct Timers {
-    all: BTreeMap<(Instant, u64), Waker>,
-    last: u64,
-}
-
-impl Timers {
-    /// When the next waker is due.
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.all.first_key_value().map(|((at, _), _)| *at)
-    }
-
-    /// Takes the wakers that are due.
-    pub(crate) fn fire(&mut self, now: Instant, wakes: &mut Vec<Waker>) {
-        while self.next().is_some_and(|at| at <= now) {
-            wakes.extend(self.all.pop_first().map(|(_, waker)| waker));
-        }
-    }
-}
-
 /// A wait for a time of the host's clock.
 struct Sleep {
     host: Host,
@@ -208,11 +185,8 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         let timers = &mut inner.timers;
-        let id = *timer.get_or_insert_with(|| {
-            timers.last += 1;
-            timers.last
-        });
-        let before = timers.all.insert((*until, id), waker);
+        let id = *timer.get_or_insert_with(|| timers.new_id());
+        let before = timers.set(*until, id, waker);
         // The driver may sleep longer than that.
         shared.unlock_and_wake(inner);
         drop(before);
@@ -226,7 +200,7 @@ impl Drop for Sleep {
         let until = self.until;
         self.host.handle().outside(move |host| {
             let mut inner = host.shared.lock();
-            if let Some(waker) = inner.timers.all.remove(&(until, id)) {
+            if let Some(waker) = inner.timers.remove(until, id) {
                 inner.discarded.push(Box::new(waker));
             }
         });

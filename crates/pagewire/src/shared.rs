@@ -14,7 +14,7 @@
 //! while another one has just gone to sleep ends `Deferred`, too.
 
 pub(crate) mod leave;
-mod locked;
+pub(crate) mod locked;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,11 +31,10 @@ use crate::contain::Panics;
 use crate::devices::Devices;
 use crate::error::NetworkDown;
 use crate::inside;
-use crate::resolver::Resolver;
 use crate::rings::serve::Attachments;
-use crate::runtime::Timers;
 use crate::service::Attached;
 use crate::spin::Spin;
+use crate::timers::Timers;
 use crate::waiters::{Waits, Watchers};
 
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
@@ -68,8 +67,6 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<OwnedFd>,
     /// The host's end: requested, under way or over.
     pub(crate) departure: Departure,
-    /// Finds the addresses of names.
-    pub(crate) resolver: Option<Arc<dyn Resolver>>,
     /// Who waits until the host is down, and the number of the last that came.
     pub(crate) watchers: Watchers,
     last_watcher: AtomicU64,
@@ -196,7 +193,6 @@ impl Shared {
             wake,
             asleep,
             departure: Departure::default(),
-            resolver: None,
             watchers,
             last_watcher: AtomicU64::new(0),
             panics,
@@ -221,6 +217,7 @@ impl Shared {
     }
 
     /// The one clock of the host.
+    #[inline]
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]
         if let Some(clock) = &self.clock {

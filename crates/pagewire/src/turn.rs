@@ -39,6 +39,7 @@ impl Inner {
             self.flush(now);
             return false;
         }
+        self.timers.fire(now, &mut self.waiters.ready);
         let mut worked = false;
         (self.ask_services, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
@@ -92,7 +93,6 @@ impl Inner {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
-        self.timers.fire(now, &mut self.waiters.ready);
         self.send(now);
         for _ in 0..SERVICE_TURNS {
             let served = self.report(now);

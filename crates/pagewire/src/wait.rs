@@ -13,6 +13,7 @@ use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::driver;
 use crate::inside;
+use crate::shared::locked::Locked;
 use crate::shared::{Inner, Poller, Shared};
 
 /// How long a thread that waits for a host of a runtime's task sleeps at first before it looks whether
@@ -56,9 +57,8 @@ impl Shared {
         result
     }
 
-    /// Repeats `op` until it has an answer, waiting for `interest` in between. If `op` never asks for the
-    /// time, it has queued nothing to send, and nothing is flushed.
-    #[inline]
+    /// Repeats `op` until it has an answer, waiting for `interest` in between.
+    #[cfg(test)]
     pub(crate) fn wait<T>(
         &self,
         socket: impl Into<SocketId>,
@@ -73,7 +73,7 @@ impl Shared {
     }
 
     /// One try of an operation. If `op` never asks for the time, it has queued nothing to send.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn try_once<T>(
         &self,
         op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
@@ -89,10 +89,16 @@ impl Shared {
         let read = || self.now();
         let clock = Clock::lazy(&read);
         let result = op(&mut inner, &clock);
-        if let Some(now) = clock.was_read() {
+        self.end(inner, clock.was_read());
+        result
+    }
+
+    /// Sends the output of an operation that read the time, and releases the lock.
+    // Not `#[inline]`, as [`lock`](Self::lock).
+    fn end(&self, mut inner: Locked<'_>, read: Option<Instant>) {
+        if let Some(now) = read {
             self.finish(&mut inner, now);
         }
-        result
     }
 
     /// Sends the output of an operation. One that left none may have set a timer all the same.
@@ -104,7 +110,7 @@ impl Shared {
     }
 
     /// Waits after a first try that found no answer.
-    fn wait_after_try<T>(
+    pub(crate) fn wait_after_try<T>(
         &self,
         socket: SocketId,
         interest: Readiness,

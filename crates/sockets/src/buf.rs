@@ -275,7 +275,7 @@ impl Iterator for IntoChunks {
 }
 
 /// Memory to send by reference: [`Bytes`], received chunks, ranges of a region
-/// ([`Region::frag`](crate::Region::frag)), or several of them. It is owned because it must not change
+/// ([`Region::frag`](pagewire_mem::Region::frag)), or several of them. It is owned because it must not change
 /// until it is acknowledged.
 #[derive(Debug, Default)]
 pub struct SendBuf {

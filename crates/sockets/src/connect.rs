@@ -15,7 +15,7 @@ use pagewire_stack::{
 use crate::addr::{Target, ToSocketAddrs, destination, target};
 use crate::ops::connected;
 use crate::options::{errno, os_error};
-use crate::runtime::{Blocking, Patience, Runtime};
+use crate::runtime::{Blocking, Clock, Patience, Runtime};
 use crate::socket::{Reserved, Socket, WRITE};
 use crate::waiters::Call;
 
@@ -314,7 +314,13 @@ pub(crate) fn wait_connected<R: Blocking>(
     patience: Patience,
 ) -> io::Result<()> {
     let id = socket.id();
-    socket.runtime().wait(id.into(), WRITE, patience, |stack, clock| connected(stack, clock, id))
+    match socket.enter(|stack, clock| connected(stack, clock, id)) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            let connected = |stack: &mut Stack, clock: &Clock<'_>| connected(stack, clock, id);
+            socket.runtime().wait(id.into(), WRITE, patience, connected)
+        }
+        done => done,
+    }
 }
 
 /// How an address is bound to listen, or for datagrams.

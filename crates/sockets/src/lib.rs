@@ -10,6 +10,9 @@
 //!   blocking::TcpStream<R>  for threads, shaped as std::net       /
 //! ```
 //!
+//! Calls fail with the runtime's own error once its stack is gone: `NetworkDown` on a host,
+//! `NotConnected` in a simulation. Where a method has an `# Errors` section, these come beside.
+//!
 //! A program that is tested on one runtime meets the same sockets on another. The registry of those that
 //! wait is one type, too: [`Waiters`].
 //!

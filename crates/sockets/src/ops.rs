@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, Held};
 use pagewire_stack::{
-    Error, Message, Readiness, RecvFlags, SendFlags, SocketId, Stack, Tcp, TcpId, UdpId, UdpTarget,
+    Error, Message, Readiness, RecvFlags, SendFlags, Stack, Tcp, TcpId, UdpId, UdpTarget,
     ZeroCopyCall, limits,
 };
 
 use crate::buf::{Chunks, SendBuf};
 use crate::datagram::Datagram;
 use crate::runtime::Clock;
-use crate::zerocopy::{Completion, Sent};
+use crate::zerocopy::Sent;
 
 /// Whether the handshake is complete: the error if it failed.
 pub(crate) fn connected(stack: &mut Stack, clock: &Clock<'_>, id: TcpId) -> Result<(), Error> {
@@ -33,7 +33,6 @@ pub(crate) fn connected(stack: &mut Stack, clock: &Clock<'_>, id: TcpId) -> Resu
 
 /// Queues memory by reference: as much from the front of `buf` as there is room for. If `sent`, a part
 /// was sent before, so an error is left for the next call, and the answer is 0.
-#[inline]
 pub(crate) fn queue(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -48,7 +47,6 @@ pub(crate) fn queue(
 }
 
 /// As [`queue`]; the release of the memory is reported.
-#[inline]
 pub(crate) fn queue_zc(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -68,7 +66,6 @@ fn has_error(stack: &Stack, id: TcpId) -> bool {
 }
 
 /// Queues copies of slices, one after the other, as far as there is room.
-#[inline]
 pub(crate) fn write_slices(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -79,7 +76,6 @@ pub(crate) fn write_slices(
 
 /// Queues slices, one after the other, as far as there is room: a reference to the memory of a slice
 /// where that is given, and copies of the rest.
-#[inline]
 pub(crate) fn queue_slices<'a>(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -111,20 +107,19 @@ pub(crate) fn queue_slices<'a>(
 }
 
 /// Copies received bytes into a slice.
-#[inline]
 pub(crate) fn read(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
     buf: &mut [u8],
     flags: RecvFlags,
 ) -> Result<usize, Error> {
-    // As tokio: an empty read waits, too.
-    if buf.is_empty() {
-        return if is_readable(stack, id)? { Ok(0) } else { Err(Error::WouldBlock) };
-    }
     let mut tcp = stack.tcp(id)?;
     if tcp.awaits_data() {
         return Err(Error::WouldBlock);
+    }
+    // As tokio: an empty read waits, too.
+    if buf.is_empty() {
+        return if is_readable(stack, id)? { Ok(0) } else { Err(Error::WouldBlock) };
     }
     tcp.recv(clock.now(), buf, flags)
 }
@@ -154,7 +149,6 @@ pub(crate) fn read_slices(
 }
 
 /// Receives bytes by reference; they count against the receive buffer until they are dropped.
-#[inline]
 pub(crate) fn take_chunks(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -176,18 +170,6 @@ pub(crate) fn readable(stack: &mut Stack, id: TcpId) -> Result<usize, Error> {
     match is_readable(stack, id)? {
         true => stack.tcp(id).map(|tcp| tcp.queued()),
         false => Err(Error::WouldBlock),
-    }
-}
-
-/// The next completion; `None` if no send is outstanding, `WouldBlock` if one is.
-pub(crate) fn next_completion(
-    stack: &mut Stack,
-    id: impl Copy + Into<SocketId>,
-) -> Result<Option<Completion>, Error> {
-    match stack.poll_notification(id) {
-        Some(done) => Ok(Some(done.into())),
-        None if stack.sends_outstanding(id)? == 0 => Ok(None),
-        None => Err(Error::WouldBlock),
     }
 }
 

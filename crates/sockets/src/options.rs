@@ -134,18 +134,12 @@ macro_rules! accessors {
         /// Options with the names of `std`, tokio and the crate `socket2`.
         impl<R: $crate::runtime::Runtime> $Form<R> {$(
             $(#[doc = $doc])*
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn $get(&self) -> std::io::Result<$value> {
                 self.socket().option(pagewire_stack::option::$Name)
             }
 
             #[doc = concat!("Sets [`", stringify!($get), "`](Self::", stringify!($get), "):")]
             $(#[doc = $doc])*
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn $set(&self, value: $value) -> std::io::Result<()> {
                 self.socket().set_option(pagewire_stack::SocketOption::$Name(value))
             }
@@ -173,17 +167,11 @@ macro_rules! of_every_socket {
             }
 
             /// This side's address and port.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn local_addr(&self) -> std::io::Result<std::net::SocketAddr> {
                 self.socket().local_addr()
             }
 
             /// Takes the socket's error (`SO_ERROR`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
                 self.socket().take_error()
             }
@@ -210,9 +198,6 @@ macro_rules! of_every_socket {
             }
 
             /// The time to live of packets, or their hop limit: 1 to 255, 64 by default (`IP_TTL`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn ttl(&self) -> std::io::Result<u32> {
                 self.socket().ttl()
             }
@@ -226,9 +211,6 @@ macro_rules! of_every_socket {
             }
 
             /// The device that the socket is bound to (`SO_BINDTODEVICE`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn device(&self) -> std::io::Result<Option<Vec<u8>>> {
                 self.socket().device()
             }
@@ -243,18 +225,12 @@ macro_rules! of_every_socket {
             }
 
             /// Whether the socket has opted in to zero-copy sends (`SO_ZEROCOPY`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn zerocopy(&self) -> std::io::Result<bool> {
                 self.socket().zerocopy()
             }
 
             /// Opts in to zero-copy sends or out again, in which case they copy. An accepted connection
             /// inherits its listener's setting.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_zerocopy(&self, on: bool) -> std::io::Result<()> {
                 self.socket().set_zerocopy(on)
             }
@@ -285,17 +261,11 @@ macro_rules! of_every_stream {
         /// Options whose values have other types, and state.
         impl<R: $crate::runtime::Runtime> $Form<R> {
             /// The settings of the connection.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn config(&self) -> std::io::Result<pagewire_stack::TcpConfig> {
                 self.socket().with(|tcp, _| Ok(tcp.config().clone()))
             }
 
             /// How long a close waits for queued data (`SO_LINGER`), in whole seconds.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn linger(&self) -> std::io::Result<Option<std::time::Duration>> {
                 self.socket().option(pagewire_stack::option::Linger)
             }
@@ -303,71 +273,47 @@ macro_rules! of_every_stream {
             /// Sets how long a close waits for queued data, cut to whole seconds. With zero, a drop of the
             /// connection resets it, and queued data is lost. With `None` and other times, queued data is
             /// delivered after the drop, which never waits.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_linger(&self, limit: Option<std::time::Duration>) -> std::io::Result<()> {
                 let limit = $crate::options::whole_seconds(limit);
                 self.set_option(pagewire_stack::SocketOption::Linger(limit))
             }
 
             /// Has the drop of the connection reset it, and queued data lost.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_zero_linger(&self) -> std::io::Result<()> {
                 self.set_linger(Some(std::time::Duration::ZERO))
             }
 
             /// The largest size of the receive buffer, in bytes.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn recv_buffer_size(&self) -> std::io::Result<usize> {
                 self.config().map(|config| config.recv_buffer as usize)
             }
 
             /// Fixes the size of the receive buffer, in bytes of window (`SO_RCVBUF`). By default it grows
             /// with what is read.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_recv_buffer_size(&self, bytes: usize) -> std::io::Result<()> {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.set_option(pagewire_stack::SocketOption::RecvBuffer(bytes))
             }
 
             /// The largest size of the send buffer, in bytes.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn send_buffer_size(&self) -> std::io::Result<usize> {
                 self.config().map(|config| config.send_buffer as usize)
             }
 
             /// Fixes the size of the send buffer, in bytes (`SO_SNDBUF`). By default it grows with the
             /// congestion window.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_send_buffer_size(&self, bytes: usize) -> std::io::Result<()> {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.set_option(pagewire_stack::SocketOption::SendBuffer(bytes))
             }
 
             /// The type of service of packets, or their traffic class (`IP_TOS`, `IPV6_TCLASS`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn tos_v4(&self) -> std::io::Result<u32> {
                 self.socket().tos()
             }
 
             /// Sets the type of service of packets, or their traffic class. As on Linux, TCP keeps the two
             /// lowest bits for itself.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_tos_v4(&self, tos: u32) -> std::io::Result<()> {
                 self.socket().set_tos(tos as u8, $crate::options::ECN)
             }
@@ -391,9 +337,6 @@ macro_rules! of_every_stream {
 
             /// The state and counts of the connection: windows, round-trip times, retransmissions
             /// (`TCP_INFO`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn info(&self) -> std::io::Result<pagewire_stack::TcpInfo> {
                 self.socket().with(|tcp, clock| Ok(tcp.info_at(clock.now())))
             }
@@ -406,17 +349,11 @@ macro_rules! of_every_stream {
 
             /// Bytes queued that the peer has not acknowledged, and of these, bytes that were never sent
             /// (`SIOCOUTQ`, `SIOCOUTQNSD`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn queued_send(&self) -> std::io::Result<(usize, usize)> {
                 self.socket().with(|tcp, _| Ok(tcp.queued_send()))
             }
 
             /// Bytes that can be read without waiting, up to an urgent byte (`SIOCINQ`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn queued_receive(&self) -> std::io::Result<usize> {
                 self.socket().with(|tcp, _| Ok(tcp.queued()))
             }
@@ -431,9 +368,6 @@ macro_rules! of_every_stream {
             }
 
             /// Whether the stream has been read up to its urgent byte (`SIOCATMARK`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn at_urgent_mark(&self) -> std::io::Result<bool> {
                 self.socket().with(|tcp, _| Ok(tcp.at_urgent_mark()))
             }
@@ -457,9 +391,6 @@ macro_rules! of_every_listener {
             /// Sets how many connections with an incomplete handshake may have data in their SYN (TCP Fast
             /// Open, RFC 7413); 0, the default: none. The stack has to allow it as well. Such data may
             /// arrive twice.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_fast_open(&self, limit: u32) -> std::io::Result<()> {
                 self.set_option(pagewire_stack::SocketOption::FastOpen(limit))
             }
@@ -512,9 +443,6 @@ macro_rules! of_every_udp_socket {
             pub const RECEIVE_BYTES: usize = pagewire_stack::limits::UDP_RECEIVE_BYTES;
 
             /// The size of the receive queue in bytes, overhead included (`SO_RCVBUF`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn recv_buffer_size(&self) -> std::io::Result<usize> {
                 self.socket().option(pagewire_stack::option::RecvBuffer).map(|bytes| bytes as usize)
             }
@@ -522,26 +450,17 @@ macro_rules! of_every_udp_socket {
             /// Sets the size of the receive queue: at most [`RECEIVE_BYTES`](Self::RECEIVE_BYTES), the
             /// default. Datagrams that do not fit are dropped and counted. There is no send buffer:
             /// datagrams go to the device's queue.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_recv_buffer_size(&self, bytes: usize) -> std::io::Result<()> {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.set_option(pagewire_stack::SocketOption::RecvBuffer(bytes))
             }
 
             /// The type of service of datagrams (`IP_TOS`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn tos_v4(&self) -> std::io::Result<u32> {
                 self.socket().tos()
             }
 
             /// Sets the type of service of datagrams: the lowest eight bits count.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn set_tos_v4(&self, tos: u32) -> std::io::Result<()> {
                 self.socket().set_tos(tos as u8, 0)
             }
@@ -577,9 +496,6 @@ macro_rules! of_every_udp_socket {
             }
 
             /// The hop limit of datagrams to IPv4 groups (`IP_MULTICAST_TTL`).
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub fn multicast_ttl_v4(&self) -> std::io::Result<u32> {
                 self.socket().option(pagewire_stack::option::MulticastTtlV4).map(u32::from)
             }

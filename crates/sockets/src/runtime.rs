@@ -70,7 +70,8 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
 
 /// A runtime whose threads can wait.
 pub trait Blocking: Runtime {
-    /// Repeats `op` until it returns anything but `WouldBlock`, waiting for `interest` in between.
+    /// Repeats `op`, whose first try returned `WouldBlock`, until it returns anything else, and waits for
+    /// `interest` in between.
     ///
     /// # Errors
     /// The error of `op`; `WouldBlock` and `TimedOut` as `patience` says.
@@ -120,8 +121,10 @@ impl<'a> Clock<'a> {
     /// The time: the same for the whole operation.
     #[inline]
     pub fn now(&self) -> Instant {
-        let read = || self.read.map_or(Instant::ZERO, |read| read());
-        let now = self.now.get().unwrap_or_else(read);
+        if let Some(now) = self.now.get() {
+            return now;
+        }
+        let now = self.read.map_or(Instant::ZERO, |read| read());
         self.now.set(Some(now));
         now
     }

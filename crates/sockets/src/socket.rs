@@ -306,9 +306,14 @@ impl<R: Blocking, Id: Kind> Socket<R, Id> {
     pub(crate) fn block<T>(
         &self,
         interest: Readiness,
-        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        self.runtime.wait(self.id.into(), interest, self.patience(interest), op)
+        match self.try_enter(&mut op)? {
+            Err(Error::WouldBlock) => {
+                self.runtime.wait(self.id.into(), interest, self.patience(interest), op)
+            }
+            done => done.map_err(|error| self.runtime.error(error)),
+        }
     }
 
     fn patience(&self, interest: Readiness) -> Patience {

@@ -6,9 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
-use pagewire_stack::{Notification, SocketId, Stack};
+use pagewire_stack::{Error, Notification, SocketId, Stack};
 
-use crate::ops::next_completion;
 use crate::runtime::{Clock, Runtime};
 use crate::socket::{COMPLETION, poll_on};
 use crate::waiters::{Call, WaiterId};
@@ -98,5 +97,17 @@ impl<R: Runtime> Stream for CompletionStream<'_, R> {
 impl<R: Runtime> std::fmt::Debug for CompletionStream<'_, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("CompletionStream").field(&self.id).finish()
+    }
+}
+
+/// The next completion; `None` if no send is outstanding, `WouldBlock` if one is.
+pub(crate) fn next_completion(
+    stack: &mut Stack,
+    id: impl Copy + Into<SocketId>,
+) -> Result<Option<Completion>, Error> {
+    match stack.poll_notification(id) {
+        Some(done) => Ok(Some(done.into())),
+        None if stack.sends_outstanding(id)? == 0 => Ok(None),
+        None => Err(Error::WouldBlock),
     }
 }

@@ -24,7 +24,8 @@ struct After<'a> {
 }
 
 impl Shared {
-    #[inline]
+    // Not `#[inline]`: operations of sockets are compiled in the crates that use them, where its parts
+    // would not be inlined.
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
         match self.inner.try_lock() {

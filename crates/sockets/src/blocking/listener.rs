@@ -25,9 +25,6 @@ impl<R: Runtime> TcpListener<R> {
     }
 
     /// Whether `accept` returns `WouldBlock` instead of waiting.
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.set_nonblocking(nonblocking)
     }

@@ -12,13 +12,11 @@ use crate::addr::{ToSocketAddrs, target};
 use crate::buf::{Chunks, SendBuf};
 use crate::connect::{ConnectOptions, wait_connected};
 use crate::mapping::{MapAvailable, Mapping, try_map};
-use crate::ops::{
-    next_completion, queue, queue_zc, read, read_slices, readable, take_chunks, write_slices,
-};
+use crate::ops::{queue, queue_zc, read, read_slices, readable, take_chunks, write_slices};
 use crate::options::of_every_stream;
 use crate::runtime::{Blocking, Patience, Runtime};
 use crate::socket::{COMPLETION, READ, Socket, WRITE};
-use crate::zerocopy::{Completion, Sent};
+use crate::zerocopy::{Completion, Sent, next_completion};
 
 /// A TCP connection, as that of `std::net`; beyond that, it sends and receives by reference. Clones are
 /// the same connection, which closes when the last is dropped; they share timeouts and the non-blocking
@@ -57,17 +55,11 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// Another owner of the same connection.
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
     /// Whether calls that would wait return `WouldBlock` instead.
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.set_nonblocking(nonblocking)
     }
@@ -90,17 +82,11 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// See [`set_read_timeout`](Self::set_read_timeout).
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.timeout(READ))
     }
 
     /// See [`set_write_timeout`](Self::set_write_timeout).
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.timeout(WRITE))
     }
@@ -206,9 +192,6 @@ impl<R: Blocking> TcpStream<R> {
     }
 
     /// Waits until the connection is established, which [`start_connect`](Self::start_connect) began.
-    ///
-    /// # Errors
-    /// Those of [`connect_on`](Self::connect_on).
     pub fn wait_connected(&self, limit: Option<Duration>) -> io::Result<()> {
         wait_connected(&self.0, Patience::For(limit))
     }
@@ -237,18 +220,12 @@ impl<R: Blocking> TcpStream<R> {
 
     /// Queues as much from the front of `buf` as there is room for, waiting for some room unless
     /// the stream is non-blocking; removes it from `buf` and returns the number of bytes.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
     #[inline]
     pub fn send_some(&self, buf: &mut SendBuf) -> io::Result<usize> {
         self.send_part(buf, SendFlags::empty(), false)
     }
 
     /// As [`send_some`](Self::send_some), with flags.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
     pub fn send_some_with(&self, buf: &mut SendBuf, flags: SendFlags) -> io::Result<usize> {
         self.send_part(buf, flags, false)
     }
@@ -269,7 +246,7 @@ impl<R: Blocking> TcpStream<R> {
     /// many short ones.
     ///
     /// A call whose memory begins where the last call's ended is the cheapest (ranges of one
-    /// [`Region`](crate::Region::frag), slices of one [`Frag`], but not two `Bytes`): while such calls
+    /// [`Region`](pagewire_mem::Region::frag), slices of one [`Frag`], but not two `Bytes`): while such calls
     /// fill a segment, or a super-frame on the pair link (unless
     /// [`set_nodelay`](TcpStream::set_nodelay) is on), each costs little more than a lock, and they
     /// complete together. Read completions from time to time, or sends will fail with `ENOBUFS`.
@@ -295,7 +272,7 @@ impl<R: Blocking> TcpStream<R> {
     ///
     /// # Errors
     /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding,
-    /// or too many pages are held ([`Builder::zerocopy_memory`](crate::Builder::zerocopy_memory)).
+    /// or too many pages are held (`Builder::zerocopy_memory` of a host).
     /// If a part was queued before the error, the call succeeds with that part. A call that queues
     /// nothing takes no id.
     pub fn send_zc(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
@@ -358,9 +335,6 @@ impl<R: Blocking> TcpStream<R> {
 
     /// As [`recv_chunks`](Self::recv_chunks), into a vector of the caller; the number of bytes, 0
     /// at the end. They do not count against the receive buffer: the caller bounds them.
-    ///
-    /// # Errors
-    /// Those of [`recv_chunks`](Self::recv_chunks).
     pub fn recv_into(&self, max: usize, frags: &mut Vec<Frag>) -> io::Result<usize> {
         let id = self.0.id();
         self.0.block(READ, |stack, clock| {
@@ -370,17 +344,11 @@ impl<R: Blocking> TcpStream<R> {
     }
 
     /// Copies received bytes without consuming them, waiting for one; 0 at the end of the stream.
-    ///
-    /// # Errors
-    /// Those of [`recv_chunks`](Self::recv_chunks).
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.read_with(buf, RecvFlags::PEEK)
     }
 
     /// Discards up to `max` received bytes, waiting for one; how many, 0 at the stream's end.
-    ///
-    /// # Errors
-    /// Those of [`recv_chunks`](Self::recv_chunks).
     pub fn discard(&self, max: usize) -> io::Result<usize> {
         let (id, discard) = (self.0.id(), pagewire_stack::Discard(max));
         self.0.block(READ, |stack, clock| {
@@ -390,7 +358,7 @@ impl<R: Blocking> TcpStream<R> {
 
     /// As [`map`](Self::map), and waits until `len` bytes are queued, unless the stream is
     /// non-blocking. The receive buffer grows so that they fit, within its limit
-    /// ([`TcpConfig::recv_buffer`](crate::TcpConfig::recv_buffer)).
+    /// ([`TcpConfig::recv_buffer`](pagewire_stack::TcpConfig::recv_buffer)).
     ///
     /// # Errors
     /// Those of `map`, with their numbers ([`MapError::errno`]: a length that is no multiple of 4096
@@ -402,7 +370,7 @@ impl<R: Blocking> TcpStream<R> {
     }
 
     /// Waits until something can be read or mapped, or the stream has ended; how many bytes are
-    /// queued. With [`SocketOption::RcvLowat`](crate::SocketOption::RcvLowat), until that many are.
+    /// queued. With [`SocketOption::RcvLowat`](pagewire_stack::SocketOption::RcvLowat), until that many are.
     ///
     /// # Errors
     /// `TimedOut`, and `WouldBlock` on a non-blocking stream.

@@ -13,13 +13,11 @@ use crate::buf::{Chunks, SendBuf};
 use crate::connect::{BindOptions, first, resolve_blocking};
 use crate::datagram::Datagram;
 use crate::multicast::by_address;
-use crate::ops::{
-    next_completion, receive, send, send_frags, send_frags_zc, take_datagram, take_message,
-};
+use crate::ops::{receive, send, send_frags, send_frags_zc, take_datagram, take_message};
 use crate::options::of_every_udp_socket;
 use crate::runtime::{Blocking, Runtime};
 use crate::socket::{COMPLETION, READ, Socket, WRITE};
-use crate::zerocopy::{Completion, Sent};
+use crate::zerocopy::{Completion, Sent, next_completion};
 
 /// A UDP socket, as that of `std::net`; beyond that, it sends and receives by reference. Clones are the
 /// same socket, which closes when the last is dropped.
@@ -33,9 +31,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Whether calls that would wait return `WouldBlock` instead.
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.set_nonblocking(nonblocking)
     }
@@ -57,17 +52,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// See [`set_read_timeout`](Self::set_read_timeout).
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.timeout(READ))
     }
 
     /// See [`set_write_timeout`](Self::set_write_timeout).
-    ///
-    /// # Errors
-    /// None: the form of `std`.
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.timeout(WRITE))
     }
@@ -146,17 +135,11 @@ impl<R: Blocking> UdpSocket<R> {
     }
 
     /// Sends a datagram by reference to the address that the socket is connected to.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
     pub fn send_chunks(&self, data: impl Into<SendBuf>) -> io::Result<usize> {
         self.send_frags(data.into(), None.into())
     }
 
     /// Sends a datagram by reference. Returns its length.
-    ///
-    /// # Errors
-    /// Those of [`send_to`](Self::send_to).
     pub fn send_chunks_to(
         &self,
         data: impl Into<SendBuf>,
@@ -197,9 +180,6 @@ impl<R: Blocking> UdpSocket<R> {
     }
 
     /// [`send_zc`](Self::send_zc) to an address.
-    ///
-    /// # Errors
-    /// Those of [`send_zc`](Self::send_zc).
     pub fn send_zc_to(&self, data: impl Into<SendBuf>, to: impl ToSocketAddrs) -> io::Result<Sent> {
         self.send_frags_zc(&data.into().frags, self.destination(&to)?)
     }
@@ -244,25 +224,16 @@ impl<R: Blocking> UdpSocket<R> {
     }
 
     /// Receives a datagram by copy: its length in `buf`, cut if it does not fit, and its sender.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, RecvFlags::empty())
     }
 
     /// As [`recv`](Self::recv), and leaves the datagram in the queue.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.peek_from(buf).map(|(n, _)| n)
     }
 
     /// As [`recv_from`](Self::recv_from), and leaves the datagram in the queue.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, RecvFlags::PEEK)
     }
@@ -274,17 +245,11 @@ impl<R: Blocking> UdpSocket<R> {
     }
 
     /// Receives a datagram by reference from the address that the socket is connected to.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn recv_chunks(&self) -> io::Result<Chunks> {
         self.recv_chunks_from().map(|(chunks, _)| chunks)
     }
 
     /// Receives a datagram by reference, and its sender.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
         let id = self.0.id();
         let (chunks, from) = self.0.block(READ, |stack, _| take_datagram(stack, id))?;
@@ -294,9 +259,6 @@ impl<R: Blocking> UdpSocket<R> {
     /// Receives a datagram by reference, with the addresses of its packet (`IP_PKTINFO`). If the socket
     /// [joins](Self::set_gro) datagrams, the following ones too, if they have the same sender,
     /// destination and length; the last may be shorter.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn recv_message(&self) -> io::Result<Datagram> {
         let id = self.0.id();
         self.0.block(READ, |stack, _| take_message(stack, id))

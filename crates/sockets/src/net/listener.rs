@@ -55,17 +55,11 @@ impl<R: Runtime> TcpListener<R> {
     }
 
     /// [`bind`](Self::bind) on a stack.
-    ///
-    /// # Errors
-    /// Those of [`bind`](Self::bind).
     pub async fn bind_on(runtime: &R, at: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(runtime, at, &BindOptions::new().backlog(BACKLOG)).await
     }
 
     /// [`bind_on`](Self::bind_on) with options.
-    ///
-    /// # Errors
-    /// Those of [`bind`](Self::bind).
     pub fn bind_with(
         runtime: &R,
         at: impl ToSocketAddrs,
@@ -82,9 +76,6 @@ impl<R: Runtime> TcpListener<R> {
     ///
     /// # Cancel safety
     /// If the future is dropped before it is ready, no connection was taken.
-    ///
-    /// # Errors
-    /// `NetworkDown` when the stack is gone.
     #[track_caller]
     pub fn accept(
         &self,
@@ -113,17 +104,11 @@ impl<R: Runtime> TcpListener<R> {
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn from_std(_: std::net::TcpListener) -> io::Result<Self> {
         Err(no_descriptor())
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn into_std(self) -> io::Result<std::net::TcpListener> {
         Err(no_descriptor())
     }

@@ -1,6 +1,6 @@
 //! Sockets of tasks: `tokio::net` on any stack. The types, methods, traits and errors are those of tokio.
 //!
-//! `connect` and `bind` use the stack of the code that runs ([`Runtime::current`](crate::Runtime::current)),
+//! `connect` and `bind` use the stack of the code that runs ([`Runtime::current`]),
 //! so that a program switches by one `use`; `connect_on` and `bind_on` name it. Code that is generic over
 //! `AsyncRead + AsyncWrite` needs no switch. Beyond tokio's, the sockets send and receive by reference
 //! (`send`, `recv_chunks`, `map`) and report when memory may be used again (`send_zc`,

@@ -100,9 +100,6 @@ macro_rules! readiness {
         /// Readiness.
         impl<R: $crate::runtime::Runtime> $Form<R> {
             /// Waits until a receive does not block.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             #[track_caller]
             pub fn readable(&self) -> impl Future<Output = std::io::Result<()>> + Send + Sync {
                 let call = $crate::waiters::Call::here("to read");
@@ -113,9 +110,6 @@ macro_rules! readiness {
             }
 
             /// Waits until a send does not block.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             #[track_caller]
             pub fn writable(&self) -> impl Future<Output = std::io::Result<()>> + Send + Sync {
                 let call = $crate::waiters::Call::here("to write");
@@ -152,13 +146,10 @@ macro_rules! readiness {
             }
 
             /// The next completion of a zero-copy send; `None`: no send is outstanding.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             pub async fn next_completion(&self) -> std::io::Result<Option<crate::Completion>> {
                 let (id, mask) = (self.socket().id(), $crate::socket::COMPLETION);
                 let next = |stack: &mut pagewire_stack::Stack, _: &$crate::runtime::Clock<'_>| {
-                    $crate::ops::next_completion(stack, id)
+                    $crate::zerocopy::next_completion(stack, id)
                 };
                 self.socket().wait(mask, $crate::zerocopy::COMPLETE, next).await
             }
@@ -184,9 +175,6 @@ macro_rules! readiness {
         #[cfg(feature = "tokio")]
         impl<R: $crate::runtime::Runtime> $Form<R> {
             /// Waits until the socket is ready for something of `interest`, and says for what.
-            ///
-            /// # Errors
-            /// `NetworkDown` when the stack is gone.
             #[track_caller]
             pub fn ready(
                 &self,

@@ -146,13 +146,11 @@ macro_rules! halves {
             }
 
             /// See [`TcpStream::map`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
                 self.stream().map(len)
             }
 
             /// See [`TcpStream::map_wait`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub async fn map_wait(&self, len: usize) -> io::Result<Mapping> {
                 self.stream().map_wait(len).await
             }
@@ -173,19 +171,16 @@ macro_rules! halves {
             }
 
             /// See [`TcpStream::try_read`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
                 self.stream().try_read(buf)
             }
 
             /// See [`TcpStream::try_read_vectored`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
                 self.stream().try_read_vectored(bufs)
             }
 
             /// See [`TcpStream::try_read_buf`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
                 self.stream().try_read_buf(buf)
             }
@@ -194,13 +189,11 @@ macro_rules! halves {
         /// The methods of [`TcpStream`] with these names.
         impl<R: Runtime> $write {
             /// See [`TcpStream::send`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub async fn send(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
                 self.stream().send(buf).await
             }
 
             /// See [`TcpStream::send_zc`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub async fn send_zc(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
                 self.stream().send_zc(buf).await
             }
@@ -211,7 +204,6 @@ macro_rules! halves {
             }
 
             /// See [`TcpStream::next_completion`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
                 self.stream().next_completion().await
             }
@@ -228,13 +220,11 @@ macro_rules! halves {
             }
 
             /// See [`TcpStream::try_write`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
                 self.stream().try_write(buf)
             }
 
             /// See [`TcpStream::try_write_vectored`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
                 self.stream().try_write_vectored(bufs)
             }
@@ -330,13 +320,11 @@ macro_rules! of_both {
             }
 
             /// See [`TcpStream::peer_addr`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn peer_addr(&self) -> io::Result<SocketAddr> {
                 self.stream().peer_addr()
             }
 
             /// See [`TcpStream::local_addr`].
-            #[allow(clippy::missing_errors_doc, reason = "there")]
             pub fn local_addr(&self) -> io::Result<SocketAddr> {
                 self.stream().local_addr()
             }

@@ -53,7 +53,7 @@ impl<R: Runtime> TcpStream<R> {
     /// # Errors
     /// Of the last address: `ConnectionRefused`, `TimedOut` (by default after some 130 s),
     /// `HostUnreachable`, `NetworkUnreachable`; those of the resolver; those of
-    /// [`Runtime::current`](crate::Runtime::current).
+    /// [`Runtime::current`].
     #[track_caller]
     pub fn connect(to: impl ToSocketAddrs) -> impl Future<Output = io::Result<Self>> {
         let (to, call) = (target(&to), Call::here("to connect"));
@@ -64,9 +64,6 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// Connects to the first address that answers, on a stack.
-    ///
-    /// # Errors
-    /// Those of [`connect`](Self::connect).
     #[track_caller]
     pub fn connect_on(
         runtime: &R,
@@ -119,17 +116,11 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn from_std(_: std::net::TcpStream) -> io::Result<Self> {
         Err(no_descriptor())
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn into_std(self) -> io::Result<std::net::TcpStream> {
         Err(no_descriptor())
     }
@@ -174,9 +165,6 @@ impl<R: Runtime> TcpStream<R> {
     ///
     /// # Cancel safety
     /// If the future is dropped before it is ready, nothing was queued.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
     pub async fn send_some(&self, buf: &mut SendBuf) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -196,9 +184,6 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// [`send_some`](Self::send_some), or `WouldBlock` if there is no room.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`send`](Self::send).
     pub fn try_send(&self, buf: &mut SendBuf) -> io::Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -312,18 +297,12 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// [`try_read`](Self::try_read) into several buffers, one after the other.
-    ///
-    /// # Errors
-    /// Those of [`try_read`](Self::try_read).
     pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let id = self.socket.id();
         self.socket.enter(|stack, clock| read_slices((stack, clock), id, bufs))
     }
 
     /// [`try_read`](Self::try_read) into the free part of a buffer.
-    ///
-    /// # Errors
-    /// Those of [`try_read`](Self::try_read).
     pub fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         read_into(buf, |room| self.try_read(room).map(|n| (n, n)))
     }
@@ -337,9 +316,6 @@ impl<R: Runtime> TcpStream<R> {
     }
 
     /// [`try_write`](Self::try_write) of several buffers, one after the other, in one step.
-    ///
-    /// # Errors
-    /// Those of [`try_write`](Self::try_write).
     pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let id = self.socket.id();
         self.socket.enter(|stack, clock| write_slices((stack, clock), id, bufs))

@@ -78,17 +78,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`bind`](Self::bind) on a stack.
-    ///
-    /// # Errors
-    /// Those of [`bind`](Self::bind).
     pub async fn bind_on(runtime: &R, at: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(runtime, at, &BindOptions::new()).await
     }
 
     /// [`bind_on`](Self::bind_on) with options.
-    ///
-    /// # Errors
-    /// Those of [`bind`](Self::bind).
     pub fn bind_with(
         runtime: &R,
         at: impl ToSocketAddrs,
@@ -130,17 +124,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn from_std(_: std::net::UdpSocket) -> io::Result<Self> {
         Err(no_descriptor())
     }
 
     /// Fails: there is no descriptor.
-    ///
-    /// # Errors
-    /// `Unsupported`.
     pub fn into_std(self) -> io::Result<std::net::UdpSocket> {
         Err(no_descriptor())
     }
@@ -209,9 +197,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`send`](Self::send), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`send`](Self::send).
     pub fn try_send(&self, data: &[u8]) -> io::Result<usize> {
         let id = self.socket.id();
         self.socket.enter(|stack, clock| send((stack, clock), id, data, None))
@@ -268,9 +253,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`send_to`](Self::send_to), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`send_to`](Self::send_to).
     pub fn try_send_to(&self, data: &[u8], target: SocketAddr) -> io::Result<usize> {
         let (id, to) = (self.socket.id(), Some(destination(target)));
         self.socket.enter(|stack, clock| send((stack, clock), id, data, to))
@@ -287,17 +269,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Sends a datagram by reference to the address that the socket is connected to.
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send).
     pub async fn send_chunks(&self, data: impl Into<SendBuf>) -> io::Result<usize> {
         self.send_frags(&data.into().frags, None).await
     }
 
     /// Sends a datagram by reference. Returns its length.
-    ///
-    /// # Errors
-    /// Those of [`send_to`](Self::send_to).
     pub async fn send_chunks_to(
         &self,
         data: impl Into<SendBuf>,
@@ -323,9 +299,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`send_zc`](Self::send_zc) to an address.
-    ///
-    /// # Errors
-    /// Those of [`send_zc`](Self::send_zc).
     pub async fn send_zc_to(
         &self,
         data: impl Into<SendBuf>,
@@ -380,25 +353,16 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`recv`](Self::recv), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_recv_from(buf).map(|(n, _)| n)
     }
 
     /// [`try_recv`](Self::try_recv) into the free part of a buffer.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
         self.try_recv_buf_from(buf).map(|(n, _)| n)
     }
 
     /// [`recv`](Self::recv) into the free part of a buffer.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn recv_buf<B: BufMut>(&self, buf: &mut B) -> impl Future<Output = io::Result<usize>> {
         let call = Call::here("to receive");
@@ -406,9 +370,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Receives a datagram: its length, and its sender.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn recv_from(
         &self,
@@ -418,25 +379,16 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`recv_from`](Self::recv_from), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.take_now(buf, RecvFlags::empty())
     }
 
     /// [`try_recv_from`](Self::try_recv_from) into the free part of a buffer.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_buf_from<B: BufMut>(&self, buf: &mut B) -> io::Result<(usize, SocketAddr)> {
         read_into(buf, |room| self.try_recv_from(room).map(|taken| (taken.0, taken)))
     }
 
     /// [`recv_from`](Self::recv_from) into the free part of a buffer.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn recv_buf_from<B: BufMut>(
         &self,
@@ -447,9 +399,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Receives a datagram without taking it.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn peek(&self, buf: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send + Sync {
         let seen = self.take_later(buf, RecvFlags::PEEK, Call::here("to peek"));
@@ -457,17 +406,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`peek`](Self::peek), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.try_peek_from(buf).map(|(n, _)| n)
     }
 
     /// Receives a datagram without taking it, and its sender.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn peek_from(
         &self,
@@ -477,17 +420,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`peek_from`](Self::peek_from), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.take_now(buf, RecvFlags::PEEK)
     }
 
     /// The sender of the next datagram.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     #[track_caller]
     pub fn peek_sender(&self) -> impl Future<Output = io::Result<SocketAddr>> + Send + Sync {
         self.socket.wait(READ, Call::here("to peek"), |stack, _| self.sender(stack))
@@ -499,9 +436,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`peek_sender`](Self::peek_sender), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_peek_sender(&self) -> io::Result<SocketAddr> {
         self.socket.enter(|stack, _| self.sender(stack))
     }
@@ -512,17 +446,11 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// Receives a datagram by reference.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub async fn recv_chunks(&self) -> io::Result<Chunks> {
         self.recv_chunks_from().await.map(|(chunks, _)| chunks)
     }
 
     /// Receives a datagram by reference, and its sender.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub async fn recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
         let id = self.socket.id();
         let take = |stack: &mut Stack, _: &Clock<'_>| take_datagram(stack, id);
@@ -531,9 +459,6 @@ impl<R: Runtime> UdpSocket<R> {
     }
 
     /// [`recv_chunks_from`](Self::recv_chunks_from), or `WouldBlock`.
-    ///
-    /// # Errors
-    /// `WouldBlock`, and those of [`recv`](Self::recv).
     pub fn try_recv_chunks_from(&self) -> io::Result<(Chunks, SocketAddr)> {
         let id = self.socket.id();
         let (chunks, from) = self.socket.enter(|stack, _| take_datagram(stack, id))?;
@@ -542,9 +467,6 @@ impl<R: Runtime> UdpSocket<R> {
 
     /// Receives a datagram by reference, with the addresses of its packet; see
     /// [`recv_message`](crate::blocking::UdpSocket::recv_message) of the form for threads.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub async fn recv_message(&self) -> io::Result<Datagram> {
         let id = self.socket.id();
         let take = |stack: &mut Stack, _: &Clock<'_>| take_message(stack, id);
@@ -577,9 +499,6 @@ pub struct Received {
 impl<R: Runtime> UdpSocket<R> {
     /// Receives datagrams, one into each buffer, as many as are there (`recvmmsg`); calls `note` for each.
     /// Returns the number of buffers that were filled.
-    ///
-    /// # Errors
-    /// Those of [`recv`](Self::recv).
     pub fn poll_recv_many(
         &self,
         cx: &mut Context<'_>,

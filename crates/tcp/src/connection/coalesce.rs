@@ -103,6 +103,7 @@ impl Connection {
     }
 
     /// Where the super-segment begins that `len` more bytes fill further, if that is held back.
+    #[inline]
     fn begun_super_segment(&self, len: usize) -> Option<Seq> {
         let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
         let end = self.out.queue.end();
@@ -134,6 +135,7 @@ impl Connection {
     }
 
     /// Whether all unsent data, and `more` bytes, wait for more.
+    #[inline]
     fn coalesces(&self, more: u32, mss: u32, super_len: u32) -> bool {
         let unsent = self.out.unsent(&self.path);
         let waiting = unsent.saturating_add(more);

@@ -10,7 +10,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::LONGEST_SLEEP;
+use crate::driver::LONGEST_SLEEP;
 use crate::host::Host;
 use crate::shared::Poller;
 
