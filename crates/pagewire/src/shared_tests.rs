@@ -18,6 +18,7 @@ use pagewire_stack::{
 use super::{Poller, Shared};
 use crate::Host;
 use crate::devices::Devices;
+use crate::handle::Handle;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
 use crate::wait::Role;
@@ -26,16 +27,23 @@ use crate::wait::Role;
 /// read a clock.
 const YIELDS: usize = 10_000;
 
+/// A host that nobody drives, with a datagram socket.
+fn bound() -> (Arc<Handle>, UdpId, impl Device) {
+    let (device, peer) = Pair::new(Default::default()).expect("pair");
+    let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
+    let handle = Arc::clone(host.expect("host").handle());
+    let socket = handle.shared.with(|stack, _| bind(stack, 9));
+    (handle, socket, peer)
+}
+
+fn bind(stack: &mut Stack, port: u16) -> UdpId {
+    stack.bind_udp(([10, 0, 0, 1], port).into(), BindOptions::default()).expect("bound")
+}
+
 /// The time that an operation sees which comes while the lock is held, and a time before the lock was
 /// let go.
 fn times(op: impl FnOnce(&Shared, SocketId) -> Instant + Send + 'static) -> (Instant, Instant) {
-    let (device, _peer) = Pair::new(Default::default()).expect("pair");
-    let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
-    let handle = Arc::clone(host.expect("host").handle());
-    let socket = handle
-        .shared
-        .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
-    let socket = socket.expect("bound");
+    let (handle, socket, _peer) = bound();
     let (says, hears) = channel();
     let inner = handle.shared.lock();
     let theirs = Arc::clone(&handle);
@@ -158,8 +166,8 @@ fn a_turn_taken_by_hand_tells_a_sleeping_driver_of_the_timer() {
     assert!(was_woken(&handle.shared));
 }
 
-/// A device that takes nothing, and has nothing.
-struct Full(Capabilities);
+/// A device that takes nothing, and has as many frames as it says, none of them anything.
+struct Full(Capabilities, Box<dyn FnMut() -> usize + Send>);
 
 impl Device for Full {
     fn capabilities(&self) -> &Capabilities {
@@ -180,21 +188,21 @@ impl Device for Full {
         _: usize,
         _: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        Ok(0)
+        Ok((self.1)())
     }
     fn counters(&self) -> DeviceCounters {
         DeviceCounters::default()
     }
 }
 
-fn full() -> Full {
+fn full(has: impl FnMut() -> usize + Send + 'static) -> Full {
     let (device, _) = Pair::new(Default::default()).expect("pair");
-    Full(device.capabilities().clone())
+    Full(device.capabilities().clone(), Box::new(has))
 }
 
 #[test]
 fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation() {
-    let shared = without_driver(full());
+    let shared = without_driver(full(|| 0));
     let send = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
     falls_asleep(&shared, Instant::FAR);
     let _ = shared.with(send);
@@ -206,13 +214,8 @@ fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation
 
 #[test]
 fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before() {
-    let (device, _far) = Pair::new(Default::default()).expect("pair");
-    let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
-    let handle = Arc::clone(host.expect("host").handle());
-    let socket = handle
-        .shared
-        .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
-    let (socket, limit) = (socket.expect("bound"), Duration::from_millis(3));
+    let (handle, socket, _peer) = bound();
+    let limit = Duration::from_millis(3);
     let begin = handle.shared.now();
     let mut last = begin;
     let nothing = |_: &mut Stack, clock: &Clock<'_>| {
@@ -275,44 +278,19 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
     }
 }
 
-/// A device that always has something, which takes a while.
-struct Busy(Full, Arc<AtomicUsize>);
-
-impl Device for Busy {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-    fn transmit(
-        &mut self,
-        _: Instant,
-        _: &mut VecDeque<PacketBuf>,
-        _: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn receive(
-        &mut self,
-        _: Instant,
-        _: &mut VecDeque<PacketBuf>,
-        _: usize,
-        _: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
+#[test]
+fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
+    let turns = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&turns);
+    // It always has something, which takes a while.
+    let device = full(move || {
         let begin = WallClock::now();
         while begin.elapsed() < Duration::from_micros(200) {
             std::hint::spin_loop();
         }
-        self.1.fetch_add(1, Ordering::Relaxed);
-        Ok(1)
-    }
-    fn counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
-}
-
-#[test]
-fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
-    let turns = Arc::new(AtomicUsize::new(0));
-    let device = Busy(full(), Arc::clone(&turns));
+        count.fetch_add(1, Ordering::Relaxed);
+        1
+    });
     let host = Host::builder().device(device).address("10.0.0.1/24").start().expect("host");
     let mut waits = [(); 101].map(|()| {
         let before = turns.load(Ordering::Relaxed);
@@ -329,7 +307,8 @@ fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
 fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
     let (device, _far) = Pair::new(Default::default()).expect("pair");
     let other = crate::Link::new(device).address("10.0.1.1/24");
-    let host = Host::builder().device(full()).address("10.0.0.1/24").link(other).manual().start();
+    let host =
+        Host::builder().device(full(|| 0)).address("10.0.0.1/24").link(other).manual().start();
     let host = host.expect("host");
     // More than one device's queue holds, to a neighbour each, and a little for the other.
     host.with_stack(|stack, now| {
@@ -368,11 +347,11 @@ fn a_host_that_has_lost_its_only_device_leaves_its_driver_alone() {
 /// Two datagram sockets of the host, and one of the peer's for each.
 fn sockets(shared: &Shared, peer: &Host) -> [(UdpId, crate::UdpSocket); 2] {
     [1, 2].map(|port| {
-        let at = ([10, 0, 0, 1], port).into();
-        let near = shared.with(|stack, _| stack.bind_udp(at, BindOptions::default()));
+        let at = std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        let near = shared.with(|stack, _| bind(stack, port));
         let far = peer.udp(std::net::SocketAddr::from(([10, 0, 0, 2], port))).expect("bound");
         far.connect(at).expect("has a route");
-        (near.expect("bound"), far)
+        (near, far)
     })
 }
 
@@ -450,9 +429,7 @@ fn a_role_is_one_threads_until_that_gives_it_up() {
 fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
     let (device, _far) = Pair::new(Default::default()).expect("pair");
     let shared = without_driver(device);
-    let at = ([10, 0, 0, 1], 9).into();
-    let socket = shared.with(|stack, _| stack.bind_udp(at, BindOptions::default()));
-    let socket = socket.expect("bound");
+    let socket = shared.with(|stack, _| bind(stack, 9));
     let mut tries = 0;
     let poll = std::panic::AssertUnwindSafe(|| {
         shared.wait(socket, Readiness::FOR_READ, Patience::For(None), |_, _| -> Result<(), Error> {

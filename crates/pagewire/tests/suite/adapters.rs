@@ -20,7 +20,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use pagewire::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire::{CopyReason, Host, Pair};
+use pagewire::{CopyReason, Host};
 use pagewire_axum::{Peer, by_reference};
 use pagewire_hyper::ByReference;
 use pagewire_hyper::Connector;
@@ -28,6 +28,8 @@ use pagewire_quinn::Socket;
 use quinn::AsyncUdpSocket;
 use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{builders, hosts, pattern};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -37,20 +39,9 @@ const LONG: usize = 8 << 20;
 /// Most bytes of one answer's head.
 const HEAD: u64 = 256;
 
-fn hosts() -> Result<(Host, Host)> {
-    let (left, right) = Pair::new(Default::default())?;
-    let server = Host::builder().device(left).address("10.0.0.1/24").address("fd00::1/64");
-    let client = Host::builder().device(right).address("10.0.0.2/24").address("fd00::2/64");
-    Ok((server.start()?, client.start()?))
-}
-
 /// Payload bytes that the host's program had copied to send them.
 fn copied(host: &Host) -> u64 {
     host.stats().ledger.get(CopyReason::AppWrite)
-}
-
-fn pattern(len: usize) -> Bytes {
-    (0..len).map(|i| (i / 7 % 251) as u8).collect()
 }
 
 /// Serves `page` at `/page` and peers at `/who`.
@@ -82,7 +73,7 @@ async fn ask(client: &Client<Connector<Host>, Empty<Bytes>>, uri: &str) -> Resul
 async fn bodies_of_axum_leave_by_reference_if_the_layer_is_there_and_by_copy_without() -> Result {
     let page = pattern(LONG);
     for refer in [false, true] {
-        let (server, host) = hosts()?;
+        let (server, host) = hosts();
         serve(&server, page.clone(), refer).await?;
         let connector = Connector::on(&host).name("Server", "10.0.0.1".parse()?);
         let client = Client::builder(TokioExecutor::new()).build(connector);
@@ -102,7 +93,7 @@ async fn bodies_of_axum_leave_by_reference_if_the_layer_is_there_and_by_copy_wit
 
 #[tokio::test]
 async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
-    let (server, host) = hosts()?;
+    let (server, host) = hosts();
     let listener = TcpListener::bind_on(&server, SERVER).await?;
     let page = pattern(LONG);
     let body = page.clone();
@@ -127,7 +118,7 @@ async fn bodies_of_http_2_leave_by_reference_frame_by_frame() -> Result {
 #[tokio::test]
 async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_meanwhile() -> Result
 {
-    let (server, host) = hosts()?;
+    let (server, host) = hosts();
     let listener = TcpListener::bind_on(&server, SERVER).await?;
     let page = pattern(LONG);
     let mut stream = TcpStream::connect_on(&host, SERVER).await?;
@@ -153,8 +144,8 @@ async fn what_is_written_in_parts_arrives_whole_and_noted_memory_may_be_dropped_
 
 #[tokio::test]
 async fn a_server_of_axum_ends_with_its_device() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
-    let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    let (server, right) = builders();
+    let server = server.start()?;
     let listener = TcpListener::bind_on(&server, SERVER).await?;
     let (says, why) = tokio::sync::oneshot::channel();
     let failed = server.failed();
@@ -172,7 +163,7 @@ async fn a_server_of_axum_ends_with_its_device() -> Result {
 async fn a_server_of_tonic_ends_with_its_host() -> Result {
     use futures_util::StreamExt;
 
-    let (server, host) = hosts()?;
+    let (server, host) = hosts();
     let mut incoming = pagewire_tonic::Incoming::new(TcpListener::bind_on(&server, SERVER).await?);
     let _stream = TcpStream::connect_on(&host, SERVER).await?;
     assert!(incoming.next().await.is_some_and(|accepted| accepted.is_ok()));
@@ -185,7 +176,7 @@ async fn a_server_of_tonic_ends_with_its_host() -> Result {
 
 #[tokio::test]
 async fn connector_says_which_name_it_does_not_know() -> Result {
-    let (_server, host) = hosts()?;
+    let (_server, host) = hosts();
     let client: Client<_, Empty<Bytes>> =
         Client::builder(TokioExecutor::new()).build(Connector::on(&host));
     let error = client.get("http://elsewhere/".parse()?).await.expect_err("an unknown name");
@@ -209,7 +200,9 @@ async fn receive(socket: &Socket<Host>) -> io::Result<(RecvMeta, Vec<u8>)> {
 #[tokio::test]
 async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_their_marks()
 -> Result {
-    let (server, client) = hosts()?;
+    let (server, client) = builders();
+    let server = server.address("fd00::1/64").start()?;
+    let client = client.address("fd00::2/64").start()?;
     for (ours, theirs) in [("10.0.0.1:443", "10.0.0.2:9"), ("[fd00::1]:443", "[fd00::2]:9")] {
         let (ours, theirs): (SocketAddr, SocketAddr) = (ours.parse()?, theirs.parse()?);
         let to = Socket(UdpSocket::bind_on(&server, ours).await?);
@@ -245,7 +238,7 @@ async fn quic_sends_several_datagrams_by_one_call_and_receives_them_as_one_with_
 
 #[tokio::test]
 async fn quic_sends_more_than_64_kib_of_long_segments_by_one_call() -> Result {
-    let (server, client) = hosts()?;
+    let (server, client) = hosts();
     let (ours, theirs): (SocketAddr, SocketAddr) = ("10.0.0.1:443".parse()?, "10.0.0.2:9".parse()?);
     let to = Socket(UdpSocket::bind_on(&server, ours).await?);
     let from = Socket(UdpSocket::bind_on(&client, theirs).await?);

@@ -4,28 +4,13 @@ use std::fs::File;
 use std::io::Write;
 
 use bytes::Buf;
-use pagewire::{Host, Pair, Region, TcpStream};
+use pagewire::Region;
 
-struct Ends {
-    near: TcpStream,
-    far: TcpStream,
-    server: Host,
-    _client: Host,
-}
-
-fn connected() -> Ends {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("host");
-    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("host");
-    let listener = server.listen("10.0.0.1:9000").expect("listen");
-    let near = client.connect("10.0.0.1:9000").expect("connect");
-    let (far, _) = listener.accept().expect("accept");
-    Ends { near, far, server, _client: client }
-}
+use crate::support::joined;
 
 #[test]
 fn private_memory_becomes_bytes_without_a_copy() {
-    let ends = connected();
+    let ends = joined();
     let memory = bytes::Bytes::from(vec![7; 5000]);
     let at = memory.as_ptr();
     ends.near.send(memory).expect("send");
@@ -40,7 +25,7 @@ fn private_memory_becomes_bytes_without_a_copy() {
 
 #[test]
 fn pieces_are_consumed_in_order_across_their_borders() {
-    let ends = connected();
+    let ends = joined();
     let pieces: Vec<_> = (0..10u8).map(|i| bytes::Bytes::from(vec![i; 1000])).collect();
     let sent = pieces.concat();
     ends.near.send(pieces).expect("send");
@@ -61,8 +46,11 @@ fn pieces_are_consumed_in_order_across_their_borders() {
 
 #[test]
 fn memory_that_others_may_change_is_read_through_private_copies() {
-    let ends = connected();
-    let mut file = tempfile();
+    let ends = joined();
+    let path = std::env::temp_dir().join(format!("pagewire-chunks-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path);
+    let mut file = file.expect("file");
+    std::fs::remove_file(&path).expect("remove");
     let content: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
     file.write_all(&content).expect("write");
     let region = Region::file(&file, 0, content.len()).expect("map");
@@ -82,16 +70,9 @@ fn memory_that_others_may_change_is_read_through_private_copies() {
     assert!(got == content);
 }
 
-fn tempfile() -> File {
-    let path = std::env::temp_dir().join(format!("pagewire-chunks-{}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path).expect("file");
-    std::fs::remove_file(&path).expect("remove");
-    file
-}
-
 #[test]
 fn consumed_memory_opens_the_window_again() {
-    let ends = connected();
+    let ends = joined();
     ends.far.set_recv_buffer_size(64 << 10).expect("option");
     let sender = std::thread::spawn({
         let near = ends.near.clone();

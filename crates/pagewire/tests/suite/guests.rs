@@ -2,19 +2,19 @@
 //! the network card of another stack: what a guest's kernel would do is done there.
 
 use std::collections::VecDeque;
-use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use bytes::Bytes;
 use pagewire::Instant;
 use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
 use pagewire::device::{FrontEndLimits, VhostMonitor, VhostUser};
-use pagewire::{CopyLedger, CopyReason, Device, Host, Link, TcpStream};
+use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
+
+use crate::support::exchange;
 
 /// How much guests send each other.
 const LEN: usize = 1 << 20;
@@ -90,7 +90,7 @@ impl Device for Card {
             let mut packet = PacketBuf::for_rx();
             packet.append(head.len()).expect("room for headers").copy_from_slice(head);
             if !rest.is_empty() {
-                packet.push_frag(Bytes::copy_from_slice(rest).into()).expect("room for one");
+                packet.push_frag(bytes::Bytes::copy_from_slice(rest).into()).expect("room for one");
             }
             frames.push_back(packet);
         }
@@ -112,26 +112,13 @@ fn plugged(net: u8) -> (VhostUser, VhostMonitor, Host) {
     (port, monitor, guest)
 }
 
-/// `LEN` bytes each way.
-fn exchange(near: TcpStream, far: TcpStream) {
-    let pattern =
-        |seed: usize| (0..LEN).map(|i| (i * 31 + i / 251 + seed) as u8).collect::<Vec<u8>>();
-    let talk = |stream: TcpStream, says: Vec<u8>, hears: Vec<u8>| {
-        let reader = stream.clone();
-        let sender = thread::spawn(move || {
-            stream.send(Bytes::from(says)).expect("send");
-            stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
-        });
-        let mut heard = Vec::new();
-        { reader }.read_to_end(&mut heard).expect("read");
-        sender.join().expect("sender");
-        assert!(heard == hears, "what was sent arrives");
-    };
-    let (one, other) = (pattern(1), pattern(7));
-    let (says, hears) = (other.clone(), one.clone());
-    let there = thread::spawn(move || talk(far, says, hears));
-    talk(near, one, other);
-    there.join().expect("far end");
+/// The host of ports, which forwards between their networks, from 10.0.1.0/24 on.
+fn switched<const PORTS: usize>(ports: [VhostUser; PORTS]) -> Host {
+    let mut links = (1..).zip(ports).map(|(net, port)| (port, format!("10.0.{net}.1/24")));
+    let (first, address) = links.next().expect("a port");
+    let host = Host::builder().device(first).address(address).ip_forwarding(true);
+    let host = links.fold(host, |host, (port, at)| host.link(Link::new(port).address(at)));
+    host.start().expect("host")
 }
 
 /// The first guest connects to the second, and both say all they have to say.
@@ -140,20 +127,14 @@ fn meet(first: &Host, second: &Host) {
     let near = first.connect("10.0.2.2:80").expect("connect");
     let (far, from) = listener.accept().expect("accept");
     assert_eq!(from, near.local_addr().expect("address"), "no address is translated");
-    exchange(near, far);
+    exchange(near, far, LEN);
 }
 
 #[test]
 fn guests_on_two_ports_reach_each_other_by_the_hosts_forwarding() {
     let (one, one_seen, first) = plugged(1);
     let (two, two_seen, second) = plugged(2);
-    let host = Host::builder()
-        .device(one)
-        .address("10.0.1.1/24")
-        .link(Link::new(two).address("10.0.2.1/24"))
-        .ip_forwarding(true)
-        .start()
-        .expect("host");
+    let host = switched([one, two]);
     meet(&first, &second);
     let stats = host.stats();
     assert!(stats.counters.forwarded_bytes > 2 * LEN as u64, "{stats}");
@@ -182,14 +163,7 @@ fn a_front_end_that_does_not_let_itself_be_interrupted_stops_no_other_port() {
     let (ours, theirs) = UnixStream::pair().expect("a socket");
     let jammed = VhostUser::builder().over(ours).expect("a third port");
     let jammed_seen = jammed.monitor();
-    let host = Host::builder()
-        .device(one)
-        .address("10.0.1.1/24")
-        .link(Link::new(two).address("10.0.2.1/24"))
-        .link(Link::new(jammed).address("10.0.3.1/24"))
-        .ip_forwarding(true)
-        .start()
-        .expect("host");
+    let host = switched([one, two, jammed]);
     let mut guest = Guest::over(theirs, GuestConfig::default()).expect("a guest is plugged in");
     guest.jam_interrupts().expect("its eventfds are full");
     guest.ask_interrupts();
@@ -226,14 +200,7 @@ fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_
     let builder = VhostUser::builder().front_end_limits(limits).mac(MAC);
     let hostile = builder.listen(&path).expect("a third port");
     let seen = hostile.monitor();
-    let host = Host::builder()
-        .device(one)
-        .address("10.0.1.1/24")
-        .link(Link::new(two).address("10.0.2.1/24"))
-        .link(Link::new(hostile).address("10.0.3.1/24"))
-        .ip_forwarding(true)
-        .start()
-        .expect("host");
+    let host = switched([one, two, hostile]);
     // Nobody reads it: what comes stays.
     let unread = host.udp("10.0.3.1:9").expect("a socket");
     // Beside what the guest has itself.
@@ -282,14 +249,7 @@ fn a_guest_that_lies_and_comes_and_goes_disturbs_no_other_port() {
     let path = std::env::temp_dir().join(format!("pagewire-guests-{}.sock", std::process::id()));
     let hostile = VhostUser::listen(&path).expect("a third port");
     let hostile_seen = hostile.monitor();
-    let host = Host::builder()
-        .device(one)
-        .address("10.0.1.1/24")
-        .link(Link::new(two).address("10.0.2.1/24"))
-        .link(Link::new(hostile).address("10.0.3.1/24"))
-        .ip_forwarding(true)
-        .start()
-        .expect("host");
+    let host = switched([one, two, hostile]);
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
         let tormentor = scope.spawn(|| torment(path.clone(), &end, 20));

@@ -8,52 +8,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::services::{Event, Stack};
-use pagewire::{Builder, Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
+use pagewire::{Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
 
-/// Far longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{
+    Joined, PATIENCE, builders, builders_on, chunks_of, hosts, joined, joined_with, pair,
+};
 
-struct Two {
-    server: Host,
-    client: Host,
-}
-
-fn two(with: impl Fn(Builder) -> Builder) -> Two {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let start = |device, address| with(Host::builder().device(device).address(address)).start();
-    let server = start(left, "10.0.0.1/24").expect("server");
-    let client = start(right, "10.0.0.2/24").expect("client");
-    Two { server, client }
-}
-
-impl Two {
-    /// Both ends of a connection: the server's, the client's.
-    fn joined(&self) -> (TcpStream, TcpStream) {
-        let listener = self.server.listen("10.0.0.1:0").expect("listen");
-        let near = self.client.connect(listener.local_addr().expect("bound")).expect("connect");
-        (listener.accept().expect("accept").0, near)
-    }
-}
-
-fn read_all(stream: &TcpStream) -> std::io::Result<usize> {
-    let mut total = 0;
-    loop {
-        match stream.recv_chunks(1 << 20)? {
-            chunks if chunks.is_empty() => return Ok(total),
-            chunks => total += chunks.len(),
-        }
-    }
+/// Reads until the stream ends: how much.
+fn read_all(stream: &TcpStream) -> usize {
+    chunks_of(stream).map(|chunks| chunks.len()).sum()
 }
 
 #[test]
 fn shutting_down_delivers_what_is_queued_and_ends_the_stream() {
     const LEN: usize = 3 << 20;
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     let reader = thread::spawn(move || read_all(&near));
     far.send(vec![7; LEN]).expect("send");
-    let report = two.server.shutdown(PATIENCE);
-    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    let report = server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader"), LEN);
     assert_eq!((report.connections, report.reset, report.broken), (1, 0, 0));
     assert!(report.sent && report.is_clean());
     assert_eq!(report.delivered(), 1);
@@ -62,25 +35,23 @@ fn shutting_down_delivers_what_is_queued_and_ends_the_stream() {
 #[test]
 fn a_stream_that_was_dropped_before_is_delivered_too() {
     const LEN: usize = 1 << 20;
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     far.send(vec![7; LEN]).expect("send");
     drop(far);
     let reader = thread::spawn(move || read_all(&near));
-    let report = two.server.shutdown(PATIENCE);
-    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    let report = server.shutdown(PATIENCE);
+    assert_eq!(reader.join().expect("reader"), LEN);
     assert_eq!(report.reset, 0, "{report:?}");
 }
 
 #[test]
 fn what_is_left_at_the_limit_is_reset() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     near.set_nonblocking(false).expect("blocking");
     far.set_nonblocking(true).expect("nonblocking");
     // Nobody reads: some of it stays here.
     while far.send(vec![7; 1 << 20]).is_ok() {}
-    let report = two.server.shutdown(Duration::from_millis(50));
+    let report = server.shutdown(Duration::from_millis(50));
     assert_eq!((report.connections, report.reset, report.sent), (1, 1, true), "{report:?}");
     let end = loop {
         match near.recv_chunks(1 << 20) {
@@ -93,30 +64,28 @@ fn what_is_left_at_the_limit_is_reset() {
 
 #[test]
 fn unread_data_and_connections_nobody_accepted_are_reset_at_once() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client, far, near, .. } = joined();
     near.send(&b"never read"[..]).expect("send");
     far.wait_readable().expect("it is there");
-    let listener = two.server.listen("10.0.0.1:81").expect("listen");
-    let waiting = two.client.connect("10.0.0.1:81").expect("connect");
+    let listener = server.listen("10.0.0.1:81").expect("listen");
+    let waiting = client.connect("10.0.0.1:81").expect("connect");
     listener.set_nonblocking(true).expect("nonblocking");
-    let report = two.server.shutdown(PATIENCE);
+    let report = server.shutdown(PATIENCE);
     assert!(report.sent && report.reset >= 1, "{report:?}");
     for stream in [near, waiting] {
         let error = stream.recv_chunks(1).expect_err("reset");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
-    let refused = two.client.connect("10.0.0.1:81").map(drop).expect_err("nobody is there");
+    let refused = client.connect("10.0.0.1:81").map(drop).expect_err("nobody is there");
     assert_eq!(refused.kind(), std::io::ErrorKind::NetworkDown, "{refused}");
 }
 
 #[test]
 fn a_limit_of_zero_only_resets() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     far.set_nonblocking(true).expect("nonblocking");
     while far.send(vec![7; 1 << 20]).is_ok() {}
-    let report = two.server.shutdown(Duration::ZERO);
+    let report = server.shutdown(Duration::ZERO);
     assert_eq!((report.connections, report.reset, report.sent), (1, 1, true), "{report:?}");
     while near.recv_chunks(1 << 20).is_ok_and(|chunks| !chunks.is_empty()) {}
 }
@@ -126,10 +95,10 @@ fn a_device_that_takes_nothing_bounds_the_end() {
     let (left, right) =
         Pair::new(pagewire::device::PairConfig { queue_frames: 1, ..Default::default() })
             .expect("pair");
-    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("server");
+    let (server, client) = builders_on((left, right));
+    let server = server.start().expect("server");
     // Nobody drives it, so its queue stays full once it is.
-    let client = Host::builder().device(right).address("10.0.0.2/24").manual();
-    let client = client.start().expect("client");
+    let client = client.manual().start().expect("client");
     let socket = server.udp("10.0.0.1:0").expect("socket");
     for _ in 0..100 {
         let _ = socket.send_to(&[0; 100], "10.0.0.2:9");
@@ -143,10 +112,9 @@ fn a_device_that_takes_nothing_bounds_the_end() {
 
 #[test]
 fn sockets_of_a_host_that_was_shut_down_fail_with_the_cause_and_wake_who_waits() {
-    let two = two(|b| b);
-    let (far, _near) = two.joined();
-    let listener = two.server.listen("10.0.0.1:81").expect("listen");
-    let socket = two.server.udp("10.0.0.1:0").expect("socket");
+    let Joined { server, far, near: _near, .. } = joined();
+    let listener = server.listen("10.0.0.1:81").expect("listen");
+    let socket = server.udp("10.0.0.1:0").expect("socket");
     type Call = Box<dyn FnOnce() -> std::io::Error + Send>;
     let waits: [(&str, Call); 3] = [
         ("recv", Box::new(move || far.recv_chunks(1).expect_err("down"))),
@@ -154,13 +122,13 @@ fn sockets_of_a_host_that_was_shut_down_fail_with_the_cause_and_wake_who_waits()
         ("recv_from", Box::new(move || socket.recv_from(&mut [0]).expect_err("down"))),
     ];
     let waits = waits.map(|(what, wait)| (what, thread::spawn(wait)));
-    assert!(two.server.shutdown(PATIENCE).sent);
+    assert!(server.shutdown(PATIENCE).sent);
     let mut errors: Vec<_> =
         waits.into_iter().map(|(what, wait)| (what, wait.join().expect("it ends"))).collect();
-    errors.push(("connect", two.server.connect("10.0.0.2:1").map(drop).expect_err("down")));
-    errors.push(("listen", two.server.listen("10.0.0.1:82").map(drop).expect_err("down")));
-    errors.push(("udp", two.server.udp("10.0.0.1:0").map(drop).expect_err("down")));
-    errors.push(("check", two.server.check().expect_err("down")));
+    errors.push(("connect", server.connect("10.0.0.2:1").map(drop).expect_err("down")));
+    errors.push(("listen", server.listen("10.0.0.1:82").map(drop).expect_err("down")));
+    errors.push(("udp", server.udp("10.0.0.1:0").map(drop).expect_err("down")));
+    errors.push(("check", server.check().expect_err("down")));
     for (what, error) in errors {
         assert_eq!(error.kind(), std::io::ErrorKind::NetworkDown, "{what}: {error}");
         assert!(error.to_string().contains("shut down"), "{what}: {error}");
@@ -172,10 +140,9 @@ fn sockets_of_a_host_that_was_shut_down_fail_with_the_cause_and_wake_who_waits()
 #[test]
 fn a_host_without_a_driver_delivers_while_it_is_shut_down() {
     const LEN: usize = 300_000;
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let server = Host::builder().device(left).address("10.0.0.1/24").manual().start();
-    let server = server.expect("server");
-    let client = Host::builder().device(right).address("10.0.0.2/24").start().expect("client");
+    let (server, client) = builders();
+    let server = server.manual().start().expect("server");
+    let client = client.start().expect("client");
     let listener = server.listen("10.0.0.1:80").expect("listen");
     let reader = thread::spawn(move || {
         let near = client.connect("10.0.0.1:80").expect("connect");
@@ -184,30 +151,28 @@ fn a_host_without_a_driver_delivers_while_it_is_shut_down() {
     let (far, _) = listener.accept().expect("accept");
     far.send(vec![7; LEN]).expect("send");
     let report = server.shutdown(PATIENCE);
-    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    assert_eq!(reader.join().expect("reader"), LEN);
     assert_eq!((report.reset, report.sent), (0, true), "{report:?}");
 }
 
 #[test]
 fn the_drop_of_the_last_handle_returns_when_all_is_delivered() {
     const LEN: usize = 3 << 20;
-    let two = two(|b| b.shutdown_limit(PATIENCE));
-    let (far, near) = two.joined();
+    let ends = joined_with(|host| host.shutdown_limit(PATIENCE));
+    let Joined { server, client: _client, far, near, .. } = ends;
     let reader = thread::spawn(move || read_all(&near));
     far.send(vec![7; LEN]).expect("send");
     far.shutdown(std::net::Shutdown::Write).expect("shutdown");
-    drop((far, two.server));
-    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    drop((far, server));
+    assert_eq!(reader.join().expect("reader"), LEN);
 }
 
 #[test]
 fn connections_that_lose_their_device_meanwhile_are_reported_as_lost() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client, far, near, .. } = joined();
     far.set_nonblocking(true).expect("nonblocking");
     // Nobody reads: some of it stays here.
     while far.send(vec![7; 1 << 20]).is_ok() {}
-    let Two { server, client } = two;
     let leaves = server.clone();
     let leaver = thread::spawn(move || leaves.shutdown(PATIENCE));
     while server.check().is_ok() {
@@ -224,19 +189,18 @@ fn connections_that_lose_their_device_meanwhile_are_reported_as_lost() {
 
 #[test]
 fn an_attempt_to_connect_that_nobody_answered_is_no_connection_to_report() {
-    let two = two(|b| b);
-    let attempt = two.server.start_connect("10.0.0.99:1".parse().expect("address"));
-    let report = two.server.shutdown(Duration::from_secs(1));
+    let (server, _client) = hosts();
+    let attempt = server.start_connect("10.0.0.99:1".parse().expect("address"));
+    let report = server.shutdown(Duration::from_secs(1));
     assert_eq!((report.connections, report.delivered()), (0, 0), "{report:?}");
     drop(attempt);
 }
 
 #[test]
 fn a_peer_that_sends_after_the_close_is_reset_and_reported() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     let sender = thread::spawn(move || while near.send(&b"more"[..]).is_ok() {});
-    let report = two.server.shutdown(PATIENCE);
+    let report = server.shutdown(PATIENCE);
     sender.join().expect("it ends with an error");
     assert_eq!((report.connections, report.reset), (1, 1), "{report:?}");
     drop(far);
@@ -244,15 +208,14 @@ fn a_peer_that_sends_after_the_close_is_reset_and_reported() {
 
 #[test]
 fn a_peer_that_has_acknowledged_everything_is_not_reset() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client, far, near, .. } = joined();
     far.send(vec![7; 10_000]).expect("send");
     // The peer is slow: it has read nothing when this side is gone.
-    let report = two.server.shutdown(PATIENCE);
+    let report = server.shutdown(PATIENCE);
     assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
-    assert_eq!(two.server.stats().counters.tcp_resets_sent, 0);
-    assert_eq!(two.client.stats().counters.tcp_established_resets, 0);
-    assert_eq!(read_all(&near).expect("the end of the stream"), 10_000);
+    assert_eq!(server.stats().counters.tcp_resets_sent, 0);
+    assert_eq!(client.stats().counters.tcp_established_resets, 0);
+    assert_eq!(read_all(&near), 10_000);
     drop(far);
 }
 
@@ -283,10 +246,7 @@ fn the_device_is_free_once_the_host_is_shut_down_or_dropped() {
 #[test]
 fn an_end_within_the_host_is_none_of_another_link() {
     // Several links leave together.
-    let ((here, left), (there, right)) = (
-        Pair::new(Default::default()).expect("pair"),
-        Pair::new(Default::default()).expect("pair"),
-    );
+    let ((here, left), (there, right)) = (pair(), pair());
     let host = Host::builder().device(here).address("10.0.0.1/24");
     let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
     let listener = host.listen("0.0.0.0:80").expect("listen");
@@ -301,7 +261,7 @@ fn an_end_within_the_host_is_none_of_another_link() {
     }
     assert!(host.shutdown(PATIENCE).is_clean());
     for reader in readers {
-        assert_eq!(reader.join().expect("reader").expect("the end"), 100_000);
+        assert_eq!(reader.join().expect("reader"), 100_000);
     }
 }
 
@@ -372,10 +332,9 @@ fn on_driver<T: Send + 'static>(host: &Host, act: impl FnOnce() -> T + Send + 's
 
 #[test]
 fn a_wait_on_the_hosts_own_thread_is_refused_and_other_calls_work_there() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
-    let host = two.server.clone();
-    let (error, far) = on_driver(&two.server, move || {
+    let Joined { server, client: _client, far, near, .. } = joined();
+    let host = server.clone();
+    let (error, far) = on_driver(&server, move || {
         far.send(&b"works"[..]).expect("room");
         assert!(host.is_driver_thread() && host.drain(PATIENCE));
         (far.recv_chunks(1).expect_err("nothing is there"), far)
@@ -389,31 +348,29 @@ fn a_wait_on_the_hosts_own_thread_is_refused_and_other_calls_work_there() {
 #[test]
 fn a_shutdown_on_the_hosts_own_thread_delivers_there() {
     const LEN: usize = 1 << 20;
-    let two = two(|b| b);
-    let (far, near) = two.joined();
+    let Joined { server, client: _client, far, near, .. } = joined();
     let reader = thread::spawn(move || read_all(&near));
     far.send(vec![7; LEN]).expect("send");
-    let host = two.server.clone();
-    let report = on_driver(&two.server, move || host.shutdown(PATIENCE));
+    let host = server.clone();
+    let report = on_driver(&server, move || host.shutdown(PATIENCE));
     assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
-    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+    assert_eq!(reader.join().expect("reader"), LEN);
 }
 
 #[test]
 fn a_call_from_under_the_hosts_lock_panics_and_a_socket_dropped_there_is_closed() {
-    let two = two(|b| b);
-    let (far, near) = two.joined();
-    let (host, mut far) = (two.server.clone(), Some(far));
-    two.server.on_event(move |_| {
+    let Joined { server, client: _client, far, near, .. } = joined();
+    let (host, mut far) = (server.clone(), Some(far));
+    server.on_event(move |_| {
         drop(far.take());
         host.stats();
     });
     near.send(&b"an event"[..]).expect("send");
     // Unread data: a reset.
     near.recv_chunks(1).expect_err("it was closed");
-    assert!(two.server.stats().contained.observers >= 1);
+    assert!(server.stats().contained.observers >= 1);
     // The host is not held by itself for ever.
-    two.server.on_event(|_| {});
+    server.on_event(|_| {});
 }
 
 #[test]

@@ -1,19 +1,12 @@
 //! A host with several devices: what a program sees. What the stack does with them is in virtual
 //! time in `crates/stack/tests/links`.
 
-use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::thread;
 
-use bytes::Bytes;
-use pagewire::Instant;
-use pagewire::device::PacketBuf;
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, Pair, PairEnd};
-use pagewire::{Builder, CopyLedger, Device, Host, Link, LinkId, TcpStream};
+use pagewire::device::DeviceError;
+use pagewire::{Builder, Host, Link, LinkId};
 
-fn pair() -> (PairEnd, PairEnd) {
-    Pair::new(Default::default()).expect("pair")
-}
+use crate::support::{Odd, exchange, pair};
 
 /// A host with two links, forwarding or not, and a peer on each.
 fn three(forwarding: bool) -> (Host, Host, Host) {
@@ -31,27 +24,6 @@ fn three(forwarding: bool) -> (Host, Host, Host) {
     let right = Host::builder().device(right).address("10.0.1.2/24").address("fd01::2/64");
     let right = right.gateway("10.0.1.1").gateway("fd01::1").start().expect("right");
     (host, left, right)
-}
-
-/// Sends `len` bytes each way between the ends of a connection and checks them.
-fn exchange(near: TcpStream, far: TcpStream, len: usize) {
-    let pattern = move |seed: usize| -> Bytes {
-        (0..len).map(|i| (i * 31 + i / 251 + seed) as u8).collect::<Vec<u8>>().into()
-    };
-    let talk = |stream: TcpStream, says: Bytes, hears: Bytes| {
-        let reader = stream.clone();
-        let sender = thread::spawn(move || {
-            stream.send(says).expect("send");
-            stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
-        });
-        let mut heard = Vec::new();
-        { reader }.read_to_end(&mut heard).expect("read");
-        sender.join().expect("sender");
-        assert!(heard == hears, "what was sent arrives");
-    };
-    let there = thread::spawn(move || talk(far, pattern(7), pattern(1)));
-    talk(near, pattern(1), pattern(7));
-    there.join().expect("far end");
 }
 
 #[test]
@@ -97,43 +69,11 @@ fn peers_on_two_links_reach_each_other_by_reference() {
     assert_eq!(stats.ledger.ours(), 0, "{stats}");
 }
 
-/// A device that has failed for good.
-struct Broken(PairEnd);
-
-impl Device for Broken {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
-    }
-
-    fn transmit(
-        &mut self,
-        _: Instant,
-        _: &mut VecDeque<PacketBuf>,
-        _: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        Err(DeviceError::Closed)
-    }
-
-    fn receive(
-        &mut self,
-        _: Instant,
-        _: &mut VecDeque<PacketBuf>,
-        _: usize,
-        _: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        Err(DeviceError::Closed)
-    }
-}
-
 #[test]
 fn a_link_whose_device_fails_leaves_the_others_working() {
-    let ((here, _left), (there, right)) = (pair(), pair());
+    let ((end, _left), (there, right)) = (pair(), pair());
     let host = Host::builder()
-        .device(Broken(here))
+        .device(Odd { end, acts: || Err(DeviceError::Closed), ready: None })
         .address("10.0.0.1/24")
         .link(Link::new(there).address("10.0.1.1/24"))
         .manual()

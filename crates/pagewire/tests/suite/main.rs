@@ -28,6 +28,6 @@ mod rings_tap;
 mod runtime;
 mod services;
 mod streams;
+mod support;
 mod zerocopy;
 mod zerocopy_memory;
-mod zerocopy_tap;

@@ -3,119 +3,91 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
-use std::time::Duration;
 
-use pagewire::{Host, MapError, Mapping, Pair, Region, SocketOption, TcpStream};
+use pagewire::{MapError, Mapping, Region, SocketOption};
+
+use crate::support::{joined, pattern};
 
 const PAGE: usize = 4096;
 
-/// A limit on waits: a test that hangs is to fail.
-const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
-
-struct Ends {
-    client: Host,
-    server: Host,
-    conn: TcpStream,
-    peer: TcpStream,
-}
-
-fn connected() -> Ends {
-    let (left, right) = Pair::new(Default::default()).unwrap();
-    let server = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
-    let client = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
-    let listener = server.listen("10.0.0.1:9000").unwrap();
-    let conn = client.connect("10.0.0.1:9000").unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    for end in [&conn, &peer] {
-        end.set_read_timeout(LIMIT).unwrap();
-        end.set_write_timeout(LIMIT).unwrap();
-    }
-    Ends { client, server, conn, peer }
-}
-
-/// Bytes that tell where they are.
-fn bytes(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 7 + i / PAGE) as u8).collect()
-}
-
 #[test]
 fn a_call_that_waits_has_the_bytes_side_by_side() {
-    let mut ends = connected();
-    let sent = bytes(64 * PAGE);
-    let peer = ends.peer.clone();
+    let mut ends = joined();
+    let sent = pattern(64 * PAGE);
+    let peer = ends.far.clone();
     let reader = thread::spawn(move || peer.map_wait(64 * PAGE));
     for piece in sent.chunks(5000) {
-        ends.conn.write_all(piece).unwrap();
+        ends.near.write_all(piece).unwrap();
     }
     let mapping = reader.join().unwrap().unwrap();
     assert_eq!(mapping.as_slice().unwrap(), sent);
-    assert_eq!(ends.peer.map(PAGE).unwrap_err(), MapError::WouldBlock);
+    assert_eq!(ends.far.map(PAGE).unwrap_err(), MapError::WouldBlock);
     assert_eq!(ends.server.stats().ledger.ours(), 0);
 }
 
 #[test]
 fn a_mapping_larger_than_the_receive_buffer_is_waited_for() {
-    let ends = connected();
+    let ends = joined();
     let region = Region::memfd("sent", 512 * PAGE).unwrap();
-    let peer = ends.peer.clone();
+    let peer = ends.far.clone();
     let reader = thread::spawn(move || peer.map_wait(512 * PAGE));
-    ends.conn.send(region.frag(0, 512 * PAGE).unwrap()).unwrap();
+    ends.near.send(region.frag(0, 512 * PAGE).unwrap()).unwrap();
     let mapping = reader.join().unwrap().unwrap();
     assert_eq!(mapping.as_slice().unwrap(), vec![0; 512 * PAGE]);
-    assert_eq!(ends.client.stats().ledger.ours() + ends.server.stats().ledger.ours(), 0);
+    assert_eq!(ends.copied(), 0);
 }
 
 #[test]
 fn a_mapping_larger_than_any_window_is_an_error_and_not_waited_for() {
-    let mut ends = connected();
-    ends.peer.set_option(SocketOption::RecvBuffer(64 << 10)).unwrap();
-    let peer = ends.peer.clone();
+    let mut ends = joined();
+    ends.far.set_option(SocketOption::RecvBuffer(64 << 10)).unwrap();
+    let peer = ends.far.clone();
     let reader = thread::spawn(move || peer.map_wait(64 * PAGE));
     let writer = {
-        let mut conn = ends.conn.clone();
-        thread::spawn(move || conn.write_all(&bytes(64 * PAGE)))
+        let mut conn = ends.near.clone();
+        thread::spawn(move || conn.write_all(&pattern(64 * PAGE)))
     };
     let error = reader.join().unwrap().unwrap_err();
     assert_eq!(error.raw_os_error(), Some(MapError::NoMemory.errno()));
     let mut all = vec![0; 64 * PAGE];
-    ends.peer.read_exact(&mut all).unwrap();
-    assert_eq!(all, bytes(64 * PAGE), "nothing was consumed");
+    ends.far.read_exact(&mut all).unwrap();
+    assert_eq!(all, pattern(64 * PAGE), "nothing was consumed");
     writer.join().unwrap().unwrap();
 }
 
 #[test]
 fn a_mapping_lives_longer_than_its_stream_and_its_host() {
-    let mut ends = connected();
-    ends.conn.write_all(&bytes(4 * PAGE)).unwrap();
-    let mapping = ends.peer.map_wait(4 * PAGE).unwrap();
+    let mut ends = joined();
+    ends.near.write_all(&pattern(4 * PAGE)).unwrap();
+    let mapping = ends.far.map_wait(4 * PAGE).unwrap();
     drop(ends);
     let mapping: Mapping = thread::spawn(move || mapping).join().unwrap();
-    assert_eq!(mapping.as_slice().unwrap(), bytes(4 * PAGE));
+    assert_eq!(mapping.as_slice().unwrap(), pattern(4 * PAGE));
 }
 
 #[test]
 fn a_mapping_is_sent_on_without_a_copy() {
-    let ends = connected();
+    let ends = joined();
     let region = Region::memfd("sent", 16 * PAGE).unwrap();
-    ends.conn.send(region.frag(0, 16 * PAGE).unwrap()).unwrap();
-    let mapping = ends.peer.map_wait(16 * PAGE).unwrap();
-    ends.peer.send(&mapping).unwrap();
-    ends.peer.send(mapping).unwrap();
-    let back = ends.conn.map_wait(32 * PAGE).unwrap();
+    ends.near.send(region.frag(0, 16 * PAGE).unwrap()).unwrap();
+    let mapping = ends.far.map_wait(16 * PAGE).unwrap();
+    ends.far.send(&mapping).unwrap();
+    ends.far.send(mapping).unwrap();
+    let back = ends.near.map_wait(32 * PAGE).unwrap();
     assert_eq!(back.len(), 32 * PAGE);
-    assert_eq!(ends.client.stats().ledger.ours() + ends.server.stats().ledger.ours(), 0);
+    assert_eq!(ends.copied(), 0);
 }
 
 #[test]
 fn what_is_available_is_mapped_and_the_tail_copied_into_the_buffer_given_for_it() {
-    let mut ends = connected();
-    let sent = bytes(3 * PAGE + 100);
-    ends.conn.write_all(&sent).unwrap();
-    ends.conn.shutdown(Shutdown::Write).unwrap();
+    let mut ends = joined();
+    let sent = pattern(3 * PAGE + 100);
+    ends.near.write_all(&sent).unwrap();
+    ends.near.shutdown(Shutdown::Write).unwrap();
     let (mut got, mut tail) = (Vec::new(), [0; 500]);
     loop {
-        ends.peer.wait_readable().unwrap();
-        let found = ends.peer.map_available_with(1 << 20, &mut tail).unwrap();
+        ends.far.wait_readable().unwrap();
+        let found = ends.far.map_available_with(1 << 20, &mut tail).unwrap();
         if let Some(mapping) = &found.mapping {
             got.extend_from_slice(mapping.as_slice().unwrap());
         }
@@ -126,39 +98,39 @@ fn what_is_available_is_mapped_and_the_tail_copied_into_the_buffer_given_for_it(
         }
         // What the buffer did not take is read.
         let mut rest = vec![0; found.copy_next];
-        ends.peer.read_exact(&mut rest).unwrap();
+        ends.far.read_exact(&mut rest).unwrap();
         got.extend(rest);
     }
     assert_eq!(got, sent);
-    assert_eq!(ends.peer.map(PAGE).unwrap_err(), MapError::Ended);
+    assert_eq!(ends.far.map(PAGE).unwrap_err(), MapError::Ended);
 }
 
 #[test]
 fn each_refusal_has_its_error_number() {
-    let mut ends = connected();
+    let mut ends = joined();
     for (len, errno) in [(0, 22), (1, 22), (PAGE, 11)] {
-        assert_eq!(ends.peer.map(len).unwrap_err().errno(), errno, "{len}");
+        assert_eq!(ends.far.map(len).unwrap_err().errno(), errno, "{len}");
     }
-    ends.conn.write_all(&[1; 10]).unwrap();
-    ends.conn.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(ends.peer.map_wait(PAGE).unwrap_err().raw_os_error(), Some(5));
-    ends.peer.set_nonblocking(true).unwrap();
-    assert_eq!(ends.conn.map(PAGE).unwrap_err().errno(), 11);
+    ends.near.write_all(&[1; 10]).unwrap();
+    ends.near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ends.far.map_wait(PAGE).unwrap_err().raw_os_error(), Some(5));
+    ends.far.set_nonblocking(true).unwrap();
+    assert_eq!(ends.near.map(PAGE).unwrap_err().errno(), 11);
 }
 
 #[test]
 fn the_steady_bulk_case_takes_no_system_call_for_a_mapping() {
-    let ends = connected();
+    let ends = joined();
     const TOTAL: usize = 4096 * PAGE;
     let region = Region::memfd("sent", TOTAL).unwrap();
     let sender = {
-        let conn = ends.conn.clone();
+        let conn = ends.near.clone();
         thread::spawn(move || conn.send(region.frag(0, TOTAL).unwrap()))
     };
     let (mut mapped, mut calls) = (0, Vec::new());
     while mapped < TOTAL {
-        ends.peer.wait_readable().unwrap();
-        let found = ends.peer.map_available(1 << 20).unwrap();
+        ends.far.wait_readable().unwrap();
+        let found = ends.far.map_available(1 << 20).unwrap();
         if let Some(mapping) = found.mapping {
             mapped += mapping.len();
             calls.push(mapping.system_calls());

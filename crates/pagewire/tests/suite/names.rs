@@ -6,23 +6,23 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::{ConnectOptions, Dns, Host, Pair, TcpStream, net};
+use pagewire::{ConnectOptions, Dns, Host, TcpStream, net};
 use simple_dns::rdata::{A, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
+
+use crate::support::{builders, manual_hosts};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
 /// A server, and a client that asks it for names.
 fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("host");
-    let client = Host::builder().device(right).address("10.0.0.2/24");
-    let client = client.resolver(Dns::new([SERVER]).name("known", SERVER)).start().expect("host");
-    (server, client)
+    let (server, client) = builders();
+    let client = client.resolver(Dns::new([SERVER]).name("known", SERVER)).start();
+    (server.start().expect("host"), client.expect("host"))
 }
 
 /// What the DNS server says.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Says {
     Address,
     Alias,
@@ -106,24 +106,12 @@ fn found() -> Vec<SocketAddr> {
     vec![SocketAddr::new(SERVER, 80)]
 }
 
+/// By an alias, over TCP where the answer was cut, and past messages with other identifiers.
 #[test]
 fn a_name_is_asked_of_the_dns_server_over_the_hosts_own_network() {
-    assert_eq!(lookup(Says::Address).expect("found"), found());
-}
-
-#[test]
-fn an_alias_leads_to_its_address() {
-    assert_eq!(lookup(Says::Alias).expect("found"), found());
-}
-
-#[test]
-fn an_answer_that_was_cut_is_asked_for_over_tcp() {
-    assert_eq!(lookup(Says::Cut).expect("found"), found());
-}
-
-#[test]
-fn messages_with_other_identifiers_are_passed_over() {
-    assert_eq!(lookup(Says::Noise).expect("found"), found());
+    for says in [Says::Address, Says::Alias, Says::Cut, Says::Noise] {
+        assert_eq!(lookup(says).expect("found"), found(), "{says:?}");
+    }
 }
 
 #[test]
@@ -190,9 +178,7 @@ fn a_limit_of_time_ends_the_attempts_of_all_addresses() {
 
 #[test]
 fn a_limit_of_time_counts_for_a_host_that_its_caller_drives() {
-    let (left, _right) = Pair::new(Default::default()).expect("pair");
-    let host = Host::builder().device(left).address("10.0.0.1/24").manual().start();
-    let host = host.expect("host");
+    let (host, _peer) = manual_hosts();
     let dead: Vec<SocketAddr> =
         (90..92).map(|last| SocketAddr::new(Ipv4Addr::new(10, 0, 0, last).into(), 80)).collect();
     let error = host.connect_timeout(&dead[..], Duration::from_millis(20)).expect_err("nobody");

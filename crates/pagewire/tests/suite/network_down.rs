@@ -3,27 +3,29 @@
 use std::future::Future;
 use std::io::{ErrorKind, Read};
 use std::pin::pin;
-use std::sync::{Arc, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::rings::{EngineConfig, QueueConfig};
-use pagewire::{Host, Link, LinkId, NetworkDown, Pair, Proxy, Region, Tap, TcpStream};
+use pagewire::device::PairEnd;
+use pagewire::{Host, Link, LinkId, NetworkDown, Proxy, TcpStream};
 
-/// Far longer than anything here takes, and shorter than any time-out of TCP.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn pair() -> (pagewire::device::PairEnd, pagewire::device::PairEnd) {
-    Pair::new(Default::default()).expect("pair")
-}
+use crate::support::{PATIENCE, block_on, builders, on_a_tap, pair, rings};
 
 /// A host, and one at the other end of its only link.
 fn two() -> (Host, Host) {
-    let (here, there) = pair();
-    let host = Host::builder().device(here).address("10.0.0.1/24").start().expect("host");
-    let peer = Host::builder().device(there).address("10.0.0.2/24").shutdown_limit(Duration::ZERO);
-    (host, peer.start().expect("peer"))
+    let (host, peer) = builders();
+    let peer = peer.shutdown_limit(Duration::ZERO).start();
+    (host.start().expect("host"), peer.expect("peer"))
+}
+
+/// A host on two links, and what is at their other ends.
+fn on_two_links() -> (Host, PairEnd, PairEnd) {
+    let ((here, left), (there, right)) = (pair(), pair());
+    let host = Host::builder().device(here).address("10.0.0.1/24");
+    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    (host, left, right)
 }
 
 fn assert_down(what: &str, error: &std::io::Error) {
@@ -147,9 +149,7 @@ fn why(failed: pagewire::Failed) -> String {
 
 #[test]
 fn a_host_that_has_one_of_two_devices_left_has_not_failed() {
-    let ((here, left), (there, right)) = (pair(), pair());
-    let host = Host::builder().device(here).address("10.0.0.1/24");
-    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let (host, left, right) = on_two_links();
     let mut failed = host.failed();
     let mut cx = Context::from_waker(Waker::noop());
     drop(left);
@@ -182,9 +182,7 @@ fn what_was_received_before_is_still_read_and_its_end_too() {
 
 #[test]
 fn of_several_links_only_connections_over_the_lost_one_end() {
-    let ((here, left), (there, right)) = (pair(), pair());
-    let host = Host::builder().device(here).address("10.0.0.1/24");
-    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let (host, left, right) = on_two_links();
     let left = Host::builder().device(left).address("10.0.0.2/24").start().expect("left");
     let right = Host::builder().device(right).address("10.0.1.2/24").start().expect("right");
     let listener = host.listen("0.0.0.0:80").expect("listen");
@@ -228,8 +226,7 @@ fn another_device_brings_listeners_back() {
 #[test]
 fn a_proxy_and_rings_are_told() {
     let (host, peer) = two();
-    let copy = QueueConfig::new(Region::memfd("copy", 1 << 20).expect("region"));
-    let rings = host.rings(EngineConfig::new(copy)).expect("rings").into_async();
+    let rings = rings(&host).into_async();
     let listener = rings.listen("10.0.0.1:90").expect("listen");
     let proxy = Proxy::new(&host, Default::default());
     proxy.listen("10.0.0.1:80", 16, "10.0.0.2:8000".parse().expect("address")).expect("listen");
@@ -248,38 +245,14 @@ fn a_proxy_and_rings_are_told() {
     }
 }
 
-/// Polls until it is ready.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(done) => return done,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
 #[test]
 fn a_tap_that_is_deleted_ends_its_host() {
-    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
-        return;
-    }
-    pagewire_testing::Netns::new().inside(|| {
-        let tap = Tap::builder("pwgone0").host_address("10.79.1.1/24").open().unwrap();
-        let host = Host::builder().device(tap).address("10.79.1.2/24").start().unwrap();
+    on_a_tap("10.79.1.1/24", "10.79.1.2/24", |host| {
         let listener = std::net::TcpListener::bind("10.79.1.1:9000").unwrap();
         let near = host.connect("10.79.1.1:9000").unwrap();
         let _far = listener.accept().unwrap();
         let reading = thread::spawn(move || near.recv_chunks(1).map(drop));
-        let done = std::process::Command::new("ip").args(["link", "del", "pwgone0"]).status();
+        let done = std::process::Command::new("ip").args(["link", "del", "pwtest0"]).status();
         assert!(done.unwrap().success());
         assert_down("recv", &reading.join().unwrap().expect_err("down"));
         let error = host.connect_timeout("10.79.1.1:9000", PATIENCE * 2).map(drop);

@@ -4,19 +4,15 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use pagewire::tcp::{FastOpenConfig, FastOpenMode};
-use pagewire::{ConnectOptions, Host, KeepAlive, Pair, Region, SocketOption, StartError};
+use pagewire::{ConnectOptions, Host, KeepAlive, Region, SocketOption, StartError};
 
-fn hosts(mode: FastOpenMode) -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let host = || Host::builder().fast_open(FastOpenConfig { mode, ..Default::default() });
-    let server = host().device(left).address("10.0.0.1/24").start().expect("host");
-    let client = host().device(right).address("10.0.0.2/24").start().expect("host");
-    (server, client)
-}
+use crate::support::{builders, hosts, hosts_with};
 
 #[test]
 fn the_second_connection_with_fast_open_carries_data_in_its_syn() {
-    let (server, client) = hosts(FastOpenMode::CLIENT | FastOpenMode::SERVER);
+    let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
+    let config = FastOpenConfig::default();
+    let (server, client) = hosts_with(|host| host.fast_open(FastOpenConfig { mode, ..config }));
     let listener = server.listen("10.0.0.1:9000").expect("listen");
     listener.set_fast_open(16).expect("option");
     let options = ConnectOptions::new().fast_open();
@@ -35,7 +31,8 @@ fn the_second_connection_with_fast_open_carries_data_in_its_syn() {
 
 #[test]
 fn fast_open_is_refused_where_the_host_does_without_it() {
-    let (server, client) = hosts(FastOpenMode::empty());
+    let (mode, config) = (FastOpenMode::empty(), FastOpenConfig::default());
+    let (server, client) = hosts_with(|host| host.fast_open(FastOpenConfig { mode, ..config }));
     let _listener = server.listen("10.0.0.1:9000").expect("listen");
     let options = ConnectOptions::new().fast_open();
     let refused = client.connect_with("10.0.0.1:9000", &options).expect_err("refused");
@@ -44,12 +41,10 @@ fn fast_open_is_refused_where_the_host_does_without_it() {
 
 #[test]
 fn settings_of_the_builder_of_a_connect_and_of_a_stream_are_what_a_stream_shows() {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let server = Host::builder().device(left).address("10.0.0.1/24").start().expect("host");
+    let (server, client) = builders();
+    let server = server.start().expect("host");
     let probes = KeepAlive { idle: Duration::from_secs(60), ..Default::default() };
-    let client = Host::builder()
-        .device(right)
-        .address("10.0.0.2/24")
+    let client = client
         .tcp_option(SocketOption::KeepAlive(Some(probes)))
         .tcp_option(SocketOption::SendBuffer(1 << 20))
         .start()
@@ -82,9 +77,7 @@ fn settings_of_the_builder_of_a_connect_and_of_a_stream_are_what_a_stream_shows(
 
 #[test]
 fn a_builder_refuses_a_setting_that_connections_do_not_begin_with() {
-    let (left, _right) = Pair::new(Default::default()).expect("pair");
-    let builder = Host::builder().device(left).address("10.0.0.1/24");
-    let error = builder.tcp_option(SocketOption::FastOpen(3)).start().expect_err("refused");
+    let error = builders().0.tcp_option(SocketOption::FastOpen(3)).start().expect_err("refused");
     assert!(matches!(&error, StartError::Option(name) if name.contains("FastOpen")), "{error}");
 }
 
@@ -104,7 +97,7 @@ fn an_error_that_ends_main_is_printed_as_its_text() {
 
 #[test]
 fn a_datagram_socket_has_the_settings_of_std() {
-    let (server, client) = hosts(FastOpenMode::default());
+    let (server, client) = hosts();
     let near = client.udp("10.0.0.2:9000").expect("socket");
     let far = server.udp("10.0.0.1:9000").expect("socket");
     assert!(!near.broadcast().expect("option"));

@@ -6,6 +6,8 @@ use pagewire::device::{Pair, PairConfig};
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Builder, Device, Host, StartError, TcpConfig};
 
+use crate::support::{builders_on, connect};
+
 /// A link like a plain network card's: every frame is one segment.
 fn plain(mtu: usize) -> (impl Device, impl Device) {
     Pair::new(PairConfig { mtu, offload: false, ..PairConfig::default() }).expect("a pair")
@@ -14,14 +16,10 @@ fn plain(mtu: usize) -> (impl Device, impl Device) {
 /// Sends to a host with such settings; the payload bytes of a full segment.
 fn segments(mtu: usize, address: &str, settings: impl FnOnce(Builder) -> Builder) -> usize {
     const TOTAL: usize = 240 * 4096;
-    let (left, right) = plain(mtu);
-    let server = Host::builder().device(left).address("10.0.0.1/24").address("fd00::1/64");
-    let server = settings(server).start().expect("it fits");
-    let client = Host::builder().device(right).address("10.0.0.2/24").address("fd00::2/64");
-    let client = client.start().expect("a host");
-    let listener = server.listen(address).expect("listen");
-    let near = client.connect(address).expect("connect");
-    let (mut far, _) = listener.accept().expect("accept");
+    let (server, client) = builders_on(plain(mtu));
+    let server = settings(server.address("fd00::1/64")).start().expect("it fits");
+    let client = client.address("fd00::2/64").start().expect("a host");
+    let (near, mut far) = connect(&client, &server.listen(address).expect("listen"));
     let sending = std::thread::spawn(move || {
         assert_eq!(near.send(vec![7; TOTAL]).expect("sent"), TOTAL);
         near

@@ -1,36 +1,25 @@
 //! Panics: those of the application's code are contained and counted, our own end the host, loudly.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Waker};
 #[cfg(feature = "tokio")]
-use std::task::{Poll, Wake};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::Instant;
-use pagewire::device::PacketBuf;
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PairEnd};
-use pagewire::rings::{EngineConfig, QueueConfig};
 use pagewire::services::{Event, Stack};
-use pagewire::{CopyLedger, Device, Host, NetworkDown, Pair, Proxy, Region, Service, TcpStream};
+use pagewire::{Host, Instant, NetworkDown, Proxy, Service, TcpStream};
 
-fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let start = |device, address| Host::builder().device(device).address(address).start();
-    (start(left, "10.0.0.1/24").expect("host"), start(right, "10.0.0.2/24").expect("peer"))
-}
+use crate::support::{Odd, builders_on, connect, hosts, pair, poll_once, rings};
 
 fn joined(host: &Host, peer: &Host) -> (TcpStream, TcpStream) {
-    let listener = host.listen("10.0.0.1:0").expect("listen");
-    let near = peer.connect(listener.local_addr().expect("bound")).expect("connect");
-    (listener.accept().expect("accept").0, near)
+    let (near, far) = connect(peer, &host.listen("10.0.0.1:0").expect("listen"));
+    (far, near)
 }
 
 /// The host still moves data both ways.
@@ -139,16 +128,17 @@ fn owned(act: impl FnOnce() + Send + 'static) -> Bytes {
     Bytes::from_owner(Owner(vec![7; 10_000], Some(act)))
 }
 
+/// Reads it all by copy: the last who has sent memory is a host then, not this thread.
+fn read_owned(near: &TcpStream) {
+    std::io::Read::read_exact(&mut &*near, &mut [0; 10_000]).expect("read");
+}
+
 #[test]
 fn an_owner_that_panics_when_it_is_dropped_is_contained() {
     let (host, peer) = hosts();
     let (far, near) = joined(&host, &peer);
     far.send(owned(|| panic!("an owner, as asked"))).expect("send");
-    let mut got = 0;
-    while got < 10_000 {
-        // By copy: the last who has the memory is a host, not this thread.
-        got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
-    }
+    read_owned(&near);
     assert!(host.drain(Duration::from_secs(30)));
     while host.stats().contained.owners + peer.stats().contained.owners == 0 {
         thread::yield_now();
@@ -170,11 +160,7 @@ fn an_owner_may_call_its_host_and_close_its_sockets_when_it_is_dropped() {
         says.store(true, Ordering::Release);
     }))
     .expect("send");
-    let mut got = 0;
-    while got < 10_000 {
-        // By copy: what is let go is let go in the middle of that.
-        got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
-    }
+    read_owned(&near);
     while !done.load(Ordering::Acquire) {
         thread::yield_now();
     }
@@ -190,10 +176,7 @@ fn memory_is_let_go_before_its_completion_is_told() {
         let dropped = Arc::new(AtomicBool::new(false));
         let says = Arc::clone(&dropped);
         far.send_zc(owned(move || says.store(true, Ordering::Release))).expect("send");
-        let mut got = 0;
-        while got < 10_000 {
-            got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
-        }
+        read_owned(&near);
         far.wait_completion().expect("completion").expect("one is outstanding");
         assert!(dropped.load(Ordering::Acquire), "the news came before the memory");
     }
@@ -234,46 +217,17 @@ fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
     }
 }
 
-/// A device that is part of the host, as far as panics go.
-struct Explosive(PairEnd, Arc<AtomicBool>);
-
-impl Device for Explosive {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.0.counters()
-    }
-
-    fn transmit(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        self.0.transmit(now, frames, ledger)
-    }
-
-    fn receive(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        ledger: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        assert!(!self.1.load(Ordering::Acquire), "in the middle of our own work, as asked");
-        self.0.receive(now, frames, max, ledger)
-    }
-}
-
 #[test]
 fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
     let armed = Arc::new(AtomicBool::new(false));
-    let device = Explosive(left, Arc::clone(&armed));
-    let host = Host::builder().device(device).address("10.0.0.1/24").start().expect("host");
-    let peer = Host::builder().device(right).address("10.0.0.2/24").start().expect("peer");
+    let ((end, right), explodes) = (pair(), Arc::clone(&armed));
+    let acts = move || {
+        assert!(!explodes.load(Ordering::Acquire), "in the middle of our own work, as asked");
+        Ok(())
+    };
+    // A device is part of the host, as far as panics go.
+    let (host, peer) = builders_on((Odd { end, acts, ready: None }, right));
+    let (host, peer) = (host.start().expect("host"), peer.start().expect("peer"));
     let (far, _near) = joined(&host, &peer);
     let listener = host.listen("10.0.0.1:81").expect("listen");
     let socket = host.udp("10.0.0.1:0").expect("socket");
@@ -303,19 +257,14 @@ fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
 fn what_is_dropped_under_the_lock_is_closed_afterwards() {
     let (host, peer) = hosts();
     for panics in [false, true] {
-        let rings = || {
-            let memory = Region::memfd("panics", 1 << 20).expect("memory");
-            host.rings(EngineConfig::new(QueueConfig::new(memory))).expect("rings")
-        };
-        let plain = rings();
+        let plain = rings(&host);
         plain.listen("10.0.0.1:81").expect("listen");
         let proxy = Proxy::new(&host, Default::default());
         proxy.listen("10.0.0.1:82", 1, "10.0.0.2:1".parse().expect("an address")).expect("listen");
-        let tasks = rings().into_async();
+        let tasks = rings(&host).into_async();
         let listener = tasks.listen("10.0.0.1:83").expect("listen");
         let mut accept = Box::pin(async move { listener.accept().await.map(drop) });
-        let waits = accept.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(waits.is_pending());
+        poll_once(&mut accept.as_mut());
         let calls = host.clone();
         let verb = move || {
             let all = (plain, proxy, accept, tasks);
@@ -340,8 +289,7 @@ fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
     let (far, _near) = joined(&host, &peer);
     let far = pagewire::net::TcpStream::from(far);
     let mut receive = Box::pin(async move { far.recv_chunks(100).await.map(drop) });
-    let waits = receive.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(waits.is_pending());
+    poll_once(&mut receive.as_mut());
     host.with_stack(move |_, _| drop(receive));
     assert_works(&host, &peer);
 }

@@ -1,58 +1,60 @@
 //! Rings on hosts: what programs see of them.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-use std::time::Duration;
+use std::task::{Context, Wake, Waker};
+use std::thread;
 
-use pagewire::device::PairEnd;
-use pagewire::device::{Queues, Rule};
+use bytes::Bytes;
+use pagewire::device::Rule;
 use pagewire::rings::COPY_GROUP;
-use pagewire::rings::{AsyncRings, RingListener, Rings};
-use pagewire::rings::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
-use pagewire::{Frag, Host, Pair, Region, SendBuf};
+use pagewire::rings::{Op, QueueConfig, RegisterError, Submission};
+use pagewire::rings::{RingListener, RingStream};
+use pagewire::{Frag, Host, Region, SendBuf};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::{
+    PATIENCE, block_on, hosts, hosts_with_queues, pattern, poll_once, private, rings,
+    until_completed,
+};
+
 const LEN: usize = 3 << 20;
 
-fn hosts() -> (Host, Host) {
-    let (left, right): (PairEnd, PairEnd) = Pair::new(Default::default()).unwrap();
-    let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24");
-    let client = Host::builder().device(right).address("10.0.0.2/24");
-    (server.start().unwrap(), client.start().unwrap())
+fn data() -> Bytes {
+    pattern(LEN)
 }
 
-fn private(len: usize) -> QueueConfig {
-    QueueConfig::new(Region::memfd("rings-test", len).unwrap())
-}
-
-fn rings(host: &Host) -> Rings {
-    host.rings(EngineConfig::new(private(1 << 20))).unwrap()
-}
-
-fn data() -> Vec<u8> {
-    (0..LEN).map(|i| (i / 7 % 251) as u8).collect()
-}
-
-fn send(client: Host, on: std::net::SocketAddr) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
+fn send(client: Host, on: SocketAddr, what: impl Into<SendBuf>) -> thread::JoinHandle<()> {
+    let what = what.into();
+    thread::spawn(move || {
         let stream = client.connect(on).unwrap();
-        stream.send(SendBuf::from(data())).unwrap();
+        stream.send(what).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(client.drain(PATIENCE));
     })
 }
 
+/// All of a stream, whose buffers are private memory.
+async fn receive_all(stream: &RingStream, group: u16) -> Vec<u8> {
+    let mut got: Vec<u8> = Vec::new();
+    loop {
+        let received = stream.receive(group, 100_000).await.unwrap();
+        if received.buffers.is_empty() {
+            return got;
+        }
+        received.buffers.iter().for_each(|buffer| got.extend(buffer.as_slice().unwrap()));
+    }
+}
+
 #[test]
 fn buffers_of_a_registered_region_give_themselves_back() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     // Smaller than what is sent: it goes round.
     let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
-    let sender = send(client, listener.local_addr());
+    let sender = send(client, listener.local_addr(), data());
     let (mut got, mut kept) = (Vec::new(), Vec::new());
     block_on(async {
         let stream = listener.accept().await.unwrap();
@@ -84,20 +86,12 @@ fn buffers_of_a_registered_region_give_themselves_back() {
 
 #[test]
 fn lent_memory_is_received_where_the_sender_has_it() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let mut rings = rings(&server);
-    let whole = Frag::from_bytes(data().into());
+    let whole = Frag::from_bytes(data());
     let group = rings.register_lent(whole.clone()).unwrap();
     let (listener, on) = rings.listen("10.0.0.1:0").unwrap();
-    let sender = std::thread::spawn({
-        let whole = whole.clone();
-        move || {
-            let stream = client.connect(on).unwrap();
-            stream.send(whole).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
-            assert!(client.drain(PATIENCE));
-        }
-    });
+    let sender = send(client, on, whole);
     assert!(rings.submit(Submission::new(Op::Accept, listener, 1)));
     let mut next = 0;
     'all: loop {
@@ -124,13 +118,13 @@ fn lent_memory_is_received_where_the_sender_has_it() {
 
 #[test]
 fn a_server_task_answers_from_registered_memory() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
     memory.copy_shared_in(0, b"by reference").unwrap();
     let out = rings.register_send(memory).unwrap();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
-    let asking = std::thread::spawn(move || {
+    let asking = thread::spawn(move || {
         use std::io::{Read, Write};
         let mut stream = client.connect("10.0.0.1:9000").unwrap();
         stream.write_all(b"how?").unwrap();
@@ -152,9 +146,9 @@ fn a_server_task_answers_from_registered_memory() {
 
 #[test]
 fn a_client_task_asks_and_receives() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let listener = server.listen("10.0.0.1:9000").unwrap();
-    let answering = std::thread::spawn(move || {
+    let answering = thread::spawn(move || {
         use std::io::{Read, Write};
         let (mut stream, _) = listener.accept().unwrap();
         let mut question = String::new();
@@ -172,15 +166,7 @@ fn a_client_task_asks_and_receives() {
         let stream = rings.connect("10.0.0.1:9000").await.unwrap();
         assert_eq!(stream.send(out, 0, 9).await.unwrap(), 9);
         stream.shutdown().await.unwrap();
-        let mut got: Vec<u8> = Vec::new();
-        loop {
-            let received = stream.receive(COPY_GROUP, 100_000).await.unwrap();
-            if received.buffers.is_empty() {
-                break;
-            }
-            received.buffers.iter().for_each(|buffer| buffer.for_each_piece(|b| got.extend(b)));
-        }
-        assert!(got == data());
+        assert!(receive_all(&stream, COPY_GROUP).await == data());
     });
     rings.unregister_send(out).unwrap();
     assert_eq!(answering.join().unwrap(), "how much?");
@@ -189,7 +175,7 @@ fn a_client_task_asks_and_receives() {
 #[test]
 fn what_tasks_wait_for_may_move_between_threads() {
     fn movable<T: Send>(_: T) {}
-    let (server, _client) = hosts();
+    let (server, _client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     movable(rings.connect("10.0.0.1:9000"));
@@ -202,24 +188,9 @@ fn what_tasks_wait_for_may_move_between_threads() {
     });
 }
 
-/// Polls once: what the future submits is submitted.
-fn poll_once<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
-    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "nothing has come yet");
-}
-
-/// Waits until so many completions were posted, taken or not.
-fn until_completed(rings: &AsyncRings, completions: u64) {
-    let begun = std::time::Instant::now();
-    while rings.counters().completions < completions {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_connection_that_nobody_waits_for_any_more_is_closed() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     let mut stream = {
@@ -242,7 +213,7 @@ fn a_connection_that_nobody_waits_for_any_more_is_closed() {
 
 #[test]
 fn what_an_abandoned_receive_has_brought_is_received_next() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
@@ -272,7 +243,7 @@ fn what_an_abandoned_receive_has_brought_is_received_next() {
 /// What nobody waits for any more is no longer under way: another takes its place.
 #[test]
 fn an_operation_that_is_dropped_is_cancelled() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     let gives_up = |operation: &mut dyn FnMut()| {
@@ -292,7 +263,7 @@ fn an_operation_that_is_dropped_is_cancelled() {
 
 #[test]
 fn all_buffers_of_a_region_are_given_though_its_fill_ring_is_smaller() {
-    let (server, _client) = hosts();
+    let (server, _client) = hosts_with_queues();
     let mut rings = rings(&server);
     // Half of the 256 pages are cached by the host, whose ring takes 64 at once.
     rings.register(1, QueueConfig { fill_entries: 64, ..private(1 << 20) }, &[]).unwrap();
@@ -300,14 +271,14 @@ fn all_buffers_of_a_region_are_given_though_its_fill_ring_is_smaller() {
     while rings.counters().fills < 128 {
         assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
         rings.flush();
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_eq!(rings.counters().fills_refused(), 0);
 }
 
 #[test]
 fn memory_that_was_taken_back_is_let_go_of() {
-    let (server, _client) = hosts();
+    let (server, _client) = hosts_with_queues();
     let mut rings = rings(&server);
     for _ in 0..50 {
         let region = Region::memfd("rings-test", 1 << 20).unwrap();
@@ -323,13 +294,12 @@ fn memory_that_was_taken_back_is_let_go_of() {
 
 #[test]
 fn what_the_device_refuses_is_not_registered() {
-    let (left, _right) = Pair::new(Default::default()).unwrap();
-    let plain = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
+    let (plain, _peer) = hosts();
     let mut of_plain = rings(&plain);
     let refused = of_plain.register(0, private(1 << 20), &[]).unwrap_err();
     assert!(matches!(refused, RegisterError::Unsupported) && refused.errno() == 95);
 
-    let (server, _client) = hosts();
+    let (server, _client) = hosts_with_queues();
     let (mut one, mut two) = (rings(&server), rings(&server));
     let none = one.register(7, private(1 << 20), &[]).unwrap_err();
     assert!(matches!(none, RegisterError::NoQueue(7)));
@@ -343,7 +313,7 @@ fn what_the_device_refuses_is_not_registered() {
 /// Numbers of groups are used again, and the notice that one is free may not have been read.
 #[test]
 fn a_group_that_has_the_number_of_lent_memory_is_not_taken_for_it() {
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     let lent = rings.register_lent(Frag::from_bytes(vec![0xee; 100_000].into())).unwrap();
@@ -352,18 +322,8 @@ fn a_group_that_has_the_number_of_lent_memory_is_not_taken_for_it() {
     until_completed(&rings, completions + 1);
     let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
     assert_eq!(group, lent);
-    let sender = send(client, listener.local_addr());
-    let mut got: Vec<u8> = Vec::new();
-    block_on(async {
-        let stream = listener.accept().await.unwrap();
-        loop {
-            let received = stream.receive(group, 100_000).await.unwrap();
-            if received.buffers.is_empty() {
-                break;
-            }
-            received.buffers.iter().for_each(|buffer| got.extend(buffer.as_slice().unwrap()));
-        }
-    });
+    let sender = send(client, listener.local_addr(), data());
+    let got = block_on(async { receive_all(&listener.accept().await.unwrap(), group).await });
     sender.join().unwrap();
     assert!(got == data());
 }
@@ -375,20 +335,20 @@ fn a_task_may_end_inside_its_wake() {
     impl Wake for EndsWhenWoken {
         fn wake(self: Arc<Self>) {
             // By whoever sorts the completions, not by the host's thread before.
-            if std::thread::current().name() == Some("task") {
+            if thread::current().name() == Some("task") {
                 let task = self.0.lock().unwrap().take();
                 drop(task);
             }
         }
     }
-    let (server, client) = hosts();
+    let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let (first, second) = (rings.listen("10.0.0.1:9000"), rings.listen("10.0.0.1:9001"));
     let third = rings.listen("10.0.0.1:9002").unwrap();
     let owned = std::sync::Mutex::new(Some((first.unwrap(), second.unwrap())));
     let waker = Waker::from(Arc::new(EndsWhenWoken(owned)));
     let (done, ended) = std::sync::mpsc::channel();
-    let task = std::thread::Builder::new().name("task".into()).spawn(move || {
+    let task = thread::Builder::new().name("task".into()).spawn(move || {
         {
             let mut accept = pin!(third.accept());
             assert!(accept.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -407,7 +367,7 @@ fn a_task_may_end_inside_its_wake() {
 /// Two applications on one host: the second wants what the first has.
 #[test]
 fn what_another_application_has_is_refused_and_nothing_of_the_attempt_stays() {
-    let (server, _client) = hosts();
+    let (server, _client) = hosts_with_queues();
     let (mut first, mut second) = (rings(&server), rings(&server));
     first.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
     let region = Region::memfd_shared("rings-test", 1 << 20).unwrap();
@@ -423,22 +383,4 @@ fn what_another_application_has_is_refused_and_nothing_of_the_attempt_stays() {
     assert_eq!(second.next_completion().map(|done| done.user_data), Some(7));
     assert!(second.next_completion().is_none());
     assert!(second.view(group).is_some());
-}
-
-/// One task on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park_timeout(PATIENCE),
-        }
-    }
 }

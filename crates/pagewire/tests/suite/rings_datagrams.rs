@@ -3,35 +3,19 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-use std::time::Duration;
+use std::task::{Context, Waker};
 
-use pagewire::device::{Queues, Rule};
-use pagewire::rings::AsyncRings;
+use pagewire::device::Rule;
 use pagewire::rings::COPY_GROUP;
-use pagewire::rings::{Completion, EngineConfig, QueueConfig, Submission};
-use pagewire::{CopyReason, Frag, Host, Pair, Region, SendBuf, UdpSocket};
+use pagewire::rings::{Completion, Submission};
+use pagewire::{CopyReason, Frag, Host, Region, SendBuf, UdpSocket};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::support::{
+    PATIENCE, block_on, hosts_with_queues, poll_once, private, rings, until_completed,
+};
+
 const SERVER: &str = "10.0.0.1:9000";
 const CLIENT: &str = "10.0.0.2:5000";
-
-fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).unwrap();
-    let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24");
-    let client = Host::builder().device(right).address("10.0.0.2/24");
-    (server.start().unwrap(), client.start().unwrap())
-}
-
-fn private(len: usize) -> QueueConfig {
-    QueueConfig::new(Region::memfd("rings-test", len).unwrap())
-}
-
-fn rings(host: &Host) -> AsyncRings {
-    host.rings(EngineConfig::new(private(1 << 20))).unwrap().into_async()
-}
 
 fn client_of(client: &Host) -> UdpSocket {
     let socket = client.udp(CLIENT).unwrap();
@@ -41,8 +25,8 @@ fn client_of(client: &Host) -> UdpSocket {
 
 #[test]
 fn datagrams_come_by_reference_with_whom_they_are_from_and_give_themselves_back() {
-    let (server, client) = hosts();
-    let rings = rings(&server);
+    let (server, client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     // Far less than what is sent: it goes round.
     let group = rings.register(1, private(256 << 10), &[Rule::udp_port(9000)]).unwrap();
     let socket = block_on(rings.bind(SERVER)).unwrap();
@@ -76,8 +60,8 @@ fn datagrams_come_by_reference_with_whom_they_are_from_and_give_themselves_back(
 
 #[test]
 fn lent_memory_is_received_where_the_sender_has_it() {
-    let (server, client) = hosts();
-    let rings = rings(&server);
+    let (server, client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     let whole = Frag::from_bytes(vec![9; 100_000].into());
     let group = rings.register_lent(whole.clone()).unwrap();
     let socket = block_on(rings.bind(SERVER)).unwrap();
@@ -91,8 +75,8 @@ fn lent_memory_is_received_where_the_sender_has_it() {
 
 #[test]
 fn what_is_too_long_is_cut_off_and_what_is_empty_comes_too() {
-    let (server, client) = hosts();
-    let rings = rings(&server);
+    let (server, client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     let socket = block_on(rings.bind(SERVER)).unwrap();
     let sender = client_of(&client);
     sender.send_to(&[1; 1000], SERVER).unwrap();
@@ -106,8 +90,8 @@ fn what_is_too_long_is_cut_off_and_what_is_empty_comes_too() {
 
 #[test]
 fn a_task_answers_from_registered_memory() {
-    let (server, client) = hosts();
-    let rings = rings(&server);
+    let (server, client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
     memory.copy_shared_in(0, b"by reference").unwrap();
     let out = rings.register_send(memory).unwrap();
@@ -131,8 +115,8 @@ fn a_task_answers_from_registered_memory() {
 
 #[test]
 fn a_peer_that_is_not_there_is_told_once() {
-    let (server, _client) = hosts();
-    let rings = rings(&server);
+    let (server, _client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     let out = rings.register_send(Region::memfd_shared("rings-send", 4096).unwrap()).unwrap();
     block_on(async {
         let taken = rings.bind(SERVER).await.unwrap();
@@ -149,30 +133,15 @@ fn a_peer_that_is_not_there_is_told_once() {
     });
 }
 
-/// Polls once: what the future submits is submitted.
-fn poll_once<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
-    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending(), "nothing has come yet");
-}
-
 /// Polls once, and gives up what it may have brought already: the host's thread is quick at times.
 fn begin<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
     drop(future.as_mut().poll(&mut Context::from_waker(Waker::noop())));
 }
 
-/// Waits until so many completions were posted, taken or not.
-fn until_completed(rings: &AsyncRings, completions: u64) {
-    let begun = std::time::Instant::now();
-    while rings.counters().completions < completions {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_datagram_that_an_abandoned_receive_has_brought_is_received_next() {
-    let (server, client) = hosts();
-    let rings = rings(&server);
+    let (server, client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     let socket = block_on(rings.bind(SERVER)).unwrap();
     let sender = client_of(&client);
     // Empty ones are no less than others.
@@ -193,8 +162,8 @@ fn a_datagram_that_an_abandoned_receive_has_brought_is_received_next() {
 
 #[test]
 fn a_socket_that_nobody_waits_for_any_more_is_closed() {
-    let (server, _client) = hosts();
-    let rings = rings(&server);
+    let (server, _client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     {
         let mut bind = pin!(rings.bind(SERVER));
         begin(&mut bind);
@@ -219,8 +188,8 @@ fn a_socket_that_nobody_waits_for_any_more_is_closed() {
 #[test]
 fn what_tasks_wait_for_may_move_between_threads() {
     fn movable<T: Send>(_: T) {}
-    let (server, _client) = hosts();
-    let rings = rings(&server);
+    let (server, _client) = hosts_with_queues();
+    let rings = rings(&server).into_async();
     movable(rings.bind(SERVER));
     let socket = block_on(rings.bind(SERVER)).unwrap();
     movable(socket.receive(COPY_GROUP, 1));
@@ -229,8 +198,8 @@ fn what_tasks_wait_for_may_move_between_threads() {
 
 #[test]
 fn a_multishot_receive_has_a_completion_for_each_datagram() {
-    let (server, client) = hosts();
-    let mut rings = server.rings(EngineConfig::new(private(1 << 20))).unwrap();
+    let (server, client) = hosts_with_queues();
+    let mut rings = rings(&server);
     let group = rings.register(1, private(1 << 20), &[Rule::udp_port(9000)]).unwrap();
     assert!(rings.submit(Submission::bind(SERVER.parse().unwrap(), 1)));
     assert!(rings.wait(PATIENCE));
@@ -271,22 +240,4 @@ fn a_multishot_receive_has_a_completion_for_each_datagram() {
         }
     }
     sender.join().unwrap();
-}
-
-/// One task on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park_timeout(PATIENCE),
-        }
-    }
 }

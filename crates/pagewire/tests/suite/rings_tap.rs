@@ -1,39 +1,23 @@
 //! Rings on a tap: the kernel writes into registered memory. In a network namespace that goes with
 //! the test; needs root.
 
-use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::thread;
 
 use pagewire::device::Rule;
 use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{AsyncRings, RingStream};
 use pagewire::rings::{Completion, EngineConfig, QueueConfig, RegisterError};
-use pagewire::{CopyReason, Host, Region, Tap};
+use pagewire::{CopyReason, Host, Region};
 
 use crate::ring_to_file::example as ring_to_file;
+use crate::support::{PATIENCE, block_on, private};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const LEN: usize = 16 << 20;
 
-/// Runs `f` on a thread with a network namespace of its own, with a tap and a host in it.
-fn on_a_tap(f: impl FnOnce(Host) + Send + 'static) {
-    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
-        return;
-    }
-    pagewire_testing::Netns::new().inside(|| {
-        let tap = Tap::builder("pwring").host_address("10.77.0.1/24").open().unwrap();
-        f(Host::builder().device(tap).address("10.77.0.2/24").start().unwrap());
-    });
-}
-
-fn private(len: usize) -> QueueConfig {
-    QueueConfig::new(Region::memfd("rings-tap", len).unwrap())
+fn on_a_tap(f: impl FnOnce(Host) + Send) {
+    crate::support::on_a_tap("10.77.0.1/24", "10.77.0.2/24", f);
 }
 
 fn rings(host: &Host) -> AsyncRings {
@@ -209,22 +193,4 @@ fn a_tap_refuses_memory_that_it_cannot_use() {
         let refused = rings.register(15, private(1 << 20), &[]).unwrap_err();
         assert!(matches!(refused, RegisterError::QueueTaken(15)), "{refused}");
     });
-}
-
-/// One task on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park_timeout(PATIENCE),
-        }
-    }
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use pagewire::device::{Fault, FaultConfig, PairConfig};
 use pagewire::net::{TcpListener, TcpStream};
-use pagewire::{Builder, Host, Link, Pair, StartError};
+use pagewire::{Host, Link, Pair, StartError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
+
+use crate::support::{builders, builders_on, pattern};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -37,23 +39,13 @@ fn one_thread() -> Result<Runtime> {
     Ok(RuntimeBuilder::new_current_thread().enable_all().build()?)
 }
 
-fn several_threads() -> Result<Runtime> {
-    Ok(RuntimeBuilder::new_multi_thread().worker_threads(2).enable_all().build()?)
-}
-
-fn on_a_pair() -> Result<(Builder, Builder)> {
-    let (left, right) = Pair::new(Default::default())?;
-    let server = Host::builder().device(left).address("10.0.0.1/24");
-    Ok((server, Host::builder().device(right).address("10.0.0.2/24")))
+fn of_workers(workers: usize) -> Result<Runtime> {
+    Ok(RuntimeBuilder::new_multi_thread().worker_threads(workers).enable_all().build()?)
 }
 
 fn in_runtime() -> Result<(Host, Host)> {
-    let (server, client) = on_a_pair()?;
+    let (server, client) = builders();
     Ok((server.start_in_runtime()?, client.start_in_runtime()?))
-}
-
-fn data(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 3 % 251) as u8).collect()
 }
 
 /// Sends `data` to an echo over both hosts, and checks what comes back.
@@ -80,25 +72,17 @@ async fn echo(server: &Host, client: &Host, data: &[u8]) -> Result {
 }
 
 #[test]
-fn a_runtime_of_one_thread_drives_hosts_without_another_thread() -> Result {
+fn a_runtime_of_one_thread_or_several_drives_hosts_without_another_thread() -> Result {
     let _alone = alone();
-    one_thread()?.block_on(async {
-        let (server, client) = in_runtime()?;
-        echo(&server, &client, &data(MUCH)).await?;
-        assert_eq!(drivers()?, 0);
-        Ok(())
-    })
-}
-
-#[test]
-fn a_runtime_of_several_threads_does_too() -> Result {
-    let _alone = alone();
-    several_threads()?.block_on(async {
-        let (server, client) = in_runtime()?;
-        echo(&server, &client, &data(MUCH)).await?;
-        assert_eq!(drivers()?, 0);
-        Ok(())
-    })
+    for runtime in [one_thread()?, of_workers(2)?] {
+        runtime.block_on(async {
+            let (server, client) = in_runtime()?;
+            echo(&server, &client, &pattern(MUCH)).await?;
+            assert_eq!(drivers()?, 0);
+            Result::Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -108,11 +92,10 @@ fn a_host_that_does_not_poll_is_woken_for_frames_and_timers() -> Result {
         let (left, right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() })?;
         // What is lost is only sent again when a timer fires.
         let config: FaultConfig = "loss=10%".parse()?;
-        let server = Host::builder().device(Fault::new(left, config)).address("10.0.0.1/24");
-        let client = Host::builder().device(right).address("10.0.0.2/24");
+        let (server, client) = builders_on((Fault::new(left, config), right));
         let server = server.spin(Duration::ZERO).start_in_runtime()?;
         let client = client.spin(Duration::ZERO).start_in_runtime()?;
-        echo(&server, &client, &data(256 << 10)).await?;
+        echo(&server, &client, &pattern(256 << 10)).await?;
         assert!(server.stats().counters.tcp_retransmits > 0);
         Ok(())
     })
@@ -122,7 +105,7 @@ fn a_host_that_does_not_poll_is_woken_for_frames_and_timers() -> Result {
 fn blocking_calls_on_the_only_thread_drive_the_host_themselves() -> Result {
     let _alone = alone();
     one_thread()?.block_on(async {
-        let (server, client) = on_a_pair()?;
+        let (server, client) = builders();
         // The peer has a thread of its own.
         let (server, client) = (server.start()?, client.start_in_runtime()?);
         let listener = server.listen(SERVER)?;
@@ -152,7 +135,7 @@ fn blocking_calls_on_the_only_thread_drive_the_host_themselves() -> Result {
 #[test]
 fn blocking_calls_on_other_threads_wait_for_the_runtime() -> Result {
     let _alone = alone();
-    for runtime in [one_thread()?, several_threads()?] {
+    for runtime in [one_thread()?, of_workers(2)?] {
         runtime.block_on(async {
             let (server, client) = in_runtime()?;
             let listener = TcpListener::bind_on(&server, SERVER).await?;
@@ -197,9 +180,8 @@ fn sender(server: Host, connections: usize) -> Result<std::sync::mpsc::Sender<()
 /// Blocking reads in so many tasks of a runtime with as many threads, which the host's task needs, too.
 fn blocked_readers(workers: usize) -> Result {
     let _alone = alone();
-    let runtime =
-        RuntimeBuilder::new_multi_thread().worker_threads(workers).enable_all().build()?;
-    let (server, client) = on_a_pair()?;
+    let runtime = of_workers(workers)?;
+    let (server, client) = builders();
     let tells = sender(server.start()?, workers)?;
     let (says, hears) = std::sync::mpsc::channel();
     let client = runtime.block_on(async { client.start_in_runtime() })?;
@@ -245,8 +227,8 @@ fn blocking_reads_on_all_workers_get_what_comes_later() -> Result {
 #[test]
 fn a_host_is_shut_down_and_drained_on_the_only_worker_of_its_runtime() -> Result {
     let _alone = alone();
-    let runtime = RuntimeBuilder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (server, client) = on_a_pair()?;
+    let runtime = of_workers(1)?;
+    let (server, client) = builders();
     let server = server.start()?;
     let listener = server.listen(SERVER)?;
     let ends = async move {
@@ -270,8 +252,8 @@ fn a_host_is_shut_down_and_drained_on_the_only_worker_of_its_runtime() -> Result
 #[test]
 fn what_is_queued_when_the_runtime_ends_is_still_delivered() -> Result {
     let _alone = alone();
-    for runtime in [one_thread()?, several_threads()?] {
-        let (server, client) = on_a_pair()?;
+    for runtime in [one_thread()?, of_workers(2)?] {
+        let (server, client) = builders();
         let server = server.start()?;
         let listener = server.listen(SERVER)?;
         let (client, stream, queued) = runtime.block_on(async {
@@ -298,10 +280,10 @@ fn what_is_queued_when_the_runtime_ends_is_still_delivered() -> Result {
 #[test]
 fn a_host_is_shut_down_in_its_runtime_and_by_the_drop_of_its_last_handle() -> Result {
     let _alone = alone();
-    for runtime in [one_thread()?, several_threads()?] {
+    for runtime in [one_thread()?, of_workers(2)?] {
         runtime.block_on(async {
             for drops in [false, true] {
-                let (server, client) = on_a_pair()?;
+                let (server, client) = builders();
                 let (server, client) = (server.start()?, client.start_in_runtime()?);
                 let listener = TcpListener::bind_on(&server, SERVER).await?;
                 let mut stream = TcpStream::connect_on(&client, SERVER).await?;
@@ -327,7 +309,7 @@ fn a_host_is_shut_down_in_its_runtime_and_by_the_drop_of_its_last_handle() -> Re
 fn a_link_that_is_added_later_wakes_the_task() -> Result {
     let _alone = alone();
     one_thread()?.block_on(async {
-        let (server, client) = on_a_pair()?;
+        let (server, client) = builders();
         let server = server.spin(Duration::ZERO).start_in_runtime()?;
         let _first = client.start_in_runtime()?;
         // The task sleeps on the first device.
@@ -347,7 +329,7 @@ fn a_link_that_is_added_later_wakes_the_task() -> Result {
 
 #[test]
 fn without_a_runtime_or_its_io_the_host_does_not_start() -> Result {
-    let (server, client) = on_a_pair()?;
+    let (server, client) = builders();
     let refused = server.start_in_runtime();
     assert!(matches!(refused, Err(StartError::NoRuntime)), "{refused:?}");
     let silent = RuntimeBuilder::new_current_thread().build()?;

@@ -7,16 +7,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use pagewire::services::{Answer, Event, ListenerId, Readiness, Stack, SynEvent};
-use pagewire::{Host, Instant, LinkId, Pair, SendFlags, Service};
+use pagewire::{Host, Instant, LinkId, SendFlags, Service};
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::support::{builders, manual_hosts};
 
 const LONG: Duration = Duration::from_secs(20);
 
 fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).unwrap();
-    let gateway = Host::builder().device(left).address("10.0.0.1/24").transparent(true);
-    let guest = Host::builder().device(right).address("10.0.0.2/24").gateway("10.0.0.1");
-    (gateway.start().unwrap(), guest.start().unwrap())
+    let (gateway, guest) = builders();
+    let guest = guest.gateway("10.0.0.1").start().unwrap();
+    (gateway.transparent(true).start().unwrap(), guest)
 }
 
 /// Tells of each turn that it had without an event; asks for one while its descriptor is readable.
@@ -66,8 +67,7 @@ fn a_descriptor_of_a_service_wakes_the_sleeping_driver() {
 
 #[test]
 fn a_host_without_a_driver_waits_for_the_descriptors_of_its_services() {
-    let (left, _right) = Pair::new(Default::default()).unwrap();
-    let host = Host::builder().device(left).address("10.0.0.1/24").manual().start().unwrap();
+    let (host, _peer) = manual_hosts();
     let (service, fd, tells) = watcher();
     host.attach(service);
     let writer = std::thread::spawn(move || rustix::io::write(&fd, &7u64.to_ne_bytes()).unwrap());
@@ -88,9 +88,8 @@ impl Service for Listens {
 
 #[test]
 fn a_service_is_told_of_what_came_before_it_was_attached() {
-    let (left, right) = Pair::new(Default::default()).unwrap();
-    let host = Host::builder().device(left).address("10.0.0.1/24").manual().start().unwrap();
-    let peer = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
+    let (host, peer) = builders();
+    let (host, peer) = (host.manual().start().unwrap(), peer.start().unwrap());
     let _socket = host.udp("10.0.0.1:53").unwrap();
     peer.udp("10.0.0.2:0").unwrap().send_to(b"early", "10.0.0.1:53").unwrap();
     while host.stats().counters.rx_udp == 0 {

@@ -6,64 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::device::Pair;
 use pagewire::udp::MtuDiscover;
-use pagewire::{
-    CopyReason, Frag, Host, Region, SendBuf, SendFlags, SocketOption, TcpListener, TcpStream,
+use pagewire::{CopyReason, Frag, Host, Region, SendBuf, SendFlags, SocketOption, TcpStream, net};
+
+use crate::support::{
+    block_on, chunks_of, copied, hosts, joined, kind, manual_hosts, pair, pattern,
 };
-
-fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let start = |builder: pagewire::Builder| builder.start().expect("host");
-    let server = Host::builder().device(left).address("10.0.0.1/24").address("fd00::1/64");
-    let client = Host::builder().device(right).address("10.0.0.2/24").address("fd00::2/64");
-    (start(server), start(client))
-}
-
-struct Joined {
-    server: Host,
-    client: Host,
-    listener: TcpListener,
-    /// The client's end.
-    near: TcpStream,
-    /// The server's end.
-    far: TcpStream,
-}
-
-fn joined() -> Joined {
-    let (server, client) = hosts();
-    let listener = server.listen("10.0.0.1:9000").expect("listen");
-    let near = client.connect("10.0.0.1:9000").expect("connect");
-    let (far, from) = listener.accept().expect("accept");
-    assert_eq!(from, near.local_addr().expect("address"));
-    Joined { server, client, listener, near, far }
-}
-
-fn pattern(len: usize) -> Bytes {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect::<Vec<u8>>().into()
-}
 
 fn read_all(stream: &TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     { stream }.read_to_end(&mut all).expect("stream ends");
     all
-}
-
-fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
-    result.expect_err("an error").kind()
-}
-
-#[test]
-fn bytes_arrive_over_both_ip_versions() {
-    let (server, client) = hosts();
-    for address in ["10.0.0.1:80", "[fd00::1]:80"] {
-        let listener = server.listen(address).expect("listen");
-        let mut near = client.connect(address).expect("connect");
-        let (far, _) = listener.accept().expect("accept");
-        near.write_all(b"hello").expect("write");
-        near.shutdown(Shutdown::Write).expect("shutdown");
-        assert_eq!(read_all(&far), b"hello");
-    }
 }
 
 #[test]
@@ -77,22 +30,15 @@ fn owned_bytes_go_from_hand_to_hand_without_a_copy() {
         j.near
     });
     let mut at = 0;
-    loop {
-        let chunks = j.far.recv_chunks(1 << 20).expect("receive");
-        if chunks.is_empty() {
-            break;
-        }
-        for chunk in chunks {
-            let bytes = chunk.as_slice().expect("private memory");
-            assert_eq!(bytes, &sent[at..at + bytes.len()]);
-            assert_eq!(bytes.as_ptr(), sent[at..].as_ptr(), "the very same memory");
-            at += bytes.len();
-        }
+    for chunk in chunks_of(&j.far).flatten() {
+        let bytes = chunk.as_slice().expect("private memory");
+        assert_eq!(bytes, &sent[at..at + bytes.len()]);
+        assert_eq!(bytes.as_ptr(), sent[at..].as_ptr(), "the very same memory");
+        at += bytes.len();
     }
     assert_eq!(at, sent.len());
     drop(sender.join().expect("sender"));
-    assert_eq!(j.client.stats().ledger.ours(), 0);
-    assert_eq!(j.server.stats().ledger.ours(), 0);
+    assert_eq!(copied(&[&j.client, &j.server]), 0);
 }
 
 #[test]
@@ -124,22 +70,14 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
     });
     let (far, server) = (first.far, first.server);
     let relay = thread::spawn(move || {
-        loop {
-            let chunks = far.recv_chunks(1 << 18).expect("receive");
-            if chunks.is_empty() {
-                break;
-            }
+        for chunks in chunks_of(&far) {
             second.near.send(chunks).expect("send on");
         }
         second.near.shutdown(Shutdown::Write).expect("shutdown");
         (server.stats().ledger, second.client.stats().ledger)
     });
     let mut got = Vec::new();
-    loop {
-        let chunks = second.far.recv_chunks(usize::MAX).expect("receive");
-        if chunks.is_empty() {
-            break;
-        }
+    for chunks in chunks_of(&second.far) {
         chunks.for_each_piece(|piece| got.extend_from_slice(piece));
     }
     assert_eq!(got, sent);
@@ -160,16 +98,12 @@ fn a_mapped_file_travels_by_reference_and_is_never_borrowed() {
     j.near.send(region.frag(0, content.len()).expect("in range")).expect("send");
     j.near.shutdown(Shutdown::Write).expect("shutdown");
     let mut got = Vec::new();
-    loop {
-        let chunks = j.far.recv_chunks(usize::MAX).expect("receive");
-        if chunks.is_empty() {
-            break;
-        }
+    for chunks in chunks_of(&j.far) {
         assert!(chunks.iter().all(|c| c.as_slice().is_none()), "somebody else may change it");
         chunks.for_each_piece(|piece| got.extend_from_slice(piece));
     }
     assert_eq!(got, content);
-    assert_eq!(j.client.stats().ledger.ours() + j.server.stats().ledger.ours(), 0);
+    assert_eq!(copied(&[&j.client, &j.server]), 0);
 }
 
 #[test]
@@ -177,48 +111,11 @@ fn chunks_outlive_their_connection_and_their_host() {
     let j = joined();
     j.near.send(pattern(100_000)).expect("send");
     j.near.shutdown(Shutdown::Write).expect("shutdown");
-    let mut kept = Vec::new();
-    loop {
-        let chunks = j.far.recv_chunks(usize::MAX).expect("receive");
-        if chunks.is_empty() {
-            break;
-        }
-        kept.push(chunks);
-    }
+    let kept: Vec<_> = chunks_of(&j.far).collect();
     drop(j);
     let mut got = Vec::new();
     kept.iter().for_each(|c| c.for_each_piece(|piece| got.extend_from_slice(piece)));
     assert_eq!(got, pattern(100_000));
-}
-
-#[test]
-fn each_direction_ends_on_its_own() {
-    let j = joined();
-    { &j.near }.write_all(b"request").expect("write");
-    j.near.shutdown(Shutdown::Write).expect("shutdown");
-    assert_eq!(read_all(&j.far), b"request");
-    { &j.far }.write_all(b"a long answer").expect("the other direction is open");
-    drop(j.far);
-    assert_eq!(read_all(&j.near), b"a long answer");
-    assert_eq!(kind({ &j.near }.write(b"more")), io::ErrorKind::BrokenPipe);
-}
-
-#[test]
-fn a_port_that_nobody_listens_on_refuses() {
-    let (_server, client) = hosts();
-    assert_eq!(kind(client.connect("10.0.0.1:1")), io::ErrorKind::ConnectionRefused);
-}
-
-#[test]
-fn a_port_is_listened_on_once() {
-    let j = joined();
-    assert_eq!(kind(j.server.listen("10.0.0.1:9000")), io::ErrorKind::AddrInUse);
-}
-
-#[test]
-fn an_address_that_is_not_ours_cannot_be_listened_on() {
-    let (server, _client) = hosts();
-    assert_eq!(kind(server.listen("10.9.9.9:80")), io::ErrorKind::AddrNotAvailable);
 }
 
 #[test]
@@ -257,42 +154,6 @@ fn waits_that_ended_leave_nobody_to_wake() {
 }
 
 #[test]
-fn a_host_talks_to_itself() {
-    let (server, _client) = hosts();
-    let listener = server.listen("10.0.0.1:9000").expect("listen");
-    let mut near = server.connect("10.0.0.1:9000").expect("connect");
-    let (far, _) = listener.accept().expect("accept");
-    let sent = pattern(1 << 20);
-    let copy = sent.clone();
-    let sender = thread::spawn(move || {
-        near.write_all(&copy).expect("write");
-        near.shutdown(Shutdown::Write).expect("shutdown");
-        near
-    });
-    assert_eq!(read_all(&far), sent);
-    drop(sender.join().expect("sender"));
-}
-
-#[test]
-fn an_aborted_connection_is_reset_on_the_other_side() {
-    let j = joined();
-    j.near.abort();
-    assert_eq!(kind({ &j.far }.read(&mut [0; 8])), io::ErrorKind::ConnectionReset);
-}
-
-#[test]
-fn a_blocked_reader_is_woken() {
-    let j = joined();
-    let reader = thread::spawn(move || {
-        let mut buf = [0; 4];
-        { &j.far }.read_exact(&mut buf).expect("read");
-        (buf, j.far)
-    });
-    { &j.near }.write_all(b"ping").expect("write");
-    assert_eq!(&reader.join().expect("reader").0, b"ping");
-}
-
-#[test]
 fn many_threads_share_one_host() {
     let (server, client) = hosts();
     let listener = server.listen("0.0.0.0:7").expect("listen");
@@ -301,13 +162,7 @@ fn many_threads_share_one_host() {
         let workers: Vec<_> = streams
             .map(|s| {
                 thread::spawn(move || {
-                    loop {
-                        let chunks = s.recv_chunks(1 << 16).expect("receive");
-                        if chunks.is_empty() {
-                            return;
-                        }
-                        s.send(chunks).expect("echo");
-                    }
+                    chunks_of(&s).for_each(|chunks| assert!(s.send(chunks).expect("echo") > 0));
                 })
             })
             .collect();
@@ -334,11 +189,7 @@ fn many_threads_share_one_host() {
 
 #[test]
 fn hosts_without_threads_are_driven_by_their_caller() {
-    let (left, right) = Pair::new(Default::default()).expect("pair");
-    let server =
-        Host::builder().device(left).address("10.0.0.1/24").manual().start().expect("host");
-    let client =
-        Host::builder().device(right).address("10.0.0.2/24").manual().start().expect("host");
+    let (server, client) = manual_hosts();
     let listener = server.listen("10.0.0.1:5").expect("listen");
     listener.set_nonblocking(true).expect("set");
     let near = client.start_connect("10.0.0.1:5".parse().expect("address")).expect("connect");
@@ -361,22 +212,7 @@ fn hosts_without_threads_are_driven_by_their_caller() {
             got += chunks.len();
         }
     }
-    assert_eq!(server.stats().ledger.ours() + client.stats().ledger.ours(), 0);
-}
-
-#[test]
-fn datagrams_arrive_whole_with_their_sender() {
-    let (server, client) = hosts();
-    let one = server.udp("10.0.0.1:53").expect("bind");
-    let two = client.udp("10.0.0.2:0").expect("bind");
-    for len in [0, 1, 1472, 9000, 65_507] {
-        let sent = pattern(len);
-        two.send_to(&sent, "10.0.0.1:53").expect("send");
-        let mut buf = vec![0; 65_535];
-        let (n, from) = one.recv_from(&mut buf).expect("receive");
-        assert_eq!((&buf[..n], from), (&sent[..], two.local_addr().expect("address")));
-    }
-    assert!(two.send_to(&pattern(65_508), "10.0.0.1:53").is_err(), "longer than a datagram");
+    assert_eq!(copied(&[&server, &client]), 0);
 }
 
 #[test]
@@ -400,8 +236,8 @@ fn datagrams_that_may_not_be_cut_are_refused_beyond_the_mtu_of_their_path() {
 fn mistakes_in_settings_are_told_in_words() {
     let none = Host::builder().start().expect_err("no device");
     assert!(none.to_string().contains("device"), "{none}");
-    let (left, _right) = Pair::new(Default::default()).expect("pair");
-    let bad = Host::builder().device(left).address("10.0.0.300/24").start().expect_err("address");
+    let bad =
+        Host::builder().device(pair().0).address("10.0.0.300/24").start().expect_err("address");
     assert!(bad.to_string().contains("10.0.0.300/24"), "{bad}");
 }
 
@@ -451,23 +287,6 @@ fn options_and_urgent_data_reach_the_connection() {
 }
 
 #[test]
-fn an_error_behind_a_part_that_was_sent_is_the_next_calls() {
-    let Joined { near, far, .. } = joined();
-    let sender = thread::spawn(move || {
-        // More than both sides have room for.
-        let first = near.send(vec![7; 64 << 20]).expect("a part was sent");
-        (first, kind(near.send(&b"again"[..])))
-    });
-    while far.info().expect("open").bytes_received < 100_000 {
-        thread::yield_now();
-    }
-    far.abort();
-    let (first, error) = sender.join().expect("it returns");
-    assert!((1..64 << 20).contains(&first));
-    assert_eq!(error, io::ErrorKind::ConnectionReset);
-}
-
-#[test]
 fn a_name_is_no_address_and_nobody_is_asked_for_it() {
     let (host, _peer) = hosts();
     let socket = host.udp("10.0.0.1:0").expect("socket");
@@ -478,6 +297,7 @@ fn a_name_is_no_address_and_nobody_is_asked_for_it() {
         ("connect_timeout", host.connect_timeout("server:80", Duration::from_secs(60)).map(drop)),
         ("connect_with", host.connect_with("server:80", &Default::default()).map(drop)),
         ("listen", host.listen("server:80").map(drop)),
+        ("net::connect", block_on(net::TcpStream::connect_on(&host, "server:80")).map(drop)),
         ("udp", host.udp("server:80").map(drop)),
         ("udp.connect", socket.connect("server:80")),
         ("send_to", socket.send_to(b"?", "server:80").map(drop)),

@@ -10,42 +10,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::counts::DropReason;
-use pagewire::{
-    Builder, Chunks, Completion, CopyReason, Host, Pair, Region, Sent, TcpListener, TcpStream,
-};
+use pagewire::{Builder, Chunks, Completion, CopyReason, Region, Sent, TcpStream};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// A limit on waits: a test that hangs is to fail.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::support::{Joined, PATIENCE, connect, copied, hosts, joined_with};
 
-struct Ends {
-    client: Host,
-    server: Host,
-    listener: TcpListener,
-}
-
-fn hosts(change: impl Fn(Builder) -> Builder) -> Ends {
-    let (left, right) = Pair::new(Default::default()).unwrap();
-    // The user's limit on locked memory may be small where tests run.
-    let start = |device, address| {
-        let builder = Host::builder().device(device).address(address).zerocopy_memory(1 << 30);
-        change(builder).start().unwrap()
-    };
-    let (server, client) = (start(left, "10.0.0.1/24"), start(right, "10.0.0.2/24"));
-    let listener = server.listen("10.0.0.1:9000").unwrap();
-    Ends { client, server, listener }
-}
-
-/// A connection: the client's end, which has opted in, and the server's.
-fn connect(ends: &Ends) -> (TcpStream, TcpStream) {
-    let near = ends.client.connect("10.0.0.1:9000").unwrap();
-    let (far, _) = ends.listener.accept().unwrap();
-    for end in [&near, &far] {
-        end.set_read_timeout(Some(LIMIT)).unwrap();
-        end.set_write_timeout(Some(LIMIT)).unwrap();
-    }
-    near.set_zerocopy(true).unwrap();
-    (near, far)
+/// Two hosts, and a connection whose near end has opted in.
+fn opted_in(change: impl Fn(Builder) -> Builder) -> Joined {
+    let ends = joined_with(change);
+    ends.near.set_zerocopy(true).unwrap();
+    ends
 }
 
 fn pattern(at: usize) -> u8 {
@@ -107,17 +81,15 @@ fn ids(done: Option<Completion>) -> Option<(RangeInclusive<u32>, bool)> {
 fn pages_without_access_arrive_by_reference_and_are_read_only_then() {
     const LEN: usize = 8 << 20;
     // Whoever touches a byte before the end takes a SIGSEGV. So does a deadline's copy.
-    let ends = hosts(|builder| builder.received_deadline(None));
-    let (near, far) = connect(&ends);
+    let Joined { server, client, near, far, .. } = opted_in(|host| host.received_deadline(None));
     let memory = Mapping::new(LEN);
     memory.protect(MprotectFlags::empty());
     let reader = thread::spawn(move || {
         let (mut got, mut all) = (0, Vec::<Chunks>::new());
         while got < LEN {
-            let chunks = far.recv_chunks(1 << 20).unwrap();
-            assert!(!chunks.is_empty(), "the stream ended after {got} bytes");
-            got += chunks.len();
-            all.push(chunks);
+            all.push(far.recv_chunks(1 << 20).unwrap());
+            assert!(!all.last().unwrap().is_empty(), "the stream ended after {got} bytes");
+            got += all.last().unwrap().len();
         }
         all
     });
@@ -125,9 +97,16 @@ fn pages_without_access_arrive_by_reference_and_are_read_only_then() {
     let sent = unsafe { near.send_zc_raw(&[memory.piece(0, LEN)]) }.unwrap();
     assert_eq!(sent, Sent { bytes: LEN, id: Some(0) });
     let all = reader.join().unwrap();
-    let mut ledger = ends.client.stats().ledger;
-    ledger.add(&ends.server.stats().ledger);
-    assert_eq!(ledger.ours(), 0, "{ledger:?}");
+    let (a, b) = (client.udp("10.0.0.2:0").unwrap(), server.udp("10.0.0.1:53").unwrap());
+    a.set_zerocopy(true).unwrap();
+    a.set_read_timeout(Some(PATIENCE)).unwrap();
+    b.set_read_timeout(Some(PATIENCE)).unwrap();
+    // SAFETY: as above.
+    let sent = unsafe { a.send_zc_raw_to(&[memory.piece(0, 10_000)], "10.0.0.1:53") }.unwrap();
+    assert_eq!(sent, Sent { bytes: 10_000, id: Some(0) });
+    drop(b.recv_chunks_from().unwrap());
+    assert_eq!(ids(a.wait_completion().unwrap()), Some((0..=0, false)));
+    assert_eq!(copied(&[&client, &server]), 0);
 
     memory.protect(MprotectFlags::READ);
     let (mut at, mut buffer) = (0, vec![0; LEN]);
@@ -168,8 +147,9 @@ fn a_buffer_that_is_scribbled_over_in_flight_spoils_its_payload_and_nothing_else
     const LEN: usize = 300_000;
     const ROUNDS: u32 = if cfg!(debug_assertions) { 32 } else { 128 };
     let marker = |round: u32| [b"between ", &round.to_be_bytes()[..]].concat();
-    let ends = hosts(|builder| builder);
-    let ((near, far), (near2, far2)) = (connect(&ends), connect(&ends));
+    let ends = opted_in(|host| host);
+    let (near, far, (near2, far2)) = (&ends.near, &ends.far, ends.connect());
+    near2.set_zerocopy(true).unwrap();
     let memory = Mapping::new(LEN);
     let (stop, looks) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -188,9 +168,9 @@ fn a_buffer_that_is_scribbled_over_in_flight_spoils_its_payload_and_nothing_else
         let reader = scope.spawn(|| {
             let mut buffer = vec![0; LEN];
             for round in 0..ROUNDS {
-                read(&far, &mut buffer);
+                read(far, &mut buffer);
                 let between = marker(round);
-                read(&far, &mut buffer[..between.len()]);
+                read(far, &mut buffer[..between.len()]);
                 assert!(buffer[..between.len()] == between, "no byte more or less was sent");
             }
         });
@@ -216,7 +196,7 @@ fn a_buffer_that_is_scribbled_over_in_flight_spoils_its_payload_and_nothing_else
         }
         reader.join().unwrap();
         neighbour.join().unwrap();
-        for (conn, calls) in [(&near, 2 * ROUNDS), (&near2, ROUNDS)] {
+        for (conn, calls) in [(near, 2 * ROUNDS), (&near2, ROUNDS)] {
             let mut told = 0;
             while told < calls {
                 let done = conn.wait_completion().unwrap().expect("more are to come");
@@ -235,8 +215,7 @@ fn a_buffer_that_is_scribbled_over_in_flight_spoils_its_payload_and_nothing_else
 
 #[test]
 fn ranges_of_a_region_are_sent_by_reference_one_or_many() {
-    let ends = hosts(|builder| builder);
-    let (near, far) = connect(&ends);
+    let Joined { client, near, far, .. } = opted_in(|host| host);
     let region = Region::memfd_shared("ranges", 64 << 10).unwrap();
     let file = std::fs::File::from(region.fd().unwrap().try_clone_to_owned().unwrap());
     let content: Vec<u8> = (0..64 << 10).map(pattern).collect();
@@ -259,7 +238,7 @@ fn ranges_of_a_region_are_sent_by_reference_one_or_many() {
         told.extend(done.ids);
     }
     assert_eq!(told, [0, 1]);
-    assert_eq!(ends.client.stats().ledger.ours(), 0);
+    assert_eq!(client.stats().ledger.ours(), 0);
 }
 
 /// Memory that says when it is freed.
@@ -281,11 +260,9 @@ impl Drop for Told {
 #[test]
 fn a_program_that_drops_its_stream_and_its_host_has_its_memory_freed_once() {
     for peer_reads in [true, false] {
-        let ends = hosts(|builder| builder);
-        let (near, far) = connect(&ends);
+        let Joined { client, server, listener, near, far } = opted_in(|host| host);
         let (freed, wait) = mpsc::channel();
         near.send_zc(Bytes::from_owner(Told(vec![7; 100_000], freed))).unwrap();
-        let Ends { client, server, listener } = ends;
         drop((near, client));
         if peer_reads {
             read(&far, &mut vec![0; 100_000]);
@@ -293,18 +270,18 @@ fn a_program_that_drops_its_stream_and_its_host_has_its_memory_freed_once() {
             far.abort();
         }
         drop((far, listener, server));
-        assert_eq!(wait.recv_timeout(LIMIT), Ok(()), "it is freed");
-        assert_eq!(wait.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Disconnected), "once");
+        assert_eq!(wait.recv_timeout(PATIENCE), Ok(()), "it is freed");
+        assert_eq!(wait.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected), "once");
     }
 }
 
 #[test]
 fn what_a_receiver_leaves_unread_is_copied_after_the_deadline_that_was_set() {
-    let ends = hosts(|builder| builder.received_deadline(Some(Duration::from_millis(5))));
-    let (near, far) = connect(&ends);
+    let deadline = Some(Duration::from_millis(5));
+    let Joined { server, near, far, .. } = opted_in(|host| host.received_deadline(deadline));
     near.send_zc(vec![7; 50_000]).unwrap();
     assert_eq!(ids(near.wait_completion().unwrap()), Some((0..=0, true)), "nobody has read it");
-    assert_eq!(ends.server.stats().ledger.get(CopyReason::LoopPrivate), 50_000, "and counted");
+    assert_eq!(server.stats().ledger.get(CopyReason::LoopPrivate), 50_000, "and counted");
     let mut got = vec![0; 50_000];
     read(&far, &mut got);
     assert!(got.iter().all(|&byte| byte == 7));
@@ -313,12 +290,8 @@ fn what_a_receiver_leaves_unread_is_copied_after_the_deadline_that_was_set() {
 #[test]
 fn a_host_that_talks_to_itself_copies_unless_it_is_told_not_to() {
     for by_reference in [false, true] {
-        let ends = hosts(|builder| builder.loopback_by_reference(by_reference));
-        let near = ends.server.connect("10.0.0.1:9000").unwrap();
-        let (far, _) = ends.listener.accept().unwrap();
-        for end in [&near, &far] {
-            end.set_read_timeout(Some(LIMIT)).unwrap();
-        }
+        let ends = joined_with(|host| host.loopback_by_reference(by_reference));
+        let (near, far) = connect(&ends.server, &ends.listener);
         near.set_zerocopy(true).unwrap();
         near.send_zc(vec![7; 50_000]).unwrap();
         let mut got = vec![0; 50_000];
@@ -337,11 +310,11 @@ fn a_host_that_talks_to_itself_copies_unless_it_is_told_not_to() {
 
 #[test]
 fn one_call_sends_datagrams_of_one_size() {
-    let ends = hosts(|builder| builder);
-    let near = ends.client.udp("10.0.0.2:0").unwrap();
-    let far = ends.server.udp("10.0.0.1:53").unwrap();
+    let (server, client) = hosts();
+    let near = client.udp("10.0.0.2:0").unwrap();
+    let far = server.udp("10.0.0.1:53").unwrap();
     for end in [&near, &far] {
-        end.set_read_timeout(Some(LIMIT)).unwrap();
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
     }
     near.set_zerocopy(true).unwrap();
     near.set_segment_size(8192).unwrap();
@@ -360,8 +333,7 @@ async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std
     use std::future::poll_fn;
     use std::pin::pin;
 
-    let ends = hosts(|builder| builder);
-    let (near, far) = connect(&ends);
+    let Joined { server, client, near, far, .. } = opted_in(|host| host);
     let (near, far) = (TcpStream::from(near), TcpStream::from(far));
     near.send_zc(vec![7; 10_000]).await?;
     let mut got = 0;
@@ -373,8 +345,8 @@ async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std
     assert_eq!(ids(first), Some((0..=0, false)));
     assert!(poll_fn(|cx| stream.as_mut().poll_next(cx)).await.is_none());
 
-    let near = UdpSocket::bind_on(&ends.client, "10.0.0.2:0").await?;
-    let far = UdpSocket::bind_on(&ends.server, "10.0.0.1:53").await?;
+    let near = UdpSocket::bind_on(&client, "10.0.0.2:0").await?;
+    let far = UdpSocket::bind_on(&server, "10.0.0.1:53").await?;
     near.set_zerocopy(true)?;
     let sent = near.send_zc_to(vec![7; 1000], "10.0.0.1:53").await?;
     assert_eq!(sent, Sent { bytes: 1000, id: Some(0) });

@@ -1,0 +1,268 @@
+//! What the tests of hosts share: hosts on a pair link, connections between them, bytes that tell where
+//! they are, an executor that is not tokio, and a device that goes wrong.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairEnd, Queues};
+use pagewire::rings::{AsyncRings, EngineConfig, QueueConfig, Rings};
+use pagewire::{
+    Builder, Chunks, CopyLedger, Device, Host, Instant, Pair, Region, Tap, TcpListener, TcpStream,
+};
+use pagewire_testing::{Need, Netns, can};
+
+/// Far longer than anything takes: a test that hangs is to fail.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn pair() -> (PairEnd, PairEnd) {
+    Pair::new(Default::default()).expect("pair")
+}
+
+/// A server at 10.0.0.1 and a client at 10.0.0.2, on the two ends of a link.
+pub(crate) fn builders_on<S, C>((left, right): (S, C)) -> (Builder, Builder)
+where
+    S: Device + 'static,
+    C: Device + 'static,
+{
+    // The user's limit on locked memory may be small where tests run.
+    let host = || Host::builder().zerocopy_memory(1 << 30);
+    let server = host().device(left).address("10.0.0.1/24");
+    (server, host().device(right).address("10.0.0.2/24"))
+}
+
+pub(crate) fn builders() -> (Builder, Builder) {
+    builders_on(pair())
+}
+
+pub(crate) fn hosts() -> (Host, Host) {
+    hosts_with(|builder| builder)
+}
+
+/// Both with the same settings.
+pub(crate) fn hosts_with(change: impl Fn(Builder) -> Builder) -> (Host, Host) {
+    let (server, client) = builders();
+    (change(server).start().expect("server"), change(client).start().expect("client"))
+}
+
+/// Hosts that only their callers drive.
+pub(crate) fn manual_hosts() -> (Host, Host) {
+    hosts_with(Builder::manual)
+}
+
+/// The server has two queues.
+pub(crate) fn hosts_with_queues() -> (Host, Host) {
+    let (left, right) = pair();
+    let (server, client) = builders_on((Queues::new(left, 2), right));
+    (server.start().expect("server"), client.start().expect("client"))
+}
+
+/// Two hosts and a connection.
+pub(crate) struct Joined {
+    pub(crate) server: Host,
+    pub(crate) client: Host,
+    pub(crate) listener: TcpListener,
+    /// The client's end.
+    pub(crate) near: TcpStream,
+    /// The server's end.
+    pub(crate) far: TcpStream,
+}
+
+pub(crate) fn joined() -> Joined {
+    join(hosts())
+}
+
+pub(crate) fn joined_with(change: impl Fn(Builder) -> Builder) -> Joined {
+    join(hosts_with(change))
+}
+
+fn join((server, client): (Host, Host)) -> Joined {
+    let listener = server.listen("10.0.0.1:9000").expect("listen");
+    let (near, far) = connect(&client, &listener);
+    Joined { server, client, listener, near, far }
+}
+
+impl Joined {
+    /// Payload that both hosts have copied.
+    pub(crate) fn copied(&self) -> u64 {
+        copied(&[&self.server, &self.client])
+    }
+
+    /// Another connection.
+    pub(crate) fn connect(&self) -> (TcpStream, TcpStream) {
+        connect(&self.client, &self.listener)
+    }
+}
+
+/// A connection: the end of the one that connects, and the listener's.
+pub(crate) fn connect(client: &Host, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let near = client.connect(listener.local_addr().expect("bound")).expect("connect");
+    let (far, from) = listener.accept().expect("accept");
+    assert_eq!(from, near.local_addr().expect("address"));
+    for end in [&near, &far] {
+        end.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        end.set_write_timeout(Some(PATIENCE)).expect("timeout");
+    }
+    (near, far)
+}
+
+/// Payload that hosts have copied.
+pub(crate) fn copied(hosts: &[&Host]) -> u64 {
+    hosts.iter().map(|host| host.stats().ledger.ours()).sum()
+}
+
+/// Bytes that tell where they are.
+pub(crate) fn pattern(len: usize) -> Bytes {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect::<Vec<u8>>().into()
+}
+
+/// What comes until the stream ends, as it was received.
+pub(crate) fn chunks_of(stream: &TcpStream) -> impl Iterator<Item = Chunks> {
+    std::iter::from_fn(|| {
+        let chunks = stream.recv_chunks(1 << 20).expect("receive");
+        (!chunks.is_empty()).then_some(chunks)
+    })
+}
+
+/// Receives so many bytes and lets them go.
+pub(crate) fn receive(stream: &TcpStream, len: usize) {
+    let mut got = 0;
+    while got < len {
+        let chunks = stream.recv_chunks(1 << 20).expect("receive");
+        assert!(!chunks.is_empty(), "the stream ended after {got} bytes");
+        got += chunks.len();
+    }
+    assert_eq!(got, len);
+}
+
+/// Sends `len` bytes each way between the ends of a connection at the same time, and checks them.
+pub(crate) fn exchange(near: TcpStream, far: TcpStream, len: usize) {
+    let talk = |stream: TcpStream, says: Bytes, hears: Bytes| {
+        let reader = stream.clone();
+        let sender = std::thread::spawn(move || {
+            stream.send(says).expect("send");
+            stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
+        });
+        let mut heard = Vec::new();
+        { reader }.read_to_end(&mut heard).expect("read");
+        sender.join().expect("sender");
+        assert!(heard == hears, "what was sent arrives");
+    };
+    let one = pattern(len + 1);
+    let (one, other) = (one.slice(..len), one.slice(1..));
+    let (says, hears) = (other.clone(), one.clone());
+    let there = std::thread::spawn(move || talk(far, says, hears));
+    talk(near, one, other);
+    there.join().expect("far end");
+}
+
+pub(crate) fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
+    result.expect_err("an error").kind()
+}
+
+/// Says that it was called.
+pub(crate) struct Called(pub(crate) mpsc::Sender<()>);
+
+impl Wake for Called {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// One task on this thread, which is polled only when it was woken.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (says, hears) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Called(says)));
+    let (mut cx, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => hears.recv_timeout(PATIENCE).expect("it is woken"),
+        }
+    }
+}
+
+/// Polls once: what the future submits is submitted.
+pub(crate) fn poll_once<T>(future: &mut Pin<&mut impl Future<Output = T>>) {
+    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "nothing has come yet");
+}
+
+/// Private memory that a queue may receive into.
+pub(crate) fn private(len: usize) -> QueueConfig {
+    QueueConfig::new(Region::memfd("rings-test", len).expect("memory"))
+}
+
+pub(crate) fn rings(host: &Host) -> Rings {
+    host.rings(EngineConfig::new(private(1 << 20))).expect("rings")
+}
+
+/// Waits until so many completions were posted, taken or not.
+pub(crate) fn until_completed(rings: &AsyncRings, completions: u64) {
+    let begun = std::time::Instant::now();
+    while rings.counters().completions < completions {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
+        std::thread::yield_now();
+    }
+}
+
+/// Runs `f` on a thread with a network namespace of its own, with a tap at the first address and a host
+/// at the second.
+pub(crate) fn on_a_tap(ours: &str, hosts: &str, f: impl FnOnce(Host) + Send) {
+    if !can(&[Need::Tap]) {
+        return;
+    }
+    Netns::new().inside(|| {
+        let tap = Tap::builder("pwtest0").host_address(ours).open().expect("tap");
+        let host = Host::builder().device(tap).address(hosts).zerocopy_memory(1 << 30);
+        f(host.start().expect("host"));
+    });
+}
+
+/// An end of a pair link that goes wrong, when it is asked to transmit or to receive.
+pub(crate) struct Odd<F> {
+    pub(crate) end: PairEnd,
+    pub(crate) acts: F,
+    /// Its descriptor, instead of none.
+    pub(crate) ready: Option<io::PipeReader>,
+}
+
+impl<F: FnMut() -> Result<(), DeviceError> + Send> Device for Odd<F> {
+    fn capabilities(&self) -> &Capabilities {
+        self.end.capabilities()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.end.counters()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ready.as_ref().map(AsFd::as_fd)
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        (self.acts)()?;
+        self.end.transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        (self.acts)()?;
+        self.end.receive(now, frames, max, ledger)
+    }
+}
