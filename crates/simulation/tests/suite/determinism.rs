@@ -6,11 +6,13 @@ use std::rc::Rc;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
 use pagewire_simulation::{
-    Digest, Failure, FailureKind, HostOptions, Link, Repeats, Result, Sim, control, rng,
+    Digest, Failure, FailureKind, HostOptions, Link, Repeats, Sim, control, rng,
 };
 use tokio::time::sleep;
 
-use crate::common::{MS, S, ask, ask_on, echo_server, mixed, udp_echo_server};
+use crate::common::{
+    MS, S, ask, ask_on, asleep, echo_server, in_a_child, mixed, passes, udp_echo_server,
+};
 
 fn digest(seed: u64) -> Digest {
     let report = Sim::builder().seed(seed).run(mixed).unwrap();
@@ -219,7 +221,7 @@ fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
             sleep(MS).await;
             Err(format!("{run}").into())
         });
-        sim.client("client", pending_until(5 * MS));
+        sim.client("client", asleep(5 * MS));
         sim.at(2 * MS, |_| {});
     });
     let text = end.expect("it differs").to_string();
@@ -227,7 +229,7 @@ fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
     for more in [0, 1] {
         let failure = twice(move |sim, run| {
             echo_server(sim, "server");
-            sim.client("client", pending_until(5 * MS));
+            sim.client("client", asleep(5 * MS));
             if run == more {
                 sim.at(3 * MS, |control| control.partition("client", "server"));
             }
@@ -249,7 +251,6 @@ fn seeds_that_repeat_pass_twice() {
 #[test]
 fn the_panic_of_a_seed_that_fails_is_printed_once() {
     const CHILD: &str = "PAGEWIRE_TEST_PRINTS";
-    let name = "determinism::the_panic_of_a_seed_that_fails_is_printed_once";
     if std::env::var_os(CHILD).is_some() {
         let check = Sim::builder().artifacts(tempdir()).check(0..4, |sim| {
             sim.client("client", async { panic!("a planted panic") });
@@ -258,13 +259,8 @@ fn the_panic_of_a_seed_that_fails_is_printed_once() {
         assert_eq!(check.failure().expect("it fails").repeats, Repeats::Same);
         return;
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
-    assert!(child.status.success(), "{said}");
+    let name = "determinism::the_panic_of_a_seed_that_fails_is_printed_once";
+    let said = passes(&in_a_child(name, &[(CHILD, "1")], &["--nocapture"]));
     assert_eq!(said.matches("a planted panic").count(), 1, "{said}");
 }
 
@@ -308,11 +304,6 @@ fn tasks_that_are_ready_at_one_moment_run_in_an_order_by_the_seed_if_asked() {
     assert_eq!(random(1), random(1));
     let orders: BTreeSet<_> = (0..10).map(random).collect();
     assert!(orders.len() > 5, "{orders:?}");
-}
-
-async fn pending_until(time: std::time::Duration) -> Result {
-    sleep(time).await;
-    Ok(())
 }
 
 fn tempdir() -> std::path::PathBuf {

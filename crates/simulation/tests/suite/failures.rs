@@ -3,42 +3,16 @@
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{Failure, FailureKind, Leaks, Panics, Result, Sim, control};
+use pagewire_simulation::{FailureKind, Leaks, Panics, Result, Sim, control};
 use tokio::time::sleep;
 
-use crate::common::{MS, S, ask, echo_server};
-
-/// Lets this thread sleep, as programs should not.
-fn nap(ms: u64) {
-    use std::thread as of_std;
-    of_std::sleep(Duration::from_millis(ms));
-}
-
-fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
-    Sim::builder().run(scenario).expect_err("a failure")
-}
-
-#[track_caller]
-fn says(failure: &Failure, kind: FailureKind, words: &[&str]) {
-    let text = failure.to_string();
-    assert_eq!(failure.kind, kind, "{text}");
-    for word in words {
-        assert!(text.contains(word), "no {word:?} in: {text}");
-    }
-    assert!(
-        text.contains("PAGEWIRE_SEED=0 cargo test -p pagewire-simulation --test suite"),
-        "{text}"
-    );
-}
+use crate::common::{MS, S, ask, asleep, client_fails, echo_server, fails, in_a_child, nap, says};
 
 #[test]
 fn an_error_of_a_client_is_the_failure() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            sleep(7 * MS).await;
-            TcpStream::connect("nobody:80").await?;
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        sleep(7 * MS).await;
+        TcpStream::connect("nobody:80").await?;
         Ok(())
     });
     says(
@@ -55,10 +29,7 @@ fn an_error_of_a_host_is_the_failure_unless_it_may_fail() {
             let options = pagewire_simulation::HostOptions::new("server");
             let options = if may_fail { options.may_fail() } else { options };
             sim.host_with(options, || async { Err("the disk is full".into()) });
-            sim.client("client", async {
-                sleep(S).await;
-                Ok(())
-            });
+            sim.client("client", asleep(S));
             Ok(())
         }
     };
@@ -196,18 +167,6 @@ fn a_run_that_was_stuck_stays_so() {
 }
 
 #[test]
-fn a_real_socket_is_named_with_what_to_use_instead() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
-            Ok(())
-        });
-        Ok(())
-    });
-    says(&failure, FailureKind::RealSocket, &["use pagewire_simulation::net"]);
-}
-
-#[test]
 fn a_simulated_socket_outside_of_a_simulation_is_an_error_and_no_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let error = runtime.block_on(UdpSocket::bind("0.0.0.0:0")).unwrap_err();
@@ -227,13 +186,10 @@ fn a_simulation_inside_of_another_runtime_is_refused() {
 
 #[test]
 fn a_task_that_blocks_its_thread_is_found() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            sleep(MS).await;
-            let (_send, receive) = std::sync::mpsc::channel::<()>();
-            let _ = receive.recv_timeout(Duration::from_millis(500));
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        sleep(MS).await;
+        let (_send, receive) = std::sync::mpsc::channel::<()>();
+        let _ = receive.recv_timeout(Duration::from_millis(500));
         Ok(())
     });
     let words = ["on `client`", "blocked its thread for", "a lock, a channel or a thread"];
@@ -242,11 +198,8 @@ fn a_task_that_blocks_its_thread_is_found() {
 
 #[test]
 fn a_task_that_lets_its_thread_sleep_is_told_what_to_use() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            nap(400);
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        nap(400);
         Ok(())
     });
     let words = ["on `client`", "::sleep: use tokio::time::sleep"];
@@ -255,13 +208,10 @@ fn a_task_that_lets_its_thread_sleep_is_told_what_to_use() {
 
 #[test]
 fn a_task_that_waits_for_a_socket_of_the_standard_library_is_told_what_to_use() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
-            socket.set_read_timeout(Some(Duration::from_millis(400)))?;
-            let _ = socket.recv(&mut [0; 10]);
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(Duration::from_millis(400)))?;
+        let _ = socket.recv(&mut [0; 10]);
         Ok(())
     });
     let words = ["on `client`", "in a call on a real socket: use pagewire_simulation::net"];
@@ -318,11 +268,7 @@ fn a_wait_that_never_ends_aborts_the_process_and_says_why() {
         return;
     }
     for what in ["lock", "channel", "destructor", "work"] {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test])
-            .env(CHILD, what)
-            .output()
-            .unwrap();
+        let child = in_a_child(test, &[(CHILD, what)], &[]);
         let signal = std::os::unix::process::ExitStatusExt::signal(&child.status);
         let said = String::from_utf8_lossy(&child.stderr);
         assert_eq!(signal, Some(libc::SIGABRT), "{what}: {said}");
@@ -368,25 +314,19 @@ fn a_task_that_blocks_for_ever_is_named_while_it_does() {
 
 #[test]
 fn tasks_that_never_come_to_rest_are_stopped() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            loop {
-                tokio::task::yield_now().await;
-            }
-        });
-        Ok(())
+    let failure = client_fails(|| async {
+        loop {
+            tokio::task::yield_now().await;
+        }
     });
     says(&failure, FailureKind::Spinning, &["without an end while time stands still"]);
 }
 
 #[test]
 fn a_program_that_moves_the_clock_is_found() {
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            tokio::time::advance(S).await;
-            sleep(S).await;
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        tokio::time::advance(S).await;
+        sleep(S).await;
         Ok(())
     });
     says(&failure, FailureKind::Misuse, &["tokio::time::advance"]);
@@ -485,10 +425,7 @@ fn a_destructor_that_blocks_fails_the_run() {
                 let _naps = Naps;
                 std::future::pending().await
             });
-            sim.client("client", async {
-                sleep(S).await;
-                Ok(())
-            });
+            sim.client("client", asleep(S));
             if kill {
                 sim.at(MS, |control| control.kill("server"));
             }

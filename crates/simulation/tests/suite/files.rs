@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_simulation::{Builder, Failure, FailureKind, Result, Sim};
 
-use crate::common::{MS, ask, echo_server};
+use crate::common::{MS, ask, echo_server, in_a_child, passes};
 
 /// A directory that is removed with all that is in it.
 struct Dir(PathBuf);
@@ -167,14 +167,8 @@ fn what_tasks_log_is_in_the_timeline_with_its_time_and_host_and_changes_no_diges
         return;
     }
     let file = std::env::temp_dir().join(format!("pagewire-logs-{}.txt", std::process::id()));
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
-        .env(CHILD, &file)
-        .env("RUST_LOG", "bank=info")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+    let path = file.to_str().expect("a path");
+    passes(&in_a_child(name, &[(CHILD, path), ("RUST_LOG", "bank=info")], &[]));
     let timeline = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     let line = timeline.lines().find(|line| line.contains("adds ten")).expect("the line");

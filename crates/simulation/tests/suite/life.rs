@@ -11,7 +11,7 @@ use pagewire_simulation::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::common::{MS, S, ask, echo_server, in_time, udp_echo_server};
+use crate::common::{MS, S, ask, asleep, echo_server, in_time, udp_echo_server};
 
 #[test]
 fn a_client_of_one_future_that_is_bounced_is_an_error_that_names_what_can_be() {
@@ -57,10 +57,7 @@ fn a_client_that_was_killed_is_named_when_the_run_does_not_end() {
 fn chaos_neither_crashes_nor_kills_clients_that_cannot_start_again() {
     let mut sim = Sim::builder().seed(1).build();
     echo_server(&mut sim, "server");
-    sim.client("client", async {
-        sleep(20 * S).await;
-        Ok(())
-    });
+    sim.client("client", asleep(20 * S));
     let rate = || Rate::new(100 * MS..S, 100 * MS..S);
     sim.chaos(all(), Chaos::until(15 * S).crash(rate()).kill(rate()));
     sim.run().unwrap();
@@ -217,10 +214,7 @@ fn chaos_without_a_pause_has_one_trouble_a_millisecond() {
     in_time(|| {
         let mut sim = Sim::builder().build();
         udp_echo_server(&mut sim, "server");
-        sim.client("client", async {
-            sleep(S).await;
-            Ok(())
-        });
+        sim.client("client", asleep(S));
         let none = Duration::ZERO..Duration::ZERO;
         sim.chaos(all(), Chaos::until(S).partition(Rate::new(none.clone(), none)));
         sim.run().unwrap();

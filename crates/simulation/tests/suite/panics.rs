@@ -3,10 +3,10 @@
 use std::panic;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use pagewire_simulation::{Failure, FailureKind, HostOptions, Panics, Result, Sim};
+use pagewire_simulation::{FailureKind, HostOptions, Panics, Result, Sim};
 use tokio::time::sleep;
 
-use crate::common::{MS, S};
+use crate::common::{MS, S, asleep, client_fails, fails, says};
 
 /// Those who replace the process's hook are alone.
 static HOOK: RwLock<()> = RwLock::new(());
@@ -32,19 +32,6 @@ impl Drop for Alone {
     }
 }
 
-fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
-    Sim::builder().seed(3).run(scenario).expect_err("a failure")
-}
-
-#[track_caller]
-fn says(failure: &Failure, kind: FailureKind, words: &[&str]) {
-    let text = failure.to_string();
-    assert_eq!(failure.kind, kind, "{text}");
-    for word in [&["PAGEWIRE_SEED=3 cargo test"], words].concat() {
-        assert!(text.contains(word), "no {word:?} in: {text}");
-    }
-}
-
 /// Panics when it is dropped, as no destructor should.
 struct Bomb;
 
@@ -54,6 +41,14 @@ impl Drop for Bomb {
             panic!("in a destructor");
         }
     }
+}
+
+/// A server that panics when it ends.
+fn bombed(sim: &mut Sim) {
+    sim.host("server", || async {
+        let _bomb = Bomb;
+        std::future::pending().await
+    });
 }
 
 fn client_of_a_task_that_panics(sim: &mut Sim) -> Result {
@@ -100,12 +95,9 @@ fn a_panic_is_heard_although_a_program_replaces_the_hook_as_it_starts() {
 #[test]
 fn a_panic_in_spawn_blocking_fails_the_run() {
     let _others = beside_others();
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            drop(tokio::task::spawn_blocking(|| panic!("on a thread of its own")));
-            sleep(S).await;
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        drop(tokio::task::spawn_blocking(|| panic!("on a thread of its own")));
+        sleep(S).await;
         Ok(())
     });
     says(&failure, FailureKind::Panic, &["on `client`: a task panicked: on a thread of its own"]);
@@ -114,20 +106,11 @@ fn a_panic_in_spawn_blocking_fails_the_run() {
 #[test]
 fn a_panic_in_a_destructor_fails_the_run_whenever_the_program_ends() {
     let _others = beside_others();
-    fn host(sim: &mut Sim) {
-        sim.host("server", || async {
-            let _bomb = Bomb;
-            std::future::pending().await
-        });
-    }
     let words = ["on `server`: a task panicked: in a destructor", "tests/suite/panics.rs:"];
     for kill in [true, false] {
         let failure = fails(move |sim| {
-            host(sim);
-            sim.client("client", async {
-                sleep(S).await;
-                Ok(())
-            });
+            bombed(sim);
+            sim.client("client", asleep(S));
             sim.at(7 * MS, move |control| match kill {
                 true => control.kill("server"),
                 false => control.crash("server"),
@@ -138,20 +121,17 @@ fn a_panic_in_a_destructor_fails_the_run_whenever_the_program_ends() {
         assert_eq!(failure.at.elapsed(), 7 * MS);
     }
     let failure = fails(|sim| {
-        host(sim);
+        bombed(sim);
         sim.client("client", async { Ok(()) });
         Ok(())
     });
     says(&failure, FailureKind::Panic, &words);
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            tokio::spawn(async {
-                let _bomb = Bomb;
-                std::future::pending::<()>().await;
-            });
-            sleep(MS).await;
-            Ok(())
+    let failure = client_fails(|| async {
+        tokio::spawn(async {
+            let _bomb = Bomb;
+            std::future::pending::<()>().await;
         });
+        sleep(MS).await;
         Ok(())
     });
     says(&failure, FailureKind::Panic, &["on `client`: a task panicked: in a destructor"]);
@@ -162,10 +142,7 @@ fn a_panic_in_a_destructor_fails_the_run_whenever_the_program_ends() {
 fn a_panic_in_a_destructor_after_the_run_fails_the_test() {
     let _others = beside_others();
     let mut sim = Sim::builder().build();
-    sim.host("server", || async {
-        let _bomb = Bomb;
-        std::future::pending().await
-    });
+    bombed(&mut sim);
     sim.run_for(MS).unwrap();
 }
 
@@ -173,17 +150,11 @@ fn a_panic_in_a_destructor_after_the_run_fails_the_test() {
 fn a_panic_of_one_run_is_not_one_of_the_next() {
     let _others = beside_others();
     let mut sim = Sim::builder().panics(Panics::Ignore).build();
-    sim.host("server", || async {
-        let _bomb = Bomb;
-        std::future::pending().await
-    });
+    bombed(&mut sim);
     sim.run_for(MS).unwrap();
     drop(sim);
     let mut sim = Sim::builder().build();
-    sim.client("client", async {
-        sleep(MS).await;
-        Ok(())
-    });
+    sim.client("client", asleep(MS));
     sim.run().unwrap();
 }
 
@@ -208,11 +179,8 @@ fn a_panic_that_is_ignored_is_not_the_end_of_another_program() {
 #[test]
 fn the_place_of_a_panic_follows_its_first_line() {
     let _others = beside_others();
-    let failure = fails(|sim| {
-        sim.client("client", async {
-            assert_eq!(10, 9);
-            Ok(())
-        });
+    let failure = client_fails(|| async {
+        assert_eq!(10, 9);
         Ok(())
     });
     let text = failure.to_string();
@@ -227,7 +195,7 @@ fn a_panic_in_an_invariant_has_the_seed_and_the_time() {
     let failure = fails(|sim| {
         sim.client("client", async {
             sleep(MS).await;
-            sleep_a_second().await
+            asleep(S).await
         });
         let mut times = 0;
         sim.invariant("few instants", move |_| {
@@ -245,7 +213,7 @@ fn a_panic_in_an_invariant_has_the_seed_and_the_time() {
 fn a_panic_in_a_scheduled_action_has_the_seed_and_the_time() {
     let _others = beside_others();
     let failure = fails(|sim| {
-        sim.client("client", sleep_a_second());
+        sim.client("client", asleep(S));
         sim.at(5 * MS, |control| control.crash("sever"));
         Ok(())
     });
@@ -261,18 +229,13 @@ fn a_panic_in_a_scheduled_action_has_the_seed_and_the_time() {
 fn a_panic_of_the_scenario_has_the_seed() {
     let _others = beside_others();
     let failure = fails(|sim| {
-        sim.client("client", sleep_a_second());
+        sim.client("client", asleep(S));
         sim.control().crash("sever");
         Ok(())
     });
     says(&failure, FailureKind::Panic, &["the scenario panicked: no host is called `sever`"]);
     let mut sim = Sim::builder().seed(3).build();
-    sim.client("client", sleep_a_second());
+    sim.client("client", asleep(S));
     let failure = sim.run_until(|_| panic!("who knows?")).unwrap_err();
     says(&failure, FailureKind::Scenario, &["the condition of run_until panicked: who knows?"]);
-}
-
-async fn sleep_a_second() -> Result {
-    sleep(S).await;
-    Ok(())
 }

@@ -1,22 +1,10 @@
 //! Limits of real time, which decide how a run fails and never how it goes, and what needs a kernel.
 
-use std::time::Duration;
-
-use pagewire_simulation::{Failure, FailureKind, Result, Sim};
+use pagewire_simulation::{FailureKind, Sim};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::common::{MS, S, in_time};
-
-/// Lets this thread sleep, as programs should not.
-fn nap(ms: u64) {
-    use std::thread as of_std;
-    of_std::sleep(Duration::from_millis(ms));
-}
-
-fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
-    Sim::builder().run(scenario).expect_err("a failure")
-}
+use crate::common::{MS, S, client_fails, in_a_child, in_time, nap, passes, says};
 
 #[test]
 fn many_short_works_of_spawn_blocking_at_one_time_are_no_turn_without_an_end() {
@@ -70,22 +58,13 @@ fn how_long_a_task_may_let_its_thread_sleep_is_a_setting() {
 
 #[test]
 fn what_of_tokio_needs_a_kernel_is_named_with_what_to_do_instead() {
-    let signal = fails(|sim| {
-        sim.client("client", async { Ok(tokio::signal::ctrl_c().await?) });
+    let signal = client_fails(|| async { Ok(tokio::signal::ctrl_c().await?) });
+    let process = client_fails(|| async {
+        tokio::process::Command::new("true").status().await?;
         Ok(())
     });
-    let process = fails(|sim| {
-        sim.client("client", async {
-            tokio::process::Command::new("true").status().await?;
-            Ok(())
-        });
-        Ok(())
-    });
-    let socket = fails(|sim| {
-        sim.client("client", async {
-            tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
-            Ok(())
-        });
+    let socket = client_fails(|| async {
+        tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
         Ok(())
     });
     for (failure, words) in [
@@ -93,9 +72,7 @@ fn what_of_tokio_needs_a_kernel_is_named_with_what_to_do_instead() {
         (process, "tokio::process or AsyncFd was used in the simulation: for sockets, use"),
         (socket, "tokio::net was used in the simulation: use pagewire_simulation::net"),
     ] {
-        let text = failure.to_string();
-        assert_eq!(failure.kind, FailureKind::RealSocket, "{text}");
-        assert!(text.contains(words), "no {words:?} in {text}");
+        says(&failure, FailureKind::RealSocket, &[words]);
     }
 }
 
@@ -104,7 +81,6 @@ fn checks_beside_each_other_share_the_jobs_of_their_process() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     const CHILD: &str = "PAGEWIRE_TEST_JOBS";
-    let name = "real_time::checks_beside_each_other_share_the_jobs_of_their_process";
     if std::env::var_os(CHILD).is_some() {
         let (now, most) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
         let check = || {
@@ -123,14 +99,8 @@ fn checks_beside_each_other_share_the_jobs_of_their_process() {
         assert!((4..=6).contains(&most), "{most}");
         return;
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
-        .env(CHILD, "1")
-        .env("PAGEWIRE_JOBS", "3")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+    let name = "real_time::checks_beside_each_other_share_the_jobs_of_their_process";
+    passes(&in_a_child(name, &[(CHILD, "1"), ("PAGEWIRE_JOBS", "3")], &[]));
 }
 
 /// As in a container that has no more of them.
@@ -139,7 +109,6 @@ fn a_thread_that_the_system_refuses_is_a_panic_of_the_task_and_no_hang() {
     use rustix::process::{Resource, Rlimit, setrlimit};
 
     const CHILD: &str = "PAGEWIRE_TEST_REFUSED";
-    let name = "real_time::a_thread_that_the_system_refuses_is_a_panic_of_the_task_and_no_hang";
     if std::env::var_os(CHILD).is_some() {
         let mut sim = Sim::builder().patience(5 * S).build();
         sim.client("client", async {
@@ -157,11 +126,6 @@ fn a_thread_that_the_system_refuses_is_a_panic_of_the_task_and_no_hang() {
         assert!(failure.to_string().contains("OS can't spawn worker thread"), "{failure}");
         return;
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--test-threads", "1"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    assert!(child.status.success(), "{}", String::from_utf8_lossy(&said));
+    let name = "real_time::a_thread_that_the_system_refuses_is_a_panic_of_the_task_and_no_hang";
+    passes(&in_a_child(name, &[(CHILD, "1")], &["--test-threads", "1"]));
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{Chaos, FailureKind, Link, Pause, Queue, Rate, Sim, all, control, time};
+use pagewire_simulation::{Chaos, Link, Pause, Queue, Rate, Sim, all, control, time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -295,34 +295,6 @@ fn an_uplink_is_the_common_bandwidth_of_all_that_a_host_sends() {
     let report = sim.run().unwrap();
     // A million bytes at a million bytes a second.
     assert!((S..2 * S).contains(&report.elapsed), "{report:?}");
-}
-
-#[test]
-fn a_client_without_a_read_timeout_hangs_after_a_power_failure() {
-    let mut sim = Sim::builder().limit(200 * S).build();
-    sim.host("server", || async {
-        let listener = TcpListener::bind("0.0.0.0:80").await?;
-        loop {
-            let (mut stream, _) = listener.accept().await?;
-            let mut request = [0; 4];
-            stream.read_exact(&mut request).await?;
-            sleep(100 * MS).await;
-            stream.write_all(b"done").await?;
-        }
-    });
-    sim.client("client", async {
-        let mut stream = TcpStream::connect("server:80").await?;
-        stream.write_all(b"work").await?;
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).await?;
-        Ok(())
-    });
-    sim.at(50 * MS, |control| control.crash("server"));
-    sim.at(60 * MS, |control| control.bounce("server"));
-    let failure = sim.run().unwrap_err();
-    assert_eq!(failure.kind, FailureKind::NoProgress, "{failure}");
-    let text = failure.to_string();
-    assert!(text.contains("`client` waits to read"), "{text}");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::future::Future;
+use std::process::{Command, Output};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire_simulation::{Link, Result, Sim, rng};
+use pagewire_simulation::{Failure, FailureKind, Link, Result, Sim, rng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +31,62 @@ pub fn in_time(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Lets this thread sleep, as programs should not.
+pub fn nap(ms: u64) {
+    use std::thread as of_std;
+    of_std::sleep(Duration::from_millis(ms));
+}
+
+/// A program that does nothing for a while.
+pub async fn asleep(time: Duration) -> Result {
+    sleep(time).await;
+    Ok(())
+}
+
+/// The failure of a scenario.
+pub fn fails(scenario: impl FnOnce(&mut Sim) -> Result + Send) -> Failure {
+    Sim::builder().seed(3).run(scenario).expect_err("a failure")
+}
+
+/// The failure of a scenario of one client.
+pub fn client_fails<F>(client: impl FnOnce() -> F + Send) -> Failure
+where
+    F: Future<Output = Result> + 'static,
+{
+    fails(|sim| {
+        sim.client("client", client());
+        Ok(())
+    })
+}
+
+/// The failure is of this kind, and says these words and how to see it again.
+#[track_caller]
+pub fn says(failure: &Failure, kind: FailureKind, words: &[&str]) {
+    let text = failure.to_string();
+    assert_eq!(failure.kind, kind, "{text}");
+    let seed = failure.seed;
+    let again = format!("PAGEWIRE_SEED={seed} cargo test -p pagewire-simulation --test suite");
+    for word in words.iter().copied().chain([&*again]) {
+        assert!(text.contains(word), "no {word:?} in: {text}");
+    }
+}
+
+/// Runs a test in a process of its own.
+pub fn in_a_child(test: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    child.args(["--exact", test]).args(arguments).envs(variables.iter().copied());
+    child.output().expect("a child")
+}
+
+/// What it said is all right.
+#[track_caller]
+pub fn passes(child: &Output) -> String {
+    let said = [&child.stdout[..], &child.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(child.status.success(), "{said}");
+    said
 }
 
 /// A host that sends back what it gets, on TCP port 7.
