@@ -11,7 +11,7 @@ use pagewire_stack::{
 };
 
 use crate::common::gateway::{FAR, gateway, greet, guest, pair};
-use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
+use crate::common::{B, Pair, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const FIRST: LinkId = LinkId::FIRST;
@@ -375,16 +375,11 @@ fn an_echo_request_is_shown_and_the_reply_has_the_far_address() {
         let data = bytes(&message);
         assert_eq!((&data[..2], &data[2..]), (&[0, 7][..], &payload[..]));
         // The reply, as the frame that leaves: its checksum is right.
-        let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-        let noted = std::rc::Rc::clone(&seen);
-        p.carry = Some(Box::new(move |side, frame| {
+        let seen = p.watch(|side, frame| {
             let mut bytes = frame.head().to_vec();
             frame.frags().iter().for_each(|f| bytes.extend_from_slice(f.as_slice().unwrap()));
-            if side == B {
-                noted.borrow_mut().push(bytes);
-            }
-            true
-        }));
+            (side == B).then_some(bytes)
+        });
         let target = UdpTarget {
             remote: Some(message.from),
             source: Some(message.to),
@@ -422,14 +417,7 @@ fn an_echo_request_that_fails_is_told_by_an_error_that_quotes_it() {
     p.b.handle_frame(p.now, v4_ping([192, 0, 2, 1], 77, 3, b"ping"));
     let message = recv(&mut p, socket).unwrap();
     let about = Flow::echo(message.from, message.to.ip(), 3);
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let noted = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == B {
-            noted.borrow_mut().push(frame.head().to_vec());
-        }
-        true
-    }));
+    let seen = p.watch(|side, frame| (side == B).then(|| frame.head().to_vec()));
     p.b.send_unreachable(p.now, &about, Unreachable::TimeExceeded, None).unwrap();
     p.run(MS);
     let frames = seen.borrow();
@@ -445,15 +433,10 @@ fn a_router_on_the_path_to_the_far_host_may_be_named() {
     let mut p = Pair::with(guest(), gateway());
     greet(&mut p);
     let about = Flow::udp(addr("10.0.0.1:33434"), addr(FAR[0]));
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let noted = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
+    let seen = p.watch(|side, frame| {
         assert!(forge::parse(frame).is_none());
-        if side == B {
-            noted.borrow_mut().push(frame.head().to_vec());
-        }
-        side == A
-    }));
+        (side == B).then(|| frame.head().to_vec())
+    });
     let router = Some("198.51.100.7".parse().unwrap());
     p.b.send_unreachable(p.now, &about, Unreachable::TimeExceeded, router).unwrap();
     p.run(MS);

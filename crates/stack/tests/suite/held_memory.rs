@@ -17,9 +17,7 @@ struct Flow {
 }
 
 fn pair(receive_memory: usize) -> Pair {
-    let mut b = config(capabilities(2), 2);
-    b.receive_memory = receive_memory;
-    let mut p = Pair::with(config(capabilities(1), 1), b);
+    let mut p = Pair::changed(|_, b| b.receive_memory = receive_memory);
     p.meet();
     p
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, CopyReason, FragVec};
 use pagewire_stack::{Error, Lend, Parts, Readiness, RecvFlags, SendFlags, TcpConfig, TcpId};
 
-use crate::common::{A, Pair, Verbs, capabilities, config, pattern, ready};
+use crate::common::{A, Pair, Verbs, pattern, ready};
 
 const V4: &str = "10.0.0.2:80";
 const MS: Duration = Duration::from_millis(1);
@@ -166,9 +166,7 @@ fn a_reader_with_nothing_to_give_queues_nothing() {
 
 #[test]
 fn without_pages_it_waits_for_them() {
-    let mut a = config(capabilities(1), 1);
-    a.pool_bytes = 1 << 20;
-    let mut p = Pair::with(a, config(capabilities(2), 2));
+    let mut p = Pair::changed(|a, _| a.pool_bytes = 1 << 20);
     let (client, server, _) = p.connect(V4);
     let hold = vec![7; 4 << 20];
     let (held, _): (FragVec, usize) = p.a.copy_in(&hold);

@@ -9,7 +9,7 @@ use pagewire_stack::{
 };
 use pagewire_tcp::DropReason as TcpDropReason;
 
-use crate::common::{A, B, Pair, Verbs, addr, capabilities, config};
+use crate::common::{A, B, Pair, Verbs, addr};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -25,9 +25,7 @@ fn has_flags(frame: &PacketBuf, flags: u8) -> bool {
 }
 
 fn without_cookies() -> Pair {
-    let mut b = config(capabilities(2), 2);
-    b.syn_cookies = SynCookies::Off;
-    Pair::with(config(capabilities(1), 1), b)
+    Pair::changed(|_, b| b.syn_cookies = SynCookies::Off)
 }
 
 #[test]
@@ -288,9 +286,7 @@ fn a_deferred_accept_is_over_with_its_time_and_leaves_a_connection_without_data(
 
 #[test]
 fn a_deferred_accept_does_not_forget_a_connection_that_came_by_a_cookie() {
-    let mut b = config(capabilities(2), 2);
-    b.syn_cookies = SynCookies::Always;
-    let mut p = Pair::with(config(capabilities(1), 1), b);
+    let mut p = Pair::changed(|_, b| b.syn_cookies = SynCookies::Always);
     let (listener, _) = deferred(&mut p, 3);
     assert!(p.b.accept(listener).is_ok(), "as in Linux, there is nothing to wait with");
 }

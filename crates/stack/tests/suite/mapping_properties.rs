@@ -7,7 +7,7 @@ use pagewire_mem::{Frag, FragVec, Held, Mapping, PAGE_SIZE, Region};
 use pagewire_stack::{MapError, RecvFlags, TcpId};
 use proptest::prelude::*;
 
-use crate::common::{Pair, Verbs, capabilities, config};
+use crate::common::{Pair, Verbs};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -69,7 +69,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut p = Pair::with(config(capabilities(1), 1), config(capabilities(2), 2));
+        let mut p = Pair::new();
         p.meet();
         let (client, server, _) = p.connect("10.0.0.2:80");
         let region = Region::memfd("sent", 64 * PAGE_SIZE).unwrap();

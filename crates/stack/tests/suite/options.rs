@@ -1,7 +1,6 @@
 //! Options: what is set is read back, listeners hand theirs on, and each is spelled as on Linux.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_stack::{
@@ -9,13 +8,9 @@ use pagewire_stack::{
     PacketMarks, SocketOption, SocketOptions, option,
 };
 
-use crate::common::Pair;
+use crate::common::{Pair, addr};
 
 const MS: Duration = Duration::from_millis(1);
-
-fn addr(s: &str) -> SocketAddr {
-    s.parse().unwrap()
-}
 
 /// Options of packets and of queues, which are no settings of a connection.
 fn inherited() -> [SocketOption; 6] {
@@ -61,18 +56,13 @@ fn syn_ack_carries_the_marks_of_the_listener() {
     let listener = p.b.listen(addr("10.0.0.2:80"), 4).unwrap();
     let marks = PacketMarks { traffic_class: 0xb8, hop_limit: Some(7) };
     p.b.set_option(listener, SocketOption::Marks(marks)).unwrap();
-    let seen = std::sync::Arc::<std::sync::Mutex<Vec<[u8; 2]>>>::default();
-    let notes = std::sync::Arc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
+    let seen = p.watch(|side, frame| {
         let ip = &frame.head()[14..];
-        if side == crate::common::B && ip[0] >> 4 == 4 {
-            notes.lock().unwrap().push([ip[1], ip[8]]);
-        }
-        true
-    }));
+        (side == crate::common::B && ip[0] >> 4 == 4).then_some([ip[1], ip[8]])
+    });
     p.a.connect(p.now, addr("10.0.0.2:80"), None).unwrap();
     p.run(5 * MS);
-    assert_eq!(*seen.lock().unwrap(), [[0xb8, 7]]);
+    assert_eq!(*seen.borrow(), [[0xb8, 7]]);
 }
 
 #[test]

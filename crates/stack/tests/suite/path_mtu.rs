@@ -15,7 +15,7 @@ use pagewire_stack::{
 };
 use pagewire_tcp::Flags;
 
-use crate::common::{A, B, Pair, Side, Verbs, capabilities, config, forge, pattern};
+use crate::common::{A, B, Pair, Verbs, forge, pattern};
 
 /// Frames of A's that were too big: their IP header and what follows it, as much as is quoted.
 type Dropped = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -159,24 +159,15 @@ fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time(
 #[test]
 fn what_is_announced_is_what_the_link_takes_whatever_was_reported_of_the_path() {
     for syn_cookies in [SynCookies::WhenFull, SynCookies::Always] {
-        let mut a = config(capabilities(1), 1);
-        a.syn_cookies = syn_cookies;
-        let mut p = Pair::with(a, config(capabilities(2), 2));
+        let mut p = Pair::changed(|a, _| a.syn_cookies = syn_cookies);
         p.meet();
         let (client, server, _) = p.connect("10.0.0.2:80");
         let dropped = narrow(&mut p, 1200);
         transfer(&mut p, (client, server), 50_000, 1200, &dropped);
-        let announced = Rc::new(RefCell::new(Vec::new()));
-        let seen = Rc::clone(&announced);
-        p.carry = Some(Box::new(move |side, frame| {
-            if side == A
-                && let Some((_, _, header)) = forge::parse(frame)
-                && header.flags.contains(Flags::SYN)
-            {
-                seen.borrow_mut().push((header.flags, header.options.mss));
-            }
-            true
-        }));
+        let announced = p.watch(|side, frame| {
+            let (_, _, header) = forge::parse(frame).filter(|_| side == A)?;
+            header.flags.contains(Flags::SYN).then_some((header.flags, header.options.mss))
+        });
         // A's SYN, and A's SYN,ACK.
         p.a.listen("10.0.0.1:81".parse().unwrap(), 8).unwrap();
         let active = p.a.connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
@@ -217,14 +208,10 @@ fn a_report_that_quotes_what_is_not_under_way_changes_nothing() {
 #[test]
 fn a_connection_may_keep_out_of_it() {
     let (mut p, ends, _) = established("10.0.0.2:80");
-    let flags = Rc::new(RefCell::new(Vec::new()));
-    let seen = Rc::clone(&flags);
-    p.carry = Some(Box::new(move |side: Side, frame: &PacketBuf| {
-        if side == A && frame.head()[12..14] == [8, 0] {
-            seen.borrow_mut().push((frame.head()[20] & 0x40 != 0, frame.head()[14..].to_vec()));
-        }
-        true
-    }));
+    let flags = p.watch(|side, frame| {
+        let sent = side == A && frame.head()[12..14] == [8, 0];
+        sent.then(|| (frame.head()[20] & 0x40 != 0, frame.head()[14..].to_vec()))
+    });
     p.a.send(p.now, ends.0, b"1").unwrap();
     p.run(Duration::from_millis(50));
     assert!(flags.borrow().iter().all(|(df, _)| *df), "routers may not cut");
@@ -316,17 +303,12 @@ impl Datagrams {
 
 /// Flags of IPv4 in the packets that A sends: (DF, MF, offset in bytes).
 fn flags_sent(p: &mut Pair) -> Rc<RefCell<Vec<(bool, bool, usize)>>> {
-    let notes = Rc::new(RefCell::new(Vec::new()));
-    let to = Rc::clone(&notes);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A && frame.head()[12..14] == [8, 0] {
-            let word = u16::from_be_bytes([frame.head()[20], frame.head()[21]]);
-            let (df, mf) = (word & 0x4000 != 0, word & 0x2000 != 0);
-            to.borrow_mut().push((df, mf, usize::from(word & 0x1fff) * 8));
-        }
-        true
-    }));
-    notes
+    p.watch(|side, frame| {
+        let word = u16::from_be_bytes([frame.head()[20], frame.head()[21]]);
+        let (df, mf) = (word & 0x4000 != 0, word & 0x2000 != 0);
+        let sent = side == A && frame.head()[12..14] == [8, 0];
+        sent.then_some((df, mf, usize::from(word & 0x1fff) * 8))
+    })
 }
 
 #[test]
@@ -488,15 +470,10 @@ fn segments_of_one_call_are_bounded_by_what_one_datagram_is() {
 fn fragments_of_two_datagrams_are_told_apart_however_the_socket_discovers_the_path() {
     for how in [MtuDiscover::Want, MtuDiscover::Dont, MtuDiscover::Omit] {
         for mut d in datagrams(how) {
-            let ids = Rc::new(RefCell::new(Vec::new()));
-            let (notes, v4) = (Rc::clone(&ids), d.to.is_ipv4());
-            d.p.carry = Some(Box::new(move |side, frame| {
-                let at = if v4 { 18..20 } else { 58..62 };
-                if side == A {
-                    notes.borrow_mut().push(frame.head()[at].to_vec());
-                }
-                true
-            }));
+            let at = if d.to.is_ipv4() { 18..20 } else { 58..62 };
+            let ids = d
+                .p
+                .watch(move |side, frame| (side == A).then(|| frame.head()[at.clone()].to_vec()));
             for _ in 0..2 {
                 assert_eq!(d.send(2000), Ok(Some(2000)));
             }

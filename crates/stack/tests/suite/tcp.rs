@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pagewire_mem::CopyReason;
 use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketOption, TcpConfig};
 
-use crate::common::{A, B, Pair, Verbs, pattern};
+use crate::common::{A, B, Pair, Verbs, config, pattern, plain};
 
 const V4: &str = "10.0.0.2:80";
 const V6: &str = "[fd00::2]:80";
@@ -55,11 +55,7 @@ fn bulk_by_reference_copies_nothing() {
 
 #[test]
 fn bulk_passes_a_device_without_any_offload() {
-    let (a, b) = (
-        crate::common::config(crate::common::plain(1), 1),
-        crate::common::config(crate::common::plain(2), 2),
-    );
-    let mut p = Pair::with(a, b);
+    let mut p = Pair::with(config(plain(1), 1), config(plain(2), 2));
     let (client, server, _) = p.connect(V4);
     let data = Bytes::from(pattern(3_000_000));
     p.transfer_by_reference((A, client), (B, server), data.clone(), 1 << 20);
@@ -328,12 +324,7 @@ fn a_writer_is_told_when_there_is_room_again() {
 
 #[test]
 fn a_writer_waits_for_pages_when_the_pool_is_used_up() {
-    let (mut a, b) = (
-        crate::common::config(crate::common::capabilities(1), 1),
-        crate::common::config(crate::common::capabilities(2), 2),
-    );
-    a.pool_bytes = 1 << 20;
-    let mut p = Pair::with(a, b);
+    let mut p = Pair::changed(|a, _| a.pool_bytes = 1 << 20);
     let (client, server, _) = p.connect(V4);
     // Four times the pool, within the send buffer.
     p.transfer((A, client), (B, server), &pattern(4 << 20));
@@ -341,14 +332,9 @@ fn a_writer_waits_for_pages_when_the_pool_is_used_up() {
 
 #[test]
 fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
-    let (mut a, b) = (
-        crate::common::config(crate::common::capabilities(1), 1),
-        crate::common::config(crate::common::capabilities(2), 2),
-    );
-    a.pool_bytes = 1 << 20;
     // The send buffer has room for more than the pool.
-    a.tcp.send_buffer_initial = 4 << 20;
-    let mut p = Pair::with(a, b);
+    let (pool, buffer) = (1 << 20, 4 << 20);
+    let mut p = Pair::changed(|a, _| (a.pool_bytes, a.tcp.send_buffer_initial) = (pool, buffer));
     let (client, _, _) = p.connect(V4);
     // Nothing is acknowledged, so all pages stay.
     p.carry = Some(Box::new(|_, _| false));

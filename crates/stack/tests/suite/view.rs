@@ -7,10 +7,10 @@ use pagewire_stack::{
     BindOptions, SocketCounts, SocketId, SocketOption, SocketView, Stack, TcpState, ViewOf,
 };
 
-use crate::common::{A, Pair, Verbs, capabilities, config};
+use crate::common::{A, Pair, Verbs};
 
 fn pair() -> Pair {
-    let mut pair = Pair::with(config(capabilities(1), 1), config(capabilities(2), 2));
+    let mut pair = Pair::new();
     pair.meet();
     pair
 }

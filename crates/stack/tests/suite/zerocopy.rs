@@ -2,17 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
     BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness,
-    StackConfig, TcpId, ZeroCopyCall,
+    StackConfig, TcpId, UdpId, ZeroCopyCall,
 };
 
-use crate::common::zerocopy::{bytes, connected, done, opted_in, read, settle, try_send};
+use crate::common::zerocopy::{Buffers, bytes, connected, done, opted_in, read, settle, try_send};
 use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, plain};
 
 fn copied(lo: u32, hi: u32) -> Option<ErrorEntry> {
@@ -25,9 +24,7 @@ fn send(p: &mut Pair, id: TcpId, frags: impl IntoIterator<Item = Frag>) -> Optio
 }
 
 fn pair_with(change: impl FnOnce(&mut StackConfig)) -> Pair {
-    let mut a = config(capabilities(1), 1);
-    change(&mut a);
-    Pair::with(a, config(capabilities(2), 2))
+    Pair::changed(|a, _| change(a))
 }
 
 #[test]
@@ -234,12 +231,9 @@ fn notifications_unread_and_to_come_are_bounded() {
 #[test]
 fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
     let pages = Arc::new(PageBudget::new(16));
-    let mut p = {
-        let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
-        a.zerocopy.pages = Arc::clone(&pages);
-        b.zerocopy.pages = Arc::clone(&pages);
-        Pair::with(a, b)
-    };
+    let mut p = Pair::changed(|a, b| {
+        (a.zerocopy.pages, b.zerocopy.pages) = (Arc::clone(&pages), Arc::clone(&pages));
+    });
     let (client, server) = opted_in(&mut p);
     assert_eq!(try_send(&mut p, client, [bytes(61_440)]), Err(Error::TooManyPagesHeld));
     assert_eq!(send(&mut p, client, [bytes(61_439)]), Some(0), "no gap");
@@ -305,25 +299,13 @@ fn a_timeout_and_an_abort_complete_everything_once() {
 
 #[test]
 fn closing_tells_nobody_and_lets_go_once_the_peer_has_everything() {
-    struct Owned(Vec<u8>, Arc<AtomicUsize>);
-    impl AsRef<[u8]> for Owned {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    impl Drop for Owned {
-        fn drop(&mut self) {
-            self.1.fetch_add(1, Ordering::Relaxed);
-        }
-    }
     let (mut p, client, server) = connected();
-    let released = Arc::new(AtomicUsize::new(0));
-    let owned = Bytes::from_owner(Owned(pattern(4000), Arc::clone(&released)));
-    send(&mut p, client, [Frag::from_bytes(owned)]);
+    let buffers = Buffers::default();
+    send(&mut p, client, [buffers.make(4000)]);
     p.a.close(p.now, client);
-    assert_eq!(released.load(Ordering::Relaxed), 0);
+    assert_eq!(buffers.released(), 0);
     assert_eq!(settle(&mut p, server), pattern(4000));
-    assert_eq!(released.load(Ordering::Relaxed), 1);
+    assert_eq!(buffers.released(), 1);
     assert_eq!(p.a.poll_error_queue(client), None);
 }
 
@@ -331,15 +313,10 @@ fn closing_tells_nobody_and_lets_go_once_the_peer_has_everything() {
 fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
     let mut p = pair_with(|a| a.zerocopy.coalescing = Coalescing::Linux);
     let (client, server) = opted_in(&mut p);
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A && frame.frag_len() > 0 {
-            let psh = frame.head()[14 + 20 + 13] & 8 != 0;
-            log.borrow_mut().push((frame.frag_len(), psh));
-        }
-        true
-    }));
+    let seen = p.watch(|side, frame| {
+        let sent = side == A && frame.frag_len() > 0;
+        sent.then(|| (frame.frag_len(), frame.head()[14 + 20 + 13] & 8 != 0))
+    });
     let all = Bytes::from(pattern(18));
     let pieces = (0..18).map(|i| Frag::from_bytes(all.slice(i..=i)));
     assert_eq!(send(&mut p, client, pieces), Some(0));
@@ -348,19 +325,26 @@ fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
     assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }
 
+/// Sends a datagram from A by reference: its length, and its id.
+fn send_datagram(
+    p: &mut Pair,
+    from: UdpId,
+    len: usize,
+    to: SocketAddr,
+) -> Result<(usize, Option<u32>), Error> {
+    let mut call = ZeroCopyCall::new();
+    let data = (FragVec::from_iter([bytes(len)]), &mut call);
+    let sent = p.a.udp(from)?.send(p.now, data, Some(to))?;
+    Ok((sent, call.id()))
+}
+
 #[test]
 fn datagrams_have_ids_and_completions_of_their_own() {
     let mut p = Pair::met();
     let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
     let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
     let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
-    let send = |p: &mut Pair, len| {
-        p.a.udp(client).and_then(|mut udp| {
-            let mut call = ZeroCopyCall::new();
-            let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), Some(to))?;
-            Ok((sent, call.id()))
-        })
-    };
+    let send = |p: &mut Pair, len| send_datagram(p, client, len, to);
     assert_eq!(send(&mut p, 600), Ok((600, None)), "not opted in");
     p.a.set_zerocopy(client, true).unwrap();
     assert_eq!(send(&mut p, 0), Ok((0, None)));
@@ -487,9 +471,7 @@ fn what_is_not_read_in_time_is_given_back_by_a_receiver_that_is_short_of_pages_i
 
 #[test]
 fn a_deadline_can_be_switched_off() {
-    let mut b = config(capabilities(2), 2);
-    b.zerocopy.received_deadline = None;
-    let mut p = Pair::with(config(capabilities(1), 1), b);
+    let mut p = Pair::changed(|_, b| b.zerocopy.received_deadline = None);
     let (client, _server) = opted_in(&mut p);
     send(&mut p, client, [bytes(100_000)]);
     p.run(Duration::from_secs(3600));
@@ -503,14 +485,8 @@ fn sends_share_a_completion_while_the_earlier_is_unsent_and_others_share_no_segm
         a.tcp.send_buffer_initial = a.tcp.send_buffer;
     });
     let (client, server) = opted_in(&mut p);
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let log = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A && frame.frag_len() > 0 {
-            log.borrow_mut().push(frame.frag_len());
-        }
-        true
-    }));
+    let sent = |side, len| (side == A && len > 0).then_some(len);
+    let seen = p.watch(move |side, frame| sent(side, frame.frag_len()));
     // Nothing leaves before the wire is flushed: the second call joins the first, up to 512 KiB.
     for id in 0..2 {
         assert_eq!(send(&mut p, client, [bytes(10_000)]), Some(id));
@@ -604,14 +580,7 @@ fn a_datagram_that_nobody_reads_in_time_is_given_back() {
     let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     for wait in [600, 500] {
-        p.a.udp(client)
-            .and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent =
-                    udp.send(p.now, (FragVec::from_iter([bytes(1000)]), &mut call), Some(to))?;
-                Ok((sent, call.id()))
-            })
-            .unwrap();
+        send_datagram(&mut p, client, 1000, to).unwrap();
         p.run(Duration::from_millis(wait));
     }
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "the first has waited for a second");

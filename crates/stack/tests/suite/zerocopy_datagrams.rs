@@ -187,9 +187,7 @@ fn a_closed_socket_is_told_nothing_and_what_waits_for_a_neighbour_is_let_go() {
 #[test]
 fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
     for coalescing in [Coalescing::SameKind, Coalescing::Linux] {
-        let mut a = config(capabilities(1), 1);
-        a.zerocopy.coalescing = coalescing;
-        let mut p = Pair::with(a, config(capabilities(2), 2));
+        let mut p = Pair::changed(|a, _| a.zerocopy.coalescing = coalescing);
         let (client, server) = sockets(&mut p);
         let put = |p: &mut Pair, len: usize, more: bool| {
             // Only the first is asked where to.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use pagewire_mem::{Frag, FragVec, PageBudget};
 use pagewire_stack::{BindOptions, Coalescing, Error, ErrorEntry, UdpId, UdpTarget, ZeroCopyCall};
 use proptest::prelude::*;
 
+use crate::common::zerocopy::{Live, Noted};
 use crate::common::{Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
@@ -43,30 +44,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(Op::OptIn),
         1 => Just(Op::Close),
     ]
-}
-
-/// Buffers that somebody refers to, by call.
-type Live = Arc<Mutex<BTreeMap<u64, usize>>>;
-
-/// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
-struct Noted(Vec<u8>, u64, Live);
-
-impl AsRef<[u8]> for Noted {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        self.0.fill(0xee);
-        let mut live = self.2.lock().unwrap();
-        let count = live.get_mut(&self.1).expect("it was live");
-        *count -= 1;
-        if *count == 0 {
-            live.remove(&self.1);
-        }
-    }
 }
 
 struct World {

@@ -142,9 +142,7 @@ fn a_send_that_only_adds_to_what_waits_needs_no_clock_and_leaves_nothing_to_do()
 #[test]
 fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() {
     let budget = std::sync::Arc::new(pagewire_mem::PageBudget::new(7));
-    let mut a = crate::common::config(crate::common::capabilities(1), 1);
-    a.zerocopy.pages = std::sync::Arc::clone(&budget);
-    let mut p = Pair::with(a, crate::common::config(crate::common::capabilities(2), 2));
+    let mut p = Pair::changed(|a, _| a.zerocopy.pages = std::sync::Arc::clone(&budget));
     p.meet();
     let (client, server) = opted_in(&mut p);
     let memory = Frag::from_bytes(Bytes::from(pattern(1000)));

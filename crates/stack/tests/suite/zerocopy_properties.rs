@@ -10,6 +10,7 @@ use pagewire_mem::{Frag, FragVec, PageBudget};
 use pagewire_stack::{Coalescing, Error, ErrorEntry, SendFlags, SocketOption, TcpId, ZeroCopyCall};
 use proptest::prelude::*;
 
+use crate::common::zerocopy::{Live, Noted};
 use crate::common::{A, Pair, Verbs, capabilities, config};
 
 #[derive(Clone, Debug)]
@@ -57,38 +58,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
-struct Noted {
-    bytes: Vec<u8>,
-    call: u64,
-    live: Arc<Mutex<BTreeMap<u64, usize>>>,
-}
-
-impl AsRef<[u8]> for Noted {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        self.bytes.fill(0xee);
-        let mut live = self.live.lock().unwrap();
-        let count = live.get_mut(&self.call).expect("it was live");
-        *count -= 1;
-        if *count == 0 {
-            live.remove(&self.call);
-        }
-    }
-}
-
 /// What the test knows beside the stacks.
 struct World {
     p: Pair,
     client: TcpId,
     server: TcpId,
     /// Buffers of calls that somebody refers to, by call.
-    live: Arc<Mutex<BTreeMap<u64, usize>>>,
+    live: Live,
     calls: u64,
     /// What calls walk through, from where, and the call that it was begun with.
     walk: (Frag, usize, u64),
@@ -139,7 +115,7 @@ impl World {
         for &len in lens {
             let bytes: Vec<u8> = (0..len).map(|i| (call_number as usize * 31 + i) as u8).collect();
             all.extend_from_slice(&bytes);
-            let noted = Noted { bytes, call: call_number, live: Arc::clone(&self.live) };
+            let noted = Noted(bytes, call_number, Arc::clone(&self.live));
             frags.push(Frag::from_bytes(Bytes::from_owner(noted)));
         }
         self.call(call_number, frags, &all);
@@ -153,7 +129,7 @@ impl World {
             self.calls += 1;
             self.live.lock().unwrap().insert(call, 1);
             let bytes = (0..LEN).map(|i| (call as usize * 31 + i) as u8).collect();
-            let noted = Noted { bytes, call, live: Arc::clone(&self.live) };
+            let noted = Noted(bytes, call, Arc::clone(&self.live));
             self.walk = (Frag::from_bytes(Bytes::from_owner(noted)), 0, call);
         }
         let (memory, at, _) = &mut self.walk;

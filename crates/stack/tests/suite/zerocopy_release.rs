@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,37 +14,8 @@ use pagewire_stack::{
 };
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
-use crate::common::zerocopy::{opted_in, read, settle, told};
-use crate::common::{A, Pair, Verbs, capabilities, config, forge, pattern};
-
-/// A buffer that counts its release.
-struct Counted(Vec<u8>, Arc<AtomicUsize>);
-
-impl AsRef<[u8]> for Counted {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.1.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Buffers, and how many of them were released.
-#[derive(Default)]
-struct Buffers(Arc<AtomicUsize>);
-
-impl Buffers {
-    fn make(&self, len: usize) -> Frag {
-        Frag::from_bytes(Bytes::from_owner(Counted(pattern(len), Arc::clone(&self.0))))
-    }
-
-    fn released(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use crate::common::zerocopy::{Buffers, opted_in, read, settle, told};
+use crate::common::{A, Pair, Verbs, forge, pattern};
 
 fn try_send(p: &mut Pair, id: TcpId, frag: Frag) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
@@ -61,9 +31,7 @@ fn send(p: &mut Pair, id: TcpId, frag: Frag) -> u32 {
 }
 
 fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, TcpId, TcpId) {
-    let mut a = config(capabilities(1), 1);
-    change(&mut a);
-    let mut p = Pair::with(a, config(capabilities(2), 2));
+    let mut p = Pair::changed(|a, _| change(a));
     p.meet();
     let (client, server) = opted_in(&mut p);
     (p, client, server)
@@ -302,15 +270,10 @@ fn notifications_that_become_one_take_the_room_of_one() {
 
 /// Lengths of the fragments of each segment that A sends.
 fn fragments(p: &mut Pair) -> Rc<RefCell<Vec<Vec<usize>>>> {
-    let seen = Rc::new(RefCell::new(Vec::new()));
-    let log = Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame: &PacketBuf| {
-        if side == A && frame.frag_len() > 0 {
-            log.borrow_mut().push(frame.frags().iter().map(Frag::len).collect());
-        }
-        true
-    }));
-    seen
+    p.watch(|side, frame| {
+        let sent = side == A && frame.frag_len() > 0;
+        sent.then(|| frame.frags().iter().map(Frag::len).collect())
+    })
 }
 
 #[test]

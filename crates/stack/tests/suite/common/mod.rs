@@ -7,8 +7,10 @@ pub(crate) mod gateway;
 mod verbs;
 pub(crate) mod zerocopy;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -85,9 +87,13 @@ impl Pair {
     }
 
     pub(crate) fn with_tcp(tcp: TcpConfig) -> Self {
+        Self::changed(|a, b| (a.tcp, b.tcp) = (tcp.clone(), tcp))
+    }
+
+    /// Two stacks with other settings.
+    pub(crate) fn changed(change: impl FnOnce(&mut StackConfig, &mut StackConfig)) -> Self {
         let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
-        a.tcp = tcp.clone();
-        b.tcp = tcp;
+        change(&mut a, &mut b);
         Self::with(a, b)
     }
 
@@ -200,6 +206,20 @@ impl Pair {
         self.run(Duration::from_millis(1));
         self.a.close(self.now, id);
         self.flush();
+    }
+
+    /// Notes what `look` says of each frame from now on, all of which are carried.
+    pub(crate) fn watch<T: 'static>(
+        &mut self,
+        mut look: impl FnMut(Side, &PacketBuf) -> Option<T> + 'static,
+    ) -> Rc<RefCell<Vec<T>>> {
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let notes = Rc::clone(&seen);
+        self.carry = Some(Box::new(move |side, frame| {
+            notes.borrow_mut().extend(look(side, frame));
+            true
+        }));
+        seen
     }
 
     /// The next `n` segments with payload from A are lost.

@@ -1,5 +1,8 @@
 //! Sends by reference from A, and what becomes of them.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +21,50 @@ pub(crate) fn told(lo: u32, hi: u32, copied: bool) -> Option<ErrorEntry> {
 
 pub(crate) fn done(lo: u32, hi: u32) -> Option<ErrorEntry> {
     told(lo, hi, false)
+}
+
+/// Buffers, and how many of them were released.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    made: Cell<u64>,
+    live: Live,
+}
+
+impl Buffers {
+    pub(crate) fn make(&self, len: usize) -> Frag {
+        let number = self.made.replace(self.made.get() + 1);
+        self.live.lock().unwrap().insert(number, 1);
+        Frag::from_bytes(Bytes::from_owner(Noted(pattern(len), number, Arc::clone(&self.live))))
+    }
+
+    /// Fails if one is released twice.
+    pub(crate) fn released(&self) -> usize {
+        self.made.get() as usize - self.live.lock().unwrap().len()
+    }
+}
+
+/// Buffers that somebody refers to, by call.
+pub(crate) type Live = Arc<Mutex<BTreeMap<u64, usize>>>;
+
+/// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
+pub(crate) struct Noted(pub(crate) Vec<u8>, pub(crate) u64, pub(crate) Live);
+
+impl AsRef<[u8]> for Noted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.fill(0xee);
+        let mut live = self.2.lock().unwrap();
+        let count = live.get_mut(&self.1).expect("it was live");
+        *count -= 1;
+        if *count == 0 {
+            live.remove(&self.1);
+        }
+    }
 }
 
 /// Sends `frags` by reference, all of it, and says under which id.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pagewire_stack::{
-    BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, SocketOption, Stack,
-    SynCookies, TcpId, UdpId,
+    BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, ListenOptions, ListenerId,
+    PortReservation, SocketOption, Stack, SynCookies, TcpId, UdpId,
 };
 
 use super::world::*;
@@ -155,24 +155,21 @@ fn a_gateway_of_the_link_is_used_where_another_link_has_the_route() {
     }
 }
 
+/// A listener of the middle for port 80, and what it has the port by.
+fn listen(world: &mut World, options: BindOptions) -> (PortReservation, ListenerId) {
+    let any = addr("0.0.0.0:80");
+    let (id, local) = world.middle().reservations().reserve(any, options).unwrap();
+    let options = ListenOptions { backlog: 8, reservation: Some(id), ..Default::default() };
+    (id, world.middle().listen(local, options).unwrap())
+}
+
 /// A connection from a peer to a listener of the middle on a link: what became of it, and its end.
 fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Option<TcpId> {
-    let (now, any) = (world.now, addr("0.0.0.0:80"));
+    let now = world.now;
     // Earlier connections still have the port.
     let link = link.map(|at| link_to(world, at));
     let options = BindOptions { reuse: true, link, ..BindOptions::default() };
-    let (reservation, local) = world.middle().reservations().reserve(any, options).unwrap();
-    let listener = world
-        .middle()
-        .listen(
-            local,
-            pagewire_stack::ListenOptions {
-                backlog: 8,
-                reservation: Some(reservation),
-                ..Default::default()
-            },
-        )
-        .unwrap();
+    let (reservation, listener) = listen(world, options);
     let near = world.stacks[peer].connect(now, addr(to), None).unwrap();
     world.run(100 * MS);
     let far = world.middle().accept(listener).ok().map(|(id, _)| id);
@@ -213,19 +210,7 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let far = {
         let now = world.now;
         let west = link_to(&world, 0);
-        let (reservation, local) =
-            world.middle().reservations().reserve(addr("0.0.0.0:80"), on(west)).unwrap();
-        let listener = world
-            .middle()
-            .listen(
-                local,
-                pagewire_stack::ListenOptions {
-                    backlog: 8,
-                    reservation: Some(reservation),
-                    ..Default::default()
-                },
-            )
-            .unwrap();
+        let (_, listener) = listen(&mut world, on(west));
         let near = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), None).unwrap();
         world.run(10 * MS);
         let (far, _) = world.middle().accept(listener).unwrap();

@@ -1,6 +1,6 @@
 //! Packets that are passed on from link to link (RFC 1812, RFC 8200).
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
@@ -14,12 +14,13 @@ use crate::common::Verbs;
 /// Between the peers, over both IP versions.
 const RIGHT_PEER: [&str; 2] = ["10.0.1.2:80", "[fd01::2]:80"];
 
-/// A frame that the left peer sends to 10.0.1.2 or what else is wanted.
-fn udp(src: [u8; 4], dst: [u8; 4], ttl: u8, len: usize) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC).ipv4(src, dst, ttl).udp(1000, 2000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &vec![7; len]).unwrap();
-    frame
+/// A frame that the left peer sends to 10.0.1.2.
+fn udp(ttl: u8) -> Vec<u8> {
+    udp_frame("10.0.0.2", "10.0.1.2", ttl, &[7; 10])
+}
+
+fn udp_to(dst: &str) -> Vec<u8> {
+    udp_frame("10.0.0.2", dst, 64, &[7; 10])
 }
 
 const LEFT_V4: [u8; 4] = [10, 0, 0, 2];
@@ -42,7 +43,7 @@ fn nothing_is_passed_on_unless_that_is_asked_for() {
     config.ip_forwarding = false;
     let mut world = World::three_with(config.clone(), able, able);
     world.meet();
-    world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, 64, 10));
+    world.inject(MIDDLE, 0, &udp(64));
     assert_eq!(world.drops(MIDDLE, DropReason::Ipv4NotForUs), 1);
     assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 0);
     // And it can be switched on and off while the stack runs.
@@ -52,7 +53,7 @@ fn nothing_is_passed_on_unless_that_is_asked_for() {
     world.exchange((LEFT, near), (RIGHT, far), 10_000);
     config.ip_forwarding = false;
     world.middle().reconfigure(&config);
-    world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, 64, 10));
+    world.inject(MIDDLE, 0, &udp(64));
     assert_eq!(world.drops(MIDDLE, DropReason::Ipv4NotForUs), 2);
 }
 
@@ -169,24 +170,15 @@ fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
     world.watch = true;
     // Every checksum that a hop limit of 64 can meet, the wrap among them.
     for id in 0..=255u8 {
-        let mut frame = udp(LEFT_V4, RIGHT_V4, 64, 10);
+        let mut frame = udp(64);
         frame[18] = id;
         frame[19] = id ^ 0x5a;
-        let sum = |frame: &[u8]| {
-            let words =
-                frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-            let sum = words.sum::<u32>();
-            let sum = (sum & 0xffff) + (sum >> 16);
-            (sum & 0xffff) + (sum >> 16)
-        };
-        (frame[24], frame[25]) = (0, 0);
-        let checksum = !(sum(&frame) as u16);
-        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        fix_v4(&mut frame);
         world.inject(MIDDLE, 0, &frame);
         world.flush();
         let out = world.seen.pop().unwrap();
         assert_eq!((out.wire, out.from), (EAST, MIDDLE));
-        assert_eq!(sum(&out.bytes), 0xffff, "the header's checksum is right");
+        assert_eq!(sum(&out.bytes[14..34]), 0xffff, "the header's checksum is right");
         assert_eq!(out.bytes[22], 63);
         assert_eq!(out.bytes[34..], frame[34..]);
         let mut same = out.bytes[14..34].to_vec();
@@ -200,22 +192,16 @@ fn a_packet_whose_hop_limit_runs_out_is_dropped_and_its_sender_told() {
     let mut world = World::met();
     world.watch = true;
     for ttl in [0, 1] {
-        world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, ttl, 10));
+        world.inject(MIDDLE, 0, &udp(ttl));
     }
-    let v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv6(v6("fd00::2"), v6("fd01::2"), 1)
-        .udp(1000, 2000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &[7; 10]).unwrap();
-    world.inject(MIDDLE, 0, &frame);
+    world.inject(MIDDLE, 0, &udp_frame("fd00::2", "fd01::2", 1, &[7; 10]));
     world.flush();
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardHopLimit), 3);
     assert_eq!(errors_to_left(&world), [(11, 0), (11, 0), (3, 0)]);
     // From the address of the link that it leaves by, and with what it is about.
     let told = &world.seen[1].bytes;
     assert_eq!(told[26..30], [10, 0, 0, 1]);
-    assert_eq!(told[42..], udp(LEFT_V4, RIGHT_V4, 1, 10)[14..]);
+    assert_eq!(told[42..], udp(1)[14..]);
 }
 
 #[test]
@@ -246,7 +232,7 @@ fn path_mtu_discovery_works_through_it() {
 fn without_a_route_on_the_sender_is_told() {
     let mut world = World::met();
     world.watch = true;
-    world.inject(MIDDLE, 0, &udp(LEFT_V4, [8, 8, 8, 8], 64, 10));
+    world.inject(MIDDLE, 0, &udp_to("8.8.8.8"));
     world.flush();
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardNoRoute), 1);
     assert_eq!(errors_to_left(&world), [(3, 0)]);
@@ -391,7 +377,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
         let own = world.middle().bind_udp(addr("10.0.1.1:0"), BindOptions::default()).unwrap();
         for n in 0..addresses {
             for _ in 0..2 * NEIGHBOR_QUEUE_PACKETS {
-                world.inject(MIDDLE, 0, &udp(LEFT_V4, at(n), 64, 10));
+                world.inject(MIDDLE, 0, &udp_to(&Ipv4Addr::from(at(n)).to_string()));
             }
         }
         let refused = world.drops(MIDDLE, DropReason::ForwardNeighborFull);
@@ -411,7 +397,7 @@ fn forwarded_packets_for_strangers_leave_half_of_the_questions_to_our_own() {
     let mut world = World::met();
     let strangers: Vec<u8> = (10..=250).collect();
     for n in &strangers {
-        world.inject(MIDDLE, 0, &udp(LEFT_V4, [10, 0, 1, *n], 64, 10));
+        world.inject(MIDDLE, 0, &udp_to(&format!("10.0.1.{n}")));
     }
     let refused = world.drops(MIDDLE, DropReason::ForwardNeighborFull) as usize;
     assert_eq!(strangers.len() - refused, NEIGHBORS_INCOMPLETE / 2);

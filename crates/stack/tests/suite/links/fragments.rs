@@ -57,6 +57,14 @@ fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_i
     }
 }
 
+/// The east is narrow, and what is sent is looked at.
+fn watched() -> World {
+    let mut world = World::three_with(middle(), able, narrow);
+    world.meet();
+    world.watch = true;
+    world
+}
+
 /// An IPv4 packet with options, in a frame from the left peer.
 fn with_options(options: &[u8], flags: u16, payload: usize) -> Vec<u8> {
     assert!(options.len().is_multiple_of(4));
@@ -76,13 +84,6 @@ fn with_options(options: &[u8], flags: u16, payload: usize) -> Vec<u8> {
     frame.extend(ip);
     frame.extend((0..payload).map(|i| (i * 3) as u8));
     frame
-}
-
-fn sum(header: &[u8]) -> u16 {
-    let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum = words.sum::<u32>();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// Header and payload of each IPv4 packet that went east.
@@ -106,9 +107,7 @@ fn flags(header: &[u8]) -> u16 {
 
 #[test]
 fn fragments_of_a_fragment_fit_where_it_was() {
-    let mut world = World::three_with(middle(), able, narrow);
-    world.meet();
-    world.watch = true;
+    let mut world = watched();
     // Bytes 800 to 2280 of a datagram, more behind.
     let frame = with_options(&[], 0x2000 | 100, 1480);
     world.inject(MIDDLE, 0, &frame);
@@ -122,9 +121,7 @@ fn fragments_of_a_fragment_fit_where_it_was() {
 
 #[test]
 fn options_are_copied_to_later_fragments_only_if_they_say_so() {
-    let mut world = World::three_with(middle(), able, narrow);
-    world.meet();
-    world.watch = true;
+    let mut world = watched();
     // Record route (7, not copied), a no-operation, router alert (148, copied).
     let options = [7, 7, 4, 0, 0, 0, 0, 1, 148, 4, 0, 0];
     world.inject(MIDDLE, 0, &with_options(&options, 0, 1460));
@@ -138,9 +135,7 @@ fn options_are_copied_to_later_fragments_only_if_they_say_so() {
 
 #[test]
 fn what_may_not_be_cut_is_not() {
-    let mut world = World::three_with(middle(), able, narrow);
-    world.meet();
-    world.watch = true;
+    let mut world = watched();
     world.inject(MIDDLE, 0, &with_options(&[], 0x4000, 1480));
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);
     world.flush();
@@ -148,13 +143,7 @@ fn what_may_not_be_cut_is_not() {
     assert_eq!(told.bytes[34..36], [3, 4]);
     assert_eq!(told.bytes[40..42], 1280u16.to_be_bytes(), "and how much goes");
     // IPv6 is never cut on the way.
-    let v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let builder = etherparse::PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv6(v6("fd00::2"), v6("fd01::2"), 64)
-        .udp(1000, 2000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &[7; 1400]).unwrap();
-    world.inject(MIDDLE, 0, &frame);
+    world.inject(MIDDLE, 0, &udp_frame("fd00::2", "fd01::2", 64, &[7; 1400]));
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 2);
     world.flush();
     let mut told = world.seen.iter().filter(|s| s.wire == WEST && s.bytes[12..14] == [0x86, 0xdd]);
@@ -164,19 +153,11 @@ fn what_may_not_be_cut_is_not() {
 
 #[test]
 fn a_super_frame_that_may_be_cut_is_made_of_shorter_segments() {
-    let mut world = World::three_with(middle(), able, narrow);
-    world.meet();
-    world.watch = true;
-    let builder = etherparse::PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
-        .tcp(1000, 80, 1, 1000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &[7; 8000]).unwrap();
+    let mut world = watched();
+    let mut frame = tcp_frame(8000, false);
     // Without the flag that forbids cutting.
     frame[20] &= !0x40;
-    frame[24..26].copy_from_slice(&[0, 0]);
-    let checksum = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    fix_v4(&mut frame);
     let mut packet = packet(&frame[..54]);
     packet.push_frag(pagewire_mem::Frag::from_bytes(frame.split_off(54).into())).unwrap();
     packet.rx_checksum = pagewire_mem::RxChecksum::Valid;

@@ -15,24 +15,8 @@ use pagewire_stack::{BindOptions, DropReason};
 use super::world::*;
 use crate::common::Verbs;
 
-fn v4(src: &str, dst: &str) -> Vec<u8> {
-    let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
-    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4(octets(src), octets(dst), 64)
-        .udp(1000, 2000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &[7; 10]).unwrap();
-    frame
-}
-
-fn v6(src: &str, dst: &str) -> Vec<u8> {
-    let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv6(octets(src), octets(dst), 64)
-        .udp(1000, 2000);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, &[7; 10]).unwrap();
-    frame
+fn udp(src: &str, dst: &str) -> Vec<u8> {
+    udp_frame(src, dst, 64, &[7; 10])
 }
 
 /// The frame is dropped for this reason, and nothing is sent because of it.
@@ -50,8 +34,8 @@ fn refused(world: &mut World, frame: &[u8], reason: DropReason) {
 fn nobody_passes_for_somebody_on_another_link() {
     let mut world = World::met();
     let to_right = |src: &str| match src.contains(':') {
-        false => v4(src, "10.0.1.2"),
-        true => v6(src, "fd01::2"),
+        false => udp(src, "10.0.1.2"),
+        true => udp(src, "fd01::2"),
     };
     // The right peer, and strangers whom no route leads to.
     for src in ["10.0.1.2", "10.0.1.77", "fd01::2", "8.8.8.8", "2001:db8::1"] {
@@ -68,9 +52,9 @@ fn nobody_passes_for_somebody_on_another_link() {
         refused(&mut world, &to_right(src), DropReason::ForwardSource);
     }
     // Nor towards us.
-    refused(&mut world, &v4("10.0.1.2", "10.0.0.1"), DropReason::SourceOtherLink);
-    refused(&mut world, &v6("fd01::2", "fd00::1"), DropReason::SourceOtherLink);
-    refused(&mut world, &v4("10.0.1.2", "10.0.1.1"), DropReason::SourceOtherLink);
+    refused(&mut world, &udp("10.0.1.2", "10.0.0.1"), DropReason::SourceOtherLink);
+    refused(&mut world, &udp("fd01::2", "fd00::1"), DropReason::SourceOtherLink);
+    refused(&mut world, &udp("10.0.1.2", "10.0.1.1"), DropReason::SourceOtherLink);
 }
 
 #[test]
@@ -79,7 +63,7 @@ fn a_way_that_was_found_good_is_good_from_its_own_link_only() {
     let (near, far) = world.connect((LEFT, RIGHT), addr("10.0.1.2:80"));
     world.exchange((LEFT, near), (RIGHT, far), 1000);
     // The same addresses, but from the other side.
-    let frame = v4("10.0.0.2", "10.0.1.2");
+    let frame = udp("10.0.0.2", "10.0.1.2");
     let before = world.drops(MIDDLE, DropReason::SourceOtherLink);
     let mut frame = frame;
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
@@ -93,7 +77,7 @@ fn the_check_of_sources_can_be_left_out() {
     config.reverse_path_check = false;
     let mut world = World::three_with(config, able, able);
     world.meet();
-    world.inject(MIDDLE, 0, &v4("8.8.8.8", "10.0.1.2"));
+    world.inject(MIDDLE, 0, &udp("8.8.8.8", "10.0.1.2"));
     assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 1);
 }
 
@@ -102,16 +86,16 @@ fn some_destinations_are_never_passed_on_to() {
     let mut world = World::met();
     for dst in ["0.0.0.1", "127.0.0.1", "169.254.1.1", "240.0.0.1", "10.0.1.255"] {
         // (Loopback addresses are refused as such.)
-        refused(&mut world, &v4("10.0.0.2", dst), DropReason::ForwardDestination);
+        refused(&mut world, &udp("10.0.0.2", dst), DropReason::ForwardDestination);
     }
     for dst in ["fe80::9", "::1", "::", "::ffff:10.0.1.2"] {
-        refused(&mut world, &v6("fd00::2", dst), DropReason::ForwardDestination);
+        refused(&mut world, &udp("fd00::2", dst), DropReason::ForwardDestination);
     }
     // Groups are nobody's to pass on.
-    refused(&mut world, &v4("10.0.0.2", "224.0.0.251"), DropReason::Ipv4NotForUs);
-    refused(&mut world, &v6("fd00::2", "ff0e::1"), DropReason::Ipv6NotForUs);
+    refused(&mut world, &udp("10.0.0.2", "224.0.0.251"), DropReason::Ipv4NotForUs);
+    refused(&mut world, &udp("fd00::2", "ff0e::1"), DropReason::Ipv6NotForUs);
     // Nor is what was sent to all stations.
-    let mut frame = v4("10.0.0.2", "10.0.1.2");
+    let mut frame = udp("10.0.0.2", "10.0.1.2");
     frame[..6].fill(0xff);
     refused(&mut world, &frame, DropReason::ForwardLinkBroadcast);
 }
@@ -119,7 +103,7 @@ fn some_destinations_are_never_passed_on_to() {
 #[test]
 fn errors_are_limited_and_each_link_has_its_own_limit() {
     let mut world = World::met();
-    let mut frame = v4("10.0.0.2", "8.8.8.8");
+    let mut frame = udp("10.0.0.2", "8.8.8.8");
     for _ in 0..1000 {
         world.inject(MIDDLE, 0, &frame);
     }
@@ -129,14 +113,14 @@ fn errors_are_limited_and_each_link_has_its_own_limit() {
     assert_eq!(counters.icmp_errors_withheld, 1000 - u64::from(ICMP_DESTINATION_BURST));
     for host in 3..=250 {
         for _ in 0..4 {
-            world.inject(MIDDLE, 0, &v4(&format!("10.0.0.{host}"), "8.8.8.8"));
+            world.inject(MIDDLE, 0, &udp(&format!("10.0.0.{host}"), "8.8.8.8"));
         }
     }
     let sent = world.stacks[MIDDLE].counters().icmp_errors_sent;
     let most = u64::from(ICMP_ERRORS_BURST);
     assert!((most / 2..2 * most).contains(&sent), "{sent}");
     // The other link's peers are still told.
-    frame = v4("10.0.1.2", "8.8.8.8");
+    frame = udp("10.0.1.2", "8.8.8.8");
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
     world.inject(MIDDLE, 1, &frame);
     assert_eq!(world.stacks[MIDDLE].counters().icmp_errors_sent, sent + 1);
@@ -149,7 +133,7 @@ fn no_error_answers_an_error() {
     PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
         .ipv4([10, 0, 0, 2], [8, 8, 8, 8], 64)
         .icmpv4_raw(3, 1, [0; 4])
-        .write(&mut frame, &v4("8.8.8.8", "10.0.0.2")[14..])
+        .write(&mut frame, &udp("8.8.8.8", "10.0.0.2")[14..])
         .unwrap();
     refused(&mut world, &frame, DropReason::ForwardNoRoute);
 }
@@ -159,7 +143,7 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
     let mut world = World::met();
     for n in 0..4 * NEIGHBORS_INCOMPLETE {
         let dst = format!("10.0.1.{}", 3 + n % 250);
-        world.inject(MIDDLE, 0, &v4("10.0.0.2", &dst));
+        world.inject(MIDDLE, 0, &udp("10.0.0.2", &dst));
     }
     assert!(world.drops(MIDDLE, DropReason::ForwardNeighborFull) > 0);
     let waiting = world.stacks[MIDDLE].counters().forwarded_packets as usize;
@@ -181,7 +165,7 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
     let mut world = World::met();
     world.set_stuck(EAST, true);
     for _ in 0..FORWARD_OUT_FRAMES + 100 {
-        world.inject(MIDDLE, 0, &v4("10.0.0.2", "10.0.1.2"));
+        world.inject(MIDDLE, 0, &udp("10.0.0.2", "10.0.1.2"));
     }
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 100);
     // There is still room for what is ours, and for the other link.
@@ -196,15 +180,10 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
 #[test]
 fn lies_about_super_frames_are_not_believed() {
     let mut world = World::met();
-    let mut tcp = Vec::new();
-    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
-        .tcp(1000, 80, 1, 1000)
-        .write(&mut tcp, &[7; 8000])
-        .unwrap();
+    let tcp = tcp_frame(8000, false);
     let link = world.middle().links().next().unwrap();
     let mut offered = 0;
-    for frame in [&tcp, &v4("10.0.0.2", "10.0.1.2")] {
+    for frame in [&tcp, &udp("10.0.0.2", "10.0.1.2")] {
         for size in [0, 1, 9, 1460, u16::MAX] {
             for header_len in [0, 54, 9000] {
                 for checksum in [RxChecksum::Valid, RxChecksum::Unknown] {
@@ -238,12 +217,7 @@ fn lies_about_super_frames_are_not_believed() {
 fn a_wrong_checksum_is_not_made_right_by_cutting() {
     let mut world = World::three_with(middle(), able, plain);
     world.meet();
-    let mut tcp = Vec::new();
-    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
-        .tcp(1000, 80, 1, 1000)
-        .write(&mut tcp, &[7; 8000])
-        .unwrap();
+    let mut tcp = tcp_frame(8000, false);
     *tcp.last_mut().unwrap() ^= 1;
     let mut packet = packet(&tcp);
     packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1460, header_len: 54 });
@@ -255,13 +229,7 @@ fn a_wrong_checksum_is_not_made_right_by_cutting() {
 
 /// A TCP super-frame of the left peer's for the right one, in segments of `size` bytes.
 fn super_frame(payload: usize, size: u16) -> pagewire_mem::PacketBuf {
-    let mut tcp = Vec::new();
-    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
-        .tcp(1000, 80, 1, 1000)
-        .fin()
-        .write(&mut tcp, &vec![7; payload])
-        .unwrap();
+    let tcp = tcp_frame(payload, true);
     let mut packet = packet(&tcp[..54]);
     let payload = bytes::Bytes::copy_from_slice(&tcp[54..]);
     packet.push_frag(pagewire_mem::Frag::from_bytes(payload)).unwrap();
@@ -338,21 +306,10 @@ fn a_datagram_is_not_cut_at_all_where_there_is_no_room_for_all_fragments() {
     world.meet();
     world.set_stuck(EAST, true);
     waiting_for_the_east(&mut world);
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
-        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
-        .udp(1000, 2000)
-        .write(&mut frame, &[7; 8000])
-        .unwrap();
+    let mut frame = udp_frame("10.0.0.2", "10.0.1.2", 64, &[7; 8000]);
     // May be cut: no DF, and the header's checksum with it.
     frame[20] = 0;
-    let sum: u32 = (14..34)
-        .step_by(2)
-        .filter(|&at| at != 24)
-        .map(|at| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]])))
-        .sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    fix_v4(&mut frame);
     // Six fragments each, so four frames' room is left.
     for _ in 0..FORWARD_OUT_FRAMES / 6 + 1 {
         world.inject(MIDDLE, 0, &frame);
