@@ -1,10 +1,11 @@
 //! Memory that the application sends from and receives.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::OnceLock;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held};
 
 use crate::limits::READ_BUF;
@@ -83,13 +84,13 @@ impl From<Frag> for Chunk {
 /// ```
 /// use bytes::Buf;
 /// # use pagewire::{Host, Pair};
-/// # let (left, right) = Pair::new(Default::default())?;
+/// # let (left, right) = Pair::new()?;
 /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 /// # let listener = server.listen("10.0.0.1:9000")?;
 /// # let conn = client.connect("10.0.0.1:9000")?;
 /// # let (peer, _) = listener.accept()?;
-/// conn.send(&b"\x00\x05hello"[..])?;
+/// conn.send(b"\x00\x05hello")?;
 /// let mut message = peer.recv_chunks(100)?;
 /// let len = message.get_u16();
 /// assert_eq!(message.copy_to_bytes(len.into()), "hello"); // no copy
@@ -274,9 +275,15 @@ impl Iterator for IntoChunks {
     }
 }
 
-/// Memory to send by reference: [`Bytes`], received chunks, ranges of a region
-/// ([`Region::frag`](pagewire_mem::Region::frag)), or several of them. It is owned because it must not change
-/// until it is acknowledged.
+/// Memory to send by reference. It is owned because it must not change until it is acknowledged.
+///
+/// It is made of
+///
+/// - [`Bytes`], [`BytesMut`], several [`Bytes`] in a vector or an array;
+/// - a [`Vec`], a boxed slice or a [`String`], whose memory is taken over;
+/// - a literal: `b"..."`, `"..."`, and every other `'static` slice;
+/// - received [`Chunk`]s and [`Chunks`], which are passed on;
+/// - a [`Frag`]: a range of a region ([`Region::frag`](pagewire_mem::Region::frag)), such as a file's.
 #[derive(Debug, Default)]
 pub struct SendBuf {
     pub(crate) frags: FragVec,
@@ -344,6 +351,51 @@ impl From<Vec<u8>> for SendBuf {
 impl From<&'static [u8]> for SendBuf {
     fn from(bytes: &'static [u8]) -> Self {
         Self::from(Bytes::from_static(bytes))
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for SendBuf {
+    fn from(bytes: &'static [u8; N]) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl From<&'static str> for SendBuf {
+    fn from(text: &'static str) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<String> for SendBuf {
+    fn from(text: String) -> Self {
+        Self::from(text.into_bytes())
+    }
+}
+
+impl From<Box<[u8]>> for SendBuf {
+    fn from(bytes: Box<[u8]>) -> Self {
+        Self::from(Bytes::from(bytes))
+    }
+}
+
+impl From<Cow<'static, [u8]>> for SendBuf {
+    fn from(bytes: Cow<'static, [u8]>) -> Self {
+        match bytes {
+            Cow::Borrowed(bytes) => Self::from(bytes),
+            Cow::Owned(bytes) => Self::from(bytes),
+        }
+    }
+}
+
+impl From<BytesMut> for SendBuf {
+    fn from(bytes: BytesMut) -> Self {
+        Self::from(bytes.freeze())
+    }
+}
+
+impl<const N: usize> From<[Bytes; N]> for SendBuf {
+    fn from(pieces: [Bytes; N]) -> Self {
+        Self::from_iter(pieces.into_iter().flat_map(|b| Self::from(b).frags))
     }
 }
 
