@@ -30,6 +30,7 @@ bitflags::bitflags! {
 
 /// A snapshot of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Info {
     /// State.
     pub state: State,

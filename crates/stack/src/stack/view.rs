@@ -17,6 +17,7 @@ use crate::sockets::udp::socket::DatagramKind;
 
 /// A part of the sockets of a stack, see [`Stack::sockets_from`].
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct SocketPage {
     /// The sockets, in the order of their places.
     pub sockets: Vec<SocketView>,
@@ -26,6 +27,7 @@ pub struct SocketPage {
 
 /// One socket at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SocketView {
     /// Names it as long as it exists.
     pub id: SocketId,
@@ -73,6 +75,7 @@ pub enum ViewOf {
 
 /// A connection at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TcpView {
     /// State and counts.
     pub info: TcpInfo,

@@ -128,23 +128,21 @@ mod tests {
 
     #[test]
     fn fields_lie_where_linux_has_them() {
-        let info = TcpInfo {
-            rto: Duration::from_millis(200),
-            cwnd_segments: 10,
-            retransmits: 7,
-            bytes_acked: 1,
-            unsent: 3,
-            delivered: 4,
-            bytes_retransmitted: 5,
-            recv_window: 6,
-            min_rtt: Duration::from_micros(8),
-            ecn_counts: Some(EcnCounts {
-                received_ce: 9,
-                received_bytes: [10, 11, 12],
-                delivered_bytes: [13, 14, 15],
-            }),
-            ..TcpInfo::default()
-        };
+        let mut info = TcpInfo::default();
+        info.rto = Duration::from_millis(200);
+        info.cwnd_segments = 10;
+        info.retransmits = 7;
+        info.bytes_acked = 1;
+        info.unsent = 3;
+        info.delivered = 4;
+        info.bytes_retransmitted = 5;
+        info.recv_window = 6;
+        info.min_rtt = Duration::from_micros(8);
+        info.ecn_counts = Some(EcnCounts {
+            received_ce: 9,
+            received_bytes: [10, 11, 12],
+            delivered_bytes: [13, 14, 15],
+        });
         let out = tcp_info(&info, false, 40);
         let word = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
         assert_eq!(out.len(), 280);

@@ -13,6 +13,7 @@ use crate::sockets::Udp;
 
 /// One or more datagrams, with their packets' addresses and link.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct UdpMessage {
     /// The payload.
     pub payload: FragVec,
