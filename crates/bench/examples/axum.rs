@@ -24,8 +24,9 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use pagewire::memory::CopyReason;
 use pagewire::net::{TcpListener, TcpStream};
-use pagewire::{Builder, CopyReason, Host, Pair};
+use pagewire::{Host, HostBuilder, Pair};
 use pagewire_axum::by_reference;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{self, Runtime};
@@ -81,12 +82,12 @@ where
 
 /// A client's host in this runtime, and the host of a server with a runtime of its own.
 async fn hosts<E>(
-    start: impl Fn(Builder) -> std::result::Result<Host, E> + Copy + Send + 'static,
+    start: impl Fn(HostBuilder) -> std::result::Result<Host, E> + Copy + Send + 'static,
 ) -> Result<(Host, Host)>
 where
     E: Error + Send + Sync + 'static,
 {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let (told, ready) = std::sync::mpsc::channel();
     let listen = move || async move {
         let server = start(Host::builder().device(left).address("10.0.0.1/24"))?;
@@ -166,8 +167,8 @@ fn main() -> Result {
     let last = Duration::try_from_secs_f64(args.next().map_or(Ok(1.0), |text| text.parse())?)?;
 
     let runtime = runtime()?;
-    let (task, server) = runtime.block_on(hosts(Builder::start_in_runtime))?;
-    let (thread, _) = runtime.block_on(hosts(Builder::start))?;
+    let (task, server) = runtime.block_on(hosts(HostBuilder::start_in_runtime))?;
+    let (thread, _) = runtime.block_on(hosts(HostBuilder::start))?;
     let kernel = || async { Ok(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?) };
     let kernel = serve(kernel, app())?;
 

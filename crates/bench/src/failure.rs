@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use pagewire_device::DeviceError;
+use pagewire::device::DeviceError;
 
 /// Why a measurement gave no results.
 #[derive(Debug)]

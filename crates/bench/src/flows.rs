@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use pagewire::memory::Frag;
 use pagewire::{Host, SendBuf, TcpListener, TcpStream};
-use pagewire_mem::Frag;
 
 use crate::failure::{Because, Failure};
 use crate::hosts::RECV_PIECE;

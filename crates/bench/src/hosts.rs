@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pagewire::{Builder, Host, SendBuf, TcpListener, TcpStream};
-use pagewire_device::{Device, Pair, PairConfig, PairEnd, Pcap, PcapConfig, Tap};
-use pagewire_mem::Frag;
+use pagewire::device::{PairConfig, PairEnd, Pcap, PcapConfig};
+use pagewire::memory::Frag;
+use pagewire::{Device, Host, HostBuilder, Pair, SendBuf, Tap, TcpListener, TcpStream};
 
 use crate::failure::{Because, Failure};
 use crate::kernel::{PATIENCE, enter_namespace};
@@ -26,7 +26,7 @@ pub(crate) const SEND_PIECE: usize = 1 << 20;
 pub(crate) const RECV_PIECE: usize = 256 << 10;
 
 /// The settings of a host on `device`.
-pub(crate) fn on(device: impl Device + 'static, address: Ipv4Addr) -> Builder {
+pub(crate) fn on(device: impl Device + 'static, address: Ipv4Addr) -> HostBuilder {
     Host::builder().device(device).address(format!("{address}/24"))
 }
 
@@ -35,14 +35,14 @@ pub(crate) fn pair(mtu: Option<u32>) -> Result<(PairEnd, PairEnd, u32), Failure>
     let mut config = PairConfig::default();
     config.mtu = mtu.map_or(config.mtu, |mtu| mtu as usize);
     let mtu = config.mtu as u32;
-    let (left, right) = Pair::new(config)?;
+    let (left, right) = Pair::with(config)?;
     Ok((left, right, mtu))
 }
 
 /// Two hosts at the ends of a pair link, with settings, and its MTU.
 pub(crate) fn on_a_pair(
     mtu: Option<u32>,
-    set: impl Fn(Builder) -> Builder,
+    set: impl Fn(HostBuilder) -> HostBuilder,
 ) -> Result<(Host, Host, u32), Failure> {
     let (left, right, mtu) = pair(mtu)?;
     Ok((set(on(left, LEFT)).start()?, set(on(right, RIGHT)).start()?, mtu))
@@ -50,7 +50,7 @@ pub(crate) fn on_a_pair(
 
 /// [`on_a_pair`], without driver threads.
 pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
-    on_a_pair(mtu, Builder::manual)
+    on_a_pair(mtu, HostBuilder::manual)
 }
 
 /// A tap in a new network namespace, which this thread enters, and the tap's MTU.

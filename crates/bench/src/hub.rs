@@ -6,8 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagewire_device::{Device, offload};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+use pagewire::Device;
+use pagewire::device::{PacketBuf, offload};
+use pagewire::memory::CopyLedger;
+use pagewire::services::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Because, Failure};
@@ -62,7 +64,7 @@ impl Hub {
         &mut self,
         now: Instant,
         burst: &mut VecDeque<PacketBuf>,
-    ) -> Result<bool, pagewire_device::DeviceError> {
+    ) -> Result<bool, pagewire::device::DeviceError> {
         let mut moved = false;
         for from in 0..self.ports.len() {
             let Some(port) = self.ports.get_mut(from) else { break };
@@ -132,7 +134,7 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagewire_device::{Pair, PairConfig};
+    use pagewire::Pair;
 
     fn frame(to: u8, from: u8) -> PacketBuf {
         let mut frame = PacketBuf::for_tx();
@@ -146,17 +148,17 @@ mod tests {
     fn frames_go_everywhere_until_a_station_was_seen_and_then_only_there() {
         let (mut outer, mut inner) = (Vec::new(), Vec::new());
         for _ in 0..3 {
-            let (a, b) = Pair::new(PairConfig::default()).expect("a pair");
+            let (a, b) = Pair::new().expect("a pair");
             outer.push(a);
             inner.push(Port { device: Box::new(b), wait: None, queue: VecDeque::new() });
         }
         let mut hub = Hub { ports: inner, stations: HashMap::new(), ledger: CopyLedger::new() };
         let (mut ledger, mut burst) = (CopyLedger::new(), VecDeque::new());
-        let mut pass = |outer: &mut Vec<pagewire_device::PairEnd>, at: usize, frame: PacketBuf| {
+        let mut pass = |outer: &mut Vec<pagewire::device::PairEnd>, at: usize, frame: PacketBuf| {
             let mut frames = VecDeque::from([frame]);
             outer[at].transmit(Instant::ZERO, &mut frames, &mut ledger).expect("open");
             assert!(hub.turn(Instant::ZERO, &mut burst).expect("open"));
-            let mut arrived = |end: &mut pagewire_device::PairEnd| {
+            let mut arrived = |end: &mut pagewire::device::PairEnd| {
                 let mut frames = VecDeque::new();
                 end.receive(Instant::ZERO, &mut frames, 10, &mut ledger).expect("open")
             };

@@ -6,7 +6,7 @@ mod load;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pagewire_device::{Chance, FaultConfig};
+use pagewire::device::{Chance, FaultConfig};
 
 use crate::source::Reader;
 use load::{CONNECTIONS_EXAMPLES, CROWD_EXAMPLES, REQUESTS_EXAMPLES};
@@ -413,7 +413,7 @@ pub(crate) struct ShareOptions {
 pub(crate) struct Rate(pub(crate) u64);
 
 impl std::str::FromStr for Rate {
-    type Err = pagewire_device::FaultConfigError;
+    type Err = pagewire::device::FaultConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let config = format!("rate={text}").parse::<FaultConfig>()?;
@@ -426,7 +426,7 @@ impl std::str::FromStr for Rate {
 pub(crate) struct Delay(pub(crate) std::time::Duration);
 
 impl std::str::FromStr for Delay {
-    type Err = pagewire_device::FaultConfigError;
+    type Err = pagewire::device::FaultConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self(format!("delay={text}").parse::<FaultConfig>()?.delay))

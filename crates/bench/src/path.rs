@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use pagewire::Host;
-use pagewire_device::{Chance, Fault, FaultConfig, Tap};
+use pagewire::device::{Chance, Fault, FaultConfig};
+use pagewire::{Host, Tap};
 
 use crate::failure::{Because, Failure};
 use crate::flows::{SOCKET, Traffic, host_receive, host_send, kernel_receive, kernel_send};
@@ -240,7 +240,7 @@ impl Bench {
         let run = || {
             let (tap, _) = hosts::tap(RIGHT, None)?;
             let device = captured(Fault::new(tap, faults), pcap)?;
-            let host = Host::builder().boxed_device(device).address(format!("{LEFT}/24"));
+            let host = Host::builder().device(device).address(format!("{LEFT}/24"));
             let host = host.start()?;
             std::thread::scope(|scope| {
                 let (host, flows) = (&host, case.flows);

@@ -12,8 +12,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use pagewire::Host;
-use pagewire_device::{Device, Fault, FaultConfig, FaultDirection, PairEnd, Tap};
+use pagewire::device::{Fault, FaultConfig, FaultDirection, PairEnd};
+use pagewire::{Device, Host, Tap};
 
 use crate::failure::{Because, Failure};
 use crate::flows::{SOCKET, Traffic, host_send, kernel_receive, kernel_send};
@@ -128,7 +128,7 @@ fn round(options: &ShareOptions, source: &Source) -> Result<[Round; 2], Failure>
     } else {
         let (ours, hubs, _) = hosts::pair(Some(1500))?;
         let ours = captured(ours, options.pcap.as_deref())?;
-        let host = Host::builder().boxed_device(ours).address(format!("{LEFT}/24")).start()?;
+        let host = Host::builder().device(ours).address(format!("{LEFT}/24")).start()?;
         (Some(host), Some(hubs))
     };
     let host = host.as_ref();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
+use pagewire::memory::{CopyLedger, Frag, PAGE_SIZE};
 
 use crate::sys::{prefer_huge_pages, region_of};
 

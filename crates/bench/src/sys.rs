@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Access, PAGE_SIZE, Region};
+use pagewire::memory::{Access, PAGE_SIZE, Region};
 use rustix::thread::UnshareFlags;
 
 /// Moves this thread into a new network namespace, which ends with what uses it.

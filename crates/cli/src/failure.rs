@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use pagewire::StartError;
+use pagewire::device::DeviceError;
 use pagewire::services::StackError;
-use pagewire_device::DeviceError;
 
 /// Why a command did not succeed.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use pagewire_mem::Frag;
+use pagewire::memory::Frag;
 
 use crate::args::FetchOptions;
 use crate::args::view::StatsFormat;
@@ -421,7 +421,7 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagewire_mem::{Access, Region};
+    use pagewire::memory::{Access, Region};
 
     #[test]
     fn what_others_may_change_is_written_as_it_lies_in_pieces_of_any_number() {

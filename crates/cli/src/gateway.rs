@@ -6,9 +6,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagewire_device::{
-    DatagramLink, Device, StreamLink, Tap, TapBuilder, VhostUser, VhostUserBuilder,
-};
+use pagewire::device::{DatagramLink, StreamLink, TapBuilder, VhostUser, VhostUserBuilder};
+use pagewire::{Device, Tap};
 use pagewire_gateway::netns::{self, Lifetime, Namespace};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagewire::Device;
 use pagewire::Host;
+use pagewire::device::{Dhcp, DhcpConfig, FaultConfig, FaultWatch};
 use pagewire_control as control;
-use pagewire_device::{Device, Dhcp, DhcpConfig, FaultConfig, FaultWatch};
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
 use pagewire_gateway::{

@@ -53,7 +53,7 @@ impl Opened {
     /// Makes the present device the host's link.
     fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
         let tap = net::tap(options, self.memory)?;
-        let mut link = Link::boxed(self.report.line_again(options.fault).around(Box::new(tap))?);
+        let mut link = Link::new(self.report.line_again(options.fault).around(Box::new(tap))?);
         for addr in &options.addr {
             link = link.address(addr);
         }

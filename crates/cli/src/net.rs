@@ -8,14 +8,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pagewire::tcp::mtu_of_pages;
-use pagewire::{Host, LinkId};
-use pagewire_control as control;
-use pagewire_device::vhost_user::VhostMonitor;
-use pagewire_device::{
-    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, Tap,
+use pagewire::device::{
+    Dhcp, DhcpConfig, DhcpWatch, Fault, FaultConfig, FaultWatch, Pcap, PcapConfig, VhostMonitor,
     VhostUser,
 };
+use pagewire::tcp::mtu_of_pages;
+use pagewire::{Device, Tap};
+use pagewire::{Host, LinkId};
+use pagewire_control as control;
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
@@ -235,7 +235,7 @@ pub(crate) fn open_with(
     // The host has a thread.
     user.map(User::become_it).transpose()?;
 
-    let mut builder = Host::builder().boxed_device(device);
+    let mut builder = Host::builder().device(device);
     if let Some(bytes) = memory {
         // A quarter is left for next segments.
         builder = builder.receive_memory(usize::try_from(bytes / 4 * 3).unwrap_or(usize::MAX));
@@ -416,7 +416,7 @@ fn dhcp_config(
     let (server, prefix) = first.ok_or_else(|| {
         Failure::Usage("--dhcp gives IPv4 addresses: give us one with --addr, too".into())
     })?;
-    let refused = |e: pagewire_device::DeviceError| Failure::misused("--dhcp", e);
+    let refused = |e: pagewire::device::DeviceError| Failure::misused("--dhcp", e);
     let router = gateways.iter().find_map(|gateway| match gateway {
         IpAddr::V4(gateway) => Some(*gateway),
         IpAddr::V6(_) => None,

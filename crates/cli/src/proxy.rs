@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagewire::{ForwardConfig, KeepAlive, Proxy, Refusal};
+use pagewire::KeepAlive;
+use pagewire::proxy::{ForwardConfig, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
 use crate::args::view::StatsFormat;

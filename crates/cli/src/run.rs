@@ -14,7 +14,7 @@ use std::thread;
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use pagewire_device::TapBuilder;
+use pagewire::device::TapBuilder;
 use pagewire_gateway::netns::{Change, Program, ProgramError};
 use pagewire_gateway::sandbox::SandboxPlan;
 use rustix::process::{Resource, Rlimit, Signal, geteuid, getpid, kill_process, setrlimit};

@@ -4,9 +4,9 @@ use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::time::Duration;
 
+use pagewire::memory::{Frag, FragVec};
 use pagewire::services::Error;
 use pagewire::{SendBuf, TcpStream};
-use pagewire_mem::{Frag, FragVec};
 
 use crate::http::connection::Connection;
 

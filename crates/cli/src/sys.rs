@@ -7,13 +7,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagewire_mem::Frag;
+use pagewire::memory::Frag;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
 use crate::limits::MAX_IO_SLICES;
 
 /// Bytes in the smallest page of every machine that Pagewire runs on.
-const PAGE: usize = pagewire_mem::PAGE_SIZE;
+const PAGE: usize = pagewire::memory::PAGE_SIZE;
 
 /// Pages that were touched although their file had become shorter.
 static LOST_PAGES: AtomicU64 = AtomicU64::new(0);

@@ -111,7 +111,7 @@ impl Default for Builder {
 /// use pagewire::{Host, Pair};
 /// use pagewire_control::{Client, Control};
 ///
-/// let (left, _right) = Pair::new(Default::default())?;
+/// let (left, _right) = Pair::new()?;
 /// let host = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// let _listener = host.listen("10.0.0.1:80")?;
 ///

@@ -2,11 +2,10 @@
 
 use std::iter;
 
-use pagewire::{Host, Service};
-use pagewire_mem::Instant;
-use pagewire_stack::{
-    DropReason, Event, LifecycleEvent, LifecycleKind, Readiness, Stack, TcpState, ViewOf,
-};
+use pagewire::Host;
+use pagewire::counts::{DropReason, LifecycleEvent, LifecycleKind, ViewOf};
+use pagewire::services::{Event, Instant, Readiness, Service, Stack};
+use pagewire::tcp::TcpState;
 
 use crate::limits::{PLACES_AT_ONCE, TRACE_LOOK};
 use crate::snapshot::state;
@@ -43,7 +42,7 @@ pub fn trace_end(name: &str, host: &Host) {
     recorded.iter().for_each(|event| report(name, event));
     let mut from = Some(0);
     while let Some(first) = from {
-        let page = host.with_stack(|stack, now| stack.sockets_from(now, first, PLACES_AT_ONCE));
+        let page = host.sockets(first, PLACES_AT_ONCE);
         for socket in page.sockets {
             let (Some(remote), ViewOf::Tcp(tcp)) = (socket.remote, socket.of) else { continue };
             let is_open = !matches!(

@@ -58,7 +58,7 @@ fn tracer() -> Tracer {
 }
 
 fn hosts() -> (Host, Host) {
-    let (left, right) = Pair::new(Default::default()).expect("a pair");
+    let (left, right) = Pair::new().expect("a pair");
     let host = |device, at| Host::builder().device(device).address(at).start().expect("a host");
     (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"))
 }
@@ -92,7 +92,7 @@ fn an_anomaly_is_said_once() {
 
 #[test]
 fn connections_are_said_once_when_they_begin_and_when_they_end() {
-    let (left, right) = Pair::new(Default::default()).expect("a pair");
+    let (left, right) = Pair::new().expect("a pair");
     let host = Host::builder().device(left).address("10.0.0.1/24").manual();
     let host = host.start().expect("a host");
     let peer = Host::builder().device(right).address("10.0.0.2/24").start().expect("a host");

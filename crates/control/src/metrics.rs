@@ -26,7 +26,7 @@ use crate::snapshot::host_stats;
 ///
 /// ```
 /// # use pagewire::{Host, Pair};
-/// # let (left, _right) = Pair::new(Default::default())?;
+/// # let (left, _right) = Pair::new()?;
 /// # let host = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// // With the recorder that the program has installed.
 /// metrics::with_recorder(|recorder| pagewire_control::metrics::record_host(recorder, "main", &host));

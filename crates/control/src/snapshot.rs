@@ -1,13 +1,15 @@
 //! From a host to what is said of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use pagewire::Host;
-use pagewire_mem::CopyLedger;
-use pagewire_stack::{CongestionKind, DatagramKind, SocketView, Stack, TcpState, TcpView, ViewOf};
+use pagewire::counts::{SocketView, TcpView, ViewOf};
+use pagewire::memory::CopyLedger;
+use pagewire::services::DatagramKind;
+use pagewire::tcp::{CongestionKind, TcpState};
+use pagewire::{Host, LinkId};
 
 use crate::limits::PLACES_AT_ONCE;
 use crate::protocol::{
@@ -16,16 +18,12 @@ use crate::protocol::{
 
 /// A host's counters.
 pub fn host_stats(name: &str, host: &Host) -> HostStats {
-    let stats = host.stats();
-    let (sockets, receive_memory, names) = host.with_stack(|stack, _| {
-        let names: Vec<_> = stats.links.iter().map(|link| stack.link_name(link.link)).collect();
-        (stack.socket_counts(), stack.receive_memory_used(), names)
-    });
+    let (stats, sockets) = (host.stats(), host.socket_counts());
     let counters = &stats.counters;
     let drops = counters.iter_drops().map(|(reason, n)| (reason.name(), n));
     let of_tcp = counters.iter_tcp_drops().map(|(reason, n)| (reason.name(), n));
-    let links = stats.links.iter().zip(names).map(|(link, name)| LinkStats {
-        name: name.unwrap_or_else(|| format!("link{}", link.link.scope_id())),
+    let links = stats.links.iter().map(|link| LinkStats {
+        name: host.link_name(link.link).unwrap_or_else(|| format!("link{}", link.link.scope_id())),
         device: link.device.iter().map(|(name, n)| (name.to_owned(), n)).collect(),
         error: link.device_error.clone(),
     });
@@ -42,7 +40,7 @@ pub fn host_stats(name: &str, host: &Host) -> HostStats {
         copies: copies(&stats.ledger),
         copied_by_stack: stats.ledger.ours(),
         links: links.collect(),
-        receive_memory_bytes: receive_memory as u64,
+        receive_memory_bytes: stats.receive_memory as u64,
         failed: stats.failed,
     }
 }
@@ -62,11 +60,11 @@ fn copies(ledger: &CopyLedger) -> BTreeMap<String, u64> {
 
 /// A host's addresses and links.
 pub(crate) fn host_info(name: &str, host: &Host) -> HostInfo {
-    host.with_stack(|stack, _| HostInfo {
+    HostInfo {
         name: name.to_owned(),
-        addresses: stack.addresses().iter().map(ToString::to_string).collect(),
-        links: stack.links().filter_map(|link| stack.link_name(link)).collect(),
-    })
+        addresses: host.addresses().iter().map(ToString::to_string).collect(),
+        links: host.links().into_iter().filter_map(|link| host.link_name(link)).collect(),
+    }
 }
 
 /// Adds the sockets of a host to `page` until it has `limit`, from place `from` on; returns where the
@@ -77,22 +75,20 @@ pub(crate) fn add_sockets(
     limit: usize,
     page: &mut SocketPage,
 ) -> Option<u32> {
+    let links = host.links().into_iter().map(|link| (link, host.link_name(link)));
+    let links: HashMap<_, _> = links.collect();
     loop {
         let room = limit.saturating_sub(page.sockets.len()).min(PLACES_AT_ONCE);
         if room == 0 {
             return Some(from);
         }
-        let (sockets, next) = host.with_stack(|stack, now| {
-            let part = stack.sockets_from(now, from, room);
-            let said = part.sockets.iter().map(|view| socket(name, stack, view));
-            (said.collect::<Vec<_>>(), part.next)
-        });
-        page.sockets.extend(sockets);
-        from = next?;
+        let part = host.sockets(from, room);
+        page.sockets.extend(part.sockets.iter().map(|view| socket(name, &links, view)));
+        from = part.next?;
     }
 }
 
-fn socket(host: &str, stack: &Stack, view: &SocketView) -> Socket {
+fn socket(host: &str, links: &HashMap<LinkId, Option<String>>, view: &SocketView) -> Socket {
     let (protocol, state, dropped) = match &view.of {
         ViewOf::Tcp(tcp) => ("tcp", state(tcp.info.state), 0),
         ViewOf::TimeWait => ("tcp", "time_wait", 0),
@@ -110,7 +106,7 @@ fn socket(host: &str, stack: &Stack, view: &SocketView) -> Socket {
         state: state.to_owned(),
         local: view.local,
         remote: view.remote,
-        link: view.link.and_then(|link| stack.link_name(link)),
+        link: view.link.and_then(|link| links.get(&link).cloned().flatten()),
         receive_queue: view.receive_queue as u64,
         send_queue: view.send_queue as u64,
         dropped,

@@ -21,6 +21,7 @@ pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
 
 /// Counts of a device, in frames unless the name says bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceCounters {
     /// Frames sent.
     pub tx_frames: u64,

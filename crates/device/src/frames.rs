@@ -131,7 +131,7 @@ impl Frames {
             offload: false,
             ..Default::default()
         };
-        let (ours, theirs) = Pair::new(pair)?;
+        let (ours, theirs) = Pair::with(pair)?;
         let port = PortConfig { pool_bytes, ..PortConfig::new(Medium::Ethernet) };
         let port = Port::new(port).map_err(|e| DeviceError::System {
             what: format!("frames: map {pool_bytes} bytes"),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagewire::Host;
-use pagewire_device::{FrameError, Frames, FramesConfig, FramesEnd};
+use pagewire::device::{FrameError, Frames, FramesConfig, FramesEnd};
 use pagewire_gateway::{Gateway, GuestConfig, Log, Rules};
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {

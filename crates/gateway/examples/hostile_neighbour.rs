@@ -20,10 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
+use pagewire::device::PacketBuf;
 use pagewire::device::PairEnd;
+use pagewire::memory::CopyLedger;
+use pagewire::services::Instant;
 use pagewire::{Device, Host, Pair};
 use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use pagewire_testing::neighbours::{Result, Trial, beside};
 
 #[path = "../tests/suite/support/frames.rs"]
@@ -123,7 +125,7 @@ struct Neighbour {
 impl Neighbour {
     /// A guest of the same gateway.
     fn new(gateway: &Gateway) -> Result<Self> {
-        let (outer, device) = Pair::new(Default::default())?;
+        let (outer, device) = Pair::new()?;
         let guest = gateway.add(outer, GuestConfig::new().network("10.0.2.2/24")?)?;
         let mut neighbour = Self { device, ledger: CopyLedger::new(), _guest: guest };
         neighbour.send([&frames::arp()].into_iter())?;
@@ -164,7 +166,7 @@ impl Neighbour {
 fn upload(gateway: &Gateway) -> Result<&'static AtomicU64> {
     let server = TcpListener::bind("127.0.0.1:0")?;
     let port = server.local_addr()?.port();
-    let (outer, inner) = Pair::new(Default::default())?;
+    let (outer, inner) = Pair::new()?;
     let guest = gateway.add(outer, GuestConfig::new().network("10.0.2.2/24")?)?;
     let inside =
         Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2").start()?;

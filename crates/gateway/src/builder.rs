@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{Cidr, CidrError};
+use pagewire::{Cidr, CidrError};
 
 use crate::ask::{Journal, Judge};
 use crate::dns::{DeniedName, OwnNames, Resolver};
@@ -171,7 +171,7 @@ impl GuestConfig {
     }
 
     /// How long the guest's thread polls the device before it sleeps; see
-    /// [`pagewire::Builder::spin`].
+    /// [`pagewire::HostBuilder::spin`].
     pub fn spin(mut self, limit: Duration) -> Self {
         self.spin = Some(limit);
         self

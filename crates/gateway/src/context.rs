@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pagewire_mem::Instant;
-use pagewire_stack::Cidr;
+use pagewire::Cidr;
+use pagewire::services::Instant;
 
 use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Protocol, Record, Verdict};
 use crate::counters::Counters;

@@ -14,10 +14,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire_mem::{CopyReason, Instant};
-use pagewire_stack::{
-    Error, Flow, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, UdpTarget, Unreachable,
+use pagewire::memory::CopyReason;
+use pagewire::services::{
+    Error, Flow, Instant, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, Unreachable,
 };
+use pagewire::udp::UdpTarget;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use slab::Slab;
@@ -319,7 +320,7 @@ impl Peer {
 /// The sequence number at the beginning of the payload, for an ICMP error that quotes it.
 fn sequence_of(message: &UdpMessage) -> u16 {
     let mut bytes = [0; 2];
-    let mut ledger = pagewire_mem::CopyLedger::new();
+    let mut ledger = pagewire::memory::CopyLedger::new();
     let reason = CopyReason::Icmp;
     if let Some(first) = message.payload.first() {
         first.copy_to(0, &mut bytes, &mut ledger, reason);

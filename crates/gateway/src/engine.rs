@@ -4,9 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pagewire::Service;
-use pagewire_mem::Instant;
-use pagewire_stack::{Event, Stack};
+use pagewire::services::{Event, Instant, Service, Stack};
 
 use crate::relay::Relay;
 

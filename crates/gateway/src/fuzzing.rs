@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 
-use pagewire_device::{Device, Pair};
-use pagewire_mem::{CopyLedger, Frag, Instant, PacketBuf, TxChecksum};
+use pagewire::device::{PacketBuf, TxChecksum};
+use pagewire::memory::{CopyLedger, Frag};
+use pagewire::services::Instant;
+use pagewire::{Device, Pair};
 
 use crate::autoconf::{Autoconf, AutoconfConfig};
 use crate::dns::query::{Bad, Code, Query, refuse};
@@ -28,9 +30,7 @@ pub fn dns_message(query: &[u8], answer: &[u8]) {
 /// Frames of a guest on a link that configures it: each byte string is one, `head` bytes of it in
 /// the packet's head. At most one answer to each.
 pub fn autoconf<'a>(frames: impl IntoIterator<Item = (&'a [u8], usize)>) {
-    let (Ok((router, mut guest)), Ok(network)) =
-        (Pair::new(Default::default()), "fd00:2::2/64".parse())
-    else {
+    let (Ok((router, mut guest)), Ok(network)) = (Pair::new(), "fd00:2::2/64".parse()) else {
         return;
     };
     let mut config = AutoconfConfig::new(network);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pagewire::services::{DatagramKind, Error};
+use pagewire::tcp::TcpConfig;
 use pagewire::{Device, Host, StartError};
-use pagewire_stack::{DatagramKind, Error, TcpConfig};
 use rustix::process::{Resource, getrlimit};
 
 use crate::ask::{GuestId, Judge as _};
@@ -40,7 +41,7 @@ use crate::watch::Watch;
 ///
 /// // Anything that listens on this machine, and a guest: here a stack in this process.
 /// let server = TcpListener::bind("127.0.0.1:0")?;
-/// let (device, inner) = Pair::new(Default::default())?;
+/// let (device, inner) = Pair::new()?;
 /// let inside = Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2").start()?;
 ///
 /// let there = server.local_addr()?;
@@ -150,7 +151,7 @@ impl Gateway {
         let id = GuestId(self.0.last_guest.fetch_add(1, Ordering::Relaxed) + 1);
         let tcp = TcpConfig { nagle: false, notsent_lowat: UNSENT, ..TcpConfig::default() };
         let mut host = Host::builder()
-            .boxed_device(device)
+            .device(device)
             .transparent(true)
             .tcp_config(tcp)
             .receive_memory(config.receive_memory)

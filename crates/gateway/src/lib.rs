@@ -58,7 +58,7 @@ pub use dns::{DeniedName, DnsConfig, DnsCounters, DnsServer, OwnNames, Resolver}
 pub use gateway::{AddError, Gateway, Guest};
 pub use log::Log;
 /// A network, as rules and guests' settings have it.
-pub use pagewire_stack::Cidr;
+pub use pagewire::Cidr;
 pub use policy::{Glob, Names, Pattern, Ports, Resolved, Rule, RuleError, Rules, Whereabouts};
 pub use publish::{OpenPort, Publish, PublishError};
 pub use relay::{Dial, Dialled};

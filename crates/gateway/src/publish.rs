@@ -11,7 +11,7 @@ use std::str::FromStr;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, ipproto, listen, socket_with, sockopt};
 
-use pagewire_stack::Cidr;
+use pagewire::Cidr;
 
 use crate::ask::Protocol;
 use crate::limits::PUBLISHED_BACKLOG;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 
 /// Grants events at a rate.
 #[derive(Clone, Copy, Debug)]

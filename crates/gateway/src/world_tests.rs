@@ -8,11 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pagewire_device::Capabilities;
-use pagewire_mem::{Instant, RxChecksum, TxChecksum};
-use pagewire_stack::{
-    DatagramKind, Error, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpConfig, TcpId,
-};
+use pagewire::device::{Capabilities, RxChecksum, TxChecksum};
+use pagewire::services::{DatagramKind, Error, Event, Instant, RecvFlags, SendFlags, Stack, TcpId};
+use pagewire::tcp::TcpConfig;
+use pagewire_stack::StackConfig;
 
 use crate::ask::{Ask, GuestId, How, Judge, Record, Verdict};
 use crate::context::{Context, Share};

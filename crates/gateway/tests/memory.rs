@@ -8,9 +8,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pagewire::services::{ListenerId, Readiness, TcpId};
 use pagewire::{Host, Pair};
 use pagewire_gateway::{Gateway, GuestConfig};
-use pagewire_stack::{ListenerId, Readiness, TcpId};
 use rustix::net::sockopt;
 use support::{eventually, server, to_loopback};
 
@@ -70,7 +70,7 @@ struct World {
 }
 
 fn world() -> World {
-    let (device, inner) = Pair::new(Default::default()).unwrap();
+    let (device, inner) = Pair::new().unwrap();
     let config = GuestConfig::new().network("10.0.2.2/24").unwrap();
     let gateway = Gateway::builder().judge(to_loopback).start().add(device, config).unwrap();
     let inside = Host::builder().device(inner).address("10.0.2.15/24").gateway("10.0.2.2");
@@ -109,7 +109,7 @@ impl World {
 
 /// Bytes of one end of an idle connection between two hosts: what the guest's side costs.
 fn guests_side() -> usize {
-    let (left, right) = Pair::new(Default::default()).unwrap();
+    let (left, right) = Pair::new().unwrap();
     let a = Host::builder().device(left).address("10.0.2.2/24").start().unwrap();
     let b = Host::builder().device(right).address("10.0.2.15/24").start().unwrap();
     let to = "10.0.2.2:80".parse().unwrap();

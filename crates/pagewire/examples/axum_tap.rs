@@ -13,8 +13,9 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::middleware::map_response;
 use axum::routing::get;
+use pagewire::memory::CopyReason;
 use pagewire::net::{TcpListener, TcpStream};
-use pagewire::{CopyReason, Host, Pair, Tap};
+use pagewire::{Host, Pair, Tap};
 use pagewire_axum::{Peer, by_reference};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -49,7 +50,7 @@ async fn serve(listener: TcpListener, host: Host) -> Result {
 }
 
 pub(crate) async fn over_a_pair() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.77.0.2/24").start()?;
     let client = Host::builder().device(right).address("10.77.0.1/24").start()?;
     let listener = TcpListener::bind_on(&server, "0.0.0.0:80").await?;

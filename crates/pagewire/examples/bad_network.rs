@@ -36,7 +36,7 @@ pub(crate) fn main() -> Result {
 /// Sends data over a network; how many packets that took in addition.
 fn transfer(seed: u64) -> Result<u64> {
     let faults = FaultConfig { seed, ..NETWORK.parse()? };
-    let (left, right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() })?;
+    let (left, right) = Pair::with(PairConfig { mtu: 1500, ..Default::default() })?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client =
         Host::builder().device(Fault::new(right, faults)).address("10.0.0.2/24").start()?;

@@ -21,7 +21,7 @@ const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").address("10.0.0.9/24");
     let (server, client) =
         (server.start()?, Host::builder().device(right).address("10.0.0.2/24").start()?);

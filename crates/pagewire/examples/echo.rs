@@ -20,7 +20,7 @@ const LEN: usize = 100_000;
 
 pub(crate) fn main() -> Result {
     // Two hosts and the cable between them. With `Tap::open("pw0")?` the other end is the kernel.
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

@@ -18,7 +18,7 @@ const LEN: usize = 100_000;
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

@@ -14,7 +14,8 @@ use std::net::Shutdown;
 use std::path::Path;
 use std::thread;
 
-use pagewire::{Host, Pair, Region, TcpStream};
+use pagewire::memory::Region;
+use pagewire::{Host, Pair, TcpStream};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -26,7 +27,7 @@ const REQUEST: u64 = 8 << 10;
 pub(crate) fn main() -> Result {
     let dir = std::env::temp_dir().join(format!("pagewire-files-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

@@ -22,7 +22,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 const LEN: usize = 200_000;
 
 pub(crate) fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     block_on(async {

@@ -32,7 +32,7 @@ const PAGE: &[u8] = &[7; 1 << 20];
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
     let (server_config, client_config) = configs()?;

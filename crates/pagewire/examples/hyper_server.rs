@@ -16,8 +16,9 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use pagewire::memory::CopyReason;
 use pagewire::net::TcpListener;
-use pagewire::{CopyReason, Host, Pair};
+use pagewire::{Host, Pair};
 use pagewire_hyper::ByReference;
 use pagewire_hyper::Connector;
 
@@ -30,7 +31,7 @@ const HEAD: usize = 256;
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

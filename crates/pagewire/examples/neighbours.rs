@@ -29,11 +29,12 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::Instant;
-use pagewire::device::PacketBuf;
-use pagewire::device::VhostUser;
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
-use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
+use pagewire::device::{
+    Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium, PacketBuf, VhostUser,
+};
+use pagewire::memory::{CopyLedger, CopyReason};
+use pagewire::services::Instant;
+use pagewire::{Device, Host, Link};
 use pagewire_device::vhost_user::double::{Beside, Guest, GuestConfig};
 use pagewire_testing::neighbours::{Result, Trial, beside};
 

@@ -16,7 +16,8 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
 
-use pagewire::{Host, Link, Pair, Proxy};
+use pagewire::proxy::Proxy;
+use pagewire::{Host, Link, Pair};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -24,8 +25,8 @@ const CONNECTIONS: u64 = 8;
 const LEN: usize = 1 << 20;
 
 pub(crate) fn main() -> Result {
-    let (near, left) = Pair::new(Default::default())?;
-    let (right, far) = Pair::new(Default::default())?;
+    let (near, left) = Pair::new()?;
+    let (right, far) = Pair::new()?;
     let client = Host::builder().device(near).address("10.0.0.2/24").start()?;
     let middle = Host::builder().device(left).address("10.0.0.1/24");
     let middle = middle.link(Link::new(right).address("10.0.1.1/24")).start()?;

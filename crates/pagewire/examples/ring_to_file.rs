@@ -20,9 +20,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use pagewire::device::{Queues, Rule};
-use pagewire::rings::{AsyncRings, RingStream};
-use pagewire::rings::{EngineConfig, QueueConfig};
-use pagewire::{Host, Pair, Region, Tap};
+use pagewire::memory::Region;
+use pagewire::rings::{AsyncRings, EngineConfig, QueueConfig, RingStream};
+use pagewire::{Host, Pair, Tap};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
 
 /// A client in this process sends a megabyte, twice.
 pub(crate) fn demonstrate() -> Result<()> {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(Queues::new(left, 2)).address("10.77.0.2/24").start()?;
     let client = Host::builder().device(right).address("10.77.0.1/24").start()?;
     let dir = std::env::temp_dir().join(format!("pagewire-rings-{}", std::process::id()));

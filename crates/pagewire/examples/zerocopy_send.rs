@@ -21,7 +21,7 @@ const LEN: usize = 64 << 10;
 const SENDS: usize = 256;
 
 pub(crate) fn main() -> Result {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

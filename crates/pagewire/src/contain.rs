@@ -27,11 +27,11 @@ impl std::ops::Deref for Panics {
     }
 }
 
-/// Panics of the application's code that a host contained; see [`Stats`](crate::Stats).
+/// Panics of the application's code that a host contained; see [`Stats`](crate::counts::Stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contained {
-    /// In a [`Service`](crate::Service), which is then not called again.
+    /// In a [`Service`](crate::services::Service), which is then not called again.
     pub services: u64,
     /// In an observer ([`Host::on_event`](crate::Host::on_event)).
     pub observers: u64,

@@ -71,6 +71,12 @@ impl Devices {
         }
     }
 
+    /// The MTU of a link, unless it was removed.
+    pub(crate) fn mtu(&self, link: LinkId) -> Option<usize> {
+        let device = self.all.iter().find(|device| device.id == link)?;
+        Some(device.device.capabilities().mtu)
+    }
+
     /// Adds the device of a link. Takes `device` unless it fails, so that the caller can drop it without the lock.
     pub(crate) fn add(
         &mut self,

@@ -32,7 +32,7 @@ impl Host {
     /// # #[cfg(feature = "tokio")]
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (device, other) = Pair::new(Default::default())?;
+    /// let (device, other) = Pair::new()?;
     /// let host = Host::builder().device(device).address("10.0.0.1/24").start()?;
     /// let server = std::future::pending::<()>();
     /// drop(other); // as the deletion of a tap
@@ -54,7 +54,7 @@ impl Host {
 
 impl Failed {
     /// Waits without an executor. A thread that has to drives the host meanwhile: with
-    /// [`Builder::manual`](crate::Builder::manual), and in the runtime that drives it.
+    /// [`HostBuilder::manual`](crate::HostBuilder::manual), and in the runtime that drives it.
     ///
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.

@@ -25,7 +25,7 @@ const TURNS: usize = 16;
 /// use pagewire::{Host, Pair};
 /// use rustix::event::{PollFd, PollFlags, poll};
 ///
-/// let (left, right) = Pair::new(Default::default())?;
+/// let (left, right) = Pair::new()?;
 /// let host = Host::builder().device(left).address("10.0.0.1/24").manual().start()?;
 /// let peer = Host::builder().device(right).address("10.0.0.2/24").start()?;
 /// let listener = host.listen("10.0.0.1:9000")?;
@@ -54,13 +54,13 @@ pub struct EventFd {
 
 impl Host {
     /// A descriptor for a foreign event loop. For hosts started with
-    /// [`manual`](crate::Builder::manual).
+    /// [`manual`](crate::HostBuilder::manual).
     ///
     /// # Errors
     /// `InvalidInput` for a host that has a driver; the system's, if there are too many descriptors.
     pub fn event_fd(&self) -> io::Result<EventFd> {
         if !self.shared().manual {
-            let text = "the host has a driver: start it with `Builder::manual`";
+            let text = "the host has a driver: start it with `HostBuilder::manual`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

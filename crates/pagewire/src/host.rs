@@ -5,27 +5,22 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant as WallClock};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use pagewire_device::Device;
-use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
+use pagewire_mem::{Deferral, Instant};
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs};
-use pagewire_stack::{
-    Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
-};
-use pagewire_stack::{FastOpenConfig, SocketOption, TcpConfig};
+use pagewire_stack::{Cidr, Error, Event, LinkId, SocketCounts, SocketPage, Stack};
 
-use crate::devices::Devices;
+use crate::builder::HostBuilder;
 use crate::driver;
-use crate::error::{StartError, parse_all};
-use crate::exit;
+use crate::error::StartError;
 use crate::inside::{self, Call};
 use crate::link::Link;
 use crate::service::{Attached, HostWaker, Service};
 use crate::shared::Shared;
-use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
-use crate::spin::DEFAULT_SPIN;
+use crate::shared::leave::ShutdownReport;
 use crate::stats::Stats;
 use crate::{TcpListener, TcpStream, UdpSocket};
 
@@ -36,9 +31,9 @@ use crate::{TcpListener, TcpStream, UdpSocket};
 ///
 /// # Calls from the application's code
 /// A [`Service`] and an observer ([`on_event`](Self::on_event)) run under the host's lock: calls of the
-/// host in there panic, and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
-/// closed afterwards. Wakers and the owners of memory are called without the lock, perhaps by the
-/// host's own thread: calls work there, but those that would have to wait fail with
+/// host in there panic, and the panic is contained; sockets, futures, rings and proxies that are
+/// dropped in there are closed afterwards. Wakers and the owners of memory are called without the lock,
+/// perhaps by the host's own thread: calls work there, but those that would have to wait fail with
 /// [`Deadlock`](io::ErrorKind::Deadlock).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
@@ -61,68 +56,20 @@ impl std::fmt::Debug for WeakHost {
     }
 }
 
-/// Settings of a new host; see [`Host::builder`].
-#[must_use]
-pub struct Builder {
-    device: Option<Box<dyn Device>>,
-    addresses: Vec<String>,
-    gateways: Vec<String>,
-    links: Vec<Link>,
-    transparent: bool,
-    ip_forwarding: bool,
-    reverse_path_check: bool,
-    pool_bytes: Option<usize>,
-    receive_memory: Option<usize>,
-    tcp: TcpConfig,
-    /// Not among the settings of a connection that is not there yet.
-    refused_option: Option<SocketOption>,
-    fast_open: FastOpenConfig,
-    zerocopy_memory: Option<usize>,
-    notification_memory: Option<usize>,
-    payload_pages: Option<u8>,
-    received_deadline: Option<Option<Duration>>,
-    loopback_by_reference: bool,
-    resolver: Option<Arc<dyn Resolver>>,
-    spin: Duration,
-    manual: bool,
-    #[cfg(feature = "testing")]
-    clock: Option<Arc<std::sync::atomic::AtomicU64>>,
-    shutdown_limit: Duration,
-}
-
 impl Host {
+    /// The first handle of a host that has started.
+    pub(crate) fn of(shared: Arc<Shared>, resolver: Option<Arc<dyn Resolver>>) -> Self {
+        Self(Arc::new(Handle { shared, resolver }))
+    }
+
     /// A handle that does not keep the host running: for those who only look.
     pub fn downgrade(&self) -> WeakHost {
         WeakHost(Arc::downgrade(&self.0))
     }
 
     /// The default settings.
-    pub fn builder() -> Builder {
-        Builder {
-            device: None,
-            addresses: Vec::new(),
-            gateways: Vec::new(),
-            links: Vec::new(),
-            transparent: false,
-            ip_forwarding: false,
-            reverse_path_check: true,
-            pool_bytes: None,
-            receive_memory: None,
-            tcp: TcpConfig::default(),
-            refused_option: None,
-            fast_open: FastOpenConfig::default(),
-            zerocopy_memory: None,
-            notification_memory: None,
-            payload_pages: None,
-            received_deadline: None,
-            loopback_by_reference: false,
-            resolver: None,
-            spin: DEFAULT_SPIN,
-            manual: false,
-            #[cfg(feature = "testing")]
-            clock: None,
-            shutdown_limit: SHUTDOWN_LIMIT,
-        }
+    pub fn builder() -> HostBuilder {
+        HostBuilder::new()
     }
 
     /// Opens a connection and waits until it is established: to the first address that answers.
@@ -131,7 +78,7 @@ impl Host {
     /// Those of the last address tried: `ConnectionRefused` (the port is closed),
     /// `NetworkUnreachable` (no route), `HostUnreachable` (no neighbour answers for it),
     /// `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown) in it when the device
-    /// of the route is lost for good; those of the [resolver](Builder::resolver), or `InvalidInput` for a
+    /// of the route is lost for good; those of the [resolver](HostBuilder::resolver), or `InvalidInput` for a
     /// name if there is none.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_with(to, &ConnectOptions::new())
@@ -153,7 +100,7 @@ impl Host {
     ///
     /// # Errors
     /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use, and
-    /// `Unsupported` for Fast Open if the host does without it ([`Builder::fast_open`]).
+    /// `Unsupported` for Fast Open if the host does without it ([`HostBuilder::fast_open`]).
     pub fn connect_with(
         &self,
         to: impl ToSocketAddrs,
@@ -220,7 +167,7 @@ impl Host {
         UdpSocket::bind_on(self, on, options)
     }
 
-    /// The addresses of a name, by the host's [resolver](Builder::resolver), or of a text.
+    /// The addresses of a name, by the host's [resolver](HostBuilder::resolver), or of a text.
     ///
     /// # Errors
     /// The resolver's, or that there is none; `InvalidInput` for text without a port.
@@ -229,7 +176,7 @@ impl Host {
     }
 
     /// Takes a turn: receives, lets the stack work, and sends. Returns whether anything came in.
-    /// For hosts started with [`Builder::manual`], which have no driver thread.
+    /// For hosts started with [`HostBuilder::manual`], which have no driver thread.
     pub fn turn(&self) -> bool {
         let shared = self.shared();
         let (mut inner, now) = shared.lock_now();
@@ -239,7 +186,7 @@ impl Host {
     }
 
     /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn). For hosts
-    /// started with [`Builder::manual`].
+    /// started with [`HostBuilder::manual`].
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;
@@ -283,8 +230,8 @@ impl Host {
     /// Adds a link while the host runs.
     ///
     /// # Errors
-    /// As [`Builder::start`]; nothing has changed then.
-    pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
+    /// As [`HostBuilder::start`]; nothing has changed then.
+    pub fn add_link(&self, mut link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
         // A device that is refused is dropped without the lock: its drop may call the host.
         let mut device = Some(link.device);
@@ -335,6 +282,49 @@ impl Host {
         self.shared().kick();
     }
 
+    /// The addresses of this host, of all links, the link-local ones that IPv6 adds included.
+    pub fn addresses(&self) -> Vec<Cidr> {
+        self.shared().lock().stack.addresses().to_vec()
+    }
+
+    /// The links, in the order of their places: those of the builder in its order, then those that were
+    /// added.
+    pub fn links(&self) -> Vec<LinkId> {
+        self.shared().lock().stack.links().collect()
+    }
+
+    /// The name of a link: `link1`, `link2` and so on by its [`scope_id`](LinkId::scope_id). `None`: it was
+    /// removed.
+    pub fn link_name(&self, link: LinkId) -> Option<String> {
+        self.shared().lock().stack.link_name(link)
+    }
+
+    /// The addresses of a link, the link-local one that IPv6 adds included; none once it is removed.
+    pub fn link_addresses(&self, link: LinkId) -> Vec<Cidr> {
+        self.shared().lock().stack.link_addresses(link).collect()
+    }
+
+    /// The longest packet of a link, in bytes, with the IP header and without the link's own; `None` once the
+    /// link is removed.
+    pub fn mtu(&self, link: LinkId) -> Option<usize> {
+        self.shared().lock().devices.mtu(link)
+    }
+
+    /// How many sockets there are, by kind.
+    pub fn socket_counts(&self) -> SocketCounts {
+        self.shared().lock().stack.socket_counts()
+    }
+
+    /// The sockets at `places` places of the table, from place `from` on: all sockets, if it is called with
+    /// 0 and then with [`SocketPage::next`] until that is `None`. The host is locked for one page at a time.
+    ///
+    /// A socket that lives from the first call to the last is seen exactly once; one that is made or closed
+    /// meanwhile may be missing. A page may be short, or empty, before the last.
+    pub fn sockets(&self, from: u32, places: usize) -> SocketPage {
+        let (inner, now) = self.shared().lock_now();
+        inner.stack.sockets_from(now, from, places)
+    }
+
     /// What wakes this host's driver from other threads, for services that get work from there.
     pub fn waker(&self) -> HostWaker {
         HostWaker(Arc::clone(&self.shared().wake))
@@ -355,6 +345,7 @@ impl Host {
             device: links.first().map_or_else(Default::default, |link| link.device),
             device_error: links.iter().find_map(|link| link.device_error.clone()),
             links,
+            receive_memory: inner.stack.receive_memory_used(),
             wakeups: inner.waiters.wakeups,
             contained: self.shared().panics.read(),
             failed: inner.failed.then(|| inner.cause.clone()).flatten(),
@@ -390,9 +381,9 @@ impl Host {
     ///
     /// The drop of a host and its sockets does the same, and so does the end of the process (when
     /// `main` returns or panics, and at [`std::process::exit`]), within
-    /// [`Builder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting,
+    /// [`HostBuilder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting,
     /// so a program that handles signals should end by `exit`.
-    /// The drop of a host without a driver ([`Builder::manual`]) only resets.
+    /// The drop of a host without a driver ([`HostBuilder::manual`]) only resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
     /// runtime (feature `tokio`), nor on a thread that drives a host: then the end comes in the
@@ -403,7 +394,7 @@ impl Host {
     /// use std::time::Duration;
     /// use pagewire::{Host, Pair};
     ///
-    /// let (left, right) = Pair::new(Default::default())?;
+    /// let (left, right) = Pair::new()?;
     /// let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     ///
@@ -456,307 +447,13 @@ impl Host {
     }
 }
 
-impl Builder {
-    /// The device of the host's first link.
-    pub fn device(mut self, device: impl Device + 'static) -> Self {
-        self.device = Some(Box::new(device));
-        self
-    }
-
-    /// As [`device`](Self::device), chosen at run time.
-    pub fn boxed_device(mut self, device: Box<dyn Device>) -> Self {
-        self.device = Some(device);
-        self
-    }
-
-    /// Adds an address on that device, with its prefix length: `"10.77.0.2/24"` or `"fd77::2/64"`.
-    pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
-        self.addresses.push(cidr.as_ref().to_owned());
-        self
-    }
-
-    /// The default gateway; one for each IP version.
-    pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
-        self.gateways.push(ip.as_ref().to_owned());
-        self
-    }
-
-    /// Adds a further link. Sockets belong to no link: as on Linux, the host accepts packets to any
-    /// of its addresses on any link, and packets leave by the route to their destination.
-    ///
-    /// ```
-    /// use pagewire::{Host, Link, Pair};
-    ///
-    /// let (left, _peer) = Pair::new(Default::default())?;
-    /// let (right, far) = Pair::new(Default::default())?;
-    /// let host = Host::builder().device(left).address("10.0.0.1/24");
-    /// let host = host.link(Link::new(right).address("10.0.1.1/24")).start()?;
-    /// let peer = Host::builder().device(far).address("10.0.1.2/24").start()?;
-    ///
-    /// let _listener = peer.listen("10.0.1.2:9000")?;
-    /// let stream = host.connect("10.0.1.2:9000")?; // by the second link, from its address
-    /// assert_eq!(stream.local_addr()?.ip().to_string(), "10.0.1.1");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn link(mut self, link: Link) -> Self {
-        self.links.push(link);
-        self
-    }
-
-    /// Whether every unicast address counts as ours on the first link: as the destination of what comes
-    /// in, and as the source of what leaves
-    /// ([`LinkConfig::transparent`](pagewire_stack::LinkConfig::transparent)); off by default. A
-    /// [`Service`] takes connections to all addresses by
-    /// [`Stack::listen_every`](pagewire_stack::Stack::listen_every).
-    ///
-    /// ```
-    /// use pagewire::{Host, Pair};
-    ///
-    /// let (left, right) = Pair::new(Default::default())?;
-    /// let gateway = Host::builder().device(left).address("10.0.0.1/24").transparent(true).start()?;
-    /// let guest = Host::builder().device(right).address("10.0.0.2/24").gateway("10.0.0.1").start()?;
-    ///
-    /// let listener = gateway.listen("0.0.0.0:80")?;
-    /// let stream = guest.connect("192.0.2.1:80")?; // the gateway answers for every address
-    /// assert_eq!(listener.accept()?.0.local_addr()?, stream.peer_addr()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn transparent(mut self, on: bool) -> Self {
-        self.transparent = on;
-        self
-    }
-
-    /// Whether packets for other hosts are forwarded between links, by reference (Linux's
-    /// `ip_forward`); off by default.
-    ///
-    /// ```
-    /// use pagewire::{Host, Link, Pair};
-    ///
-    /// let (near, left) = Pair::new(Default::default())?;
-    /// let (right, far) = Pair::new(Default::default())?;
-    /// let router = Host::builder().device(left).address("10.0.0.1/24");
-    /// let router = router.link(Link::new(right).address("10.0.1.1/24")).ip_forwarding(true);
-    /// let _router = router.start()?;
-    /// let near = Host::builder().device(near).address("10.0.0.2/24").gateway("10.0.0.1").start()?;
-    /// let far = Host::builder().device(far).address("10.0.1.2/24").gateway("10.0.1.1").start()?;
-    ///
-    /// let listener = far.listen("10.0.1.2:9000")?;
-    /// let stream = near.connect("10.0.1.2:9000")?;
-    /// assert_eq!(stream.peer_addr()?, listener.local_addr()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn ip_forwarding(mut self, on: bool) -> Self {
-        self.ip_forwarding = on;
-        self
-    }
-
-    /// Whether packets are dropped that did not come by the link of the route to their source
-    /// (Linux's `rp_filter`); on by default, so that no peer can pretend to be on another link.
-    pub fn reverse_path_check(mut self, on: bool) -> Self {
-        self.reverse_path_check = on;
-        self
-    }
-
-    /// Bytes of memory for payload that is written by copy; touched only as far as used.
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
-        self
-    }
-
-    /// Bytes of memory that all connections together may pin for unread or forwarded data: less
-    /// than the device's receive memory. 48 MiB by default, three quarters of a tap's.
-    pub fn receive_memory(mut self, bytes: usize) -> Self {
-        self.receive_memory = Some(bytes);
-        self
-    }
-
-    /// Settings of new connections.
-    pub fn tcp_config(mut self, config: TcpConfig) -> Self {
-        self.tcp = config;
-        self
-    }
-
-    /// One setting of new connections: buffers, keep-alive, linger, Nagle's algorithm and more. Call it
-    /// after [`tcp_config`](Self::tcp_config), which sets all.
-    pub fn tcp_option(mut self, option: SocketOption) -> Self {
-        if !option.apply(&mut self.tcp) {
-            self.refused_option = Some(option);
-        }
-        self
-    }
-
-    /// TCP Fast Open (RFC 7413): on which sides, and with which keys. By default, as on Linux, the client
-    /// side only; each connection asks for it ([`ConnectOptions::fast_open`]), and each listener
-    /// ([`TcpListener::set_fast_open`]) unless the mode is `SERVER_ALWAYS`.
-    pub fn fast_open(mut self, config: FastOpenConfig) -> Self {
-        self.fast_open = config;
-        self
-    }
-
-    /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
-    /// default all hosts of the process share the user's `RLIMIT_MEMLOCK`; a host with a number of
-    /// its own does not count there.
-    pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
-        self.zerocopy_memory = Some(bytes);
-        self
-    }
-
-    /// Bytes of memory for the notifications of one socket's zero-copy sends, unread or
-    /// outstanding, at 704 bytes each; 1 MiB by default.
-    pub fn notification_memory(mut self, bytes: usize) -> Self {
-        self.notification_memory = Some(bytes);
-        self
-    }
-
-    /// Asks peers to send segments of whole pages of 4096 bytes, 1 to 15 pages each: their payload
-    /// can be mapped ([`TcpStream::map_available`]) on links without super-frames, too. The link's
-    /// MTU must have room: at least [`mtu_of_pages`](pagewire_stack::mtu_of_pages), 4168 bytes for
-    /// one page. Sets `max_mss` of the connections' settings, according to their `timestamps`.
-    pub fn payload_pages(mut self, pages: u8) -> Self {
-        self.payload_pages = Some(pages);
-        self
-    }
-
-    /// How long memory that a peer on the pair link sent by [`TcpStream::send_zc`] may wait here
-    /// unread before a private copy replaces it, so that the sender gets it back; `None`: for ever.
-    /// A second by default, and never more than twice as long. Such copies count as
-    /// [`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate).
-    pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
-        self.received_deadline = Some(limit);
-        self
-    }
-
-    /// Whether payload that loops back to an address of this host passes by reference. By default
-    /// it is copied ([`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate)), because a
-    /// receiver that never reads would hold the sender's memory for ever.
-    pub fn loopback_by_reference(mut self, on: bool) -> Self {
-        self.loopback_by_reference = on;
-        self
-    }
-
-    /// What finds the addresses of names, such as [`Dns`](crate::Dns). Without a resolver, the host
-    /// knows `localhost` only.
-    pub fn resolver(mut self, resolver: impl Resolver) -> Self {
-        self.resolver = Some(Arc::new(resolver));
-        self
-    }
-
-    /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
-    /// 200 µs by default. It polls as long as that pays: not where waits take longer, and not where
-    /// others need the core.
-    pub fn spin(mut self, limit: Duration) -> Self {
-        self.spin = limit;
-        self
-    }
-
-    /// Starts no driver thread: the caller drives with [`Host::turn`], and blocking calls drive
-    /// while they wait. For one thread at a time: the turns of the first wake no second waiter.
-    pub fn manual(mut self) -> Self {
-        self.manual = true;
-        self
-    }
-
-    /// How long a host may deliver after the drop of its last handle, or at the end of the process,
-    /// before it resets connections; see [`Host::shutdown`]. Two seconds by default; zero: at once.
-    pub fn shutdown_limit(mut self, limit: Duration) -> Self {
-        self.shutdown_limit = limit;
-        self
-    }
-
-    /// Lets the host's clock show these nanoseconds, which only grow, instead of real time. For tests of
-    /// hosts started with [`manual`](Self::manual).
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    pub fn clock(mut self, nanos: Arc<std::sync::atomic::AtomicU64>) -> Self {
-        self.clock = Some(nanos);
-        self
-    }
-
-    /// Starts the host, with a thread of its own that drives it.
-    pub fn start(self) -> Result<Host, StartError> {
-        self.start_driven(driver::start)
-    }
-
-    /// Starts the host without a thread of its own: a task of the tokio runtime that this is called in drives
-    /// it.
-    ///
-    /// What arrives wakes the runtime's thread, and no other before it, so small requests are answered
-    /// sooner, and with less CPU time, than by [`start`](Self::start). The price: the host waits for the runtime. While a task computes or blocks
-    /// on a runtime of one thread, nothing is received, acknowledged or retransmitted.
-    ///
-    /// Blocking calls work on other threads and on those of the runtime: on the only thread of a
-    /// `current_thread` runtime they drive the host, and so does one of them where they block all threads of
-    /// another, after up to 50 ms. When the runtime ends before the host, the host gets a thread.
-    ///
-    /// # Errors
-    /// [`StartError::NoRuntime`] where no runtime runs, or one without I/O (`enable_io`).
-    #[cfg(feature = "tokio")]
-    pub fn start_in_runtime(mut self) -> Result<Host, StartError> {
-        self.manual = false;
-        self.start_driven(crate::driver::task::spawn)
-    }
-
-    fn start_driven<E: Into<StartError>>(
-        self,
-        drive: impl FnOnce(&Arc<Shared>) -> Result<(), E>,
-    ) -> Result<Host, StartError> {
-        let device = self.device.ok_or(StartError::NoDevice)?;
-        let addresses = parse_all::<Cidr>(&self.addresses)?;
-        let gateways = parse_all::<IpAddr>(&self.gateways)?;
-        let zero = WallClock::now();
-        let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
-        config.gateways = gateways;
-        config.links = self.links.iter().map(Link::config).collect::<Result<_, _>>()?;
-        config.transparent = self.transparent;
-        config.ip_forwarding = self.ip_forwarding;
-        config.reverse_path_check = self.reverse_path_check;
-        if let Some(option) = self.refused_option {
-            return Err(StartError::Option(format!("{option:?}")));
-        }
-        (config.tcp, config.fast_open) = (self.tcp, self.fast_open);
-        if let Some(pages) = self.payload_pages {
-            let v6 = config.addresses.iter().any(|cidr| cidr.addr().is_ipv6());
-            config.tcp.max_mss = Some(mss_of(pages, v6, &config)?);
-        }
-        config.zerocopy.pages = match self.zerocopy_memory {
-            Some(bytes) => Arc::new(PageBudget::new(bytes / PAGE_SIZE)),
-            None => process_pages(),
-        };
-        if let Some(bytes) = self.notification_memory {
-            config.zerocopy.notification_bytes = bytes;
-        }
-        if let Some(bytes) = self.receive_memory {
-            config.receive_memory = bytes;
-        }
-        if let Some(limit) = self.received_deadline {
-            config.zerocopy.received_deadline = limit;
-        }
-        config.loopback_by_reference = self.loopback_by_reference;
-        if let Some(bytes) = self.pool_bytes {
-            config.pool_bytes = bytes;
-        }
-        let stack = Stack::new(Instant::ZERO, config)?;
-        let mut devices = Devices::new();
-        let all = std::iter::once(device).chain(self.links.into_iter().map(|link| link.device));
-        for (link, device) in stack.links().zip(all) {
-            devices.add(link, &mut Some(device))?;
-        }
-        let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
-        shared.shutdown_limit = self.shutdown_limit;
-        #[cfg(feature = "testing")]
-        {
-            shared.clock = self.clock;
-        }
-        let shared = Arc::new(shared);
-        if !self.manual {
-            drive(&shared).map_err(Into::into)?;
-        }
-        exit::register(&shared);
-        Ok(Host(Arc::new(Handle { shared, resolver: self.resolver })))
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("manual", &self.0.shared.manual).finish_non_exhaustive()
     }
 }
 
-/// What finds the addresses of names for a host: [`Builder::resolver`](crate::Builder::resolver). Without
+/// What finds the addresses of names for a host: [`HostBuilder::resolver`](crate::HostBuilder::resolver). Without
 /// one, a host knows `localhost` only: the kernel's resolver would use the kernel's network.
 pub trait Resolver: Send + Sync + 'static {
     /// The addresses of `name`, in the order in which they are tried. A resolver that needs the network
@@ -819,30 +516,4 @@ fn is_asynchronous() -> bool {
     return tokio::runtime::Handle::try_current().is_ok();
     #[cfg(not(feature = "tokio"))]
     false
-}
-
-/// The MSS for segments of whole pages, if the link has room for them.
-fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> {
-    let (has, needs) = (config.capabilities.mtu, mtu_of_pages(pages, v6));
-    if !(1..=MAX_PAYLOAD_PAGES).contains(&pages) || has < needs {
-        return Err(StartError::PayloadPages { pages, has, needs });
-    }
-    Ok(mss_of_pages(pages, config.tcp.timestamps))
-}
-
-/// The budget of all hosts of this process: `RLIMIT_MEMLOCK` when the first host started.
-fn process_pages() -> Arc<PageBudget> {
-    static PAGES: OnceLock<Arc<PageBudget>> = OnceLock::new();
-    let limit = || {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
-        let pages = |bytes| usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(usize::MAX);
-        Arc::new(PageBudget::new(limit.current.map_or(usize::MAX, pages)))
-    };
-    Arc::clone(PAGES.get_or_init(limit))
-}
-
-impl std::fmt::Debug for Host {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("manual", &self.0.shared.manual).finish_non_exhaustive()
-    }
 }

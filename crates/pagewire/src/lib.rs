@@ -4,18 +4,19 @@
 //! those of `std::net`. Beyond `std::net`, [`TcpStream::send`] queues owned memory by reference, and
 //! [`TcpStream::recv_chunks`] receives by reference; a received [`Chunk`] can be sent on another
 //! connection as it is; [`TcpStream::map`] gives received pages as contiguous memory;
-//! [`TcpStream::send_zc`] also reports when the memory may be used again; a [`Proxy`] forwards whole
-//! connections; `rings` (feature) receive into memory that the application registered.
+//! [`TcpStream::send_zc`] also reports when the memory may be used again; a [`Proxy`](proxy::Proxy)
+//! forwards whole connections; `rings` (feature) receive into memory that the application registered.
 //!
 //! Tasks use the same sockets in the forms of the module [`net`], which are shaped as tokio's and work on
-//! any executor. Names are found by the host's own resolver ([`Dns`]). Received memory is a [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
+//! any executor. Names are found by the host's own resolver ([`Dns`]). Received memory is a
+//! [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
 //! copy where nobody else can change it ([`Chunks`]).
 //!
 //! ```
 //! use std::io::{Read, Write};
 //! use pagewire::{Host, Pair};
 //!
-//! let (left, right) = Pair::new(Default::default())?;
+//! let (left, right) = Pair::new()?;
 //! let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 //! let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 //!
@@ -23,13 +24,13 @@
 //! let mut conn = client.connect("10.0.0.1:9000")?;
 //! let (mut peer, _) = listener.accept()?;
 //!
-//! conn.send(bytes::Bytes::from_static(b"by reference"))?;
+//! conn.send(b"by reference")?;
 //! let chunks = peer.recv_chunks(1 << 20)?;
 //! assert_eq!(chunks.len(), 12);
 //! peer.write_all(b"thanks")?;
 //! let mut answer = [0; 6];
 //! conn.read_exact(&mut answer)?;
-//! assert_eq!(client.stats().ledger.get(pagewire::CopyReason::AppRead), 6);
+//! assert_eq!(client.stats().ledger.get(pagewire::memory::CopyReason::AppRead), 6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -56,21 +57,30 @@
 //!
 //! # Modules
 //!
-//! What most programs need is in the root. By topic: [`mod@device`], [`memory`], [`tcp`], [`udp`],
-//! [`counts`], and [`services`] for programs that run inside a host.
+//! What most programs need is in the root. The rest is in modules by topic, and each name has one place:
+//!
+//! - [`mod@device`]: devices, their settings, and what a device of your own is made of;
+//! - [`memory`]: memory that is sent and received by reference, and the ledger of copies;
+//! - [`tcp`], [`udp`]: settings, state and limits of connections and datagrams;
+//! - [`net`]: sockets of the shape of tokio's;
+//! - [`proxy`]: connections that are forwarded within the host;
+//! - [`counts`]: what can be seen of a host;
+//! - [`services`]: programs that run inside a host, on its stack.
 //!
 //! # Files
 //!
-//! A file is sent from its memory map, without a copy: [`Region::file`] maps it, [`Region::frag`] names
-//! the part, and the map stays until the peer has acknowledged the data.
+//! A file is sent from its memory map, without a copy: [`Region::file`](memory::Region::file) maps it,
+//! [`Region::frag`](memory::Region::frag) names the part, and the map stays until the peer has
+//! acknowledged the data.
 //!
 //! ```
 //! use std::{fs::File, net::Shutdown, thread};
-//! use pagewire::{Host, Pair, Region};
+//! use pagewire::memory::Region;
+//! use pagewire::{Host, Pair};
 //!
 //! # let path = std::env::temp_dir().join(format!("pagewire-doc-{}", std::process::id()));
 //! # std::fs::write(&path, vec![7u8; 100_000])?;
-//! let (left, right) = Pair::new(Default::default())?;
+//! let (left, right) = Pair::new()?;
 //! let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 //! let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 //!
@@ -103,20 +113,20 @@
 //!
 //! A host is one stack behind one mutex, with one driver thread that waits on the device and the
 //! next deadline. A thread that calls a socket does its work inline under the lock. A thread that has
-//! to wait polls the device for a short while ([`Builder::spin`]), then sleeps. Several hosts, each with
+//! to wait polls the device for a short while ([`HostBuilder::spin`]), then sleeps. Several hosts, each with
 //! a device of its own, use several cores.
 //!
-//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`], or in an event loop
-//! of its own, on one descriptor ([`Host::event_fd`]). A [`Service`] is
-//! a program without a thread, which the host calls when something happens, also on descriptors of its
-//! own ([`Service::wait_fd`]).
+//! With [`HostBuilder::manual`] there is no thread: the caller drives with [`Host::turn`], or in an event loop
+//! of its own, on one descriptor ([`Host::event_fd`]). A [`Service`](services::Service) is a program without
+//! a thread, which the host calls when something happens, also on descriptors of its own
+//! ([`Service::wait_fd`](services::Service::wait_fd)).
 //!
 //! # The end
 //!
 //! A kernel closes the sockets that a process leaves, and so does a host ([`Host::shutdown`]):
 //! queued data is delivered, and connections that cannot deliver are reset. That happens when a
 //! host and its sockets are dropped, when `main` returns or panics, and at [`std::process::exit`],
-//! within two seconds ([`Builder::shutdown_limit`]). A process that a signal kills sends nothing.
+//! within two seconds ([`HostBuilder::shutdown_limit`]). A process that a signal kills sends nothing.
 //!
 //! A device that is lost for good (a deleted tap, a pair whose other end is dropped) ends its
 //! connections with [`NetworkDown`]; the last device ends all sockets: [`Host::failed`] waits for that, and
@@ -124,18 +134,19 @@
 //!
 //! # Settings
 //!
-//! [`Builder`] has the settings of a host. [`Builder::tcp_config`] and [`Builder::tcp_option`] set the
-//! defaults of its connections, [`ConnectOptions`] are of one connection from its SYN on,
-//! [`TcpStream::set_option`] changes one connection, [`TcpListener::set_option`] those it will accept.
-//! What `std` and `socket2` have is a method with the same name ([`TcpStream::set_linger`],
-//! [`TcpStream::set_keepalive`], [`UdpSocket::set_recv_buffer_size`]).
+//! [`HostBuilder`] has the settings of a host. [`HostBuilder::tcp_config`] and
+//! [`HostBuilder::tcp_option`] set the defaults of its connections, [`ConnectOptions`] are of one
+//! connection from its SYN on, [`TcpStream::set_option`] changes one connection,
+//! [`TcpListener::set_option`] those it will accept. What `std` and `socket2` have is a method with the
+//! same name ([`TcpStream::set_linger`], [`TcpStream::set_keepalive`],
+//! [`UdpSocket::set_recv_buffer_size`]).
 //!
 //! A [`UdpSocket`] may broadcast ([`UdpSocket::set_broadcast`]), learn the addresses of received
 //! packets, and answer from there ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
 //!
-//! Path MTU discovery uses ICMP reports by default ([`tcp::MtuDiscover`], for datagrams
-//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`] is for paths that send none.
-//! TCP Fast Open is accepted if the host ([`Builder::fast_open`]) and the listener
+//! Path MTU discovery uses ICMP reports by default ([`MtuDiscover`], for datagrams
+//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of [`TcpConfig`](tcp::TcpConfig) is for paths that
+//! send none. TCP Fast Open is accepted if the host ([`HostBuilder::fast_open`]) and the listener
 //! ([`TcpListener::set_fast_open`]) turn it on, or the host alone for all;
 //! [`ConnectOptions::fast_open`], or `pagewire-posix`, open a connection with data in its SYN.
 //!
@@ -145,6 +156,7 @@
 
 #![deny(unsafe_code)]
 
+mod builder;
 mod contain;
 mod devices;
 mod down;
@@ -156,7 +168,7 @@ mod host;
 mod inside;
 mod link;
 pub mod net;
-mod proxy;
+pub mod proxy;
 mod resolver;
 #[cfg(feature = "rings")]
 pub mod rings;
@@ -182,30 +194,26 @@ pub type TcpListener = pagewire_sockets::blocking::TcpListener<Host>;
 /// A UDP socket, for threads: [`pagewire_sockets::blocking::UdpSocket`] on a [`Host`].
 pub type UdpSocket = pagewire_sockets::blocking::UdpSocket<Host>;
 
-pub use contain::Contained;
+pub use builder::HostBuilder;
 pub use down::Failed;
 pub use error::{NetworkDown, StartError};
 pub use event_fd::EventFd;
-pub use host::{Builder, Host, Resolver, WeakHost};
-pub use link::Link;
+pub use host::{Host, Resolver, WeakHost};
+pub use link::{IntoCidr, Link};
 #[cfg(feature = "tap")]
 pub use pagewire_device::Tap;
 pub use pagewire_device::{Device, Pair};
-pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, Region};
 pub use pagewire_sockets::{
     BindOptions, Chunk, Chunks, Completion, ConnectOptions, Datagram, MapAvailable, Mapping,
-    SendBuf, Sent, ToSocketAddrs, by_reference,
+    SendBuf, Sent, by_reference,
 };
-pub use pagewire_stack::LinkId;
-pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
-pub use pagewire_stack::{MapError, RecvFlags, SendFlags, SocketOption, TcpConfig};
-pub use proxy::Proxy;
+pub use pagewire_stack::{Cidr, CidrError, KeepAlive, LinkId, MtuDiscover, SocketOption};
 pub use resolver::Dns;
 pub use runtime::Entered;
-pub use service::{HostWaker, Service};
-pub use shared::leave::ShutdownReport;
-pub use stats::{LinkStats, Stats};
-pub use topics::{counts, device, internals, memory, services, tcp, udp};
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub use topics::bench;
+pub use topics::{counts, device, memory, services, tcp, udp};
 
 /// The example of this crate's README, as a test.
 #[cfg(doctest)]

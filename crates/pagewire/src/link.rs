@@ -1,19 +1,20 @@
 //! A further link of a host: a device with addresses of its own.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_device::Device;
-use pagewire_stack::{Cidr, LinkConfig};
+use pagewire_stack::{Cidr, CidrError, LinkConfig};
 
 use crate::error::{StartError, parse, parse_all};
 
-/// A link to be added to a host that starts ([`Builder::link`](crate::Builder::link)) or runs
+/// A link to be added to a host that starts ([`HostBuilder::link`](crate::HostBuilder::link)) or runs
 /// ([`Host::add_link`](crate::Host::add_link)).
 ///
 /// ```
 /// use pagewire::{Host, Link, Pair};
-/// let (left, _peer) = Pair::new(Default::default())?;
-/// let (right, _other_peer) = Pair::new(Default::default())?;
+/// let (left, _peer) = Pair::new()?;
+/// let (right, _other_peer) = Pair::new()?;
 /// let host = Host::builder().device(left).address("10.0.0.1/24");
 /// let host = host.link(Link::new(right).address("10.0.1.1/24")).ip_forwarding(true).start()?;
 /// assert_eq!(host.stats().links.len(), 2);
@@ -22,7 +23,9 @@ use crate::error::{StartError, parse, parse_all};
 #[must_use]
 pub struct Link {
     pub(crate) device: Box<dyn Device>,
-    addresses: Vec<String>,
+    addresses: Vec<Cidr>,
+    /// The first address that is none.
+    wrong: Option<StartError>,
     gateways: Vec<String>,
     routes: Vec<(String, String)>,
     transparent: bool,
@@ -31,19 +34,20 @@ pub struct Link {
 impl Link {
     /// A link without addresses; it needs at least one.
     pub fn new(device: impl Device + 'static) -> Self {
-        Self::boxed(Box::new(device))
-    }
-
-    /// As [`new`](Self::new), with the device chosen at run time.
-    pub fn boxed(device: Box<dyn Device>) -> Self {
-        let (addresses, gateways, routes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { device, addresses, gateways, routes, transparent: false }
+        Self {
+            device: Box::new(device),
+            addresses: Vec::new(),
+            wrong: None,
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            transparent: false,
+        }
     }
 
     /// Adds an address of the host on this link, with the prefix length of its network: `"10.77.1.2/24"` or
-    /// `"fd78::2/64"`. Addresses are unique among links.
-    pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
-        self.addresses.push(cidr.as_ref().to_owned());
+    /// `"fd78::2/64"`. Addresses are unique among links. A text that is no address is an error of the start.
+    pub fn address(mut self, cidr: impl IntoCidr) -> Self {
+        push(cidr, &mut self.addresses, &mut self.wrong);
         self
     }
 
@@ -60,15 +64,18 @@ impl Link {
     }
 
     /// Whether every unicast address counts as ours on this link, see
-    /// [`Builder::transparent`](crate::Builder::transparent).
+    /// [`HostBuilder::transparent`](crate::HostBuilder::transparent).
     pub fn transparent(mut self, on: bool) -> Self {
         self.transparent = on;
         self
     }
 
     /// The link's settings for the stack.
-    pub(crate) fn config(&self) -> Result<LinkConfig, StartError> {
-        let addresses = parse_all::<Cidr>(&self.addresses)?;
+    pub(crate) fn config(&mut self) -> Result<LinkConfig, StartError> {
+        if let Some(error) = self.wrong.take() {
+            return Err(error);
+        }
+        let addresses = self.addresses.clone();
         let mut config = LinkConfig::new(self.device.capabilities().clone(), addresses);
         config.transparent = self.transparent;
         config.gateways = parse_all::<IpAddr>(&self.gateways)?;
@@ -76,5 +83,88 @@ impl Link {
             config.routes.push((parse(network)?, parse(gateway)?));
         }
         Ok(config)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+/// An address with the prefix length of its network: a text such as `"10.77.1.2/24"`, a [`Cidr`], or an
+/// address and a number of bits.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+/// use pagewire::{Host, Pair};
+/// let (left, _peer) = Pair::new()?;
+/// let host = Host::builder().device(left).address("fd77::1/64");
+/// let host = host.address((Ipv4Addr::new(10, 0, 0, 1), 24)).start()?;
+/// assert!(host.addresses().contains(&"10.0.0.1/24".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait IntoCidr {
+    /// The address.
+    ///
+    /// # Errors
+    /// [`StartError::Address`], which the start of the host returns.
+    fn into_cidr(self) -> Result<Cidr, StartError>;
+}
+
+impl IntoCidr for Cidr {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        Ok(self)
+    }
+}
+
+impl IntoCidr for &str {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        parse(self)
+    }
+}
+
+impl IntoCidr for &String {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        parse(self)
+    }
+}
+
+impl IntoCidr for String {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        parse(&self)
+    }
+}
+
+impl IntoCidr for (IpAddr, u8) {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        let (addr, prefix) = self;
+        let wrong = |e: CidrError| StartError::Address {
+            text: format!("{addr}/{prefix}"),
+            why: e.to_string(),
+        };
+        Cidr::new(addr, prefix).map_err(wrong)
+    }
+}
+
+impl IntoCidr for (Ipv4Addr, u8) {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        (IpAddr::V4(self.0), self.1).into_cidr()
+    }
+}
+
+impl IntoCidr for (Ipv6Addr, u8) {
+    fn into_cidr(self) -> Result<Cidr, StartError> {
+        (IpAddr::V6(self.0), self.1).into_cidr()
+    }
+}
+
+/// Adds an address to `all`, or the first error to `wrong`.
+pub(crate) fn push(cidr: impl IntoCidr, all: &mut Vec<Cidr>, wrong: &mut Option<StartError>) {
+    match cidr.into_cidr() {
+        Ok(cidr) => all.push(cidr),
+        Err(error) => {
+            wrong.get_or_insert(error);
+        }
     }
 }

@@ -16,7 +16,7 @@
 //! # #[cfg(feature = "tokio")]
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let (left, right) = Pair::new(Default::default())?;
+//! let (left, right) = Pair::new()?;
 //! let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 //! let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 //!
@@ -55,7 +55,7 @@ use std::net::SocketAddr;
 use crate::Host;
 
 pub use pagewire_sockets::ToSocketAddrs;
-pub use pagewire_sockets::net::{Received, UdpTarget};
+pub use pagewire_sockets::net::Received;
 
 /// A TCP connection.
 pub type TcpStream = pagewire_sockets::net::TcpStream<Host>;

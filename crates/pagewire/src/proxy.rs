@@ -1,4 +1,7 @@
 //! Forwarding connections on a host: [`Proxy`], which is a [`Service`].
+//!
+//! [`ForwardConfig`] has its limits, [`ForwardCounters`] has its counts, and [`Refusal`] says why it did
+//! not take a connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::Instant;
 use pagewire_sockets::{ToSocketAddrs, first, resolve_blocking};
-use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, Stack};
+use pagewire_stack::{Event, Forwarder, Stack};
+pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
 
 use crate::TcpStream;
 use crate::host::Host;
@@ -20,9 +24,10 @@ use crate::service::Service;
 ///
 /// ```
 /// use std::io::{Read, Write};
-/// use pagewire::{Host, Pair, Proxy};
+/// use pagewire::proxy::Proxy;
+/// use pagewire::{Host, Pair};
 ///
-/// let (left, right) = Pair::new(Default::default())?;
+/// let (left, right) = Pair::new()?;
 /// let outside = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
 ///

@@ -34,7 +34,7 @@ const MIN_RECORD: usize = 5;
 /// ```
 /// use pagewire::{Dns, Host, Pair};
 ///
-/// # let (left, right) = Pair::new(Default::default())?;
+/// # let (left, right) = Pair::new()?;
 /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// # let _listener = server.listen("10.0.0.1:80")?;
 /// let names = Dns::new(["10.0.0.1".parse()?]).name("www.example", "10.0.0.1".parse()?);
@@ -115,7 +115,7 @@ pub(crate) async fn resolve(
             io::ErrorKind::InvalidInput,
             format!(
                 "`{name}` is no IP address, and the host has no resolver: give it one by \
-                 `Builder::resolver`, or resolve names before this call"
+                 `HostBuilder::resolver`, or resolve names before this call"
             ),
         )),
     }

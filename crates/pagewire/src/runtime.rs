@@ -149,7 +149,7 @@ impl Host {
     /// # #[cfg(feature = "tokio")]
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (device, _far) = Pair::new(Default::default())?;
+    /// let (device, _far) = Pair::new()?;
     /// let host = Host::builder().device(device).address("10.0.0.1/24").start()?;
     /// host.make_default();
     /// let listener = TcpListener::bind("10.0.0.1:80").await?;

@@ -13,7 +13,7 @@ use crate::contain::{Panics, contain};
 ///
 /// It runs under the host's lock: it must be quick, must not wait, and must call nothing of that
 /// host; it gets the stack instead. A service that panics is dropped
-/// ([`Stats::contained`](crate::Stats::contained)).
+/// ([`Stats::contained`](crate::counts::Stats::contained)).
 ///
 /// A service that works with descriptors of the kernel gathers them in an epoll, and returns that from
 /// [`wait_fd`](Self::wait_fd): the driver sleeps on it beside the devices. [`poll`](Self::poll) then

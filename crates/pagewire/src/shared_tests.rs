@@ -18,7 +18,7 @@ use pagewire_stack::{
 use super::{Poller, Shared};
 use crate::Host;
 use crate::devices::Devices;
-use crate::handle::Handle;
+use crate::host::Handle;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
 use crate::wait::Role;
@@ -29,7 +29,7 @@ const YIELDS: usize = 10_000;
 
 /// A host that nobody drives, with a datagram socket.
 fn bound() -> (Arc<Handle>, UdpId, impl Device) {
-    let (device, peer) = Pair::new(Default::default()).expect("pair");
+    let (device, peer) = Pair::new().expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let handle = Arc::clone(host.expect("host").handle());
     let socket = handle.shared.with(|stack, _| bind(stack, 9));
@@ -123,7 +123,7 @@ fn peer(device: impl Device + 'static) -> Host {
 
 #[test]
 fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
-    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
     let listen = |stack: &mut Stack, _| stack.listen(([10, 0, 0, 1], 80).into(), 1);
     let listener = shared.with(listen).expect("listens");
@@ -152,7 +152,7 @@ fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
 
 #[test]
 fn a_turn_taken_by_hand_tells_a_sleeping_driver_of_the_timer() {
-    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (device, far) = Pair::new().expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let (host, peer) = (host.expect("host"), peer(far));
     let _listener = host.listen("10.0.0.1:80").expect("listens");
@@ -196,7 +196,7 @@ impl Device for Full {
 }
 
 fn full(has: impl FnMut() -> usize + Send + 'static) -> Full {
-    let (device, _) = Pair::new(Default::default()).expect("pair");
+    let (device, _) = Pair::new().expect("pair");
     Full(device.capabilities().clone(), Box::new(has))
 }
 
@@ -239,7 +239,7 @@ impl Wake for Calls {
 
 #[test]
 fn an_error_wakes_a_reader_while_a_completion_is_unread() {
-    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (device, far) = Pair::new().expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
     let socket = shared.with(|stack, _| {
         let socket = stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default())?;
@@ -305,7 +305,7 @@ fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
 
 #[test]
 fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
-    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let (device, _far) = Pair::new().expect("pair");
     let other = crate::Link::new(device).address("10.0.1.1/24");
     let host =
         Host::builder().device(full(|| 0)).address("10.0.0.1/24").link(other).manual().start();
@@ -334,7 +334,7 @@ fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
 
 #[test]
 fn a_host_that_has_lost_its_only_device_leaves_its_driver_alone() {
-    let (device, _peer) = Pair::new(Default::default()).expect("pair");
+    let (device, _peer) = Pair::new().expect("pair");
     let shared = without_driver(device);
     let mut inner = shared.lock();
     let link = inner.stack.links().next().expect("a link");
@@ -364,7 +364,7 @@ fn receive(shared: &Shared, socket: UdpId) {
 
 /// Whether a thread that polls, and gets what it waits for, wakes the driver at its end.
 fn hands_over(other_waits: bool) -> bool {
-    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (device, far) = Pair::new().expect("pair");
     let (mut shared, peer) = (without_driver(device), peer(far));
     // However long the test takes, the other has gone to sleep just now.
     Arc::get_mut(&mut shared).expect("nobody else has it").clock = Some(Default::default());
@@ -427,7 +427,7 @@ fn a_role_is_one_threads_until_that_gives_it_up() {
 
 #[test]
 fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
-    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let (device, _far) = Pair::new().expect("pair");
     let shared = without_driver(device);
     let socket = shared.with(|stack, _| bind(stack, 9));
     let mut tries = 0;
@@ -444,7 +444,7 @@ fn a_panic_of_a_thread_that_polls_leaves_others_to_poll() {
 
 #[test]
 fn an_operation_without_output_tells_a_sleeping_driver_of_an_earlier_timer() {
-    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let (device, _far) = Pair::new().expect("pair");
     let shared = without_driver(device);
     let connect = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
     shared.with(connect).expect("has a route");
@@ -464,7 +464,7 @@ fn an_operation_without_output_tells_a_sleeping_driver_of_an_earlier_timer() {
 fn of_several_requests_for_the_end_the_shortest_limit_counts() {
     let (short, long) = (Duration::from_millis(500), Duration::from_secs(8));
     for limits in [[short, long], [long, short]] {
-        let (device, _far) = Pair::new(Default::default()).expect("pair");
+        let (device, _far) = Pair::new().expect("pair");
         let shared = without_driver(device);
         limits.into_iter().for_each(|limit| shared.ask_to_leave(limit, false));
         assert_eq!(shared.departure.limit(), short, "{limits:?}");

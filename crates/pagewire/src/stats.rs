@@ -10,6 +10,7 @@ use crate::contain::Contained;
 
 /// Counts of one host at one moment. `Display` is the report of `--stats`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Stats {
     /// Payload bytes copied, by reason.
     pub ledger: CopyLedger,
@@ -19,6 +20,8 @@ pub struct Stats {
     pub device: DeviceCounters,
     /// Every link, the first included.
     pub links: Vec<LinkStats>,
+    /// Bytes of memory that sockets pin for data that is unread or forwarded.
+    pub receive_memory: usize,
     /// Waiting threads that were woken.
     pub wakeups: u64,
     /// The first failure of a device as a whole, if there was one.
@@ -31,6 +34,7 @@ pub struct Stats {
 
 /// Counts of one link.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LinkStats {
     /// The link.
     pub link: LinkId,

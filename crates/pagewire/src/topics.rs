@@ -2,12 +2,13 @@
 
 /// Devices: what moves frames between a host and a network.
 ///
-/// Every device implements [`Device`](crate::Device); a program can bring its own, with
-/// [`PacketBuf`](device::PacketBuf)s over [`PagePool`](device::PagePool)s.
+/// Every device implements [`Device`](crate::Device), and so does a box of one, for a device that is chosen
+/// at run time. A program can bring its own, with [`PacketBuf`](device::PacketBuf)s over
+/// [`PagePool`](device::PagePool)s.
 ///
 /// | feature | devices |
 /// |---|---|
-/// | always | [`Pair`](device::Pair), [`Frames`](device::Frames), [`Queues`](device::Queues) |
+/// | always | [`Pair`](crate::Pair), [`Frames`](device::Frames), [`Queues`](device::Queues) |
 /// | `tap` | `Tap` |
 /// | `vhost-user` | `VhostUser`: a port for a virtual machine |
 /// | `sockets` | `StreamLink`, `DatagramLink`: virtual machines on Unix sockets |
@@ -17,11 +18,10 @@
 pub mod device {
     pub use pagewire_device::offload;
     pub use pagewire_device::{
-        BindError, Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Level, Medium,
-        Protocol, QueueMemory, Queues, Rule, Steering,
+        BindError, Capabilities, DeviceCounters, DeviceError, FrameError, Frames, FramesConfig,
+        FramesEnd, HeaderSplit, Level, Medium, PairConfig, PairEnd, Protocol, QueueMemory, Queues,
+        Rule, Steering,
     };
-    pub use pagewire_device::{FrameError, Frames, FramesConfig, FramesEnd};
-    pub use pagewire_device::{Pair, PairConfig, PairEnd};
     pub use pagewire_mem::{
         Gso, GsoKind, HEAD_CAPACITY, PacketBuf, PagePool, PageWriter, RxChecksum, TxChecksum,
     };
@@ -41,54 +41,60 @@ pub mod device {
     };
     #[cfg(feature = "tap")]
     pub use pagewire_device::{
-        Tap, TapBuilder,
+        TapBuilder,
         tap::{TapParts, loopback_up},
     };
     #[cfg(feature = "vhost-user")]
     pub use pagewire_device::{
         VhostUser, VhostUserBuilder,
-        port::{Port, PortConfig},
+        port::{
+            EarlyHook, FirstBytes, OutOfBounds, Port, PortConfig, RawFrame, SendBuffer, Verdict,
+        },
         vhost_user::{FrontEndLimits, VhostCounters, VhostMonitor},
     };
 }
 
-/// Memory that is sent and received by reference, and the ledger of copies.
+/// Memory that is sent and received by reference, below the [`Chunk`](crate::Chunk)s and
+/// [`SendBuf`](crate::SendBuf)s of sockets, and the ledger of copies.
+///
+/// A [`Region`](memory::Region) is memory that the program has, or a file's; a [`Frag`](memory::Frag) is a
+/// part of one. Payload is copied only with a [`CopyReason`](memory::CopyReason), which a
+/// [`CopyLedger`](memory::CopyLedger) counts.
 pub mod memory {
     pub use pagewire_mem::{
-        CopyLedger, CopyReason, Frag, FragVec, MAX_FRAGS, MemError, PAGE_SIZE, PoolAudit, Region,
+        Access, CopyLedger, CopyReason, Frag, FragVec, MAX_FRAGS, MemError, PAGE_SIZE, PoolAudit,
+        Region, Spare,
     };
 
-    pub use pagewire_sockets::{
-        Chunk, Chunks, Completion, CompletionStream, Completions, IntoChunks, MapAvailable,
-        Mapping, SendBuf, Sent,
-    };
+    pub use pagewire_sockets::{CompletionStream, Completions, IntoChunks};
+    pub use pagewire_stack::MapError;
 }
 
 /// Settings and state of connections.
 pub mod tcp {
     pub use pagewire_stack::{
         CaState, CongestionKind, EcnCounts, EcnMode, EcnOption, FastOpenConfig, FastOpenKeys,
-        FastOpenMode, KeepAlive, MAX_PAYLOAD_PAGES, MtuDiscover, MtuProbing, RecvFlags, SendFlags,
-        SlowStartExit, SocketOption, TcpConfig, TcpInfo, mss_of_pages, mtu_of_pages,
+        FastOpenMode, MAX_PAYLOAD_PAGES, MtuProbing, SlowStartExit, TcpConfig, TcpInfo, TcpState,
+        mss_of_pages, mtu_of_pages,
     };
 
-    pub use pagewire_sockets::ConnectOptions;
     pub use pagewire_sockets::blocking::Incoming;
 }
 
-/// Datagrams: messages and settings.
+/// Datagrams: where a socket sends them, and how long they may be.
 pub mod udp {
-    pub use pagewire_stack::MtuDiscover;
+    pub use pagewire_stack::UdpTarget;
     pub use pagewire_stack::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_MAX_SEGMENTS};
-
-    pub use pagewire_sockets::Datagram;
 }
 
-/// Counts of a host.
+/// What can be seen of a host: its counts ([`Host::stats`](crate::Host::stats)), its sockets
+/// ([`Host::sockets`](crate::Host::sockets)), and the life of its connections
+/// ([`Stack::poll_lifecycle`](services::Stack::poll_lifecycle)).
 pub mod counts {
-    pub use pagewire_device::DeviceCounters;
-    pub use pagewire_mem::{CopyLedger, CopyReason, PoolAudit};
-    pub use pagewire_stack::{Counters, DropReason, ForwardCounters};
+    pub use pagewire_stack::{
+        Counters, DropReason, LifecycleEvent, LifecycleKind, SocketCounts, SocketPage, SocketView,
+        TcpView, ViewOf,
+    };
 
     pub use crate::contain::Contained;
     pub use crate::shared::leave::ShutdownReport;
@@ -96,23 +102,25 @@ pub mod counts {
 }
 
 /// Programs that run inside a host, without a thread, on its stack: a [`Service`](services::Service)
-/// gets the [`Stack`](services::Stack) in each of its turns.
+/// gets the [`Stack`](services::Stack) in each of its turns, and the time as an
+/// [`Instant`](services::Instant) of the host's clock.
 pub mod services {
+    pub use pagewire_mem::Instant;
     pub use pagewire_stack::{
-        Answer, BindOptions, Cancel, ConnectOptions, Error, Event, ListenOptions, Listener,
-        ListenerId, Readiness, RecvFlags, RequestId, SendFlags, SocketId, SocketOption, Stack,
-        StackError, SynEvent, SynRequest, Tcp, TcpId, Udp, UdpId, UdpMessage, UdpTarget,
+        Answer, BindOptions as SocketBind, Cancel, ConnectOptions as TcpConnect,
+        Datagram as OneDatagram, DatagramKind, Error, Event, Flow, Lend, ListenOptions, Listener,
+        ListenerId, Message, Parts, Readiness, RecvFlags, RequestId, SendFlags, SocketId, Stack,
+        StackError, SynEvent, SynRequest, Tcp, TcpId, Udp, UdpId, UdpMessage, Unreachable,
     };
 
     pub use crate::service::{HostWaker, Service};
 }
 
-/// Doors for the other crates of this project. Not part of the interface: they change without notice.
+/// Doors for the measurements of this project. Not part of the interface: they change without notice.
+#[cfg(feature = "bench")]
 #[doc(hidden)]
-pub mod internals {
-    pub use pagewire_device as device;
-    pub use pagewire_mem as mem;
-    #[cfg(feature = "rings")]
-    pub use pagewire_ring as ring;
-    pub use pagewire_stack as stack;
+pub mod bench {
+    #[cfg(feature = "vhost-user")]
+    pub use pagewire_device::vhost_user::double;
+    pub use pagewire_stack::StackConfig;
 }

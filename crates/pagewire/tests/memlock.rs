@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 fn hosts_share_the_users_limit_on_locked_memory() -> Result<(), Box<dyn Error>> {
     let limit = getrlimit(Resource::Memlock);
     setrlimit(Resource::Memlock, rustix::process::Rlimit { current: Some(64 << 10), ..limit })?;
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     let listener = server.listen("10.0.0.1:9000")?;

@@ -29,7 +29,7 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// use pagewire::{ConnectOptions, Host, Pair, SocketOption};
 /// use std::io::Write;
 ///
-/// # let (left, right) = Pair::new(Default::default())?;
+/// # let (left, right) = Pair::new()?;
 /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 /// # let _listener = server.listen("10.0.0.1:9000")?;

@@ -18,7 +18,7 @@ use crate::socket::Socket;
 ///
 /// ```
 /// # use pagewire::{Host, Pair, SendBuf};
-/// # let (left, right) = Pair::new(Default::default())?;
+/// # let (left, right) = Pair::new()?;
 /// # let host = Host::builder().device(left).address("10.0.0.1/24").start()?;
 /// # let peer = Host::builder().device(right).address("10.0.0.2/24").start()?;
 /// # let listener = host.listen("10.0.0.1:9000")?;

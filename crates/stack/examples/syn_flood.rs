@@ -319,7 +319,7 @@ struct Server {
 fn meet() -> (Client, Server) {
     let link = PairConfig::default();
     let mac = link.macs[1];
-    let (left, right) = Pair::new(link).expect("a pair");
+    let (left, right) = Pair::with(link).expect("a pair");
     let (mut a, mut b) = (End::new(1, left), End::new(2, right));
     let now = moment(Duration::ZERO);
     let listener = b.stack.listen(SERVER.into(), BACKLOG).expect("a listener");

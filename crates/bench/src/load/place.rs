@@ -100,7 +100,7 @@ impl Place {
     }
 
     /// Starts a host on a thread of its side, whose processor it keeps to, and in its runtime.
-    fn start(self, host: pagewire::Builder, threads: &Threads) -> Result<Host, Failure> {
+    fn start(self, host: pagewire::HostBuilder, threads: &Threads) -> Result<Host, Failure> {
         Ok(match self.driver {
             Driver::Task => host.start_in_runtime()?,
             Driver::Thread => threads.add_those_of(|| host.start())?,
@@ -112,7 +112,7 @@ impl Place {
         self,
         programs: &P,
         books: &Books,
-        server: pagewire::Builder,
+        server: pagewire::HostBuilder,
         network: impl FnOnce() -> Result<N, Failure> + Send,
         on: SocketAddr,
     ) -> Result<(Ran<P::Outcome>, Counts), Failure> {

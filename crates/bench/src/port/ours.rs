@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pagewire_device::port::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict};
-use pagewire_device::vhost_user::double::{Guest, GuestConfig};
-use pagewire_device::{Device, VhostUser};
-use pagewire_mem::Instant;
-use pagewire_stack::{BindOptions, LinkId, RecvFlags, Stack, StackConfig, UdpId};
+use pagewire::bench::StackConfig;
+use pagewire::bench::double::{Guest, GuestConfig};
+use pagewire::device::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict, VhostUser};
+use pagewire::services::{Instant, RecvFlags, SocketBind, Stack, UdpId};
+use pagewire::{Device, LinkId};
 
 use super::{BURST, SINK, datagram};
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ pub(super) fn round(
             stack.handle_frames_on(now, LinkId::FIRST, &mut line);
             while let Ok((payload, _from)) = stack
                 .udp(sink)
-                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .and_then(|mut udp| udp.recv(pagewire::services::OneDatagram, RecvFlags::empty()))
             {
                 arrived += 1;
                 bytes += payload.iter().map(|frag| frag.len() as u64).sum::<u64>();
@@ -122,7 +122,7 @@ fn stack(device: &VhostUser) -> Result<(Stack, UdpId), Failure> {
     let addresses = vec![format!("{US}/24").parse()?];
     let config = StackConfig::new(device.capabilities().clone(), addresses, [7; 32]);
     let mut stack = Stack::new(Instant::ZERO, config)?;
-    let sink = stack.bind_udp(SocketAddr::from((US, SINK)), BindOptions::default())?;
+    let sink = stack.bind_udp(SocketAddr::from((US, SINK)), SocketBind::default())?;
     Ok((stack, sink))
 }
 

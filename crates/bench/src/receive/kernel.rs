@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use pagewire_mem::PAGE_SIZE;
+use pagewire::memory::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Bench, CHUNK, Counter, Taken, Tally};

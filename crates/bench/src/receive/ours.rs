@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use pagewire::memory::{Frag, PAGE_SIZE};
 use pagewire::tcp::mtu_of_pages;
-use pagewire::{Builder, Host, TcpStream};
-use pagewire_mem::{Frag, PAGE_SIZE};
+use pagewire::{Host, HostBuilder, TcpStream};
 
 use super::{Bench, CHUNK, Counter, Taken, Tally};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ use crate::source::{Reader, SOURCE_LEN};
 
 impl Bench {
     /// A receiving host's settings.
-    fn receiver(&self, builder: Builder) -> Builder {
+    fn receiver(&self, builder: HostBuilder) -> HostBuilder {
         match self.payload_pages {
             Some(pages) => builder.payload_pages(pages),
             None => builder,

@@ -4,11 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pagewire::rings::Rings;
+use pagewire::memory::{Frag, PAGE_SIZE, Region};
+use pagewire::rings::{COPY_GROUP, Completion, NOTICE, Op, Rings, Submission};
 use pagewire::{Host, TcpStream, UdpSocket};
-use pagewire_mem::{Frag, PAGE_SIZE, Region};
-use pagewire_ring::layout::{COPY_GROUP, NOTICE};
-use pagewire_ring::{Completion, Op, Submission};
 
 use crate::failure::Failure;
 use crate::hosts::{Feed, LEFT, PORT, RIGHT, SEND_PIECE, never_wait};

@@ -9,12 +9,10 @@ mod ends;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagewire::Host;
-use pagewire::rings::Rings;
-use pagewire_device::{Device, Queues, Rule};
-use pagewire_mem::{PAGE_SIZE, Region};
-use pagewire_ring::layout::COPY_GROUP;
-use pagewire_ring::{EngineConfig, QueueConfig};
+use pagewire::device::{Queues, Rule};
+use pagewire::memory::{PAGE_SIZE, Region};
+use pagewire::rings::{COPY_GROUP, EngineConfig, QueueConfig, Rings};
+use pagewire::{Device, Host};
 
 use crate::failure::{Failure, say};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
@@ -184,7 +182,7 @@ impl Bench {
         let left = hosts::on(a, LEFT).manual().start()?;
         let b: Box<dyn Device> =
             if self.options.place { Box::new(Queues::new(b, 2)) } else { Box::new(b) };
-        let right = Host::builder().boxed_device(b).address(format!("{RIGHT}/24")).manual();
+        let right = Host::builder().device(b).address(format!("{RIGHT}/24")).manual();
         let right = right.start()?;
         let mut rings = self.rings(&right)?;
         let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
@@ -249,7 +247,7 @@ fn median(outcomes: &[Outcome]) -> Option<&Outcome> {
 
 fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {
     let ledger = host.stats().ledger;
-    let device = ledger.get(pagewire::CopyReason::DeviceRx);
+    let device = ledger.get(pagewire::memory::CopyReason::DeviceRx);
     let &Receiver { zc, copied, datagrams, dropped, .. } = receiver;
     Outcome { round, zc, copied, datagrams, dropped, size, mtu, ours: ledger.ours(), device }
 }

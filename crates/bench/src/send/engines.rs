@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use pagewire::{Builder, Completion, Host, TcpStream};
-use pagewire_mem::Frag;
+use pagewire::memory::Frag;
+use pagewire::{Completion, Host, HostBuilder, TcpStream};
 
 use super::Case;
 use crate::failure::Failure;
@@ -87,7 +87,7 @@ impl Engines {
     /// turns: the timestamp counter around each side's part divides the thread's CPU time.
     pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
-        let set = |host: Builder| host.manual().zerocopy_memory(HELD);
+        let set = |host: HostBuilder| host.manual().zerocopy_memory(HELD);
         let (left, right, mtu) = hosts::on_a_pair(self.mtu, set)?;
         let (stream, peer) = connect_in_turns(&left, &right)?;
         let mut sides = InTurns {

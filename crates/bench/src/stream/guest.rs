@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use pagewire::device::{Dhcp, DhcpConfig, VhostUser};
 use pagewire::{Host, TcpListener};
-use pagewire_device::{Dhcp, DhcpConfig, VhostUser};
 
 use super::receive;
 use crate::failure::Failure;
@@ -87,7 +87,7 @@ fn plugged(options: &StreamOptions, path: &Path) -> Result<(Host, u32), Failure>
         port = port.mtu(mtu as usize);
     }
     let port = port.listen(path).map_err(|e| Failure::Socket(path.to_owned(), e))?;
-    let mtu = pagewire_device::Device::capabilities(&port).mtu as u32;
+    let mtu = pagewire::Device::capabilities(&port).mtu as u32;
     let config = DhcpConfig::network(LEFT, 24)?;
     let port = Dhcp::new(port, config)?;
     Ok((hosts::on(port, LEFT).start()?, mtu))

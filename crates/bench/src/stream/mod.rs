@@ -11,8 +11,8 @@ mod via;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagewire::memory::{CopyLedger, Frag};
 use pagewire::{Host, TcpStream};
-use pagewire_mem::{CopyLedger, Frag};
 
 use crate::failure::Failure;
 use crate::hosts::{

@@ -12,7 +12,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagewire::{Host, Proxy, TcpStream};
+use pagewire::proxy::Proxy;
+use pagewire::{Host, TcpStream};
 
 use super::{Bench, Outcome};
 use crate::failure::Failure;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use pagewire_device::FaultConfig;
+use pagewire::device::FaultConfig;
 use pagewire_gateway::limits::LOG_BYTES_LEAST;
 use pagewire_gateway::{Cidr, Name, Publish, Rule};
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use pagewire_device::FaultConfig;
+use pagewire::device::FaultConfig;
 
 use super::demo::size;
 use super::view::{StatsFormat, ViewOptions};

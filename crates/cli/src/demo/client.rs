@@ -10,8 +10,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+use pagewire::memory::{CopyLedger, Frag};
 use pagewire::{Host, TcpStream};
-use pagewire_mem::{CopyLedger, Frag};
 use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest, Sha256};
 

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use pagewire::Host;
-use pagewire_device::Pair;
+use pagewire::{Host, Pair};
 
 use crate::args::DemoOptions;
 use crate::failure::{Failure, reason, say};
@@ -93,7 +92,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
 
 fn hosts() -> Result<(Host, Host), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::because("the pair link", e);
-    let (left, right) = Pair::new(Default::default()).map_err(|e| failed(&e))?;
+    let (left, right) = Pair::new().map_err(|e| failed(&e))?;
     let start = |device, address| {
         let host = Host::builder().device(device).address(format!("{address}/{PREFIX}"));
         host.start().map_err(|e| failed(&e))

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pagewire_mem::Frag;
+use pagewire::memory::Frag;
 
 use super::connection::Connection;
 use super::inbox::Inbox;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec};
+use pagewire::memory::{Frag, FragVec};
 
 use super::body::Framing;
 use super::connection::Connection;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use pagewire_mem::{Frag, FragVec};
+use pagewire::memory::{Frag, FragVec};
 
 /// A stream of bytes each way that can pass memory instead of copying it.
 ///

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-use pagewire_mem::{FragVec, MemError, Region};
+use pagewire::memory::{FragVec, MemError, Region};
 use rustix::fs::{Stat, fstat};
 
 use super::conditional::Validators;

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pagewire_mem::{CopyLedger, Frag};
+use pagewire::memory::{CopyLedger, Frag};
 
 use super::connection::{Connection, is_timeout};
 use crate::limits::{MAX_CHUNK_LINE, MAX_HEAD, RECV_PIECE, TICK};

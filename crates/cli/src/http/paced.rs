@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use pagewire_mem::{Frag, FragVec};
+use pagewire::memory::{Frag, FragVec};
 
 use super::access::Sent;
 use super::connection::{Connection, is_timeout};

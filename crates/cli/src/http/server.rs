@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec};
+use pagewire::memory::{Frag, FragVec};
 
 use super::access::{Access, AccessLog};
 use super::body::{Body, BodyError};

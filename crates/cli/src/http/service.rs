@@ -115,7 +115,7 @@ mod tests {
     fn a_client_with_as_many_connections_as_it_may_have_is_told_so_and_others_are_served() {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("one"), "1").expect("a file");
-        let (left, right) = Pair::new(Default::default()).expect("a pair");
+        let (left, right) = Pair::new().expect("a pair");
         let host = |device, ends: [&str; 2]| {
             let host = Host::builder().device(device).address(ends[0]).address(ends[1]);
             host.start().expect("a host")

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pagewire_mem::{CopyLedger, Frag, FragVec};
+use pagewire::memory::{CopyLedger, Frag, FragVec};
 
 use super::connection::Connection;
 

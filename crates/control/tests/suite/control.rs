@@ -18,7 +18,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let (left, right) = Pair::new(Default::default()).expect("a pair");
+        let (left, right) = Pair::new().expect("a pair");
         let host = |device, address| {
             Host::builder().device(device).address(address).start().expect("a host")
         };

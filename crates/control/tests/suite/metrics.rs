@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use pagewire::counts::DeviceCounters;
+use pagewire::device::DeviceCounters;
 use pagewire::{Host, Pair, TcpListener as Listener, TcpStream as Connection};
 use pagewire_control::limits::CLIENTS;
 use pagewire_control::{Builder, Client, Control};
@@ -20,7 +20,7 @@ struct Lab {
 
 /// Two hosts that have sent each other something, and metrics of one of them.
 fn lab() -> Lab {
-    let (left, right) = Pair::new(Default::default()).expect("a pair");
+    let (left, right) = Pair::new().expect("a pair");
     let host = |device, at| Host::builder().device(device).address(at).start().expect("a host");
     let (server, client) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
     let listener = server.listen("10.0.0.1:80").expect("a port");
@@ -139,7 +139,7 @@ fn promtool_finds_nothing_to_say() {
 
 #[test]
 fn silent_clients_of_metrics_take_no_place_of_the_control_socket() {
-    let (left, _right) = Pair::new(Default::default()).expect("a pair");
+    let (left, _right) = Pair::new().expect("a pair");
     let host = Host::builder().device(left).address("10.0.0.1/24").start().expect("a host");
     let metrics = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = metrics.local_addr().expect("an address");

@@ -188,6 +188,7 @@ counters! {
 
 /// An address that a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DhcpLease {
     /// The client's link address.
     pub client: [u8; 6],
@@ -221,7 +222,7 @@ impl DhcpWatch {
 /// use pagewire_device::{Dhcp, DhcpConfig, Pair};
 ///
 /// // A pair here; for virtual machines, a `VhostUser`.
-/// let (device, _clients) = Pair::new(Default::default())?;
+/// let (device, _clients) = Pair::new()?;
 /// let config = DhcpConfig::network("10.77.0.2".parse()?, 24)?; // the stack's own address
 /// let config = config.range("10.77.0.10".parse()?, "10.77.0.99".parse()?)?;
 /// let device = Dhcp::new(device, config)?;

@@ -23,7 +23,7 @@ struct Link {
 
 impl Link {
     fn new() -> Self {
-        let (server, client) = Pair::new(Default::default()).expect("a pair");
+        let (server, client) = Pair::new().expect("a pair");
         let config = DhcpConfig::network(SERVER, 24).expect("settings");
         let server = Dhcp::new(server, config).expect("a server");
         Self { server, client, ledger: CopyLedger::new() }
@@ -207,7 +207,7 @@ fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
 
 #[test]
 fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
-    let (server, client) = Pair::new(Default::default()).expect("a pair");
+    let (server, client) = Pair::new().expect("a pair");
     let (dns, domain) = (vec![SERVER, Ipv4Addr::new(10, 0, 0, 9)], Some("internal".to_owned()));
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let server =
@@ -344,7 +344,7 @@ fn a_checksum_that_the_device_vouches_for_is_believed() {
 #[test]
 fn answers_that_find_no_room_wait_and_are_bounded() {
     let (server, mut client) =
-        Pair::new(crate::PairConfig { queue_frames: 4, ..Default::default() }).expect("a pair");
+        Pair::with(crate::PairConfig { queue_frames: 4, ..Default::default() }).expect("a pair");
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let mut server = Dhcp::new(server, config).expect("a server");
     let (now, mut ledger) = (Instant::ZERO, CopyLedger::new());
@@ -375,7 +375,7 @@ fn answers_that_find_no_room_wait_and_are_bounded() {
 #[test]
 fn a_capture_inside_records_every_frame_once() {
     let (server, mut client) =
-        Pair::new(crate::PairConfig { queue_frames: 2, ..Default::default() }).expect("a pair");
+        Pair::with(crate::PairConfig { queue_frames: 2, ..Default::default() }).expect("a pair");
     let capture = crate::Pcap::new(server, Vec::new(), Default::default()).expect("a capture");
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let mut server = Dhcp::new(capture, config).expect("a server");

@@ -68,7 +68,7 @@ pub(super) struct Both {
 /// ```
 /// use pagewire_device::{Fault, FaultWatch, Pair};
 ///
-/// let (device, _other) = Pair::new(Default::default())?;
+/// let (device, _other) = Pair::new()?;
 /// let watch = FaultWatch::default();
 /// let device = Fault::new(device, "loss=1%,delay=10ms".parse()?).watched_by(&watch);
 /// // The device goes into a host. This stays outside.

@@ -82,7 +82,7 @@ fn link(text: &str) -> (Fault<PairEnd>, PairEnd) {
 }
 
 fn link_over(text: &str, pair: PairConfig) -> (Fault<PairEnd>, PairEnd) {
-    let (left, right) = Pair::new(pair).expect("a pair");
+    let (left, right) = Pair::with(pair).expect("a pair");
     (Fault::new(left, text.parse().expect(text)), right)
 }
 
@@ -298,7 +298,7 @@ fn a_watch_counts_packets_of_all_lines_that_follow_each_other() {
     let watch = FaultWatch::default();
     for (n, on) in [(1, "both"), (2, "tx"), (3, "rx")] {
         let (left, mut right) =
-            Pair::new(PairConfig { mtu: 1500, ..PairConfig::default() }).expect("a pair");
+            Pair::with(PairConfig { mtu: 1500, ..PairConfig::default() }).expect("a pair");
         let text = format!("loss=10%,dup=5%,corrupt=5%,reorder=5%,delay=1ms,seed={n},on={on}");
         let mut left = Fault::new(left, text.parse().expect("faults")).watched_by(&watch);
         for i in 0..10 {
@@ -356,7 +356,7 @@ fn frames_of_a_peer_that_went_arrive_on_time_and_nobody_is_kept_awake_for_them()
 
 #[test]
 fn wrappers_wrap_boxes_and_each_other() {
-    let (left, mut right) = Pair::new(PairConfig::default()).expect("a pair");
+    let (left, mut right) = Pair::new().expect("a pair");
     let inner: Box<dyn Device> = Box::new(left);
     let lossless = FaultConfig { delay: Duration::from_millis(1), ..FaultConfig::default() };
     let lossy =

@@ -78,11 +78,18 @@ impl Pair {
     /// Two ends of a new link, left and right.
     ///
     /// # Errors
-    /// [`DeviceError::Config`] if a setting is out of its range, [`DeviceError::System`] if the
-    /// process has no descriptor left.
+    /// [`DeviceError::System`] if the process has no descriptor left.
     // Not `Self`: only the two ends are values.
     #[allow(clippy::new_ret_no_self)]
-    pub fn new(config: PairConfig) -> Result<(PairEnd, PairEnd), DeviceError> {
+    pub fn new() -> Result<(PairEnd, PairEnd), DeviceError> {
+        Self::with(PairConfig::default())
+    }
+
+    /// As [`new`](Self::new), with settings.
+    ///
+    /// # Errors
+    /// Those of `new`, and [`DeviceError::Config`] if a setting is out of its range.
+    pub fn with(config: PairConfig) -> Result<(PairEnd, PairEnd), DeviceError> {
         config.check()?;
         let (left_tx, right_rx) = spsc::ring(config.queue_frames);
         let (right_tx, left_rx) = spsc::ring(config.queue_frames);

@@ -24,7 +24,7 @@ fn frame(tag: u8, payload: usize) -> PacketBuf {
 }
 
 fn pair(queue_frames: usize) -> (PairEnd, PairEnd) {
-    Pair::new(PairConfig { queue_frames, ..PairConfig::default() }).expect("a pair")
+    Pair::with(PairConfig { queue_frames, ..PairConfig::default() }).expect("a pair")
 }
 
 fn send(end: &mut PairEnd, frames: impl IntoIterator<Item = PacketBuf>) -> VecDeque<PacketBuf> {
@@ -121,7 +121,7 @@ fn an_unfinished_checksum_arrives_as_valid_and_a_finished_one_is_to_be_verified(
 #[test]
 fn without_offload_frames_that_need_it_are_dropped_and_counted() {
     let config = PairConfig { offload: false, mtu: 1500, ..PairConfig::default() };
-    let (mut left, mut right) = Pair::new(config).expect("a pair");
+    let (mut left, mut right) = Pair::with(config).expect("a pair");
     let caps = left.capabilities();
     assert!(!(caps.tx_checksum || caps.rx_checksum || caps.tso_v4 || caps.tso_v6));
     assert_eq!(caps.max_super_frame, 1500);
@@ -139,7 +139,7 @@ fn without_offload_frames_that_need_it_are_dropped_and_counted() {
 #[test]
 fn super_frames_are_as_long_as_linux_has_them_or_as_is_set() {
     let longest =
-        |config: PairConfig| Pair::new(config).expect("a pair").0.capabilities().max_super_frame;
+        |config: PairConfig| Pair::with(config).expect("a pair").0.capabilities().max_super_frame;
     let base = PairConfig::default;
     assert_eq!(longest(base()), 2_097_120);
     assert_eq!(longest(PairConfig { mtu: 1500, ..base() }), 2_097_120);
@@ -300,7 +300,7 @@ fn is_closed(end: &mut PairEnd) -> bool {
 
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
-    let refused = |config: PairConfig, word: &str| match Pair::new(config) {
+    let refused = |config: PairConfig, word: &str| match Pair::with(config) {
         Err(DeviceError::Config(text)) => assert!(text.contains(word), "{text}"),
         _ => panic!("{word} was accepted"),
     };

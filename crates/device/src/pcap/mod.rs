@@ -58,6 +58,7 @@ pub enum PcapDirection {
 
 /// Counts of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PcapCounters {
     /// Frames written.
     pub frames: u64,

@@ -53,14 +53,14 @@ fn frame(head: &[u8], payload: &[u8]) -> PacketBuf {
 }
 
 fn captured(config: PcapConfig) -> (Pcap<PairEnd, Disk>, PairEnd, Disk) {
-    let (left, right) = Pair::new(PairConfig { queue_frames: 4, ..Default::default() }).unwrap();
+    let (left, right) = Pair::with(PairConfig { queue_frames: 4, ..Default::default() }).unwrap();
     let disk = Disk::default();
     (Pcap::new(left, disk.clone(), config).unwrap(), right, disk)
 }
 
 #[test]
 fn no_super_frame_is_asked_for_whose_header_cannot_say_its_length() {
-    let (left, _right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() }).unwrap();
+    let (left, _right) = Pair::with(PairConfig { mtu: 1500, ..Default::default() }).unwrap();
     assert_eq!(left.capabilities().max_super_frame, 2_097_120);
     let captured = Pcap::new(left, Disk::default(), PcapConfig::default()).unwrap();
     assert_eq!(captured.capabilities().max_super_frame, 65_535);
@@ -179,7 +179,7 @@ fn tempfile() -> std::fs::File {
 
 #[test]
 fn a_full_disk_ends_the_capture_and_not_the_traffic() {
-    let (left, mut right) = Pair::new(PairConfig::default()).unwrap();
+    let (left, mut right) = Pair::new().unwrap();
     let disk = Disk::with_room_for(5000);
     let mut left = Pcap::new(left, disk.clone(), PcapConfig::default()).unwrap();
     send(&mut left, 0, vec![frame(b"a", &[0; 1000])]);

@@ -134,6 +134,7 @@ pub enum Path {
 
 /// Counts of a port, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortCounters {
     /// Built in place, dropped later or not.
     pub built: u64,

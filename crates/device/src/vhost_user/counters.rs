@@ -3,6 +3,7 @@
 /// Counts of a vhost-user device beside [`DeviceCounters`](crate::DeviceCounters). The first group
 /// counts invalid input of a guest or a front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VhostCounters {
     /// Rings stopped because the available index ran further ahead than the ring is long.
     pub bad_avail_index: u64,

@@ -5,7 +5,7 @@
 
 use std::net::Ipv6Addr;
 
-use pagewire_stack::Cidr;
+use pagewire::Cidr;
 
 use super::AutoconfConfig;
 use super::ra::encoded;

@@ -5,7 +5,8 @@ use std::net::Ipv6Addr;
 use bytes::Bytes;
 use etherparse::icmpv6::NdpOptionsIterator;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pagewire_mem::{CopyLedger, CopyReason, Frag, PacketBuf, RxChecksum};
+use pagewire::device::{PacketBuf, RxChecksum};
+use pagewire::memory::{CopyLedger, CopyReason, Frag};
 
 /// Ethernet and IPv6 headers.
 const HEADERS: usize = 14 + 40;

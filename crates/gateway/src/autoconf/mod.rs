@@ -10,9 +10,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Medium, Steering};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
-use pagewire_stack::Cidr;
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, Medium, PacketBuf, Steering};
+use pagewire::memory::{CopyLedger, PoolAudit};
+use pagewire::services::Instant;
+use pagewire::{Cidr, Device};
 
 use crate::limits::{AUTOCONF_ANSWERS, RA_INTERVAL, RESOLVERS};
 use dhcp6::Dhcp6;
@@ -129,10 +130,10 @@ impl AutoconfWatch {
 /// other frame passes unchanged.
 ///
 /// ```
-/// use pagewire_device::Pair;
+/// use pagewire::Pair;
 /// use pagewire_gateway::{Autoconf, AutoconfConfig};
 ///
-/// let (device, _guest) = Pair::new(Default::default())?;
+/// let (device, _guest) = Pair::new()?;
 /// let mut config = AutoconfConfig::new("fd00:2::2/64".parse()?); // the stack's own address
 /// config.dns.push("fd00:2::2".parse()?);
 /// let device = Autoconf::new(device, config)?;

@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use etherparse::icmpv6::{NdpOptionSlice, NdpOptionsIterator};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pagewire_device::{Pair, PairEnd};
-use pagewire_mem::{Frag, RxChecksum};
+use pagewire::Pair;
+use pagewire::device::{PairEnd, RxChecksum};
+use pagewire::memory::Frag;
 
 use super::*;
 use crate::limits::{RA_LIFETIME, RA_PREFERRED, RA_VALID};
@@ -33,7 +34,7 @@ struct Link {
 
 impl Link {
     fn new(config: AutoconfConfig) -> Self {
-        let (router, guest) = Pair::new(Default::default()).unwrap();
+        let (router, guest) = Pair::new().unwrap();
         let router = Autoconf::new(router, config).unwrap();
         let mut link =
             Self { router, guest, now: Instant::from_millis(1), ledger: CopyLedger::new() };
@@ -432,7 +433,7 @@ fn answers_wait_behind_frames_that_the_device_left() {
 #[test]
 fn settings_that_contradict_each_other_are_refused_with_a_reason() {
     let error = |config: AutoconfConfig| {
-        let (device, _) = Pair::new(Default::default()).unwrap();
+        let (device, _) = Pair::new().unwrap();
         Autoconf::new(device, config).err().expect("refused").to_string()
     };
     let network = |text: &str| AutoconfConfig::new(text.parse().unwrap());

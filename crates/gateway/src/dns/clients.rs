@@ -1,7 +1,8 @@
 //! TCP connections of the guest to its resolver: one query at a time of each (RFC 7766).
 
-use pagewire_mem::Instant;
-use pagewire_stack::{Error, ListenerId, RecvFlags, SendFlags, SocketId, Stack, TcpId};
+use pagewire::services::{
+    Error, Instant, ListenerId, RecvFlags, SendFlags, SocketId, Stack, TcpId,
+};
 use slab::Slab;
 use std::net::SocketAddr;
 

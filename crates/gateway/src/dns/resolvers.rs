@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 use resolv_conf::{Config, ScopedIp};
 
 use crate::limits::{RESOLV_CONF_BYTES, RESOLV_CONF_LOOK, RESOLVERS};

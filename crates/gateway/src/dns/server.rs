@@ -6,8 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use pagewire_mem::Instant;
-use pagewire_stack::{BindOptions, Error, Event, RecvFlags, Stack, UdpId};
+use pagewire::services::{Error, Event, Instant, RecvFlags, SocketBind, Stack, UdpId};
 
 use super::clients::{ClientId, Clients};
 use super::own::OwnNames;
@@ -101,7 +100,7 @@ pub(super) enum Asker {
 ///
 /// It has no thread. [`turn`](Self::turn) takes the stack's events; [`wait_fd`](Self::wait_fd)
 /// becomes readable when a resolver has answered; [`poll_timeout`](Self::poll_timeout) is when one
-/// takes too long. So it is a [`Service`](pagewire::Service), or a part of one.
+/// takes too long. So it is a [`Service`](pagewire::services::Service), or a part of one.
 pub struct DnsServer {
     sockets: Vec<UdpId>,
     clients: Clients,
@@ -147,7 +146,7 @@ impl DnsServer {
         let (mut sockets, mut clients) = (Vec::new(), Clients::default());
         for address in on {
             let local = SocketAddr::new(address, PORT);
-            sockets.push(stack.bind_udp(local, BindOptions::default()).map_err(failed)?);
+            sockets.push(stack.bind_udp(local, SocketBind::default()).map_err(failed)?);
             clients.listen(stack, local).map_err(failed)?;
         }
         Ok(Self {

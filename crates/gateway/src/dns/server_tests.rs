@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_device::Capabilities;
-use pagewire_mem::Instant;
-use pagewire_stack::{BindOptions, Event, RecvFlags, SendFlags, Stack, StackConfig, TcpId, UdpId};
+use pagewire::device::Capabilities;
+use pagewire::services::{Event, Instant, RecvFlags, SendFlags, SocketBind, Stack, TcpId, UdpId};
+use pagewire_stack::StackConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use simple_dns::rdata::{A, CNAME, RData, SVCB};
 use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
@@ -94,7 +94,7 @@ impl World {
     }
 
     fn socket(&mut self) -> UdpId {
-        self.guest.bind_udp("0.0.0.0:0".parse().unwrap(), BindOptions::default()).unwrap()
+        self.guest.bind_udp("0.0.0.0:0".parse().unwrap(), SocketBind::default()).unwrap()
     }
 
     fn send(&mut self, socket: UdpId, message: &[u8]) {
@@ -126,7 +126,7 @@ impl World {
         match self.guest.tcp(id).unwrap().recv(self.now, &mut buffer[..], RecvFlags::empty()) {
             Ok(0) => None,
             Ok(n) => Some(buffer[..n].to_vec()),
-            Err(pagewire_stack::Error::WouldBlock) => Some(Vec::new()),
+            Err(pagewire::services::Error::WouldBlock) => Some(Vec::new()),
             Err(_) => None,
         }
     }

@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use pagewire_device::Tap;
-use pagewire_device::tap::{TapParts, loopback_up};
+use pagewire::Tap;
+use pagewire::device::{TapParts, loopback_up};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};

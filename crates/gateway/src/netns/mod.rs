@@ -39,7 +39,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use pagewire_device::DeviceError;
+use pagewire::device::DeviceError;
 
 pub use inside::inside;
 pub use lifetime::Lifetime;

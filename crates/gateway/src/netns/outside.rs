@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use pagewire_device::tap::TapParts;
+use pagewire::device::TapParts;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -17,7 +17,7 @@ use super::wire::{FAILED, MAPS, NETWORK, READY, Ready, Wire};
 use super::{InsideNetwork, Lifetime, Namespace, NetnsError};
 
 /// Makes a tap in a network namespace that exists; it vanishes when its descriptors are closed.
-/// Gives it `network`'s addresses and routers. [`TapBuilder::adopt`](pagewire_device::TapBuilder::adopt)
+/// Gives it `network`'s addresses and routers. [`TapBuilder::adopt`](pagewire::device::TapBuilder::adopt)
 /// makes a device of it here. The tap keeps the namespace; [`Lifetime`] says when nobody else does.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 
 use crate::ask::Name;
 use crate::limits::{

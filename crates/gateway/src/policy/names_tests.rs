@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 
 use super::{Names, Resolved};
 use crate::ask::Name;

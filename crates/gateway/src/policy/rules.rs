@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use pagewire_stack::Cidr;
+use pagewire::Cidr;
 
 use crate::ask::{Ask, Direction, Judge, Name, Protocol, Verdict};
 use crate::limits::RULES;

@@ -15,8 +15,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use pagewire_mem::Instant;
-use pagewire_stack::{Answer, Cancel, RequestId, Stack, SynEvent, SynRequest, Unreachable};
+use pagewire::services::{
+    Answer, Cancel, Instant, RequestId, Stack, SynEvent, SynRequest, Unreachable,
+};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 

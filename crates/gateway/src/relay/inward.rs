@@ -5,8 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use pagewire_mem::Instant;
-use pagewire_stack::{ConnectOptions, Error, Stack, TcpId};
+use pagewire::services::{Error, Instant, Stack, TcpConnect, TcpId};
 use rustix::event::epoll::EventFlags;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
@@ -175,7 +174,7 @@ fn connect(
     to: SocketAddr,
 ) -> Result<TcpId, Error> {
     if let Some(client) = client {
-        let options = ConnectOptions { local: Some(client), ..ConnectOptions::default() };
+        let options = TcpConnect { local: Some(client), ..TcpConnect::default() };
         if let Ok(tcp) = stack.connect(now, to, options) {
             return Ok(tcp);
         }

@@ -21,8 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_mem::Instant;
-use pagewire_stack::{Event, ListenerId, Readiness, SocketId, Stack, TcpId};
+use pagewire::services::{Event, Instant, ListenerId, Readiness, SocketId, Stack, TcpId};
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 

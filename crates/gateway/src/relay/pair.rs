@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use pagewire_mem::Instant;
-use pagewire_stack::{Error, KeepAlive, Readiness, SocketOption, Stack, TcpId};
+use pagewire::services::{Error, Instant, Readiness, Stack, TcpId};
+use pagewire::{KeepAlive, SocketOption};
 use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 

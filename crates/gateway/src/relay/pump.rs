@@ -14,8 +14,8 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use pagewire_mem::{CopyReason, Instant};
-use pagewire_stack::{Error, Lend, RecvFlags, SendFlags, Stack};
+use pagewire::memory::CopyReason;
+use pagewire::services::{Error, Instant, Lend, RecvFlags, SendFlags, Stack};
 use rustix::net::{RecvFlags as KernelRecv, SendFlags as KernelSend};
 
 use super::pair::{Broken, Flags, Pair};
@@ -43,7 +43,7 @@ impl Pair {
             };
             let fd = self.socket.as_fd();
             let mut written: Option<io::Result<Written>> = None;
-            let give = |parts: pagewire_stack::Parts<'_>| {
+            let give = |parts: pagewire::services::Parts<'_>| {
                 let done = written.insert(sys::write_parts(fd, parts));
                 done.as_ref().map_or(0, |written| written.bytes)
             };

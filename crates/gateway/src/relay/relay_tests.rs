@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::Error;
+use pagewire::services::Error;
 
 use super::{Flow, Pair};
 use crate::ask::{Ask, How, Verdict};

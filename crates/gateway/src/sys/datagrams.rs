@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use pagewire_mem::{Frag, Spare};
+use pagewire::memory::{Frag, Spare};
 
 use super::{Pieces, check};
 

@@ -10,8 +10,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use pagewire_mem::Spare;
-use pagewire_stack::Parts;
+use pagewire::memory::Spare;
+use pagewire::services::Parts;
 use smallvec::SmallVec;
 
 use crate::limits::GATHER;

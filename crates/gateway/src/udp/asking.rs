@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 
 use crate::context::Judged;
 use crate::limits::{UDP_ASKING, UDP_IDLE};

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire::services::Instant;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use super::asking::{Asking, Client};
@@ -250,7 +250,7 @@ impl Endpoint {
     /// Sends, after the socket's setting is as the packet's.
     pub(super) fn send<'a>(
         &mut self,
-        frags: impl Iterator<Item = &'a pagewire_mem::Frag>,
+        frags: impl Iterator<Item = &'a pagewire::memory::Frag>,
         how: Sending,
         dont_fragment: bool,
     ) -> io::Result<usize> {

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use pagewire_stack::Unreachable;
+use pagewire::services::Unreachable;
 
 use crate::context::Denial;
 use crate::sys::datagrams::Reported;

@@ -12,10 +12,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
-use pagewire_stack::{
-    Error, Flow, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, UdpTarget, Unreachable,
+use pagewire::memory::{CopyReason, Frag, FragVec};
+use pagewire::services::{
+    Error, Flow, Instant, Message, RecvFlags, SocketId, Stack, UdpId, UdpMessage, Unreachable,
 };
+use pagewire::udp::UdpTarget;
 use rustix::event::epoll::EventFlags;
 use slab::Slab;
 

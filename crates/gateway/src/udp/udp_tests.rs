@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{BindOptions, RecvFlags, UdpId};
+use pagewire::services::{RecvFlags, SocketBind, UdpId};
 
 use super::endpoint::Counts;
 use crate::ask::{Ask, Direction, Verdict};
@@ -30,14 +30,14 @@ fn to_one_far_end() -> (World, UdpId, UdpSocket) {
     let judge = Some(Arc::new(to_loopback) as _);
     let mut world = World::new(Settings { judge, ..Settings::default() });
     let any = "0.0.0.0:0".parse().unwrap();
-    let socket = world.guest.bind_udp(any, BindOptions::default()).unwrap();
+    let socket = world.guest.bind_udp(any, SocketBind::default()).unwrap();
     (world, socket, UdpSocket::bind("127.0.0.1:0").unwrap())
 }
 
 /// A guest's service whose port is published, and where clients find it.
 fn published(world: &mut World) -> (UdpId, SocketAddr) {
     let local = "10.0.2.15:5353".parse().unwrap();
-    let service = world.guest.bind_udp(local, BindOptions::default()).unwrap();
+    let service = world.guest.bind_udp(local, SocketBind::default()).unwrap();
     let opened = "127.0.0.1:0:5353/udp".parse::<Publish>().unwrap().open().unwrap();
     let there = opened[0].address().unwrap();
     opened.into_iter().try_for_each(|one| world.relay.publish(world.now, one)).unwrap();

@@ -8,10 +8,12 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Wall};
 
+use pagewire::device::PacketBuf;
 use pagewire::device::PairEnd;
+use pagewire::memory::CopyLedger;
+use pagewire::services::Instant;
 use pagewire::{Device, Pair};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
 use crate::support::frames::{ME, arp, datagram, syn};
 use crate::support::{eventually, pattern, server, to_loopback, world};
@@ -25,7 +27,7 @@ struct Attacker {
 
 impl Attacker {
     fn new(gateway: &Gateway) -> (Self, Guest) {
-        let (device, inner) = Pair::new(Default::default()).unwrap();
+        let (device, inner) = Pair::new().unwrap();
         let config = GuestConfig::new().network("10.0.2.2/24").unwrap();
         let guest = gateway.add(device, config).unwrap();
         let (outbox, ledger) = (VecDeque::new(), CopyLedger::new());
@@ -333,7 +335,10 @@ fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
         }
     }
     let audit = world.guest.host().pool_audits()[0];
-    assert!(audit.total * pagewire_mem::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10), "{audit:?}");
+    assert!(
+        audit.total * pagewire::memory::PAGE_SIZE <= limits::POOL_BYTES + (64 << 10),
+        "{audit:?}"
+    );
     // Another connection still passes as soon as one of them ends.
     streams.truncate(20);
     let (mut inner, mut outer) = (world.inside.connect(at).unwrap(), server.accept().unwrap().0);

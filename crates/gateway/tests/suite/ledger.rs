@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 
-use pagewire::{CopyReason, Host};
-use pagewire_mem::CopyLedger;
+use pagewire::Host;
+use pagewire::memory::{CopyLedger, CopyReason};
 
 use crate::support::namespaces::{NEAR_V4, Outside, worlds};
 use crate::support::{eventually, pattern, server, world};

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pagewire::{Device, Host, TcpConfig, TcpStream};
-use pagewire_device::{DatagramLink, Frames, FramesConfig, FramesEnd, StreamLink};
+use pagewire::device::{DatagramLink, Frames, FramesConfig, FramesEnd, StreamLink};
+use pagewire::tcp::TcpConfig;
+use pagewire::{Device, Host, TcpStream};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, OwnNames, Resolver};
 
 use crate::support::frames::{GATEWAY, MAC, ME, arp, datagram, syn, tcp};

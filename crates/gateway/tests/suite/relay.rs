@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
+use pagewire::services::{Readiness, RecvFlags, SendFlags, TcpId};
 use pagewire_gateway::{Ask, Dial, Dialled, How, Record, Verdict};
-use pagewire_stack::{Readiness, RecvFlags, SendFlags, TcpId};
 use rustix::net::{SendFlags as KernelSend, sockopt};
 
 use crate::support::{

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::Device;
+use pagewire::device::{DatagramLink, StreamLink, VhostUser, VhostUserBuilder};
 use pagewire_device::vhost_user::double;
-use pagewire_device::{DatagramLink, StreamLink, VhostUser, VhostUserBuilder};
 use pagewire_gateway::sandbox::{SandboxPlan, SandboxUser, close_doors, resolver_files};
 use pagewire_gateway::{Gateway, Guest, GuestConfig};
 use pagewire_testing::{Need, can};

@@ -18,7 +18,7 @@ const MS: Duration = Duration::from_millis(1);
 fn with_bells(test: impl FnOnce(&Host, &mut Bells)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("runtime").block_on(async {
-        let (device, _far) = Pair::new(Default::default()).expect("pair");
+        let (device, _far) = Pair::new().expect("pair");
         let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
         let host = host.expect("host");
         let mut bells = Bells::new(host.shared()).expect("descriptors");

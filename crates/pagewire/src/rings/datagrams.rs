@@ -14,10 +14,11 @@ use pagewire_sockets::{ToSocketAddrs, resolve};
 ///
 /// ```
 /// use pagewire::device::{Queues, Rule};
+/// use pagewire::memory::Region;
 /// use pagewire::rings::{EngineConfig, QueueConfig};
-/// use pagewire::{Host, Pair, Region};
+/// use pagewire::{Host, Pair};
 ///
-/// let (left, right) = Pair::new(Default::default())?;
+/// let (left, right) = Pair::new()?;
 /// let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24").start()?;
 /// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 ///

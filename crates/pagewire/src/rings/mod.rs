@@ -8,8 +8,9 @@
 //!
 //! ```no_run
 //! use pagewire::device::Rule;
+//! use pagewire::memory::Region;
 //! use pagewire::rings::{EngineConfig, QueueConfig};
-//! use pagewire::{Host, Region};
+//! use pagewire::Host;
 //!
 //! async fn one_connection(host: &Host) -> Result<(), Box<dyn std::error::Error>> {
 //!     // What has to be copied lies here.
@@ -70,13 +71,12 @@ use std::time::Duration;
 
 use pagewire_device::{BindError, Rule};
 use pagewire_mem::{Frag, Region, View};
-use pagewire_ring::layout::NOTICE;
 use pagewire_ring::{Ends, Engine, Registered};
 
 pub use buf::RingBuf;
 pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
-pub use pagewire_ring::layout::COPY_GROUP;
+pub use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 pub use pagewire_ring::{
     Completion, Counters, EngineConfig, Entry, Fill, Op, QueueConfig, RegisterError, Submission,
 };

@@ -7,8 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use pagewire::Host;
+use pagewire::memory::MapError;
 use pagewire::net::{TcpListener, TcpStream, UdpSocket};
-use pagewire::{Host, MapError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 
 use crate::support::{Called, Joined, PATIENCE, block_on, copied, hosts, joined};
@@ -67,7 +68,7 @@ async fn a_stream_moves_between_the_forms_for_threads_and_for_tasks() {
     near.write_all(b"from a task").await.expect("write");
     assert_eq!(far.recv_chunks(100).expect("receive").len(), 11);
     let near = near.to_blocking();
-    assert_eq!(far.send(&b"back"[..]).expect("send"), 4);
+    assert_eq!(far.send(b"back").expect("send"), 4);
     assert_eq!(near.recv_chunks(100).expect("receive").len(), 4);
 }
 
@@ -190,9 +191,9 @@ fn a_wait_that_moves_to_another_task_wakes_that_one() {
     let mut near = None;
     let (far, _) = moves(listener.accept(), || near = Some(connect())).unwrap();
     let near = near.unwrap();
-    let hello = || assert_eq!(near.send(&b"hello"[..]).unwrap(), 5);
+    let hello = || assert_eq!(near.send(b"hello").unwrap(), 5);
     assert_eq!(moves(far.recv_chunks(100), hello).unwrap().len(), 5);
-    let hello = || assert_eq!(near.send(&b"hello"[..]).unwrap(), 5);
+    let hello = || assert_eq!(near.send(b"hello").unwrap(), 5);
     assert!(moves(far.readable(), hello).is_ok());
     let socket = UdpSocket::from(server.udp("10.0.0.1:9000").unwrap());
     let sender = client.udp("10.0.0.2:9000").unwrap();

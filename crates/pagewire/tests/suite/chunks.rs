@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use bytes::Buf;
-use pagewire::Region;
+use pagewire::memory::Region;
 
 use crate::support::joined;
 

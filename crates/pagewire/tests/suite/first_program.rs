@@ -10,7 +10,7 @@ const GETTING_STARTED: &str = include_str!("../../../../docs/GETTING-STARTED.md"
 
 /// What it prints.
 fn first_program() -> Result<String, Box<dyn std::error::Error>> {
-    let (left, right) = Pair::new(Default::default())?;
+    let (left, right) = Pair::new()?;
     let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
 

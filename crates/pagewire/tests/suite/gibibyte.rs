@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::thread;
 
 use bytes::Bytes;
-use pagewire::{Completion, CopyReason, Region};
+use pagewire::Completion;
+use pagewire::memory::{CopyReason, Region};
 
 use crate::support::{PATIENCE, manual_hosts, on_a_tap};
 

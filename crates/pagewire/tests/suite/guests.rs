@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pagewire::Instant;
 use pagewire::device::PacketBuf;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
 use pagewire::device::{FrontEndLimits, VhostMonitor, VhostUser};
-use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
+use pagewire::memory::{CopyLedger, CopyReason};
+use pagewire::services::Instant;
+use pagewire::{Device, Host, Link};
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
 
 use crate::support::exchange;

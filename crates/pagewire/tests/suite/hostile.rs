@@ -5,14 +5,15 @@ use std::io;
 use std::time::Duration;
 
 use pagewire::Host;
-use pagewire::device::{DeviceError, Pair, PairConfig};
+use pagewire::Pair;
+use pagewire::device::{DeviceError, PairConfig};
 
 use crate::support::{Odd, builders_on, pair};
 
 #[test]
 fn a_turn_fills_the_room_that_the_device_has() {
     let (left, right) =
-        Pair::new(PairConfig { queue_frames: 4, ..Default::default() }).expect("pair");
+        Pair::with(PairConfig { queue_frames: 4, ..Default::default() }).expect("pair");
     let (server, client) = builders_on((left, right));
     let server = server.manual().start().expect("host");
     let client = client.manual().start().expect("host");

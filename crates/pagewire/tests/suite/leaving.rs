@@ -7,8 +7,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pagewire::services::Service;
 use pagewire::services::{Event, Stack};
-use pagewire::{Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
+use pagewire::{Host, Link, NetworkDown, Pair, Tap, TcpStream};
 
 use crate::support::{
     Joined, PATIENCE, builders, builders_on, chunks_of, hosts, joined, joined_with, pair,
@@ -93,7 +94,7 @@ fn a_limit_of_zero_only_resets() {
 #[test]
 fn a_device_that_takes_nothing_bounds_the_end() {
     let (left, right) =
-        Pair::new(pagewire::device::PairConfig { queue_frames: 1, ..Default::default() })
+        Pair::with(pagewire::device::PairConfig { queue_frames: 1, ..Default::default() })
             .expect("pair");
     let (server, client) = builders_on((left, right));
     let server = server.start().expect("server");
@@ -306,12 +307,12 @@ fn child_that_sends_and_ends() {
 struct OnDriver(Option<Box<dyn FnOnce() + Send>>);
 
 impl Service for OnDriver {
-    fn turn(&mut self, _: pagewire::Instant, _: &mut Stack, _: &[Event]) {
+    fn turn(&mut self, _: pagewire::services::Instant, _: &mut Stack, _: &[Event]) {
         assert_ne!(thread::current().name(), Some("pagewire"), "a panic as asked, to be dropped");
     }
 
-    fn poll_timeout(&self) -> Option<pagewire::Instant> {
-        Some(pagewire::Instant::ZERO)
+    fn poll_timeout(&self) -> Option<pagewire::services::Instant> {
+        Some(pagewire::services::Instant::ZERO)
     }
 }
 
@@ -341,7 +342,7 @@ fn a_wait_on_the_hosts_own_thread_is_refused_and_other_calls_work_there() {
     });
     assert_eq!(error.kind(), std::io::ErrorKind::Deadlock);
     assert_eq!(near.recv_chunks(100).expect("recv").len(), 5);
-    near.send(&b"back"[..]).expect("send");
+    near.send(b"back").expect("send");
     assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
 }
 
@@ -365,7 +366,7 @@ fn a_call_from_under_the_hosts_lock_panics_and_a_socket_dropped_there_is_closed(
         drop(far.take());
         host.stats();
     });
-    near.send(&b"an event"[..]).expect("send");
+    near.send(b"an event").expect("send");
     // Unread data: a reset.
     near.recv_chunks(1).expect_err("it was closed");
     assert!(server.stats().contained.observers >= 1);

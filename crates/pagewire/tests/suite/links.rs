@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 
 use pagewire::device::DeviceError;
-use pagewire::{Builder, Host, Link, LinkId};
+use pagewire::{Host, HostBuilder, Link, LinkId};
 
 use crate::support::{Odd, exchange, pair};
 
@@ -106,7 +106,7 @@ fn links_come_and_go_while_the_host_runs() {
         let (there, right) = pair();
         let link = host.add_link(Link::new(there).address("10.0.1.1/24")).expect("link");
         assert!(link != last, "an id is not used again");
-        let right: Builder = Host::builder().device(right).address("10.0.1.2/24");
+        let right: HostBuilder = Host::builder().device(right).address("10.0.1.2/24");
         let right = right.start().expect("right");
         let near = right.connect("10.0.1.1:80").expect("connect");
         exchange(near, listener.accept().expect("accept").0, 10_000);

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
 
-use pagewire::{MapError, Mapping, Region, SocketOption};
+use pagewire::memory::{MapError, Region};
+use pagewire::{Mapping, SocketOption};
 
 use crate::support::{joined, pattern};
 

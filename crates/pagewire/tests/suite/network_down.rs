@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::device::PairEnd;
-use pagewire::{Host, Link, LinkId, NetworkDown, Proxy, TcpStream};
+use pagewire::proxy::Proxy;
+use pagewire::{Host, Link, LinkId, NetworkDown, TcpStream};
 
 use crate::support::{PATIENCE, block_on, builders, on_a_tap, pair, rings};
 
@@ -177,7 +178,7 @@ fn what_was_received_before_is_still_read_and_its_end_too() {
     let mut got = Vec::new();
     whole.read_to_end(&mut got).expect("the end of the stream");
     assert_eq!(got.len(), 100_000);
-    assert!(whole.send(&b"nobody hears this"[..]).is_err());
+    assert!(whole.send(b"nobody hears this").is_err());
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn of_several_links_only_connections_over_the_lost_one_end() {
     assert_down("recv", &lost.recv_chunks(1).expect_err("down"));
     assert_down("connect", &host.connect("10.0.0.2:80").map(drop).expect_err("down"));
     assert_down("send_to", &socket.send_to(b"?", "10.0.0.2:9").expect_err("down"));
-    kept.send(&b"still here"[..]).expect("send");
+    kept.send(b"still here").expect("send");
     assert_eq!(near.recv_chunks(100).expect("recv").len(), 10);
     join(&right, "10.0.1.1:80");
     assert!(host.check().is_ok(), "a device is left");

@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use pagewire::memory::Region;
 use pagewire::tcp::{FastOpenConfig, FastOpenMode};
-use pagewire::{ConnectOptions, Host, KeepAlive, Region, SocketOption, StartError};
+use pagewire::{ConnectOptions, Host, KeepAlive, SocketOption, StartError};
 
 use crate::support::{builders, hosts, hosts_with};
 

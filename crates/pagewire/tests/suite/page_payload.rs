@@ -2,19 +2,19 @@
 
 use std::io::Read;
 
-use pagewire::device::{Pair, PairConfig};
-use pagewire::tcp::mtu_of_pages;
-use pagewire::{Builder, Device, Host, StartError, TcpConfig};
+use pagewire::device::PairConfig;
+use pagewire::tcp::{TcpConfig, mtu_of_pages};
+use pagewire::{Device, Host, HostBuilder, Pair, StartError};
 
 use crate::support::{builders_on, connect};
 
 /// A link like a plain network card's: every frame is one segment.
 fn plain(mtu: usize) -> (impl Device, impl Device) {
-    Pair::new(PairConfig { mtu, offload: false, ..PairConfig::default() }).expect("a pair")
+    Pair::with(PairConfig { mtu, offload: false, ..PairConfig::default() }).expect("a pair")
 }
 
 /// Sends to a host with such settings; the payload bytes of a full segment.
-fn segments(mtu: usize, address: &str, settings: impl FnOnce(Builder) -> Builder) -> usize {
+fn segments(mtu: usize, address: &str, settings: impl FnOnce(HostBuilder) -> HostBuilder) -> usize {
     const TOTAL: usize = 240 * 4096;
     let (server, client) = builders_on(plain(mtu));
     let server = settings(server.address("fd00::1/64")).start().expect("it fits");
@@ -49,7 +49,7 @@ fn without_the_setting_ipv4_segments_are_longer_than_a_page_on_an_mtu_for_ipv6()
 
 #[test]
 fn segments_are_whole_pages_without_timestamps_too() {
-    let settings = |host: Builder| {
+    let settings = |host: HostBuilder| {
         host.payload_pages(1).tcp_config(TcpConfig { timestamps: false, ..TcpConfig::default() })
     };
     for address in ["10.0.0.1:80", "[fd00::1]:80"] {

@@ -12,8 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pagewire::proxy::Proxy;
 use pagewire::services::{Event, Stack};
-use pagewire::{Host, Instant, NetworkDown, Proxy, Service, TcpStream};
+use pagewire::services::{Instant, Service};
+use pagewire::{Host, NetworkDown, TcpStream};
 
 use crate::support::{Odd, builders_on, connect, hosts, pair, poll_once, rings};
 
@@ -25,9 +27,9 @@ fn joined(host: &Host, peer: &Host) -> (TcpStream, TcpStream) {
 /// The host still moves data both ways.
 fn assert_works(host: &Host, peer: &Host) {
     let (far, near) = joined(host, peer);
-    near.send(&b"ping"[..]).expect("send");
+    near.send(b"ping").expect("send");
     assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
-    far.send(&b"pong!"[..]).expect("send");
+    far.send(b"pong!").expect("send");
     assert_eq!(near.recv_chunks(100).expect("recv").len(), 5);
     assert_eq!((host.stats().failed, host.check().is_ok()), (None, true));
 }
@@ -205,7 +207,7 @@ fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
         let mut future = Box::pin(tasks.recv_chunks(100));
         assert!(matches!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
         drop(waker);
-        near.send(&b"wake"[..]).expect("send");
+        near.send(b"wake").expect("send");
         while host.stats().wakeups == 0 {
             thread::yield_now();
         }

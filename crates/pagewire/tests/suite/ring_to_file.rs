@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pagewire::device::Queues;
-use pagewire::{CopyReason, Host, Pair};
+use pagewire::memory::CopyReason;
+use pagewire::{Host, Pair};
 
 #[allow(dead_code)]
 #[path = "../../examples/ring_to_file.rs"]
@@ -34,7 +35,7 @@ fn data(len: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_sent_is_in_the_file_and_came_there_by_reference() {
-    let (left, right) = Pair::new(Default::default()).unwrap();
+    let (left, right) = Pair::new().unwrap();
     let server = Host::builder().device(Queues::new(left, 2)).address("10.77.0.2/24");
     let server = server.start().unwrap();
     let client = Host::builder().device(right).address("10.77.0.1/24").start().unwrap();

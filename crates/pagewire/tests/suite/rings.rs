@@ -9,10 +9,11 @@ use std::thread;
 
 use bytes::Bytes;
 use pagewire::device::Rule;
+use pagewire::memory::{Frag, Region};
 use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{Op, QueueConfig, RegisterError, Submission};
 use pagewire::rings::{RingListener, RingStream};
-use pagewire::{Frag, Host, Region, SendBuf};
+use pagewire::{Host, SendBuf};
 
 use crate::support::{
     PATIENCE, block_on, hosts, hosts_with_queues, pattern, poll_once, private, rings,

@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use pagewire::device::Rule;
+use pagewire::memory::{CopyReason, Frag, Region};
 use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{Completion, Submission};
-use pagewire::{CopyReason, Frag, Host, Region, SendBuf, UdpSocket};
+use pagewire::{Host, SendBuf, UdpSocket};
 
 use crate::support::{
     PATIENCE, block_on, hosts_with_queues, poll_once, private, rings, until_completed,

@@ -5,11 +5,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::thread;
 
+use pagewire::Host;
 use pagewire::device::Rule;
+use pagewire::memory::{CopyReason, Region};
 use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{AsyncRings, RingStream};
 use pagewire::rings::{Completion, EngineConfig, QueueConfig, RegisterError};
-use pagewire::{CopyReason, Host, Region};
 
 use crate::ring_to_file::example as ring_to_file;
 use crate::support::{PATIENCE, block_on, private};

@@ -89,7 +89,7 @@ fn a_runtime_of_one_thread_or_several_drives_hosts_without_another_thread() -> R
 fn a_host_that_does_not_poll_is_woken_for_frames_and_timers() -> Result {
     let _alone = alone();
     one_thread()?.block_on(async {
-        let (left, right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() })?;
+        let (left, right) = Pair::with(PairConfig { mtu: 1500, ..Default::default() })?;
         // What is lost is only sent again when a timer fires.
         let config: FaultConfig = "loss=10%".parse()?;
         let (server, client) = builders_on((Fault::new(left, config), right));
@@ -314,7 +314,7 @@ fn a_link_that_is_added_later_wakes_the_task() -> Result {
         let _first = client.start_in_runtime()?;
         // The task sleeps on the first device.
         tokio::task::yield_now().await;
-        let (left, right) = Pair::new(Default::default())?;
+        let (left, right) = Pair::new()?;
         server.add_link(Link::new(left).address("10.1.0.1/24"))?;
         let other = Host::builder().device(right).address("10.1.0.2/24");
         let other = other.spin(Duration::ZERO).start_in_runtime()?;

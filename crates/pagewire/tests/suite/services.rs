@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use pagewire::services::{Answer, Event, ListenerId, Readiness, Stack, SynEvent};
-use pagewire::{Host, Instant, LinkId, SendFlags, Service};
+use pagewire::services::{Instant, SendFlags, Service};
+use pagewire::{Host, LinkId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::support::{builders, manual_hosts};

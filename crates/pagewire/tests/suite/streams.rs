@@ -6,8 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::udp::MtuDiscover;
-use pagewire::{CopyReason, Frag, Host, Region, SendBuf, SendFlags, SocketOption, TcpStream, net};
+use pagewire::MtuDiscover;
+use pagewire::memory::{CopyReason, Frag, Region};
+use pagewire::services::SendFlags;
+use pagewire::{Host, SendBuf, SocketOption, TcpStream, net};
 
 use crate::support::{
     block_on, chunks_of, copied, hosts, joined, kind, manual_hosts, pair, pattern,

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, PairEnd, Queues};
+use pagewire::memory::{CopyLedger, Region};
 use pagewire::rings::{AsyncRings, EngineConfig, QueueConfig, Rings};
-use pagewire::{
-    Builder, Chunks, CopyLedger, Device, Host, Instant, Pair, Region, Tap, TcpListener, TcpStream,
-};
+use pagewire::services::Instant;
+use pagewire::{Chunks, Device, Host, HostBuilder, Pair, Tap, TcpListener, TcpStream};
 use pagewire_testing::{Need, Netns, can};
 
 /// Far longer than anything takes: a test that hangs is to fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn pair() -> (PairEnd, PairEnd) {
-    Pair::new(Default::default()).expect("pair")
+    Pair::new().expect("pair")
 }
 
 /// A server at 10.0.0.1 and a client at 10.0.0.2, on the two ends of a link.
-pub(crate) fn builders_on<S, C>((left, right): (S, C)) -> (Builder, Builder)
+pub(crate) fn builders_on<S, C>((left, right): (S, C)) -> (HostBuilder, HostBuilder)
 where
     S: Device + 'static,
     C: Device + 'static,
@@ -36,7 +36,7 @@ where
     (server, host().device(right).address("10.0.0.2/24"))
 }
 
-pub(crate) fn builders() -> (Builder, Builder) {
+pub(crate) fn builders() -> (HostBuilder, HostBuilder) {
     builders_on(pair())
 }
 
@@ -45,14 +45,14 @@ pub(crate) fn hosts() -> (Host, Host) {
 }
 
 /// Both with the same settings.
-pub(crate) fn hosts_with(change: impl Fn(Builder) -> Builder) -> (Host, Host) {
+pub(crate) fn hosts_with(change: impl Fn(HostBuilder) -> HostBuilder) -> (Host, Host) {
     let (server, client) = builders();
     (change(server).start().expect("server"), change(client).start().expect("client"))
 }
 
 /// Hosts that only their callers drive.
 pub(crate) fn manual_hosts() -> (Host, Host) {
-    hosts_with(Builder::manual)
+    hosts_with(HostBuilder::manual)
 }
 
 /// The server has two queues.
@@ -77,7 +77,7 @@ pub(crate) fn joined() -> Joined {
     join(hosts())
 }
 
-pub(crate) fn joined_with(change: impl Fn(Builder) -> Builder) -> Joined {
+pub(crate) fn joined_with(change: impl Fn(HostBuilder) -> HostBuilder) -> Joined {
     join(hosts_with(change))
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use bytes::Bytes;
+use pagewire::memory::{CopyReason, Region};
 use pagewire::services::Error;
-use pagewire::{Completion, CopyReason, Region, Sent};
+use pagewire::{Completion, Sent};
 
 use crate::support::{Joined, joined, joined_with, receive};
 

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::counts::DropReason;
-use pagewire::{Builder, Chunks, Completion, CopyReason, Region, Sent, TcpStream};
+use pagewire::memory::{CopyReason, Region};
+use pagewire::{Chunks, Completion, HostBuilder, Sent, TcpStream};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use crate::support::{Joined, PATIENCE, connect, copied, hosts, joined_with};
 
 /// Two hosts, and a connection whose near end has opted in.
-fn opted_in(change: impl Fn(Builder) -> Builder) -> Joined {
+fn opted_in(change: impl Fn(HostBuilder) -> HostBuilder) -> Joined {
     let ends = joined_with(change);
     ends.near.set_zerocopy(true).unwrap();
     ends

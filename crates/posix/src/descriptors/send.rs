@@ -99,7 +99,7 @@ impl<B: Backend> Descriptors<B> {
     /// use pagewire_posix::{Events, PollFd, RawRange, ReceiveMessage};
     /// # use pagewire::{Host, Pair};
     /// # use pagewire_posix::{Descriptors, HostBackend, SockAddr};
-    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let (left, right) = Pair::new()?;
     /// # let left = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let right = Host::builder().device(right).address("10.0.0.2/24").start()?;
     /// # let (left, right) = (HostBackend::new(left), HostBackend::new(right));

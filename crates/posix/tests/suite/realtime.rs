@@ -10,7 +10,7 @@ use pagewire_posix::{Descriptors, EpollEvent, EpollOp, Events, HostBackend, Sock
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 fn hosts() -> (Descriptors<HostBackend>, Descriptors<HostBackend>) {
-    let (left, right) = Pair::new(Default::default()).unwrap();
+    let (left, right) = Pair::new().unwrap();
     let left = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
     let right = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
     (Descriptors::new(HostBackend::new(left)), Descriptors::new(HostBackend::new(right)))

@@ -103,8 +103,9 @@ impl<R: Runtime> TcpStream<R> {
     /// the whole pages behind it can be mapped.
     ///
     /// ```
-    /// # use pagewire::{Host, MapError, Pair};
-    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # use pagewire::memory::MapError;
+    /// # use pagewire::{Host, Pair};
+    /// # let (left, right) = Pair::new()?;
     /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     /// # let listener = server.listen("10.0.0.1:9000")?;
@@ -133,7 +134,7 @@ impl<R: Runtime> TcpStream<R> {
     /// ```
     /// use std::io::{Read, Write};
     /// # use pagewire::{Host, Pair};
-    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let (left, right) = Pair::new()?;
     /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     /// # let listener = server.listen("10.0.0.1:9000")?;
@@ -256,7 +257,7 @@ impl<R: Blocking> TcpStream<R> {
     ///
     /// ```
     /// # use pagewire::{Host, Pair};
-    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let (left, right) = Pair::new()?;
     /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
     /// # let listener = server.listen("10.0.0.1:9000")?;
@@ -272,7 +273,7 @@ impl<R: Blocking> TcpStream<R> {
     ///
     /// # Errors
     /// Those of [`send`](Self::send), and `ENOBUFS`: too many notifications are unread or outstanding,
-    /// or too many pages are held (`Builder::zerocopy_memory` of a host).
+    /// or too many pages are held (`HostBuilder::zerocopy_memory` of a host).
     /// If a part was queued before the error, the call succeeds with that part. A call that queues
     /// nothing takes no id.
     pub fn send_zc(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {

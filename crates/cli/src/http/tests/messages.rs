@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use pagewire_mem::CopyLedger;
+use pagewire::memory::CopyLedger;
 
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client;

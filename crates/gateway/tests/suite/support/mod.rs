@@ -77,7 +77,7 @@ pub fn world_with(
     builder: impl FnOnce(Builder) -> Builder,
     config: impl FnOnce(GuestConfig) -> GuestConfig,
 ) -> World {
-    let (device, inner) = Pair::new(Default::default()).unwrap();
+    let (device, inner) = Pair::new().unwrap();
     let journal = Notes::default();
     let gateway = builder(Gateway::builder().journal(journal.take())).start();
     let settings = GuestConfig::new().network("10.0.2.2/24").unwrap();

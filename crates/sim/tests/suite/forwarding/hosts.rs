@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pagewire::device::{Fault, Pair, PairConfig};
-use pagewire::{ForwardConfig, Host, Proxy, Service};
+use pagewire::device::Fault;
+use pagewire::proxy::{ForwardConfig, Proxy};
+use pagewire::services::Service;
+use pagewire::{Host, Pair};
 use pagewire_mem::Instant;
 use pagewire_stack::{Event, KeepAlive, Stack, TcpConfig};
 
@@ -42,7 +44,7 @@ impl Service for Ends {
 
 #[test]
 fn ten_thousand_connections_over_a_pair_that_loses_get_every_byte_with_none_copied() {
-    let (left, right) = Pair::new(PairConfig::default()).expect("a pair");
+    let (left, right) = Pair::new().expect("a pair");
     let faults = "loss=0.3%,dup=0.2%,seed=3,cut=no".parse().expect("faults");
     // A reset may be lost, and then whoever waits has to ask.
     let (idle, interval) = (Duration::from_secs(1), Duration::from_secs(1));

@@ -8,7 +8,7 @@ use pagewire::{Dns, Host, Pair};
 
 /// Runs a case on a host of its own, within ten seconds.
 pub(crate) fn run(case: impl Future<Output = Result<(), Box<dyn std::error::Error>>> + 'static) {
-    let (device, _far) = Pair::new(Default::default()).unwrap();
+    let (device, _far) = Pair::new().unwrap();
     let host = Host::builder().device(device).address("10.0.0.1/24").address("fd00::1/64");
     let host = host.resolver(Dns::default()).start().unwrap();
     let _entered = host.enter();
