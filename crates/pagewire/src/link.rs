@@ -168,3 +168,7 @@ pub(crate) fn push(cidr: impl IntoCidr, all: &mut Vec<Cidr>, wrong: &mut Option<
         }
     }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

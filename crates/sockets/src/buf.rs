@@ -284,6 +284,24 @@ impl Iterator for IntoChunks {
 /// - a literal: `b"..."`, `"..."`, and every other `'static` slice;
 /// - received [`Chunk`]s and [`Chunks`], which are passed on;
 /// - a [`Frag`]: a range of a region ([`Region::frag`](pagewire_mem::Region::frag)), such as a file's.
+///
+/// ```
+/// use std::borrow::Cow;
+/// use bytes::{Bytes, BytesMut};
+/// use pagewire_sockets::SendBuf;
+/// let all: [SendBuf; 9] = [
+///     b"hello".into(),
+///     (&b"hello"[..]).into(),
+///     "hello".into(),
+///     String::from("hello").into(),
+///     vec![0; 5].into(),
+///     Box::<[u8]>::from(*b"hello").into(),
+///     Cow::Borrowed(&b"hello"[..]).into(),
+///     BytesMut::from("hello").into(),
+///     [Bytes::from_static(b"hel"), Bytes::from_static(b"lo")].into(),
+/// ];
+/// assert!(all.iter().all(|buf| buf.len() == 5));
+/// ```
 #[derive(Debug, Default)]
 pub struct SendBuf {
     pub(crate) frags: FragVec,
