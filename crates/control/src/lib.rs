@@ -12,6 +12,7 @@
 //! thread that answers sleeps until somebody asks, looks at a bounded part of a table before it gives the
 //! lock back, and holds a bounded amount for each client ([`limits`]).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

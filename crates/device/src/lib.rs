@@ -3,6 +3,7 @@
 //! A [`Device`] is a trait object that is called once per burst. Debug aids are wrappers over any
 //! device, never an `if debug` in a driver.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)

@@ -154,6 +154,7 @@
 //!
 //! The crate `pagewire-posix` has a [`Host`]'s sockets as descriptors, with poll and epoll.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod builder;

@@ -7,6 +7,7 @@
 //! it does not: [`Builder::twice`] finds such programs. Needs Linux. Then, as needed: [`Link`] (latency, loss,
 //! bandwidth), [`Control`] (partitions, crashes), [`Chaos`], [`Report`] and [`Failure`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing))]
 

@@ -63,6 +63,7 @@ impl ConnectOptions {
     }
 
     /// The only link that the connection uses (`SO_BINDTODEVICE`).
+    #[doc(alias = "SO_BINDTODEVICE")]
     pub fn link(mut self, link: LinkId) -> Self {
         self.link = Some(link);
         self
@@ -75,6 +76,7 @@ impl ConnectOptions {
     }
 
     /// The time to live of all packets, or their hop limit: 1 to 255 (`IP_TTL`).
+    #[doc(alias = "IP_TTL")]
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.marks.hop_limit = Some(ttl);
         self
@@ -82,6 +84,7 @@ impl ConnectOptions {
 
     /// The type of service of all packets, or their traffic class (`IP_TOS`, `IPV6_TCLASS`). The two lowest
     /// bits are TCP's own.
+    #[doc(alias("IP_TOS", "IPV6_TCLASS"))]
     pub fn tos_v4(mut self, tos: u8) -> Self {
         self.marks.traffic_class = tos & !crate::options::ECN;
         self
@@ -345,24 +348,28 @@ impl BindOptions {
 
     /// Whether the address may be that of other sockets that do not listen (`SO_REUSEADDR`). Connections in
     /// TIME-WAIT never count.
+    #[doc(alias = "SO_REUSEADDR")]
     pub fn reuse_address(mut self, on: bool) -> Self {
         self.bind.reuse = on;
         self
     }
 
     /// Whether several sockets may have the address, and share what arrives there (`SO_REUSEPORT`).
+    #[doc(alias = "SO_REUSEPORT")]
     pub fn reuse_port(mut self, on: bool) -> Self {
         self.bind.reuse_port = on;
         self
     }
 
     /// Whether `::` stands for addresses of IPv6 only (`IPV6_V6ONLY`).
+    #[doc(alias = "IPV6_V6ONLY")]
     pub fn v6_only(mut self, on: bool) -> Self {
         self.bind.v6_only = on;
         self
     }
 
     /// The only link of the socket (`SO_BINDTODEVICE`).
+    #[doc(alias = "SO_BINDTODEVICE")]
     pub fn link(mut self, link: LinkId) -> Self {
         self.bind.link = Some(link);
         self

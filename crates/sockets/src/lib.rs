@@ -21,6 +21,7 @@
 //!
 //! Programs use this crate by `pagewire` or `pagewire_simulation`, which name its types for their runtime.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod addr;

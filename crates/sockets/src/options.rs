@@ -129,11 +129,13 @@ pub(crate) fn device_name<R: Runtime>(
 macro_rules! accessors {
     ($Form:ident: $(
         $(#[doc = $doc:literal])*
+        $(#[doc(alias = $alias:literal)])?
         $get:ident, $set:ident: $Name:ident($value:ty);
     )*) => {
         /// Options with the names of `std`, tokio and the crate `socket2`.
         impl<R: $crate::runtime::Runtime> $Form<R> {$(
             $(#[doc = $doc])*
+            $(#[doc(alias = $alias)])?
             pub fn $get(&self) -> std::io::Result<$value> {
                 self.socket().option(pagewire_stack::option::$Name)
             }
@@ -172,6 +174,7 @@ macro_rules! of_every_socket {
             }
 
             /// Takes the socket's error (`SO_ERROR`).
+            #[doc(alias = "SO_ERROR")]
             pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
                 self.socket().take_error()
             }
@@ -198,6 +201,7 @@ macro_rules! of_every_socket {
             }
 
             /// The time to live of packets, or their hop limit: 1 to 255, 64 by default (`IP_TTL`).
+            #[doc(alias = "IP_TTL")]
             pub fn ttl(&self) -> std::io::Result<u32> {
                 self.socket().ttl()
             }
@@ -211,6 +215,7 @@ macro_rules! of_every_socket {
             }
 
             /// The device that the socket is bound to (`SO_BINDTODEVICE`).
+            #[doc(alias = "SO_BINDTODEVICE")]
             pub fn device(&self) -> std::io::Result<Option<Vec<u8>>> {
                 self.socket().device()
             }
@@ -225,6 +230,7 @@ macro_rules! of_every_socket {
             }
 
             /// Whether the socket has opted in to zero-copy sends (`SO_ZEROCOPY`).
+            #[doc(alias = "SO_ZEROCOPY")]
             pub fn zerocopy(&self) -> std::io::Result<bool> {
                 self.socket().zerocopy()
             }
@@ -247,14 +253,18 @@ macro_rules! of_every_stream {
             $Form:
             /// Whether small segments leave at once (`TCP_NODELAY`), or by Nagle's algorithm (RFC 896; the
             /// default).
+            #[doc(alias = "TCP_NODELAY")]
             nodelay, set_nodelay: NoDelay(bool);
             /// Whether acknowledgements leave at once, until the connection decides anew (`TCP_QUICKACK`).
+            #[doc(alias = "TCP_QUICKACK")]
             quickack, set_quickack: QuickAck(bool);
             /// When an idle connection is probed, and given up; `None`, the default: never
             /// (`SO_KEEPALIVE`).
+            #[doc(alias = "SO_KEEPALIVE")]
             keepalive, set_keepalive: KeepAlive(Option<pagewire_stack::KeepAlive>);
             /// How long data may stay unacknowledged before the connection ends (RFC 5482,
             /// `TCP_USER_TIMEOUT`); `None`, the default: for all retransmissions.
+            #[doc(alias = "TCP_USER_TIMEOUT")]
             tcp_user_timeout, set_tcp_user_timeout: UserTimeout(Option<std::time::Duration>);
         }
 
@@ -266,6 +276,7 @@ macro_rules! of_every_stream {
             }
 
             /// How long a close waits for queued data (`SO_LINGER`), in whole seconds.
+            #[doc(alias = "SO_LINGER")]
             pub fn linger(&self) -> std::io::Result<Option<std::time::Duration>> {
                 self.socket().option(pagewire_stack::option::Linger)
             }
@@ -290,6 +301,7 @@ macro_rules! of_every_stream {
 
             /// Fixes the size of the receive buffer, in bytes of window (`SO_RCVBUF`). By default it grows
             /// with what is read.
+            #[doc(alias = "SO_RCVBUF")]
             pub fn set_recv_buffer_size(&self, bytes: usize) -> std::io::Result<()> {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.set_option(pagewire_stack::SocketOption::RecvBuffer(bytes))
@@ -302,12 +314,14 @@ macro_rules! of_every_stream {
 
             /// Fixes the size of the send buffer, in bytes (`SO_SNDBUF`). By default it grows with the
             /// congestion window.
+            #[doc(alias = "SO_SNDBUF")]
             pub fn set_send_buffer_size(&self, bytes: usize) -> std::io::Result<()> {
                 let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
                 self.set_option(pagewire_stack::SocketOption::SendBuffer(bytes))
             }
 
             /// The type of service of packets, or their traffic class (`IP_TOS`, `IPV6_TCLASS`).
+            #[doc(alias("IP_TOS", "IPV6_TCLASS"))]
             pub fn tos_v4(&self) -> std::io::Result<u32> {
                 self.socket().tos()
             }
@@ -337,6 +351,7 @@ macro_rules! of_every_stream {
 
             /// The state and counts of the connection: windows, round-trip times, retransmissions
             /// (`TCP_INFO`).
+            #[doc(alias = "TCP_INFO")]
             pub fn info(&self) -> std::io::Result<pagewire_stack::TcpInfo> {
                 self.socket().with(|tcp, clock| Ok(tcp.info_at(clock.now())))
             }
@@ -349,11 +364,13 @@ macro_rules! of_every_stream {
 
             /// Bytes queued that the peer has not acknowledged, and of these, bytes that were never sent
             /// (`SIOCOUTQ`, `SIOCOUTQNSD`).
+            #[doc(alias("SIOCOUTQ", "SIOCOUTQNSD"))]
             pub fn queued_send(&self) -> std::io::Result<(usize, usize)> {
                 self.socket().with(|tcp, _| Ok(tcp.queued_send()))
             }
 
             /// Bytes that can be read without waiting, up to an urgent byte (`SIOCINQ`).
+            #[doc(alias = "SIOCINQ")]
             pub fn queued_receive(&self) -> std::io::Result<usize> {
                 self.socket().with(|tcp, _| Ok(tcp.queued()))
             }
@@ -368,6 +385,7 @@ macro_rules! of_every_stream {
             }
 
             /// Whether the stream has been read up to its urgent byte (`SIOCATMARK`).
+            #[doc(alias = "SIOCATMARK")]
             pub fn at_urgent_mark(&self) -> std::io::Result<bool> {
                 self.socket().with(|tcp, _| Ok(tcp.at_urgent_mark()))
             }
@@ -407,20 +425,25 @@ macro_rules! of_every_udp_socket {
             $Form:
             /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default:
             /// such a send fails with `PermissionDenied`.
+            #[doc(alias = "SO_BROADCAST")]
             broadcast, set_broadcast: Broadcast(bool);
             /// How long the datagrams are that a longer send becomes: at most 128 of so many bytes each,
             /// the last may be shorter (`UDP_SEGMENT`). 0, the default: one call, one datagram.
+            #[doc(alias = "UDP_SEGMENT")]
             segment_size, set_segment_size: Segment(u16);
             /// Whether [`recv_message`](Self::recv_message) hands out several datagrams of one sender and
             /// one length as one (`UDP_GRO`); off by default.
+            #[doc(alias = "UDP_GRO")]
             gro, set_gro: Join(bool);
             /// Whether datagrams that are too long are fragmented or refused, and what counts as too long
             /// (`IP_MTU_DISCOVER`). The default is
             /// [`MtuDiscover::Want`](pagewire_stack::MtuDiscover::Want); protocols that discover the MTU
             /// themselves (QUIC) use `Probe` or `Do`.
+            #[doc(alias = "IP_MTU_DISCOVER")]
             mtu_discover, set_mtu_discover: MtuDiscover(pagewire_stack::MtuDiscover);
             /// Whether datagrams to IPv4 groups come back to sockets of this host (`IP_MULTICAST_LOOP`); on
             /// by default.
+            #[doc(alias = "IP_MULTICAST_LOOP")]
             multicast_loop_v4, set_multicast_loop_v4: MulticastLoopV4(bool);
         }
 
@@ -443,6 +466,7 @@ macro_rules! of_every_udp_socket {
             pub const RECEIVE_BYTES: usize = pagewire_stack::limits::UDP_RECEIVE_BYTES;
 
             /// The size of the receive queue in bytes, overhead included (`SO_RCVBUF`).
+            #[doc(alias = "SO_RCVBUF")]
             pub fn recv_buffer_size(&self) -> std::io::Result<usize> {
                 self.socket().option(pagewire_stack::option::RecvBuffer).map(|bytes| bytes as usize)
             }
@@ -456,6 +480,7 @@ macro_rules! of_every_udp_socket {
             }
 
             /// The type of service of datagrams (`IP_TOS`).
+            #[doc(alias = "IP_TOS")]
             pub fn tos_v4(&self) -> std::io::Result<u32> {
                 self.socket().tos()
             }
@@ -469,6 +494,7 @@ macro_rules! of_every_udp_socket {
             ///
             /// # Errors
             /// `EOPNOTSUPP` for a socket of IPv4.
+            #[doc(alias = "IPV6_TCLASS")]
             pub fn tclass_v6(&self) -> std::io::Result<u32> {
                 self.socket().check_v6($crate::options::errno::OPNOTSUPP)?;
                 self.socket().tos()
@@ -488,6 +514,7 @@ macro_rules! of_every_udp_socket {
             ///
             /// # Errors
             /// `NotConnected` if there is no peer.
+            #[doc(alias = "IP_MTU")]
             pub fn path_mtu(&self) -> std::io::Result<usize> {
                 self.socket().with(|mut udp, clock| {
                     clock.now();
@@ -496,6 +523,7 @@ macro_rules! of_every_udp_socket {
             }
 
             /// The hop limit of datagrams to IPv4 groups (`IP_MULTICAST_TTL`).
+            #[doc(alias = "IP_MULTICAST_TTL")]
             pub fn multicast_ttl_v4(&self) -> std::io::Result<u32> {
                 self.socket().option(pagewire_stack::option::MulticastTtlV4).map(u32::from)
             }
@@ -513,6 +541,7 @@ macro_rules! of_every_udp_socket {
             ///
             /// # Errors
             /// `EOPNOTSUPP` for a socket of IPv4.
+            #[doc(alias = "IPV6_MULTICAST_HOPS")]
             pub fn multicast_hops_v6(&self) -> std::io::Result<u32> {
                 self.socket().check_v6($crate::options::errno::OPNOTSUPP)?;
                 self.socket().option(pagewire_stack::option::MulticastHopsV6).map(u32::from)
@@ -533,6 +562,7 @@ macro_rules! of_every_udp_socket {
             ///
             /// # Errors
             /// `EOPNOTSUPP` for a socket of IPv4.
+            #[doc(alias = "IPV6_MULTICAST_LOOP")]
             pub fn multicast_loop_v6(&self) -> std::io::Result<bool> {
                 self.socket().check_v6($crate::options::errno::OPNOTSUPP)?;
                 self.socket().option(pagewire_stack::option::MulticastLoopV6)

@@ -153,6 +153,7 @@ impl<R: Blocking> UdpSocket<R> {
     ///
     /// # Errors
     /// `InvalidInput` for an address of another host, and as [`send_to`](Self::send_to).
+    #[doc(alias = "IP_PKTINFO")]
     pub fn send_from(
         &self,
         source: IpAddr,
@@ -259,6 +260,7 @@ impl<R: Blocking> UdpSocket<R> {
     /// Receives a datagram by reference, with the addresses of its packet (`IP_PKTINFO`). If the socket
     /// [joins](Self::set_gro) datagrams, the following ones too, if they have the same sender,
     /// destination and length; the last may be shorter.
+    #[doc(alias = "IP_PKTINFO")]
     pub fn recv_message(&self) -> io::Result<Datagram> {
         let id = self.0.id();
         self.0.block(READ, |stack, _| take_message(stack, id))

@@ -233,6 +233,7 @@ impl<R: Runtime> TcpSocket<R> {
 /// Settings.
 impl<R: Runtime> TcpSocket<R> {
     /// Whether connections probe a silent peer (`SO_KEEPALIVE`).
+    #[doc(alias = "SO_KEEPALIVE")]
     pub fn keepalive(&self) -> io::Result<bool> {
         Ok(self.settings().keepalive)
     }
@@ -244,6 +245,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// Whether the address may be that of other sockets that do not listen (`SO_REUSEADDR`).
+    #[doc(alias = "SO_REUSEADDR")]
     pub fn reuseaddr(&self) -> io::Result<bool> {
         Ok(self.settings().reuse_address)
     }
@@ -255,6 +257,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// Whether several sockets may listen at the address (`SO_REUSEPORT`).
+    #[doc(alias = "SO_REUSEPORT")]
     pub fn reuseport(&self) -> io::Result<bool> {
         Ok(self.settings().reuse_port)
     }
@@ -266,6 +269,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// Bytes of the send buffer (`SO_SNDBUF`).
+    #[doc(alias = "SO_SNDBUF")]
     pub fn send_buffer_size(&self) -> io::Result<u32> {
         let set = self.settings().send_buffer;
         self.or_default(set, |config| config.send_buffer_initial)
@@ -278,6 +282,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// Bytes of the receive buffer (`SO_RCVBUF`).
+    #[doc(alias = "SO_RCVBUF")]
     pub fn recv_buffer_size(&self) -> io::Result<u32> {
         let set = self.settings().receive_buffer;
         self.or_default(set, |config| config.recv_buffer_initial)
@@ -297,6 +302,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// How long a close waits for queued data (`SO_LINGER`), in whole seconds.
+    #[doc(alias = "SO_LINGER")]
     pub fn linger(&self) -> io::Result<Option<Duration>> {
         Ok(self.settings().linger)
     }
@@ -315,6 +321,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// Whether small segments leave at once (`TCP_NODELAY`).
+    #[doc(alias = "TCP_NODELAY")]
     pub fn nodelay(&self) -> io::Result<bool> {
         Ok(self.settings().no_delay)
     }
@@ -326,6 +333,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// The type of service (`IP_TOS`).
+    #[doc(alias = "IP_TOS")]
     pub fn tos_v4(&self) -> io::Result<u32> {
         Ok(u32::from(self.settings().marks.traffic_class))
     }
@@ -356,6 +364,7 @@ impl<R: Runtime> TcpSocket<R> {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for a socket of IPv4.
+    #[doc(alias = "IPV6_TCLASS")]
     pub fn tclass_v6(&self) -> io::Result<u32> {
         self.check_v6(errno::OPNOTSUPP)?;
         self.tos_v4()
@@ -376,6 +385,7 @@ impl<R: Runtime> TcpSocket<R> {
     }
 
     /// The device that it is bound to (`SO_BINDTODEVICE`).
+    #[doc(alias = "SO_BINDTODEVICE")]
     pub fn device(&self) -> io::Result<Option<Vec<u8>>> {
         device_name(&self.runtime, self.settings().link)
     }
