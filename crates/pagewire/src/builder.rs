@@ -54,8 +54,15 @@ pub struct HostBuilder {
     shutdown_limit: Duration,
 }
 
+impl Host {
+    /// The default settings.
+    pub fn builder() -> HostBuilder {
+        HostBuilder::new()
+    }
+}
+
 impl HostBuilder {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             device: None,
             addresses: Vec::new(),

@@ -13,7 +13,6 @@ use pagewire_mem::{Deferral, Instant};
 use pagewire_sockets::{BindOptions, ConnectOptions, ToSocketAddrs};
 use pagewire_stack::{Cidr, Error, Event, LinkId, SocketCounts, SocketPage, Stack};
 
-use crate::builder::HostBuilder;
 use crate::driver;
 use crate::error::StartError;
 use crate::inside::{self, Call};
@@ -67,19 +66,13 @@ impl Host {
         WeakHost(Arc::downgrade(&self.0))
     }
 
-    /// The default settings.
-    pub fn builder() -> HostBuilder {
-        HostBuilder::new()
-    }
-
     /// Opens a connection and waits until it is established: to the first address that answers.
     ///
     /// # Errors
-    /// Those of the last address tried: `ConnectionRefused` (the port is closed),
-    /// `NetworkUnreachable` (no route), `HostUnreachable` (no neighbour answers for it),
-    /// `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown) in it when the device
-    /// of the route is lost for good; those of the [resolver](HostBuilder::resolver), or `InvalidInput` for a
-    /// name if there is none.
+    /// Those of the last address tried: `ConnectionRefused` (the port is closed), `NetworkUnreachable`
+    /// (no route), `HostUnreachable` (no neighbour answers for it), `TimedOut`; `NetworkDown` with a
+    /// [`NetworkDown`](crate::NetworkDown) in it when the device of the route is lost for good; those
+    /// of the [resolver](crate::HostBuilder::resolver), or `InvalidInput` for a name if there is none.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_with(to, &ConnectOptions::new())
     }
@@ -99,8 +92,9 @@ impl Host {
     /// [`connect`](Self::connect) with options: time limit, local address, link, buffers, Fast Open.
     ///
     /// # Errors
-    /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use, and
-    /// `Unsupported` for Fast Open if the host does without it ([`HostBuilder::fast_open`]).
+    /// Those of `connect`; `AddrNotAvailable` for a local address that is not the host's or is in use,
+    /// and `Unsupported` for Fast Open if the host does without it
+    /// ([`HostBuilder::fast_open`](crate::HostBuilder::fast_open)).
     pub fn connect_with(
         &self,
         to: impl ToSocketAddrs,
@@ -167,7 +161,7 @@ impl Host {
         UdpSocket::bind_on(self, on, options)
     }
 
-    /// The addresses of a name, by the host's [resolver](HostBuilder::resolver), or of a text.
+    /// The addresses of a name, by the host's [resolver](crate::HostBuilder::resolver), or of a text.
     ///
     /// # Errors
     /// The resolver's, or that there is none; `InvalidInput` for text without a port.
@@ -175,8 +169,9 @@ impl Host {
         pagewire_sockets::resolve_blocking(self, name)
     }
 
-    /// Takes a turn: receives, lets the stack work, and sends. Returns whether anything came in.
-    /// For hosts started with [`HostBuilder::manual`], which have no driver thread.
+    /// Takes a turn: receives, lets the stack work, and sends. Returns whether anything came in. For
+    /// hosts started with [`HostBuilder::manual`](crate::HostBuilder::manual), which have no driver
+    /// thread.
     pub fn turn(&self) -> bool {
         let shared = self.shared();
         let (mut inner, now) = shared.lock_now();
@@ -186,7 +181,7 @@ impl Host {
     }
 
     /// Waits for frames, a timer or the end of `limit`, then takes a [`turn`](Self::turn). For hosts
-    /// started with [`HostBuilder::manual`].
+    /// started with [`HostBuilder::manual`](crate::HostBuilder::manual).
     pub fn wait_turn(&self, limit: Duration) -> bool {
         if self.turn() {
             return true;
@@ -230,7 +225,7 @@ impl Host {
     /// Adds a link while the host runs.
     ///
     /// # Errors
-    /// As [`HostBuilder::start`]; nothing has changed then.
+    /// As [`HostBuilder::start`](crate::HostBuilder::start); nothing has changed then.
     pub fn add_link(&self, mut link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
         // A device that is refused is dropped without the lock: its drop may call the host.
@@ -284,7 +279,7 @@ impl Host {
 
     /// The addresses of this host, of all links, the link-local ones that IPv6 adds included.
     pub fn addresses(&self) -> Vec<Cidr> {
-        self.shared().lock().stack.addresses().to_vec()
+        self.shared().lock().stack.addresses().iter().copied().collect()
     }
 
     /// The links, in the order of their places: those of the builder in its order, then those that were
@@ -381,9 +376,10 @@ impl Host {
     ///
     /// The drop of a host and its sockets does the same, and so does the end of the process (when
     /// `main` returns or panics, and at [`std::process::exit`]), within
-    /// [`HostBuilder::shutdown_limit`]; a process that is killed, or aborts, leaves its peers waiting,
-    /// so a program that handles signals should end by `exit`.
-    /// The drop of a host without a driver ([`HostBuilder::manual`]) only resets.
+    /// [`HostBuilder::shutdown_limit`](crate::HostBuilder::shutdown_limit); a process that is killed,
+    /// or aborts, leaves its peers waiting, so a program that handles signals should end by `exit`. The
+    /// drop of a host without a driver ([`HostBuilder::manual`](crate::HostBuilder::manual)) only
+    /// resets.
     ///
     /// The drop of the last handle waits for the end as this call does, but not within a task of a
     /// runtime (feature `tokio`), nor on a thread that drives a host: then the end comes in the

@@ -297,6 +297,28 @@ fn files_import_each_other_in_no_circles() {
     none(found, "files import each other in no circles, but parents and children");
 }
 
+/// Crates that stand on `pagewire` as any program does.
+const PRODUCTS: [&str; 4] = ["bench", "cli", "control", "gateway"];
+
+/// The crates below it, of which programs are promised nothing.
+const BELOW: [&str; 6] = ["device", "mem", "ring", "sockets", "stack", "tcp"];
+
+#[test]
+fn products_use_what_programs_can_use() {
+    let mut found = Vec::new();
+    for product in PRODUCTS {
+        let path = root().join("crates").join(product).join("Cargo.toml");
+        let manifest = fs::read_to_string(path).expect("a manifest");
+        let (_, own) = manifest.split_once("\n[dependencies]\n").expect("dependencies");
+        let own = own.split("\n[").next().unwrap_or_default();
+        let names = own.lines().filter_map(|line| line.split(['.', ' ']).next());
+        let below =
+            |name: &&str| name.strip_prefix("pagewire-").is_some_and(|n| BELOW.contains(&n));
+        found.extend(names.filter(below).map(|name| format!("{product}: {name}")));
+    }
+    none(found, "a product is built on `pagewire`: what it lacks, it lacks for every program");
+}
+
 /// The steps of a byte's path (ARCHITECTURE.md).
 const STEPS: [&str; 14] =
     ["R1", "R2", "R3", "R4", "R5", "R6", "R7", "S1", "S2", "S3", "S4", "S5", "S6", "S7"];
