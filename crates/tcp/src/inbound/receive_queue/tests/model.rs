@@ -136,16 +136,21 @@ proptest! {
                     // Every segment has bytes of its own, so that it shows which copy was kept.
                     let bytes: Vec<u8> = (0..len).map(|j| (i * 31 + j) as u8).collect();
                     let before = (oracle.next, oracle.held.len());
-                    let known = (at..at + len as u64)
-                        .find(|i| *i < oracle.next || oracle.held.contains_key(i));
+                    let is_known = |i: &u64| *i < oracle.next || oracle.held.contains_key(i);
+                    let end = at + len as u64;
+                    // The first run of bytes that had come before.
+                    let known = (at..end).find(is_known).map(|left| {
+                        (left, (left..end).find(|i| !is_known(i)).unwrap_or(end))
+                    });
                     oracle.insert(at, &bytes);
                     let frags = frags(&mut host, &bytes, memory);
                     let seq = Seq(start) + at as u32;
                     let inserted = queue.insert(&mut host.env(), seq, frags);
                     prop_assert_eq!(u64::from(inserted.advanced), oracle.next - before.0);
                     prop_assert_eq!(inserted.out_of_order, len > 0 && at > before.0);
-                    let duplicate = known.map(|i| Seq(start) + i as u32);
-                    prop_assert_eq!(inserted.duplicate.map(|(left, _)| left), duplicate);
+                    let at = |i: u64| Seq(start) + i as u32;
+                    let duplicate = known.map(|(left, right)| (at(left), at(right)));
+                    prop_assert_eq!(inserted.duplicate, duplicate);
                     prop_assert_eq!(inserted.dropped, None);
                 }
                 Op::Read(n) => {
