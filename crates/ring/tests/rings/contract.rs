@@ -7,7 +7,7 @@ use pagewire_ring::layout::COPY_GROUP;
 use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
 
 use crate::support::{GROUP, OTHER_PORT, PORT, RECEIVE, STREAM, World, at, config};
-use pagewire_stack::{RecvFlags, SendFlags};
+use pagewire_stack::RecvFlags;
 
 const MIB: u64 = 1 << 20;
 
@@ -31,37 +31,8 @@ fn steered_flows_land_in_the_region_and_are_delivered_by_reference() {
 fn flows_that_no_rule_names_stay_on_the_default_queue() {
     let mut world = World::new(2, "delay=1ms");
     let group = world.register(4);
-    let now = world.sim.now();
-    let stack = &mut world.sim.node_mut(world.server).stack;
-    let listener = stack.listen(at(OTHER_PORT), 8).unwrap();
-    let client = &mut world.sim.node_mut(world.client).stack;
-    let socket = client.connect(now, at(OTHER_PORT), None).unwrap();
-    let mut buffer = vec![0; 100_000];
-    let (mut accepted, mut sent, mut got) = (None, 0, 0);
-    world.run(|world| {
-        let now = world.sim.now();
-        if sent < 1 << 20
-            && let Ok(n) = world
-                .sim
-                .node_mut(world.client)
-                .stack
-                .tcp(socket)
-                .and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()))
-        {
-            sent += n;
-        }
-        let stack = &mut world.sim.node_mut(world.server).stack;
-        accepted = accepted
-            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
-        if let Some((socket, _)) = accepted
-            && let Ok(n) = stack
-                .tcp(socket)
-                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-        {
-            got += n;
-        }
-        got >= 1 << 20
-    });
+    let listener = world.server().listen(at(OTHER_PORT), 8).unwrap();
+    world.ordinary_flow(listener, MIB);
     let level = world.sim.node_mut(world.server).steering.memory_mut(1).unwrap();
     assert_eq!((level.level().placed(), world.engine.delivered(group)), (0, 0));
 }
@@ -264,8 +235,7 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
     world.send(16 * MIB, 50_000);
     world.receive_on_all(group, 1);
     // A flow that is not the queue's.
-    let listener = world.sim.node_mut(world.server).stack.listen(at(OTHER_PORT), 8);
-    let listener = listener.unwrap();
+    let listener = world.server().listen(at(OTHER_PORT), 8).unwrap();
     world.pass(Duration::from_secs(10));
     let stalled = world.flow().received;
     world.pass(Duration::from_secs(10));
@@ -279,31 +249,8 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
     assert!(told(Completion::LOW) && told(Completion::EMPTY), "{:?}", world.app.notices);
     assert!(world.engine.counters().squeezes > 0, "windows were closed");
 
-    let now = world.sim.now();
-    let client = &mut world.sim.node_mut(world.client).stack;
-    let socket = client.connect(now, at(OTHER_PORT), None).unwrap();
-    let (mut accepted, mut got, mut buffer) = (None, 0, vec![7; 100_000]);
     let begun = world.sim.now();
-    world.run(|world| {
-        let now = world.sim.now();
-        let _ = world
-            .sim
-            .node_mut(world.client)
-            .stack
-            .tcp(socket)
-            .and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()));
-        let stack = &mut world.sim.node_mut(world.server).stack;
-        accepted = accepted
-            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
-        if let Some((socket, _)) = accepted
-            && let Ok(n) = stack
-                .tcp(socket)
-                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-        {
-            got += n as u64;
-        }
-        got > 16 * MIB
-    });
+    world.ordinary_flow(listener, 16 * MIB);
     assert!(world.sim.now().saturating_since(begun) < Duration::from_secs(5), "undisturbed");
 
     world.app.returns = true;
@@ -394,13 +341,8 @@ fn a_server_lives_on_rings_alone() {
     let mut ended = false;
     world.run(|world| {
         let now = world.sim.now();
-        match world
-            .sim
-            .node_mut(world.client)
-            .stack
-            .tcp(socket)
-            .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-        {
+        let tcp = world.client().tcp(socket);
+        match tcp.and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty())) {
             Ok(0) => ended = true,
             Ok(n) => got.extend_from_slice(&buffer[..n]),
             Err(_) => {}

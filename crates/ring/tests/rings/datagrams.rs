@@ -195,13 +195,7 @@ fn memory_of_a_sender_on_this_machine_is_told_of_where_it_is() {
         // The support's own check needs a view; there is none of lent memory.
         let mut entry = None;
         while entry.is_none() {
-            let now = world.sim.now();
-            let stack = &mut world.sim.node_mut(world.server).stack;
-            while let Some(event) = stack.poll_event() {
-                world.engine.handle_event(event);
-            }
-            world.engine.turn(now, stack);
-            world.engine.publish();
+            world.engine_turn();
             if let Some(done) = world.app.ends.completions.pop() {
                 assert_eq!((done.result as usize, done.entries), (len, 1));
                 entry = world.app.ends.entries.pop();
@@ -349,9 +343,7 @@ fn datagrams_leave_from_registered_memory() {
     let mut got = Vec::new();
     world.run(|world| {
         while let Ok((frags, from)) = world
-            .sim
-            .node_mut(world.client)
-            .stack
+            .client()
             .udp(peer)
             .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
         {
@@ -518,13 +510,8 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
                     .tcp(sender.socket)
                     .and_then(|mut tcp| tcp.send(now, &bytes(20_000, 0), SendFlags::empty()));
             }
-            let host = world.sim.node_mut(world.server);
-            host.steering.drain();
-            while let Some(event) = host.stack.poll_event() {
-                world.engine.handle_event(event);
-            }
-            world.engine.turn(now, &mut host.stack);
-            world.engine.publish();
+            world.sim.node_mut(world.server).steering.drain();
+            world.engine_turn();
             if let Some(done) = world.app.ends.completions.pop() {
                 for _ in 0..done.entries {
                     let entry = world.app.ends.entries.pop().unwrap();
@@ -582,13 +569,7 @@ fn datagrams_without_room_for_their_completions_cost_nothing() {
     }
     // Nobody looks.
     for _ in 0..200 {
-        let now = world.sim.now();
-        let host = world.sim.node_mut(world.server);
-        while let Some(event) = host.stack.poll_event() {
-            world.engine.handle_event(event);
-        }
-        world.engine.turn(now, &mut host.stack);
-        world.engine.publish();
+        world.engine_turn();
         if world.sim.poll_timeout().unwrap().is_none() {
             break;
         }
@@ -597,8 +578,7 @@ fn datagrams_without_room_for_their_completions_cost_nothing() {
     let waits = world.engine.counters().ring_waits;
     assert!(waits > 0 && world.engine.is_stuck());
     for _ in 0..100 {
-        let now = world.sim.now();
-        assert!(!world.engine.turn(now, &mut world.sim.node_mut(world.server).stack));
+        assert!(!world.engine_turn());
     }
     assert_eq!(world.engine.counters().ring_waits, waits, "nobody was looked at in vain");
     world.run_to_datagrams(50);

@@ -9,32 +9,6 @@ use crate::support::{RECEIVE, World, config};
 
 const MIB: u64 = 1 << 20;
 
-/// Lets time pass in which the application looks at nothing.
-fn pass_unread(world: &mut World, time: Duration) {
-    let until = world.sim.now() + time;
-    while world.sim.now() < until {
-        let now = world.sim.now();
-        let stack = &mut world.sim.node_mut(world.server).stack;
-        while let Some(event) = stack.poll_event() {
-            world.engine.handle_event(event);
-        }
-        world.engine.turn(now, stack);
-        world.engine.publish();
-        if world.sim.poll_timeout().unwrap().is_none_or(|at| at > until) {
-            break;
-        }
-        world.sim.step().unwrap();
-    }
-}
-
-/// A turn in which nothing has happened.
-fn idle_turn(world: &mut World) -> bool {
-    let now = world.sim.now();
-    let worked = world.engine.turn(now, &mut world.sim.node_mut(world.server).stack);
-    world.engine.publish();
-    worked
-}
-
 #[test]
 fn submissions_that_cannot_be_answered_keep_nobody_awake() {
     let rings = EngineConfig { completions: 4, ..EngineConfig::new(config(1)) };
@@ -42,7 +16,7 @@ fn submissions_that_cannot_be_answered_keep_nobody_awake() {
     for n in 0..20 {
         world.app.submit(Submission::new(Op::Nop, 0, 100 + n));
     }
-    while idle_turn(&mut world) {}
+    while world.engine_turn() {}
     assert!(world.engine.is_stuck(), "somebody looks again, later");
     assert!(world.engine.arm(), "and sleeps until then");
     world.engine.disarm();
@@ -62,12 +36,12 @@ fn connections_without_room_for_their_completions_cost_nothing() {
         world.send(200_000, 50_000);
     }
     world.receive_on_all(group, flows);
-    pass_unread(&mut world, Duration::from_secs(5));
+    world.pass_unread(Duration::from_secs(5), |_| ());
     assert!(world.engine.is_stuck());
     let waits = world.engine.counters().ring_waits;
     assert!(waits > 0);
     for _ in 0..100 {
-        assert!(!idle_turn(&mut world));
+        assert!(!world.engine_turn());
     }
     assert_eq!(world.engine.counters().ring_waits, waits, "nobody was looked at in vain");
     // Who reads again has everything.
@@ -90,7 +64,7 @@ fn connections_without_a_buffer_to_copy_into_cost_nothing() {
     let waits = world.engine.counters().copy_waits;
     assert!(waits > 0);
     for _ in 0..100 {
-        idle_turn(&mut world);
+        world.engine_turn();
     }
     assert_eq!(world.engine.counters().copy_waits, waits, "nobody was looked at in vain");
     world.app.returns = true;
@@ -158,12 +132,12 @@ fn submissions_are_taken_in_the_turn_in_which_a_send_is_over() {
     let handle = world.app.accepted[0];
     world.app.submit(Submission::send(handle, out, 0, 1, 9));
     while !world.engine.let_go().is_pending() {
-        idle_turn(&mut world);
+        world.engine_turn();
         world.sim.step().unwrap();
     }
     let taken = world.engine.counters().submissions;
     world.app.submit(Submission::new(Op::Nop, 0, 10));
-    idle_turn(&mut world);
+    world.engine_turn();
     assert_eq!(world.engine.counters().submissions, taken + 1);
     world.turn();
     let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();

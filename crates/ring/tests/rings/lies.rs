@@ -221,30 +221,12 @@ fn what_is_over_and_not_told_yet_is_bounded() {
         while world.app.ends.submissions.push(Submission::send(handle, out, 0, 1, 9)).is_ok() {}
         world.app.ends.submissions.publish();
         // The peer reads and acknowledges; of what is told, half a ring is looked at.
-        let until = world.sim.now() + Duration::from_secs(2);
-        while world.sim.now() < until {
-            let now = world.sim.now();
-            let socket = world.senders[0].socket;
-            let client = &mut world.sim.node_mut(world.client).stack;
-            ended |= matches!(
-                client.tcp(socket).and_then(|mut tcp| tcp.recv(
-                    now,
-                    &mut buffer[..],
-                    RecvFlags::empty()
-                )),
-                Ok(0)
-            );
-            let stack = &mut world.sim.node_mut(world.server).stack;
-            while let Some(event) = stack.poll_event() {
-                world.engine.handle_event(event);
-            }
-            world.engine.turn(now, stack);
-            world.engine.publish();
-            if world.sim.poll_timeout().unwrap().is_none_or(|at| at > until) {
-                break;
-            }
-            world.sim.step().unwrap();
-        }
+        world.pass_unread(Duration::from_secs(2), |world| {
+            let (now, socket) = (world.sim.now(), world.senders[0].socket);
+            let tcp = world.client().tcp(socket);
+            let read = tcp.and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()));
+            ended |= read == Ok(0);
+        });
         for _ in 0..4 {
             told += u64::from(world.app.ends.completions.pop().is_some());
         }

@@ -11,7 +11,9 @@ use pagewire_ring::{
     Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
 };
 use pagewire_sim::{Node, NodeId, Sim, SimError, Stream};
-use pagewire_stack::{BindOptions, Error, Readiness, SendFlags, Stack, TcpId, UdpId};
+use pagewire_stack::{
+    BindOptions, Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, TcpId, UdpId,
+};
 
 pub(crate) const GROUP: usize = 64 * PAGE_SIZE;
 pub(crate) const PORT: u16 = 7000;
@@ -334,6 +336,35 @@ impl World {
         Self { sim, server, client, engine, app, senders: Vec::new(), listener }
     }
 
+    pub(crate) fn server(&mut self) -> &mut Stack {
+        &mut self.sim.node_mut(self.server).stack
+    }
+
+    pub(crate) fn client(&mut self) -> &mut Stack {
+        &mut self.sim.node_mut(self.client).stack
+    }
+
+    /// Sends over a connection of the client, to `listener` of the server, until more than so many
+    /// bytes have come: a flow that is no ring's.
+    pub(crate) fn ordinary_flow(&mut self, listener: ListenerId, bytes: u64) {
+        let now = self.sim.now();
+        let socket = self.client().connect(now, at(OTHER_PORT), None).expect("a connection");
+        let (mut accepted, mut got, mut buffer) = (None, 0, vec![7; 100_000]);
+        self.run(|world| {
+            let now = world.sim.now();
+            let tcp = world.client().tcp(socket);
+            let _ = tcp.and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()));
+            let stack = world.server();
+            accepted = accepted.or_else(|| stack.listener(listener).ok()?.accept().ok());
+            if let Some((socket, _)) = accepted
+                && let Ok(mut tcp) = stack.tcp(socket)
+            {
+                got += tcp.recv(now, &mut buffer[..], RecvFlags::empty()).unwrap_or(0) as u64;
+            }
+            got > bytes
+        });
+    }
+
     /// Registers memory of so many groups of 64 pages for queue 1, gives all of it, and steers
     /// [`PORT`] there.
     pub(crate) fn register(&mut self, groups: usize) -> u16 {
@@ -381,17 +412,13 @@ impl World {
     /// A datagram socket of the client.
     pub(crate) fn datagram_sender(&mut self) -> UdpId {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        self.sim
-            .node_mut(self.client)
-            .stack
-            .bind_udp(any, BindOptions::default())
-            .expect("a socket")
+        self.client().bind_udp(any, BindOptions::default()).expect("a socket")
     }
 
     /// Sends a datagram to [`PORT`].
     pub(crate) fn send_datagram(&mut self, from: UdpId, bytes: &[u8]) {
         let now = self.sim.now();
-        let stack = &mut self.sim.node_mut(self.client).stack;
+        let stack = self.client();
         stack.udp(from).expect("sent").send(now, bytes, Some(at(PORT))).expect("sent");
     }
 
@@ -413,10 +440,35 @@ impl World {
     /// Opens a connection that sends `total` bytes in pieces of `piece`, then closes.
     pub(crate) fn send(&mut self, total: u64, piece: usize) {
         let now = self.sim.now();
-        let stack = &mut self.sim.node_mut(self.client).stack;
+        let stack = self.client();
         let socket = stack.connect(now, at(PORT), None).expect("a connection");
         let node = self.client;
         self.senders.push(Sender { node, socket, sent: 0, total, piece, closed: false });
+    }
+
+    /// One turn of the engine, in which the application looks at nothing; whether it did something.
+    pub(crate) fn engine_turn(&mut self) -> bool {
+        let now = self.sim.now();
+        let host = self.sim.node_mut(self.server);
+        while let Some(event) = host.stack.poll_event() {
+            self.engine.handle_event(event);
+        }
+        let worked = self.engine.turn(now, &mut host.stack);
+        self.engine.publish();
+        worked
+    }
+
+    /// Lets time pass in which the application looks at nothing; `beside` is called at each moment.
+    pub(crate) fn pass_unread(&mut self, time: Duration, mut beside: impl FnMut(&mut Self)) {
+        let until = self.sim.now() + time;
+        while self.sim.now() < until {
+            beside(self);
+            self.engine_turn();
+            if self.sim.poll_timeout().expect("a network").is_none_or(|at| at > until) {
+                break;
+            }
+            self.sim.step().expect("no failure");
+        }
     }
 
     /// One turn of everybody.
@@ -427,13 +479,8 @@ impl World {
             pump(stack, now, sender);
         }
         for _ in 0..100 {
-            let host = self.sim.node_mut(self.server);
-            host.steering.drain();
-            while let Some(event) = host.stack.poll_event() {
-                self.engine.handle_event(event);
-            }
-            let worked = self.engine.turn(now, &mut host.stack);
-            self.engine.publish();
+            self.sim.node_mut(self.server).steering.drain();
+            let worked = self.engine_turn();
             if !self.app.look() && !worked {
                 break;
             }
@@ -521,10 +568,8 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     while sender.sent < sender.total {
         let left = (sender.total - sender.sent).min(sender.piece as u64) as usize;
         Stream(STREAM).fill(sender.sent, &mut bytes[..left]);
-        match stack
-            .tcp(sender.socket)
-            .and_then(|mut tcp| tcp.send(now, &bytes[..left], SendFlags::empty()))
-        {
+        let tcp = stack.tcp(sender.socket);
+        match tcp.and_then(|mut tcp| tcp.send(now, &bytes[..left], SendFlags::empty())) {
             Ok(n) => sender.sent += n as u64,
             Err(Error::WouldBlock) => return,
             Err(error) => panic!("sender: {error}"),
@@ -532,11 +577,8 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     }
     if !sender.closed {
         sender.closed = true;
-        stack
-            .tcp(sender.socket)
-            .expect("open")
-            .shutdown(now, std::net::Shutdown::Write)
-            .expect("open");
+        let mut tcp = stack.tcp(sender.socket).expect("open");
+        tcp.shutdown(now, std::net::Shutdown::Write).expect("open");
     }
 }
 
