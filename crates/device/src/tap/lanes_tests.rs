@@ -8,13 +8,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, GROUP_PAGES, HEAD_CAPACITY, Instant, Lease, MAX_FRAGS, PAGE_SIZE,
-    PacketBuf, PagePool, Region,
+    CopyLedger, CopyReason, GROUP_PAGES, HEAD_CAPACITY, Instant, Lease, PAGE_SIZE, PacketBuf,
+    PagePool, Region,
 };
 
 use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
-use pagewire_mem::link::{HeaderSplit, Medium, QueueMemory, Rule};
+use pagewire_mem::link::{HeaderSplit, QueueMemory, Rule};
 
 const SPARE: usize = 3;
 const PORT: u16 = 9000;
@@ -61,20 +61,8 @@ impl Rig {
             ours.push(OwnedFd::from(a));
             kernel.push(b);
         }
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
-            max_super_frame: 65_535,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Predicted,
-            queues: 1,
-            by_reference: false,
-        };
+        let offloading = Capabilities::offloading([2, 0, 0, 0, 0, 1], 1500);
+        let capabilities = Capabilities { header_split: HeaderSplit::Predicted, ..offloading };
         let first = ours.remove(0);
         let mut queues = TapQueues::new(first, ours).unwrap();
         queues.attach_by(attach);

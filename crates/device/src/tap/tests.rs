@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, MAX_FRAGS, PAGE_SIZE, PacketBuf, PagePool,
-    Region, RxChecksum, TxChecksum,
+    CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, PAGE_SIZE, PacketBuf, PagePool, Region,
+    RxChecksum, TxChecksum,
 };
 use proptest::prelude::*;
 
 use super::limits::{MAX_FRAME, MIN_POOL_BYTES, SMALL_PAYLOAD, VNET_HEADER};
 use super::*;
-use pagewire_mem::link::{HeaderSplit, Medium};
+use pagewire_mem::link::HeaderSplit;
 
 const PLAIN: [u8; VNET_HEADER] = [0; VNET_HEADER];
 
@@ -31,20 +31,8 @@ impl Rig {
         let (ours, kernel) = UnixDatagram::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         kernel.set_nonblocking(true).unwrap();
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
-            max_super_frame: 65_535,
-            rx_checksum: true,
-            tx_checksum: true,
-            tso_v4: true,
-            tso_v6: true,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Predicted,
-            queues: 1,
-            by_reference: false,
-        };
+        let offloading = Capabilities::offloading([2, 0, 0, 0, 0, 1], 1500);
+        let capabilities = Capabilities { header_split: HeaderSplit::Predicted, ..offloading };
         let pool = PagePool::new("test", bytes).unwrap();
         let queues = TapQueues::new(OwnedFd::from(ours), Vec::new()).unwrap();
         let tap = Tap::over(queues, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);

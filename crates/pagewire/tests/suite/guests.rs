@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pagewire::device::PacketBuf;
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit};
 use pagewire::device::{FrontEndLimits, VhostMonitor, VhostUser};
 use pagewire::memory::{CopyLedger, CopyReason};
 use pagewire::services::Instant;
@@ -31,9 +31,6 @@ impl Card {
         let config = GuestConfig { offload: false, ..GuestConfig::default() };
         let guest = Guest::over(stream, config).expect("a guest is plugged in");
         let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac,
-            mtu: 1500,
             max_super_frame: 1500,
             rx_checksum: false,
             tx_checksum: false,
@@ -41,8 +38,7 @@ impl Card {
             tso_v6: false,
             max_frags: 16,
             header_split: HeaderSplit::None,
-            queues: 1,
-            by_reference: false,
+            ..Capabilities::offloading(mac, 1500)
         };
         Self { guest, capabilities }
     }
