@@ -45,16 +45,6 @@ fn the_far_future_can_be_waited_for() {
 }
 
 #[test]
-fn setting_a_timer_again_moves_it() {
-    let mut wheel = TimerWheel::new(Instant::ZERO);
-    wheel.schedule(0, Instant::from_millis(10));
-    wheel.schedule(0, Instant::from_millis(500));
-    assert_eq!(wheel.pop_expired(Instant::from_millis(499)), None);
-    assert_eq!(wheel.pop_expired(Instant::from_millis(501)), Some(0));
-    assert_eq!(wheel.poll_timeout(), None);
-}
-
-#[test]
 fn a_deadline_in_the_past_is_due_at_once() {
     let mut wheel = TimerWheel::new(Instant::from_millis(700));
     wheel.schedule(9, Instant::from_millis(3));

@@ -46,6 +46,7 @@ fn malformed_packets_are_refused_with_their_reasons() {
     let mut host = Host::new();
     let good = arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4);
     for (at, value, reason) in [
+        (14, 1, DropReason::ArpHardware),
         (15, 6, DropReason::ArpHardware),
         (16, 0x86, DropReason::ArpProtocol),
         (18, 5, DropReason::ArpHardware),
@@ -104,9 +105,7 @@ fn another_station_with_our_address_is_counted_and_answered_with_one_defence_in_
 
 #[test]
 fn addresses_are_announced_twice_at_the_start() {
-    let mut config = config();
-    config.announce = true;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.announce = true);
     let mut at = vec![];
     for _ in 0..10 {
         let Some(due) = host.net.poll_timeout() else { break };
@@ -188,9 +187,7 @@ fn a_neighbours_queue_is_bounded_and_the_oldest_packet_goes_first() {
 
 #[test]
 fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
-    let mut config = config();
-    config.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()];
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()]);
     host.receive(&arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4));
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     for i in 0..10_000u32 {
@@ -210,9 +207,7 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
 
 #[test]
 fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
-    let mut config = config();
-    config.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()];
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()]);
     for i in 0..=NEIGHBORS_INCOMPLETE as u32 {
         let [_, b, c, d] = (i + 256).to_be_bytes();
         host.send_udp(IpAddr::from([10, b, c, d]), b"x").unwrap();

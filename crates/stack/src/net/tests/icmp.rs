@@ -24,9 +24,7 @@ fn checksum_is_right(frame: &[u8]) -> bool {
 }
 
 fn without_offload() -> Host {
-    let mut config = config();
-    config.first_link.capabilities.tx_checksum = false;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.capabilities.tx_checksum = false);
     host.meet();
     host
 }
@@ -132,12 +130,10 @@ fn an_echo_request_of_many_fragments_is_answered_in_fragments() {
 fn echo_requests_to_broadcast_and_ipv4_groups_are_refused() {
     let mut host = Host::acquainted();
     for (dst, mac) in [([10, 0, 0, 255], [0xff; 6]), ([224, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1])] {
-        let mut frame = vec![];
-        PacketBuilder::ethernet2(PEER, mac)
-            .ipv4(PEER_V4, dst, 64)
-            .icmpv4_echo_request(1, 1)
-            .write(&mut frame, b"smurf")
-            .unwrap();
+        let frame = built!(
+            PacketBuilder::ethernet2(PEER, mac).ipv4(PEER_V4, dst, 64).icmpv4_echo_request(1, 1),
+            b"smurf"
+        );
         host.refuses(&frame, DropReason::IcmpBroadcast);
     }
     // RFC 4443 section 4.2 allows the answer to a multicast request; it comes from our address.
@@ -196,12 +192,8 @@ fn an_unwanted_datagram_is_answered_with_an_error_that_quotes_it() {
 fn no_error_is_sent_about_a_broadcast_a_group_or_an_error() {
     let mut host = Host::acquainted();
     for (dst, mac) in [([10, 0, 0, 255], [0xff; 6]), ([224, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1])] {
-        let mut frame = vec![];
-        PacketBuilder::ethernet2(PEER, mac)
-            .ipv4(PEER_V4, dst, 64)
-            .udp(1, 2)
-            .write(&mut frame, b"x")
-            .unwrap();
+        let frame =
+            built!(PacketBuilder::ethernet2(PEER, mac).ipv4(PEER_V4, dst, 64).udp(1, 2), b"x");
         unwanted(&mut host, &frame);
     }
     // An unknown protocol is answered, but not when it is in a fragment or from nobody.
@@ -246,23 +238,19 @@ fn nobody_learns_from_the_errors_that_he_gets_how_many_others_got() {
 
 /// A UDP datagram of ours, as a router quotes it: without the link header.
 fn ours_v4() -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(US, PEER)
-        .ipv4(US_V4, PEER_V4, 64)
-        .udp(1000, 2000)
-        .write(&mut frame, b"what we sent")
-        .unwrap();
-    frame.split_off(14)
+    built!(
+        PacketBuilder::ethernet2(US, PEER).ipv4(US_V4, PEER_V4, 64).udp(1000, 2000),
+        b"what we sent"
+    )
+    .split_off(14)
 }
 
 fn ours_v6() -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(US, PEER)
-        .ipv6(v6("fd00::1"), v6("fd00::2"), 64)
-        .udp(1000, 2000)
-        .write(&mut frame, b"what we sent")
-        .unwrap();
-    frame.split_off(14)
+    built!(
+        PacketBuilder::ethernet2(US, PEER).ipv6(v6("fd00::1"), v6("fd00::2"), 64).udp(1000, 2000),
+        b"what we sent"
+    )
+    .split_off(14)
 }
 
 #[test]

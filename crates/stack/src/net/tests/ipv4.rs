@@ -157,20 +157,13 @@ fn broadcast_and_all_hosts_datagrams_reach_udp_but_never_tcp() {
         ([255, 255, 255, 255], [0xff; 6]),
         ([224, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1]),
     ] {
-        let mut frame = vec![];
-        PacketBuilder::ethernet2(PEER, mac)
-            .ipv4(PEER_V4, dst, 1)
-            .udp(1, 2)
-            .write(&mut frame, b"x")
-            .unwrap();
+        let frame =
+            built!(PacketBuilder::ethernet2(PEER, mac).ipv4(PEER_V4, dst, 1).udp(1, 2), b"x");
         assert_eq!(host.receive_transport(&frame).dst, IpAddr::from(dst));
-        let mut frame = vec![];
-        PacketBuilder::ethernet2(PEER, mac)
-            .ipv4(PEER_V4, dst, 1)
-            .tcp(1, 2, 3, 4)
-            .syn()
-            .write(&mut frame, &[])
-            .unwrap();
+        let frame = built!(
+            PacketBuilder::ethernet2(PEER, mac).ipv4(PEER_V4, dst, 1).tcp(1, 2, 3, 4).syn(),
+            &[]
+        );
         host.refuses(&frame, DropReason::TransportBroadcast);
     }
     assert_eq!(host.sent().len(), 0);
@@ -279,9 +272,7 @@ fn transport_header_lengths_one_less_exact_and_one_more() {
 
 #[test]
 fn an_ip_medium_carries_packets_without_a_link_header() {
-    let mut config = config();
-    config.first_link.capabilities.medium = Medium::Ip;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.capabilities.medium = Medium::Ip);
     assert!(host.receive(&udp_v4(b"x")[14..]).is_some());
     assert!(host.receive(&udp_v6(b"x")[14..]).is_some());
     host.refuses(&[0x50; 40], DropReason::IpVersion);

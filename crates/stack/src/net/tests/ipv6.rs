@@ -80,12 +80,12 @@ fn sources_that_no_host_can_have_and_foreign_destinations_are_refused() {
 #[test]
 fn the_link_local_address_derived_from_the_station_is_ours() {
     let mut host = Host::new();
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv6(v6("fe80::ff:fe00:2"), v6("fe80::ff:fe00:1"), 64)
-        .udp(1, 2)
-        .write(&mut frame, b"x")
-        .unwrap();
+    let frame = built!(
+        PacketBuilder::ethernet2(PEER, US)
+            .ipv6(v6("fe80::ff:fe00:2"), v6("fe80::ff:fe00:1"), 64)
+            .udp(1, 2),
+        b"x"
+    );
     assert!(host.receive(&frame).is_some());
     assert_eq!(host.net.source_for(ip("fe80::9"), 0), Ok(ip("fe80::ff:fe00:1")));
 }

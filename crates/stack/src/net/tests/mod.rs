@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use etherparse::PacketBuilder;
+use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep};
 use pagewire_device::{Capabilities, HeaderSplit, Medium, offload};
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, PagePool, PageWriter,
@@ -117,13 +117,19 @@ impl Host {
         Self { net: Net::new(now, &config).unwrap(), mem, now }
     }
 
+    fn changed(change: impl FnOnce(&mut NetConfig)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        Self::with(config)
+    }
+
     /// The second of two hosts: the peer's addresses.
     fn peer() -> Self {
-        let mut config = config();
-        config.first_link.capabilities.mac = PEER;
-        config.first_link.addresses =
-            vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
-        Self::with(config)
+        Self::changed(|config| {
+            config.first_link.capabilities.mac = PEER;
+            config.first_link.addresses =
+                vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
+        })
     }
 
     /// A host that already knows the peer's station for both families.
@@ -332,57 +338,49 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
+/// The frame of a builder.
+macro_rules! built {
+    ($builder:expr, $payload:expr) => {{
+        let mut frame = vec![];
+        $builder.write(&mut frame, $payload).unwrap();
+        frame
+    }};
+}
+use built;
+
+fn of_peer_v4() -> PacketBuilderStep<IpHeaders> {
+    PacketBuilder::ethernet2(PEER, US).ipv4(PEER_V4, US_V4, 64)
+}
+
+fn of_peer_v6() -> PacketBuilderStep<IpHeaders> {
+    PacketBuilder::ethernet2(PEER, US).ipv6(v6("fd00::2"), v6("fd00::1"), 64)
+}
+
 fn udp_v4(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv4(PEER_V4, US_V4, 64)
-        .udp(2000, 1000)
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(of_peer_v4().udp(2000, 1000), payload)
 }
 
 fn udp_v6(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv6(v6("fd00::2"), v6("fd00::1"), 64)
-        .udp(2000, 1000)
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(of_peer_v6().udp(2000, 1000), payload)
 }
 
 fn tcp_v4(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv4(PEER_V4, US_V4, 64)
-        .tcp(2000, 1000, 12345, 4000)
-        .ack(1)
-        .options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2])
-        .unwrap()
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(
+        of_peer_v4()
+            .tcp(2000, 1000, 12345, 4000)
+            .ack(1)
+            .options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2])
+            .unwrap(),
+        payload
+    )
 }
 
 fn echo_v4(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv4(PEER_V4, US_V4, 64)
-        .icmpv4_echo_request(3, 4)
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(of_peer_v4().icmpv4_echo_request(3, 4), payload)
 }
 
 fn echo_v6(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, US)
-        .ipv6(v6("fd00::2"), v6("fd00::1"), 64)
-        .icmpv6_echo_request(3, 4)
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(of_peer_v6().icmpv6_echo_request(3, 4), payload)
 }
 
 fn arp_packet(
@@ -430,23 +428,25 @@ fn icmpv6(
     (kind, code, word): (u8, u8, u32),
     payload: &[u8],
 ) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(src_mac, dst_mac)
-        .ipv6(v6(src), v6(dst), hop_limit)
-        .icmpv6_raw(kind, code, word.to_be_bytes())
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(
+        PacketBuilder::ethernet2(src_mac, dst_mac).ipv6(v6(src), v6(dst), hop_limit).icmpv6_raw(
+            kind,
+            code,
+            word.to_be_bytes()
+        ),
+        payload
+    )
 }
 
 fn icmpv4(dst_mac: [u8; 6], (kind, code, word): (u8, u8, u32), payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![];
-    PacketBuilder::ethernet2(PEER, dst_mac)
-        .ipv4(PEER_V4, US_V4, 64)
-        .icmpv4_raw(kind, code, word.to_be_bytes())
-        .write(&mut frame, payload)
-        .unwrap();
-    frame
+    built!(
+        PacketBuilder::ethernet2(PEER, dst_mac).ipv4(PEER_V4, US_V4, 64).icmpv4_raw(
+            kind,
+            code,
+            word.to_be_bytes()
+        ),
+        payload
+    )
 }
 
 /// Changes an IPv4 frame and makes its header checksum right again.

@@ -124,9 +124,7 @@ fn tcp_is_never_cut_into_ip_fragments() {
 
 #[test]
 fn a_super_frame_longer_than_the_device_takes_is_refused() {
-    let mut config = config();
-    config.first_link.capabilities.max_super_frame = 20_000;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.capabilities.max_super_frame = 20_000);
     host.meet();
     let mut send = |len| {
         let packet = tcp_segment(len, Some(1400));
@@ -138,9 +136,7 @@ fn a_super_frame_longer_than_the_device_takes_is_refused() {
 
 #[test]
 fn a_super_frame_longer_than_an_ip_packet_has_no_length_and_is_received_whole() {
-    let mut config = config();
-    config.first_link.capabilities.max_super_frame = 300_000;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.capabilities.max_super_frame = 300_000);
     host.meet();
     let mut peer = Host::peer();
     for (src, dst, ip_len) in FLOWS {
@@ -169,9 +165,7 @@ fn a_super_frame_longer_than_an_ip_packet_has_no_length_and_is_received_whole() 
 
 #[test]
 fn no_device_is_given_more_than_the_longest_super_frame() {
-    let mut config = config();
-    config.first_link.capabilities.max_super_frame = usize::MAX;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.capabilities.max_super_frame = usize::MAX);
     host.meet();
     let packet = tcp_segment(2_097_121 - 52, Some(1400));
     let sent = host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), packet);
@@ -275,9 +269,7 @@ fn packets_to_ourselves_come_back_without_leaving() {
 
 #[test]
 fn loopback_passes_by_reference_where_that_is_asked_for() {
-    let mut config = config();
-    config.loopback_by_reference = true;
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.loopback_by_reference = true);
     let packet = udp_packet(&pattern(100));
     let at = packet.frags()[0].addr();
     host.send(ip("10.0.0.1"), ip("10.0.0.1"), protocol::UDP, Some(6), packet).unwrap();
@@ -316,9 +308,7 @@ fn what_goes_out_is_counted() {
 
 #[test]
 fn answers_to_strangers_push_no_destination_out_of_the_cache() {
-    let mut config = config();
-    config.first_link.gateways = vec![ip("10.0.0.2")];
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.gateways = vec![ip("10.0.0.2")]);
     host.meet();
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     let cached = |host: &Host| {

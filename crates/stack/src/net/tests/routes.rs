@@ -108,22 +108,16 @@ fn ipv4_alone_makes_no_ipv6_address() {
 
 #[test]
 fn frames_of_a_family_without_an_address_are_refused() {
-    let mut config = config();
-    config.first_link.addresses.truncate(1);
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.addresses.truncate(1));
     host.refuses(&udp_v6(b"x"), DropReason::EthernetType);
-    let mut config = super::config();
-    config.first_link.addresses.remove(0);
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.addresses = c.first_link.addresses.split_off(1));
     host.refuses(&udp_v4(b"x"), DropReason::EthernetType);
     host.refuses(&arp_packet(1, PEER, PEER_V4, [0; 6], US_V4), DropReason::EthernetType);
 }
 
 #[test]
 fn a_gateway_that_does_not_answer_is_passed_over_for_a_while() {
-    let mut config = config();
-    config.first_link.gateways = vec![ip("10.0.0.2"), ip("10.0.0.3")];
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.gateways = vec![ip("10.0.0.2"), ip("10.0.0.3")]);
     let asked = |host: &mut Host| {
         host.send_udp(ip("8.8.8.8"), b"x").unwrap();
         host.sent().last().unwrap()[41]

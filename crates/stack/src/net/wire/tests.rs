@@ -55,39 +55,6 @@ fn group_addresses_map_to_stations() {
     assert_eq!(format!("{A:?}"), "02:00:00:00:00:01");
 }
 
-#[test]
-fn arp_packet_table() {
-    let request = arp::Packet {
-        operation: arp::Operation::Request,
-        sender_mac: A,
-        sender: Ipv4Addr::new(10, 0, 0, 1),
-        target_mac: Mac::ZERO,
-        target: Ipv4Addr::new(10, 0, 0, 2),
-    };
-    let bytes = "0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
-    assert_eq!(arp::Packet::parse(&hex(bytes)), Ok(request));
-    assert_eq!(request.emit()[..], hex(bytes));
-    for (at, value, reason) in [
-        (0, 1, DropReason::ArpHardware),
-        (1, 6, DropReason::ArpHardware),
-        (2, 0x86, DropReason::ArpProtocol),
-        (4, 5, DropReason::ArpHardware),
-        (4, 7, DropReason::ArpHardware),
-        (5, 3, DropReason::ArpProtocol),
-        (5, 5, DropReason::ArpProtocol),
-        (7, 0, DropReason::ArpOperation),
-        (7, 3, DropReason::ArpOperation),
-    ] {
-        let mut bytes = hex(bytes);
-        bytes[at] = value;
-        assert_eq!(arp::Packet::parse(&bytes), Err(reason), "byte {at} = {value}");
-    }
-    for len in 0..arp::LEN {
-        let short = &hex(bytes)[..len];
-        assert_eq!(arp::Packet::parse(short), Err(DropReason::ArpTruncated), "{len} bytes");
-    }
-}
-
 const V4: &str = "4500 0054 0102 4000 40 06 0000 0a000001 0a000002";
 
 fn v4(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
