@@ -103,6 +103,10 @@ impl World {
         self.settle();
     }
 
+    fn ask(&mut self, socket: UdpId, id: u16, name: &str, kind: u16) {
+        self.send(socket, &query(id, name, kind));
+    }
+
     fn answer(&mut self, socket: UdpId) -> Option<Vec<u8>> {
         let mut buffer = [0; 4096];
         let taken = self.guest.udp(socket).unwrap().recv(&mut buffer[..], RecvFlags::empty());
@@ -161,11 +165,17 @@ fn with_length(message: &[u8]) -> Vec<u8> {
 
 /// An answer with one address.
 fn reply(message: &[u8], address: [u8; 4]) -> Vec<u8> {
+    reply_of(message, &[address])
+}
+
+fn reply_of(message: &[u8], addresses: &[[u8; 4]]) -> Vec<u8> {
     let packet = Packet::parse(message).unwrap();
     let name = packet.questions[0].qname.clone();
     let mut reply = packet.clone().into_reply();
-    let data = RData::A(A { address: u32::from_be_bytes(address) });
-    reply.answers.push(ResourceRecord::new(name, CLASS::IN, 60, data));
+    for address in addresses {
+        let data = RData::A(A { address: u32::from_be_bytes(*address) });
+        reply.answers.push(ResourceRecord::new(name.clone(), CLASS::IN, 60, data));
+    }
     reply.build_bytes_vec_compressed().unwrap()
 }
 
@@ -202,6 +212,14 @@ impl Fake {
     }
 }
 
+/// A resolver, a world that asks it, and a socket of the guest's.
+fn with_resolver() -> (Fake, World, UdpId) {
+    let fake = Fake::new();
+    let mut world = World::new(config(&[fake.address()]));
+    let socket = world.socket();
+    (fake, world, socket)
+}
+
 fn names_of(world: &mut World, address: &str) -> Vec<String> {
     let address: IpAddr = address.parse().unwrap();
     world.server.names().of(world.now, address).iter().map(|name| name.to_string()).collect()
@@ -209,10 +227,8 @@ fn names_of(world: &mut World, address: &str) -> Vec<String> {
 
 #[test]
 fn a_query_is_forwarded_and_what_it_says_is_remembered() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
-    world.send(socket, &query(7, "www.Example.org", 1));
+    let (fake, mut world, socket) = with_resolver();
+    world.ask(socket, 7, "www.Example.org", 1);
     assert_eq!(world.answer(socket), None);
     fake.answer([192, 0, 2, 7]);
     world.wait();
@@ -227,12 +243,10 @@ fn a_query_is_forwarded_and_what_it_says_is_remembered() {
 
 #[test]
 fn identifiers_and_ports_are_not_the_guests_and_differ() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
+    let (fake, mut world, socket) = with_resolver();
     let mut seen = std::collections::BTreeSet::new();
     for id in 0..16 {
-        world.send(socket, &query(7, &format!("n{id}.org"), 1));
+        world.ask(socket, 7, &format!("n{id}.org"), 1);
         let (message, from) = fake.next();
         seen.insert((message[0], message[1], from.port()));
         assert_eq!(message[2..], query(7, &format!("n{id}.org"), 1)[2..]);
@@ -295,7 +309,7 @@ fn an_own_name_is_answered_here() {
     let mut world = World::new(config);
     let socket = world.socket();
     for name in ["gateway", "GATEWAY.internal"] {
-        world.send(socket, &query(1, name, 1));
+        world.ask(socket, 1, name, 1);
         let answer = world.answer(socket).unwrap();
         let packet = Packet::parse(&answer).unwrap();
         assert_eq!(packet.answers[0].rdata, RData::A(A { address: 0x0a00_0202 }));
@@ -315,10 +329,10 @@ fn a_forbidden_name_is_not_asked_for() {
         let config = DnsConfig { rules: Arc::new(rules), denied, ..config(&[fake.address()]) };
         let mut world = World::new(config);
         let socket = world.socket();
-        world.send(socket, &query(1, "www.evil.net", 1));
+        world.ask(socket, 1, "www.evil.net", 1);
         assert_eq!(world.rcode(socket), Some(code));
         // A name that rules cannot read is none that they permit.
-        world.send(socket, &query(1, "www.ev il.net", 1));
+        world.ask(socket, 1, "www.ev il.net", 1);
         assert_eq!(world.rcode(socket), Some(code));
         assert!(fake.is_silent());
         assert_eq!(world.server.counters().denied, 2);
@@ -331,18 +345,16 @@ fn without_resolvers_only_own_names_are_known() {
     config.own.add_word("gateway", "10.0.2.2".parse().unwrap()).unwrap();
     let mut world = World::new(config);
     let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     assert_eq!(world.rcode(socket), Some(RCODE::Refused));
-    world.send(socket, &query(1, "gateway", 1));
+    world.ask(socket, 1, "gateway", 1);
     assert_eq!(world.rcode(socket), Some(RCODE::NoError));
 }
 
 #[test]
 fn a_silent_resolver_is_asked_twice_and_then_given_up() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    let (fake, mut world, socket) = with_resolver();
+    world.ask(socket, 1, "example.org", 1);
     fake.next();
     world.pass(DNS_TRY_TIME - Duration::from_millis(1));
     assert!(fake.is_silent());
@@ -362,7 +374,7 @@ fn a_resolver_that_is_down_is_known_at_once_and_may_come_back() {
     let address = Fake::new().address();
     let mut world = World::new(config(&[address]));
     let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     let mut code = world.rcode(socket);
     while code.is_none() {
         world.wait();
@@ -371,7 +383,7 @@ fn a_resolver_that_is_down_is_known_at_once_and_may_come_back() {
     assert_eq!(code, Some(RCODE::ServerFailure));
     let back = Fake(UdpSocket::bind(address).unwrap());
     back.0.set_read_timeout(Some(REAL)).unwrap();
-    world.send(socket, &query(2, "example.org", 1));
+    world.ask(socket, 2, "example.org", 1);
     back.answer([192, 0, 2, 1]);
     world.wait();
     assert_eq!(world.rcode(socket), Some(RCODE::NoError));
@@ -382,13 +394,13 @@ fn the_next_resolver_is_asked_and_the_one_that_answered_stays_the_first() {
     let (silent, good) = (Fake::new(), Fake::new());
     let mut world = World::new(config(&[silent.address(), good.address()]));
     let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     silent.next();
     world.pass(DNS_TRY_TIME);
     good.answer([192, 0, 2, 1]);
     world.wait();
     assert_eq!(world.rcode(socket), Some(RCODE::NoError));
-    world.send(socket, &query(2, "example.org", 1));
+    world.ask(socket, 2, "example.org", 1);
     good.answer([192, 0, 2, 1]);
     world.wait();
     assert_eq!(world.rcode(socket), Some(RCODE::NoError));
@@ -405,7 +417,7 @@ fn a_resolver_that_failed_leaves_the_question_to_the_next() {
         (message[2], message[3]) = (0x81, 0x82);
         fake.0.send_to(&message, from).unwrap();
     };
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     fail(&bad);
     world.wait();
     fail(&good);
@@ -417,10 +429,8 @@ fn a_resolver_that_failed_leaves_the_question_to_the_next() {
 
 #[test]
 fn an_answer_to_another_question_is_none() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    let (fake, mut world, socket) = with_resolver();
+    world.ask(socket, 1, "example.org", 1);
     let (message, from) = fake.next();
     let mut other = message.clone();
     other[13] = b'f';
@@ -443,7 +453,7 @@ fn a_stranger_cannot_answer_in_the_resolvers_place() {
     let (fake, stranger) = (Fake::new(), Fake::new());
     let mut world = World::new(config(&[fake.address()]));
     let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     let (message, from) = fake.next();
     // The kernel refuses it: it is a message to a connected socket from somebody else.
     let _ = stranger.0.send_to(&reply(&message, [6, 6, 6, 6]), from);
@@ -453,28 +463,24 @@ fn a_stranger_cannot_answer_in_the_resolvers_place() {
 
 #[test]
 fn queries_on_their_way_have_a_limit_beyond_which_they_fail_at_once() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
+    let (_fake, mut world, socket) = with_resolver();
     for id in 0..DNS_IN_FLIGHT as u16 {
-        world.send(socket, &query(id, "example.org", 1));
+        world.ask(socket, id, "example.org", 1);
     }
     assert_eq!(world.answer(socket), None);
-    world.send(socket, &query(9999, "example.org", 1));
+    world.ask(socket, 9999, "example.org", 1);
     assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
     // They end, and there is room.
     world.pass(DNS_TRY_TIME);
     world.pass(DNS_TRY_TIME);
     while world.answer(socket).is_some() {}
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     assert_eq!(world.answer(socket), None);
 }
 
 #[test]
 fn nonsense_is_answered_by_an_error_or_not_at_all() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
+    let (fake, mut world, socket) = with_resolver();
     let good = query(1, "example.org", 1);
     world.send(socket, &good[..20]);
     assert_eq!(world.rcode(socket), Some(RCODE::FormatError));
@@ -483,7 +489,7 @@ fn nonsense_is_answered_by_an_error_or_not_at_all() {
     let long = [good.clone(), vec![0; DNS_QUERY]].concat();
     world.send(socket, &long);
     assert_eq!(world.rcode(socket), Some(RCODE::FormatError));
-    world.send(socket, &query(1, "example.org", 252));
+    world.ask(socket, 1, "example.org", 252);
     assert_eq!(world.rcode(socket), Some(RCODE::Refused));
     // An answer to nobody's question: two resolvers must not talk to each other for ever.
     world.send(socket, &reply(&good, [6, 6, 6, 6]));
@@ -553,7 +559,7 @@ fn several_silent_resolvers_take_no_longer_than_one() {
     let fakes = [Fake::new(), Fake::new(), Fake::new()];
     let mut world = World::new(config(&fakes.each_ref().map(Fake::address)));
     let socket = world.socket();
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     let (mut passed, mut code) = (Duration::ZERO, None);
     while code.is_none() && passed <= DNS_TIME + DNS_TRY_TIME {
         world.pass(DNS_TRY_TIME);
@@ -566,20 +572,18 @@ fn several_silent_resolvers_take_no_longer_than_one() {
 
 #[test]
 fn queries_have_a_rate_beyond_which_they_fail_at_once() {
-    let fake = Fake::new();
-    let mut world = World::new(config(&[fake.address()]));
-    let socket = world.socket();
+    let (fake, mut world, socket) = with_resolver();
     for id in 0..DNS_BURST as u16 {
-        world.send(socket, &query(id, "example.org", 1));
+        world.ask(socket, id, "example.org", 1);
         fake.answer([192, 0, 2, 1]);
         world.wait();
         assert_eq!(world.rcode(socket), Some(RCODE::NoError), "{id}");
     }
-    world.send(socket, &query(9999, "example.org", 1));
+    world.ask(socket, 9999, "example.org", 1);
     assert_eq!(world.rcode(socket), Some(RCODE::ServerFailure));
     assert!(fake.is_silent());
     world.pass(Duration::from_millis(10));
-    world.send(socket, &query(1, "example.org", 1));
+    world.ask(socket, 1, "example.org", 1);
     fake.next();
 }
 
@@ -588,12 +592,12 @@ fn refused_names_are_told_and_those_beyond_counted() {
     let rules = Rules::default().deny("*.evil.net".parse().unwrap());
     let mut world = World::new(DnsConfig { rules: Arc::new(rules), ..config(&[]) });
     let socket = world.socket();
-    world.send(socket, &query(1, "www.evil.net", 1));
-    world.send(socket, &query(1, "www.ev il.net", 1));
+    world.ask(socket, 1, "www.evil.net", 1);
+    world.ask(socket, 1, "www.ev il.net", 1);
     let (names, more) = world.server.take_refused();
     assert_eq!((names[0].as_ref().unwrap().as_str(), &names[1], more), ("www.evil.net", &None, 0));
     for id in 0..DNS_DENIED as u16 + 5 {
-        world.send(socket, &query(id, "www.evil.net", 1));
+        world.ask(socket, id, "www.evil.net", 1);
     }
     let (names, more) = world.server.take_refused();
     assert_eq!((names.len(), more), (DNS_DENIED, 5));
@@ -608,7 +612,7 @@ fn told_by(
     make: impl Fn(&[u8]) -> Vec<u8>,
 ) -> Vec<u8> {
     let socket = world.socket();
-    world.send(socket, &query(1, name, kind));
+    world.ask(socket, 1, name, kind);
     let (message, from) = fake.next();
     fake.0.send_to(&make(&message), from).unwrap();
     world.wait();
@@ -685,19 +689,8 @@ fn a_denial_of_all_names_needs_no_memory() {
 
 /// Asks for a name, and has this answer; returns what the guest is told.
 fn told(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RCODE {
-    let socket = world.socket();
-    world.send(socket, &query(1, name, 1));
-    let (message, from) = fake.next();
-    let packet = Packet::parse(&message).unwrap();
-    let name = packet.questions[0].qname.clone();
-    let mut reply = packet.clone().into_reply();
-    for address in addresses {
-        let data = RData::A(A { address: u32::from_be_bytes(*address) });
-        reply.answers.push(ResourceRecord::new(name.clone(), CLASS::IN, 60, data));
-    }
-    fake.0.send_to(&reply.build_bytes_vec_compressed().unwrap(), from).unwrap();
-    world.wait();
-    world.rcode(socket).unwrap()
+    let answer = told_by(world, fake, (name, 1), |message| reply_of(message, addresses));
+    Packet::parse(&answer).unwrap().rcode()
 }
 
 #[test]
