@@ -3,10 +3,10 @@
 //! ```text
 //!   packetdrill's main thread                      its thread for blocking calls
 //!   netdev_send, usleep, netdev_receive, …         read, write, accept, connect, poll, …
-//!        |  moves the clock, runs timers                |  wait(): looks at its signal, and says
+//!        |  moves the clock, runs timers                |  block_on(): looks at its signal, and says
 //!        v  and hands packets over                      v  that it has looked
 //!      +---------------------------- Inner (one lock) ----------------------------+
-//!      |  now   stack   wire   epoch   who waits until when   calls under way      |
+//!      |  now   stack   wire   epoch   who waits for what   calls under way        |
 //!      +---------------------------------------------------------------------------+
 //! ```
 //!
@@ -17,23 +17,31 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_posix::{Backend, Errno, Fd, Notices, Signal};
-use pagewire_stack::{LinkId, Stack};
+use pagewire_posix::{Backend, Errno, Fd};
+use pagewire_sockets::{Blocking, Clock, Runtime, Signal, Sleep, WaiterId, Waiters};
+use pagewire_stack::{LinkId, SocketId, Stack};
 
 use crate::limits::{CREEP, EPOCH, HAND_OVER, RECEIVE_PATIENCE};
 use crate::wire::{Sniffed, Wire};
 
 /// A stack in virtual time; see the module's page.
+#[derive(Clone)]
 pub struct World {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     inner: Mutex<Inner>,
-    notices: OnceLock<Arc<Notices>>,
     /// Wakes threads that wait, to check.
     look: Condvar,
     /// A thread has checked, or is done.
@@ -49,9 +57,14 @@ struct Inner {
     /// The kernel's descriptors that reserve the numbers of ours.
     numbers: HashMap<Fd, OwnedFd>,
     blank: File,
+    /// Who waits for the stack's sockets, and for the clock.
+    waiters: Waiters,
+    /// To be called without the lock.
+    wakes: Vec<Waker>,
     /// Counts the rounds of checks.
     epoch: u64,
-    waiters: Vec<Waiter>,
+    /// Threads that wait, and the last epoch in which each checked.
+    threads: HashMap<ThreadId, u64>,
     /// Calls of other threads that run and do not wait.
     running: usize,
     /// How often a waiting thread has gone on.
@@ -63,13 +76,6 @@ struct Inner {
     /// A call of another thread has ended since the last sleep.
     handed_over: bool,
     scratch: VecDeque<PacketBuf>,
-}
-
-struct Waiter {
-    thread: ThreadId,
-    deadline: Option<Instant>,
-    /// The last epoch in which it checked.
-    looked: u64,
 }
 
 impl World {
@@ -84,8 +90,10 @@ impl World {
             wire,
             numbers: HashMap::new(),
             blank: File::open("/dev/null")?,
+            waiters: Waiters::default(),
+            wakes: Vec::new(),
             epoch: 0,
-            waiters: Vec::new(),
+            threads: HashMap::new(),
             running: 0,
             moves: 0,
             ended: HashMap::new(),
@@ -93,13 +101,13 @@ impl World {
             handed_over: false,
             scratch: VecDeque::new(),
         };
-        Ok(Self {
+        let shared = Shared {
             inner: Mutex::new(inner),
-            notices: OnceLock::new(),
             look: Condvar::new(),
             looked: Condvar::new(),
             driver: std::thread::current().id(),
-        })
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The time of day at `at`: the clock's zero is an arbitrary date.
@@ -108,11 +116,11 @@ impl World {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_driver(&self) -> bool {
-        std::thread::current().id() == self.driver
+        std::thread::current().id() == self.shared.driver
     }
 
     /// Runs a system call of the calling thread: the driver waits until it ends or waits.
@@ -132,8 +140,8 @@ impl World {
         inner.handed_over = true;
         // Another thread may wait for what this call did.
         inner.epoch += 1;
-        self.look.notify_all();
-        self.looked.notify_all();
+        self.shared.look.notify_all();
+        self.shared.looked.notify_all();
         result
     }
 
@@ -202,6 +210,7 @@ impl World {
         let Inner { stack, wire, .. } = &mut *inner;
         let result = verb(stack, wire);
         self.pump(&mut inner);
+        unlock(inner);
         result
     }
 
@@ -257,28 +266,27 @@ impl World {
         if inner.stack.poll_timeout().is_some_and(|due| due <= now) {
             inner.stack.handle_timeout(now);
         }
+        let Inner { waiters, wakes, .. } = inner;
+        waiters.take_timers(now, wakes);
         self.pump(inner);
     }
 
-    /// Sends what the stack has to send, and delivers events.
+    /// Sends what the stack has to send, and takes the wakers of those that waited for it.
     fn pump(&self, inner: &mut Inner) {
         let now = inner.now;
         loop {
-            let Inner { stack, wire, scratch, .. } = &mut *inner;
+            let Inner { stack, wire, scratch, waiters, wakes, .. } = &mut *inner;
             let mut more = stack.poll_transmit(now, scratch);
             scratch.retain(|frame| !wire.outbound(now, frame));
             if !scratch.is_empty() {
                 stack.handle_refused_on(now, LinkId::FIRST, scratch);
                 more = true;
             }
-            let mut events = false;
-            while let Some(event) = inner.stack.poll_event() {
-                events = true;
-                if let Some(notices) = self.notices.get() {
-                    notices.notify(event);
-                }
+            while let Some(event) = stack.poll_event() {
+                waiters.take(event.socket, event.gained, wakes);
+                more = true;
             }
-            if !more && !events {
+            if !more {
                 break;
             }
         }
@@ -288,14 +296,18 @@ impl World {
     /// Waits until no other thread has anything left to do at this moment.
     fn settle<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
         loop {
+            if !inner.wakes.is_empty() {
+                unlock(inner);
+                inner = self.lock();
+            }
             let moves = inner.moves;
             inner.epoch += 1;
             let epoch = inner.epoch;
-            if !inner.waiters.is_empty() {
-                self.look.notify_all();
+            if !inner.threads.is_empty() {
+                self.shared.look.notify_all();
             }
-            while inner.running > 0 || inner.waiters.iter().any(|w| w.looked < epoch) {
-                inner = self.looked.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            while inner.running > 0 || inner.threads.values().any(|looked| *looked < epoch) {
+                inner = self.shared.looked.wait(inner).unwrap_or_else(PoisonError::into_inner);
             }
             if inner.moves == moves {
                 return inner;
@@ -304,14 +316,10 @@ impl World {
     }
 
     /// Waits as the driver: time goes on here.
-    fn wait_driving(&self, signal: &Signal, deadline: Option<Instant>) {
+    fn wait_driving(&self, signal: &Signal) {
         let mut inner = self.settle(self.lock());
-        loop {
-            let due = deadline.is_some_and(|at| at <= inner.now);
-            if signal.is_set() || due {
-                return;
-            }
-            let Some(next) = [inner.next(), deadline].into_iter().flatten().min() else {
+        while !signal.is_set() {
+            let Some(next) = inner.next() else {
                 eprintln!(
                     "pagewire: a system call waits for something that cannot happen; declare it \
                      as blocking in the script (`+0...0.1 call`)"
@@ -325,65 +333,91 @@ impl World {
     }
 
     /// Waits as a thread that is not the driver.
-    fn wait_driven(&self, signal: &Signal, deadline: Option<Instant>) {
+    fn wait_driven(&self, signal: &Signal) {
         let thread = std::thread::current().id();
         let mut inner = self.lock();
         inner.running -= 1;
-        inner.waiters.push(Waiter { thread, deadline, looked: 0 });
-        loop {
+        while !signal.is_set() {
             let epoch = inner.epoch;
-            let due = deadline.is_some_and(|at| at <= inner.now);
-            let Some(at) = inner.waiters.iter().position(|w| w.thread == thread) else { return };
-            if signal.is_set() || due {
-                inner.waiters.swap_remove(at);
-                inner.running += 1;
-                inner.moves += 1;
-                return;
-            }
-            if let Some(waiter) = inner.waiters.get_mut(at) {
-                waiter.looked = epoch;
-            }
-            self.looked.notify_all();
-            inner = self.look.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner.threads.insert(thread, epoch);
+            self.shared.looked.notify_all();
+            inner = self.shared.look.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
+        inner.threads.remove(&thread);
+        inner.running += 1;
+        inner.moves += 1;
     }
 }
 
+/// Releases the lock, then calls the wakers of what happened under it.
+fn unlock(mut inner: MutexGuard<'_, Inner>) {
+    let wakes = std::mem::take(&mut inner.wakes);
+    drop(inner);
+    wakes.into_iter().for_each(Waker::wake);
+}
+
 impl Inner {
-    /// The time of the next timer or deadline.
+    /// The time of the next timer.
     fn next(&self) -> Option<Instant> {
-        let deadlines = self.waiters.iter().filter_map(|w| w.deadline);
-        self.stack.poll_timeout().into_iter().chain(deadlines).min()
+        self.stack.poll_timeout().into_iter().chain(self.waiters.next_timer()).min()
+    }
+}
+
+impl Runtime for World {
+    fn current() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn enter<T>(
+        &self,
+        op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
+    ) -> io::Result<T> {
+        let mut inner = self.lock();
+        let Inner { now, stack, waiters, .. } = &mut *inner;
+        let result = op(stack, &Clock::at(*now), waiters);
+        self.pump(&mut inner);
+        unlock(inner);
+        Ok(result)
+    }
+
+    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
+        let _ = self.enter(|stack, clock, _| op(stack, clock.now()));
+    }
+
+    fn close(&self, socket: SocketId) {
+        let mut inner = self.lock();
+        let Inner { now, stack, waiters, wakes, .. } = &mut *inner;
+        stack.close(*now, socket);
+        waiters.forget(socket, wakes);
+        self.pump(&mut inner);
+        unlock(inner);
+    }
+
+    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
+        let left = self.lock().waiters.remove(socket, waiter);
+        drop(left);
+    }
+
+    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        Sleep::new(self.clone(), self.present() + time)
+    }
+}
+
+impl Blocking for World {
+    fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        Ok(pagewire_sockets::block_on(future, |signal| match self.is_driver() {
+            true => self.wait_driving(signal),
+            false => self.wait_driven(signal),
+        }))
     }
 }
 
 impl Backend for World {
-    fn attach(&self, notices: Arc<Notices>) {
-        // Called once, says the trait.
-        let _ = self.notices.set(notices);
-    }
-
-    fn now(&self) -> Instant {
-        self.lock().now
-    }
-
-    fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        let mut inner = self.lock();
-        let now = inner.now;
-        let result = verb(&mut inner.stack, now);
-        self.pump(&mut inner);
-        result
-    }
-
-    fn wait(&self, signal: &Signal, deadline: Option<Instant>) {
-        if self.is_driver() {
-            self.wait_driving(signal, deadline);
-        } else {
-            self.wait_driven(signal, deadline);
-        }
-    }
-
-    fn time_of_day(&self, at: Instant) -> Duration {
+    fn time_of_day(&self, at: Instant, _: Instant) -> Duration {
         Self::time_of_day(at)
     }
 

@@ -1,34 +1,32 @@
-//! What descriptors run on: a stack, a clock, and a way to wait.
+//! What descriptors run on: a runtime of sockets, whose threads wait.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use pagewire::Host;
 use pagewire_mem::Instant;
-use pagewire_stack::Stack;
+use pagewire_sockets::Blocking;
 
-use crate::notice::{Notices, Signal};
 use crate::{Errno, Fd};
 
-/// A stack behind a lock, with a clock. Called from any thread.
-pub trait Backend: Send + Sync {
-    /// Sends every [`Event`](pagewire_stack::Event) to [`Notices::notify`], from any thread, with
-    /// or without the stack's lock: it never calls back. Called once, before anything else.
-    fn attach(&self, notices: Arc<Notices>);
+/// A runtime below a table of descriptors, with what Linux keeps beside sockets. It holds its stack as long as
+/// it lives: [`enter`](pagewire_sockets::Runtime::enter) does not fail.
+pub trait Backend: Blocking {
+    /// Waits for a future on the calling thread.
+    ///
+    /// # Errors
+    /// `Deadlock` on a thread that must not wait.
+    fn wait_for<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        self.block_on(future)
+    }
 
-    /// The present moment.
-    fn now(&self) -> Instant;
-
-    /// Runs `verb` on the stack, under its lock; then sends output and dispatches events.
-    fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T;
-
-    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline` (`None`:
-    /// for ever), while the stack goes on. May return early. Setting the signal unparks the thread.
-    fn wait(&self, signal: &Signal, deadline: Option<Instant>);
-
-    /// The time of day at the moment `at` of the clock, since 1970.
-    fn time_of_day(&self, at: Instant) -> Duration {
+    /// The time of day when the clock, which is at `now`, was at `at`, since 1970.
+    fn time_of_day(&self, at: Instant, now: Instant) -> Duration {
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        today.saturating_sub(self.now().saturating_since(at))
+        today.saturating_sub(now.saturating_since(at))
     }
 
     /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does.
@@ -42,5 +40,26 @@ pub trait Backend: Send + Sync {
     /// The descriptor `fd` is closed: a number from [`open_number`](Self::open_number) is free.
     fn close_number(&self, fd: Fd) {
         let _ = fd;
+    }
+}
+
+/// Longest sleep of a host's own driver thread in a call here.
+const DRIVER_LOOK: Duration = Duration::from_millis(1);
+
+/// Real time. The host's own sockets may be used beside descriptors.
+impl Backend for Host {
+    fn wait_for<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        if !self.is_driver_thread() {
+            return self.block_on(future);
+        }
+        // A waker or an owner's drop on the driver thread: no other thread drives the host.
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return Ok(done);
+            }
+            self.wait_turn(DRIVER_LOOK);
+        }
     }
 }

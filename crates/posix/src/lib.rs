@@ -1,11 +1,11 @@
 //! Descriptors over a Pagewire stack that behave as Linux's sockets do, to the `errno`.
 //!
 //! Read [`Descriptors`] first: the table, with one method for each system call. [`Backend`] is what
-//! it runs on: a [`Host`](pagewire::Host) in real time ([`HostBackend`]), or any stack and clock.
+//! it runs on: a [`Host`](pagewire::Host) in real time, or another runtime of [`sockets`].
 //! [`raw`] takes the pointers and structures of a C caller; everything else is safe.
 //!
 //! ```text
-//! Descriptors::new(HostBackend::new(host))    a table over a running host
+//! Descriptors::new(host)                      a table over a running host
 //!   .socket(AF_INET, SOCK_STREAM, 0)          -> a number of this table
 //!   .connect(fd, address) .write(fd, bytes) .recv(fd, buffer, flags) .epoll_wait(…) .close(fd)
 //! ```
@@ -20,15 +20,14 @@ mod backend;
 mod descriptors;
 mod events;
 mod file;
-mod host;
 pub mod limits;
 mod mapped;
 mod message;
-mod notice;
 mod numbers;
 mod options;
 pub mod raw;
 mod runtime;
+mod watch;
 
 pub use address::SockAddr;
 pub use backend::Backend;
@@ -37,9 +36,10 @@ pub use descriptors::mapping::ZerocopyReceive;
 pub use descriptors::poll::PollFd;
 pub use events::Events;
 pub use file::epoll::{EpollEvent, EpollOp};
-pub use host::HostBackend;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
-pub use notice::{Notices, Signal};
+
+/// The layer below: what a [`Backend`] is made of.
+pub use pagewire_sockets as sockets;
 
 /// Linux's error number.
 pub use rustix::io::Errno;

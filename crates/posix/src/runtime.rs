@@ -1,33 +1,42 @@
 //! What all calls of one table share.
 
-use std::sync::{Arc, Mutex};
+use std::future::{Future, poll_fn};
+use std::sync::Mutex;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
+use pagewire_sockets::Waiters;
 use pagewire_stack::{Error, Stack, Tcp, TcpId, Udp, UdpId};
 
 use crate::backend::Backend;
 use crate::events::Events;
-use crate::notice::{Notices, Signal, Watch};
+use crate::file::File;
 use crate::{Errno, errno};
 
-/// A backend, and the notices of its sockets.
+/// A backend, and the lock of its epoll instances.
 pub(crate) struct Runtime<B> {
     pub(crate) backend: B,
-    pub(crate) notices: Arc<Notices>,
     /// Locked while one epoll instance is added to another.
     pub(crate) nesting: Mutex<()>,
 }
 
 impl<B: Backend> Runtime<B> {
     pub(crate) fn new(backend: B) -> Self {
-        let notices = Arc::<Notices>::default();
-        backend.attach(Arc::clone(&notices));
-        Self { backend, notices, nesting: Mutex::default() }
+        Self { backend, nesting: Mutex::default() }
     }
 
     pub(crate) fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        self.backend.with(verb)
+        self.with_waiters(|stack, now, _| verb(stack, now))
+    }
+
+    /// Runs `verb` on the stack and those that wait for its sockets.
+    pub(crate) fn with_waiters<T>(
+        &self,
+        verb: impl FnOnce(&mut Stack, Instant, &mut Waiters) -> T,
+    ) -> T {
+        let entered = self.backend.enter(|stack, clock, all| verb(stack, clock.now(), all));
+        entered.expect("a backend holds its stack as long as it lives")
     }
 
     pub(crate) fn with_tcp<T>(
@@ -46,11 +55,11 @@ impl<B: Backend> Runtime<B> {
         self.with(|stack, now| verb(stack.udp(id)?, now)).map_err(errno)
     }
 
-    /// Repeats `attempt` while it returns `EAGAIN`, whenever a watch reports `interest`, until `limit`
-    /// is over (`None`: for ever). Without `blocking`, tries once.
+    /// Repeats `attempt` while it returns `EAGAIN`, whenever one of `files` may be ready for `interest`, until
+    /// `limit` is over (`None`: for ever). Without `blocking`, tries once.
     pub(crate) fn block_on<T>(
         &self,
-        watches: &[&Watch],
+        files: &[&File],
         interest: Events,
         blocking: bool,
         limit: Option<Duration>,
@@ -60,27 +69,48 @@ impl<B: Backend> Runtime<B> {
             Err(Errno::AGAIN) if blocking => {}
             done => return done,
         }
-        let deadline = self.deadline(limit);
-        let signal = Signal::new();
-        let _watching: Vec<_> = watches.iter().map(|w| w.watch(interest, &signal)).collect();
-        loop {
-            signal.clear();
+        let waits: Vec<_> = files.iter().map(|file| file.wait(self, interest)).collect();
+        let done = self.poll_until(limit, |cx| {
+            waits.iter().for_each(|wait| wait.register(cx.waker()));
             match attempt() {
-                Err(Errno::AGAIN) => {}
-                done => return done,
+                Err(Errno::AGAIN) => Poll::Pending,
+                done => Poll::Ready(done),
             }
-            if self.is_over(deadline) {
-                return Err(Errno::AGAIN);
-            }
-            self.backend.wait(&signal, deadline);
-        }
+        })?;
+        done.unwrap_or(Err(Errno::AGAIN))
     }
 
-    pub(crate) fn deadline(&self, limit: Option<Duration>) -> Option<Instant> {
-        limit.map(|limit| self.backend.now() + limit)
+    /// Repeats `poll` whenever its waker was called; `None` when `limit` is over.
+    ///
+    /// # Errors
+    /// `EDEADLK` on a thread that must not wait.
+    pub(crate) fn poll_until<T>(
+        &self,
+        limit: Option<Duration>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Result<Option<T>, Errno> {
+        let mut limit = limit.map(|limit| Box::pin(self.backend.sleep(limit)));
+        let done = self.backend.wait_for(poll_fn(|cx| {
+            if let Poll::Ready(done) = poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            match &mut limit {
+                Some(limit) => limit.as_mut().poll(cx).map(|()| None),
+                None => Poll::Pending,
+            }
+        }));
+        done.map_err(|_| Errno::DEADLK)
     }
 
-    pub(crate) fn is_over(&self, deadline: Option<Instant>) -> bool {
-        deadline.is_some_and(|at| self.backend.now() >= at)
+    /// Waits for `time` of the stack's clock.
+    ///
+    /// # Errors
+    /// `EDEADLK` on a thread that must not wait.
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Errno> {
+        self.poll_until(Some(time), |_| Poll::<()>::Pending).map(drop)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.with(|_, now| now)
     }
 }

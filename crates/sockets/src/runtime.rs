@@ -81,7 +81,9 @@ pub trait Blocking: Runtime {
         interest: Readiness,
         patience: Patience,
         op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> io::Result<T>;
+    ) -> io::Result<T> {
+        crate::threads::wait(self, socket, interest, patience, op)
+    }
 
     /// Waits for a future of this runtime.
     ///

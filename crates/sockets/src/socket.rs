@@ -386,7 +386,7 @@ pub(crate) fn poll_on<R: Runtime, T>(
 }
 
 /// Tries `op`, and registers the waker if there is no answer yet, both under one lock.
-fn register<R: Runtime, T>(
+pub(crate) fn register<R: Runtime, T>(
     runtime: &R,
     socket: SocketId,
     (id, interest): (WaiterId, Readiness),

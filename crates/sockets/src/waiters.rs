@@ -1,5 +1,6 @@
 //! Tasks and threads that wait for sockets of one stack: what for, since when, and from which line.
 
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -69,11 +70,21 @@ pub struct Waiter {
     pub waker: Waker,
 }
 
-/// The waiters of one stack, by socket.
+/// The waiters of one stack, by socket, and those that wait for a time of its clock.
 #[derive(Debug, Default)]
 pub struct Waiters {
     /// No peer chooses the ids. Nobody walks the map but reports, which sort.
-    sockets: FxHashMap<SocketId, SmallVec<[(Readiness, Waiter); 2]>>,
+    sockets: FxHashMap<SocketId, SmallVec<[Entry; 2]>>,
+    timers: BTreeMap<(Instant, WaiterId), Waker>,
+}
+
+/// A waiter of one socket.
+#[derive(Debug)]
+struct Entry {
+    interest: Readiness,
+    /// The waiter stays when it is woken.
+    stays: bool,
+    waiter: Waiter,
 }
 
 impl Waiters {
@@ -81,17 +92,31 @@ impl Waiters {
     /// can become ready: try the operation first. Returns the waker that is replaced, to be dropped without
     /// the runtime's lock.
     pub fn add(&mut self, socket: SocketId, interest: Readiness, waiter: Waiter) -> Option<Waker> {
+        self.insert(socket, Entry { interest, stays: false, waiter })
+    }
+
+    /// [`add`](Self::add) for a waiter that is woken every time, until it is removed: an instance of epoll.
+    pub fn add_lasting(
+        &mut self,
+        socket: SocketId,
+        interest: Readiness,
+        waiter: Waiter,
+    ) -> Option<Waker> {
+        self.insert(socket, Entry { interest, stays: true, waiter })
+    }
+
+    fn insert(&mut self, socket: SocketId, mut new: Entry) -> Option<Waker> {
         let waiters = self.sockets.entry(socket).or_default();
-        match waiters.iter_mut().find(|(_, old)| old.id == waiter.id) {
-            Some((for_what, old)) => {
-                *for_what = interest;
+        match waiters.iter_mut().find(|old| old.waiter.id == new.waiter.id) {
+            Some(old) => {
                 // The same wait goes on.
-                let since =
-                    if old.call.what == waiter.call.what { old.since } else { waiter.since };
-                Some(std::mem::replace(old, Waiter { since, ..waiter }).waker)
+                if old.waiter.call.what == new.waiter.call.what {
+                    new.waiter.since = old.waiter.since;
+                }
+                Some(std::mem::replace(old, new).waiter.waker)
             }
             None => {
-                waiters.push((interest, waiter));
+                waiters.push(new);
                 None
             }
         }
@@ -100,8 +125,8 @@ impl Waiters {
     /// Forgets a waiter. Returns its waker, to be dropped without the runtime's lock.
     pub fn remove(&mut self, socket: SocketId, id: WaiterId) -> Option<Waker> {
         let waiters = self.sockets.get_mut(&socket)?;
-        let at = waiters.iter().position(|(_, waiter)| waiter.id == id)?;
-        Some(waiters.remove(at).1.waker)
+        let at = waiters.iter().position(|entry| entry.waiter.id == id)?;
+        Some(waiters.remove(at).waiter.waker)
     }
 
     /// Takes the wakers of those that wait for something in `gained`.
@@ -109,31 +134,58 @@ impl Waiters {
     pub fn take(&mut self, socket: SocketId, gained: Readiness, wakes: &mut Vec<Waker>) {
         let Some(waiters) = self.sockets.get_mut(&socket) else { return };
         let mut at = 0;
-        while let Some((interest, _)) = waiters.get(at) {
-            if interest.intersects(gained) {
-                wakes.push(waiters.remove(at).1.waker);
-            } else {
-                at += 1;
+        while let Some(entry) = waiters.get(at) {
+            match entry.interest.intersects(gained) {
+                true if entry.stays => wakes.push(entry.waiter.waker.clone()),
+                true => {
+                    wakes.push(waiters.remove(at).waiter.waker);
+                    continue;
+                }
+                false => {}
             }
+            at += 1;
         }
     }
 
-    /// Whether anybody waits for one of `interest` of the socket.
+    /// Whether a call waits for one of `interest` of the socket.
     pub fn is_awaited(&self, socket: SocketId, interest: Readiness) -> bool {
-        let waiters = self.sockets.get(&socket);
-        waiters.is_some_and(|all| all.iter().any(|(waits_for, _)| waits_for.intersects(interest)))
+        let waits = |entry: &Entry| !entry.stays && entry.interest.intersects(interest);
+        self.sockets.get(&socket).is_some_and(|all| all.iter().any(waits))
+    }
+
+    /// Remembers a waker until the clock has reached `at`. Returns the one that is replaced, to be dropped
+    /// without the runtime's lock.
+    pub fn add_timer(&mut self, at: Instant, id: WaiterId, waker: Waker) -> Option<Waker> {
+        self.timers.insert((at, id), waker)
+    }
+
+    /// Forgets a waker of [`add_timer`](Self::add_timer), and returns it to be dropped without the lock.
+    pub fn remove_timer(&mut self, at: Instant, id: WaiterId) -> Option<Waker> {
+        self.timers.remove(&(at, id))
+    }
+
+    /// The time of the next timer.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.timers.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the wakers whose time has come.
+    pub fn take_timers(&mut self, now: Instant, wakes: &mut Vec<Waker>) {
+        while self.next_timer().is_some_and(|at| at <= now) {
+            wakes.extend(self.timers.pop_first().map(|(_, waker)| waker));
+        }
     }
 
     /// Takes all wakers of a socket that is closed.
     pub fn forget(&mut self, socket: SocketId, wakes: &mut Vec<Waker>) {
         let gone = self.sockets.remove(&socket).unwrap_or_default();
-        wakes.extend(gone.into_iter().map(|(_, waiter)| waiter.waker));
+        wakes.extend(gone.into_iter().map(|entry| entry.waiter.waker));
     }
 
     /// Takes all wakers, in the order of [`sorted`](Self::sorted): the sockets are gone.
     pub fn clear(&mut self, wakes: &mut Vec<Waker>) {
         let mut all: Vec<_> =
-            self.sockets.drain().flat_map(|(_, some)| some).map(|(_, waiter)| waiter).collect();
+            self.sockets.drain().flat_map(|(_, some)| some).map(|entry| entry.waiter).collect();
         all.sort_by_key(|waiter| (waiter.since, waiter.id));
         wakes.extend(all.into_iter().map(|waiter| waiter.waker));
     }
@@ -142,7 +194,7 @@ impl Waiters {
     pub fn sorted(&self) -> Vec<(SocketId, &Waiter)> {
         let all = self.sockets.iter();
         let mut all: Vec<_> = all
-            .flat_map(|(socket, some)| some.iter().map(|(_, waiter)| (*socket, waiter)))
+            .flat_map(|(socket, some)| some.iter().map(|entry| (*socket, &entry.waiter)))
             .collect();
         all.sort_by_key(|(_, waiter)| (waiter.since, waiter.id));
         all

@@ -102,3 +102,36 @@ fn a_wait_that_ends_leaves_nothing() {
     assert!(world.take(one, Readiness::READABLE).is_empty());
     assert!(world.waiters.sorted().is_empty());
 }
+
+#[test]
+fn a_lasting_waiter_is_woken_every_time_and_no_call_that_waits() {
+    let ([one, _], mut world) = (ids(), World::new());
+    let (id, waker) = (WaiterId::new(), waker());
+    let waiter = Waiter { id, call: Call::new("in epoll"), since: None, waker: waker.clone() };
+    world.waiters.add_lasting(one, Readiness::FOR_READ, waiter);
+    for _ in 0..2 {
+        let woken = world.take(one, Readiness::READABLE);
+        assert!(woken.len() == 1 && woken[0].will_wake(&waker));
+    }
+    assert!(world.take(one, Readiness::WRITABLE).is_empty());
+    assert!(!world.waiters.is_awaited(one, Readiness::FOR_READ));
+    assert!(world.waiters.remove(one, id).is_some());
+    assert!(world.take(one, Readiness::READABLE).is_empty());
+}
+
+#[test]
+fn timers_are_due_in_the_order_of_time_and_those_removed_never() {
+    let mut waiters = Waiters::default();
+    let at = [3, 1, 2].map(|nanos| (Instant::from_nanos(nanos), WaiterId::new(), waker()));
+    for (at, id, waker) in &at {
+        assert!(waiters.add_timer(*at, *id, waker.clone()).is_none());
+    }
+    assert!(waiters.remove_timer(at[2].0, at[2].1).is_some());
+    assert_eq!(waiters.next_timer(), Some(at[1].0));
+    let mut due = Vec::new();
+    waiters.take_timers(Instant::from_nanos(2), &mut due);
+    assert!(due.len() == 1 && due[0].will_wake(&at[1].2));
+    waiters.take_timers(Instant::from_nanos(3), &mut due);
+    assert!(due.len() == 2 && due[1].will_wake(&at[0].2));
+    assert_eq!(waiters.next_timer(), None);
+}

@@ -12,7 +12,6 @@
 //! A connection that ended stays `Connected`: answers then follow from the stack's connection.
 
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_stack::{ConnectOptions, ListenOptions, Readiness, TcpId, UdpId, option};
@@ -24,7 +23,6 @@ use crate::events::Events;
 use crate::file::socket::{Kind, Socket, Stage, State};
 use crate::file::{File, Object};
 use crate::limits::SOMAXCONN;
-use crate::notice::Watch;
 use crate::options::Options;
 use crate::{Errno, Fd, errno, field};
 
@@ -134,11 +132,11 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::INVAL);
         };
         let options = &state.options;
-        let id = self.runtime.with(|stack, now| {
+        let id = self.runtime.with_waiters(|stack, now, waiters| {
             let how =
                 ListenOptions { backlog, reservation, v6_only: options.value(option::V6Only) };
             let id = stack.listen(local, how).map_err(errno)?;
-            self.runtime.notices.insert(id.into(), &file.watch);
+            file.watch.follow(waiters, id.into());
             options.apply(stack, now, id.into());
             Ok(id)
         })?;
@@ -165,13 +163,12 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::OPNOTSUPP);
         }
         let limit = call.lock().options.value(option::ReceiveTimeout);
-        let (child, watch, peer) = call.block_on(Events::IN, 0, limit, || {
+        let (child, peer) = call.block_on(Events::IN, 0, limit, || {
             let state = call.lock();
             let Stage::Listening(listener) = state.stage else { return Err(Errno::INVAL) };
-            let (watch, options) = (Arc::<Watch>::default(), state.options.inherited());
+            let options = state.options.inherited();
             let accepted = self.runtime.with(|stack, now| {
                 let (id, peer) = stack.listener(listener)?.accept()?;
-                self.runtime.notices.insert(id.into(), &watch);
                 options.apply(stack, now, id.into());
                 let own = stack.reservations().reserve_connected(id, options.bind_options());
                 Ok((id, peer, own.ok()))
@@ -182,9 +179,9 @@ impl<B: Backend> Descriptors<B> {
                 let mut own = child.lock();
                 (own.reservation, own.address) = (reservation, state.bound_address());
             }
-            Ok((child, watch, peer))
+            Ok((child, peer))
         })?;
-        let child = File::with_watch(Object::Socket(Box::new(child)), flags.nonblocking, watch);
+        let child = File::new(Object::Socket(Box::new(child)), flags.nonblocking);
         Ok((self.install(child, flags.close_on_exec)?, SockAddr::new(peer, call.domain)))
     }
 
@@ -270,14 +267,15 @@ impl<B: Backend> SocketCall<'_, B> {
                 (state.bound, state.reservation) = (Some(local), Some(reservation));
             }
             Kind::Datagram => {
-                let bound = self.runtime.with(|stack, now| {
+                let bound = self.runtime.with_waiters(|stack, now, waiters| {
                     let id = stack.bind_udp(local, options.bind_options())?;
-                    self.runtime.notices.insert(id.into(), &self.file.watch);
+                    self.file.watch.follow(waiters, id.into());
                     options.apply(stack, now, id.into());
                     Ok((id, stack.local_addr(id)?))
                 });
                 let (id, local) = bound.map_err(errno)?;
                 (state.bound, state.stage) = (Some(local), Stage::Datagram(id));
+                self.file.watch.wake_threads();
             }
         }
         Ok(())
@@ -365,13 +363,13 @@ impl<B: Backend> SocketCall<'_, B> {
             return Err(Errno::NETUNREACH);
         }
         let held = state.reservation.is_some();
-        let (id, own) = self.runtime.with(|stack, now| {
+        let (id, own) = self.runtime.with_waiters(|stack, now, waiters| {
             let config = options.config(stack);
             let fast_open = fast.then(|| options.value(option::FastOpenNoCookie));
             let (local, config, link) = (Some(local), Some(config), options.value(option::Link));
             let how = ConnectOptions { local, config, fast_open, link };
             let id = stack.connect(now, remote, how).map_err(errno)?;
-            self.runtime.notices.insert(id.into(), &self.file.watch);
+            self.file.watch.follow(waiters, id.into());
             options.apply(stack, now, id.into());
             let own = match held {
                 true => None,

@@ -149,11 +149,10 @@ impl<B: Backend> Descriptors<B> {
     /// ```
     /// use pagewire_posix::ZerocopyReceive;
     /// # use pagewire::{Host, Pair};
-    /// # use pagewire_posix::{Descriptors, HostBackend, SockAddr};
+    /// # use pagewire_posix::{Descriptors, SockAddr};
     /// # let (left, right) = Pair::new()?;
     /// # let left = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let right = Host::builder().device(right).address("10.0.0.2/24").start()?;
-    /// # let (left, right) = (HostBackend::new(left), HostBackend::new(right));
     /// # let (peer, files) = (Descriptors::new(left), Descriptors::new(right));
     /// # let to = SockAddr::from("10.0.0.2:7".parse::<std::net::SocketAddr>()?);
     /// # let listener = files.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;

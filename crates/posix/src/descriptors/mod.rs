@@ -257,7 +257,7 @@ impl<B: Backend> SocketCall<'_, B> {
         attempt: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let blocking = self.is_blocking(flags);
-        self.runtime.block_on(&[&self.file.watch], interest, blocking, limit, attempt)
+        self.runtime.block_on(&[self.file], interest, blocking, limit, attempt)
     }
 
     pub(crate) fn is_blocking(&self, flags: i32) -> bool {

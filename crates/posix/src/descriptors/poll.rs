@@ -25,7 +25,7 @@ impl<B: Backend> Descriptors<B> {
     /// Waits until a file is ready, or `timeout` is over (`None`: for ever). Returns how many are.
     pub fn poll(&self, fds: &mut [PollFd], timeout: Option<Duration>) -> Result<usize, Errno> {
         let files: Vec<_> = fds.iter().map(|entry| self.file(entry.fd).ok()).collect();
-        let watches: Vec<_> = files.iter().flatten().map(|file| &*file.watch).collect();
+        let waited: Vec<_> = files.iter().flatten().map(|file| &**file.shared()).collect();
         let look = || {
             let mut ready = 0;
             for (entry, file) in fds.iter_mut().zip(&files) {
@@ -39,7 +39,7 @@ impl<B: Backend> Descriptors<B> {
             if ready == 0 { Err(Errno::AGAIN) } else { Ok(ready) }
         };
         let blocking = timeout != Some(Duration::ZERO);
-        match self.runtime.block_on(&watches, Events::all(), blocking, timeout, look) {
+        match self.runtime.block_on(&waited, Events::all(), blocking, timeout, look) {
             Err(Errno::AGAIN) => Ok(0),
             done => done,
         }
@@ -87,7 +87,7 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::INVAL);
         }
         match &self.file(epoll)?.object {
-            Object::Epoll(epoll) => Ok(epoll.wait(&self.runtime, events, timeout)),
+            Object::Epoll(epoll) => epoll.wait(&self.runtime, events, timeout),
             _ => Err(Errno::INVAL),
         }
     }

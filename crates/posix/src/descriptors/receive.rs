@@ -105,7 +105,7 @@ impl<B: Backend> SocketCall<'_, B> {
         message.flags |= libc::MSG_ERRQUEUE;
         let timestamping = self.lock().options.value(option::Timestamping);
         if let ErrorEntry::Timestamp(found) = &entry {
-            let at = self.runtime.backend.time_of_day(found.at);
+            let at = self.runtime.backend.time_of_day(found.at, self.runtime.now());
             put_timestamp(message, at);
             if returns_payload(timestamping) {
                 message.flags |= libc::MSG_TRUNC;

@@ -98,11 +98,10 @@ impl<B: Backend> Descriptors<B> {
     /// ```
     /// use pagewire_posix::{Events, PollFd, RawRange, ReceiveMessage};
     /// # use pagewire::{Host, Pair};
-    /// # use pagewire_posix::{Descriptors, HostBackend, SockAddr};
+    /// # use pagewire_posix::{Descriptors, SockAddr};
     /// # let (left, right) = Pair::new()?;
     /// # let left = Host::builder().device(left).address("10.0.0.1/24").start()?;
     /// # let right = Host::builder().device(right).address("10.0.0.2/24").start()?;
-    /// # let (left, right) = (HostBackend::new(left), HostBackend::new(right));
     /// # let (files, peer) = (Descriptors::new(left), Descriptors::new(right));
     /// # let to = SockAddr::from("10.0.0.2:7".parse::<std::net::SocketAddr>()?);
     /// # let listener = peer.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;

@@ -7,14 +7,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
+
+use pagewire_sockets::WaiterId;
 
 use super::{File, Object};
 use crate::backend::Backend;
 use crate::events::Events;
 use crate::limits::{MAX_EPOLL_DEPTH, MAX_EPOLL_PATHS};
-use crate::notice::{Signal, Subscriber, Watch, push_weak};
 use crate::runtime::Runtime;
+use crate::watch::{Subscriber, Watch, push_weak};
 use crate::{Errno, Fd};
 
 /// What epoll reports, and what it is asked for.
@@ -215,7 +218,7 @@ impl Epoll {
                 }
                 target.watch.add_epoll(weak);
                 if let Object::Socket(socket) = &target.object {
-                    socket.report_edges(runtime);
+                    socket.report_edges(runtime, &target.watch);
                 }
                 link.push_if_ready(runtime, target, event.events);
             }
@@ -245,25 +248,32 @@ impl Epoll {
         runtime: &Runtime<B>,
         events: &mut [EpollEvent],
         timeout: Option<Duration>,
-    ) -> usize {
+    ) -> Result<usize, Errno> {
         let Self(core) = self;
         let n = core.report(runtime, events);
         if n > 0 || timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return n;
+            return Ok(n);
         }
-        let deadline = runtime.deadline(timeout);
-        let signal = Signal::new();
-        let _watching = core.watch.watch(Events::IN, &signal);
-        loop {
-            signal.clear();
-            let n = core.report(runtime, events);
-            if n > 0 || runtime.is_over(deadline) {
-                return n;
+        let id = WaiterId::new();
+        let mut waits = false;
+        let mut set_waiting = |on: bool| {
+            if std::mem::replace(&mut waits, on) != on {
+                let step = if on { 1 } else { usize::MAX };
+                core.waiters.fetch_add(step, Ordering::AcqRel);
             }
-            core.waiters.fetch_add(1, Ordering::AcqRel);
-            runtime.backend.wait(&signal, deadline);
-            core.waiters.fetch_sub(1, Ordering::AcqRel);
-        }
+        };
+        let found = runtime.poll_until(timeout, |cx| {
+            set_waiting(false);
+            core.watch.add(Events::IN, id, cx.waker());
+            match core.report(runtime, events) {
+                0 => set_waiting(true),
+                n => return Poll::Ready(n),
+            }
+            Poll::Pending
+        });
+        set_waiting(false);
+        core.watch.remove(id);
+        found.map(Option::unwrap_or_default)
     }
 
     /// Readable, if the instance has something to report.

@@ -4,13 +4,18 @@ pub(crate) mod epoll;
 pub(crate) mod pipe;
 pub(crate) mod socket;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use pagewire_sockets::{Call, Waiter, WaiterId};
+use pagewire_stack::SocketId;
 
 use crate::backend::Backend;
 use crate::events::Events;
-use crate::notice::Watch;
 use crate::runtime::Runtime;
+use crate::watch::{Watch, gains};
 
 /// An open file description: `dup` shares it.
 #[derive(Debug)]
@@ -71,6 +76,15 @@ impl File {
         self.watch.forget_epolls();
     }
 
+    /// A wait of the calling thread for one of `interest`, which begins when a waker is registered.
+    pub(crate) fn wait<'a, B: Backend>(
+        &'a self,
+        runtime: &'a Runtime<B>,
+        interest: Events,
+    ) -> Wait<'a, B> {
+        Wait { runtime, file: self, interest, id: WaiterId::new(), socket: Cell::new(None) }
+    }
+
     /// All that the file is ready for.
     pub(crate) fn events<B: Backend>(&self, runtime: &Runtime<B>) -> Events {
         match &self.object {
@@ -78,5 +92,50 @@ impl File {
             Object::Epoll(epoll) => epoll.events(runtime),
             Object::Pipe(end) => end.events(),
         }
+    }
+}
+
+/// A thread's wait for a file; its drop ends it.
+pub(crate) struct Wait<'a, B: Backend> {
+    runtime: &'a Runtime<B>,
+    file: &'a File,
+    interest: Events,
+    id: WaiterId,
+    /// The socket that the thread waits for.
+    socket: Cell<Option<SocketId>>,
+}
+
+impl<B: Backend> Wait<'_, B> {
+    /// Has `waker` called when the file may be ready: once, if it is a socket.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let Self { runtime, file, interest, id, .. } = *self;
+        file.watch.add(interest, id, waker);
+        let Object::Socket(socket) = &file.object else { return };
+        let now = socket.stage().id();
+        let before = self.socket.replace(now);
+        if before != now {
+            self.unregister(before);
+        }
+        if let Some(socket) = now {
+            let (waker, interest) = (waker.clone(), gains(interest | Events::ALWAYS));
+            let call = Call::new("in a call that blocks");
+            let replaced = runtime.with_waiters(|_, now, waiters| {
+                waiters.add(socket, interest, Waiter { id, call, since: Some(now), waker })
+            });
+            drop(replaced);
+        }
+    }
+
+    fn unregister(&self, socket: Option<SocketId>) {
+        if let Some(socket) = socket {
+            self.runtime.backend.unregister(socket, self.id);
+        }
+    }
+}
+
+impl<B: Backend> Drop for Wait<'_, B> {
+    fn drop(&mut self) {
+        self.file.watch.remove(self.id);
+        self.unregister(self.socket.get());
     }
 }

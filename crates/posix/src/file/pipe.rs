@@ -12,8 +12,8 @@ use crate::backend::Backend;
 use crate::events::Events;
 use crate::limits::{PIPE_BYTES, PIPE_PIECES};
 use crate::message::{copy_pieces, pieces};
-use crate::notice::Watch;
 use crate::runtime::Runtime;
+use crate::watch::Watch;
 
 /// Bytes that are written whole or not at all (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
@@ -225,7 +225,7 @@ impl PipeEnd {
         if wanted == 0 {
             return Ok(0);
         }
-        runtime.block_on(&[&file.watch], Events::IN, !file.is_nonblocking(), None, || {
+        runtime.block_on(&[file], Events::IN, !file.is_nonblocking(), None, || {
             let mut taken = FragVec::new();
             let got = self.pipe.take(wanted, |frags| {
                 taken = core::mem::take(frags);
@@ -270,7 +270,7 @@ impl PipeEnd {
             if written < total { Err(Errno::AGAIN) } else { Ok(()) }
         };
         let blocking = !file.is_nonblocking();
-        match runtime.block_on(&[&file.watch], Events::OUT, blocking, None, attempt) {
+        match runtime.block_on(&[file], Events::OUT, blocking, None, attempt) {
             Err(error) if written == 0 => Err(error),
             _ => Ok(written),
         }
@@ -289,7 +289,7 @@ impl PipeEnd {
     ) -> Result<(), Errno> {
         let (interest, blocking) =
             (if self.writing { Events::OUT } else { Events::IN }, wait && !file.is_nonblocking());
-        runtime.block_on(&[&file.watch], interest, blocking, None, || {
+        runtime.block_on(&[file], interest, blocking, None, || {
             let queue = self.pipe.lock();
             match self.writing {
                 true if !queue.readers => Err(Errno::PIPE),

@@ -1,5 +1,8 @@
+use std::task::Waker;
+
+use pagewire_sockets::{Signal, WaiterId};
+
 use super::*;
-use crate::notice::Signal;
 
 #[test]
 fn what_a_splice_cannot_send_stays_and_nobody_finds_the_pipe_empty_meanwhile() {
@@ -37,9 +40,9 @@ fn nothing_is_fetched_for_a_reader_that_is_gone_nor_beyond_the_room() {
 fn pouring_wakes_who_waits_for_room_and_who_waits_for_data() {
     let (from, into) = (Pipe::new(), Pipe::new());
     from.put(|_| Ok(vec![Frag::from_static(b"data")])).unwrap();
-    let (writer, reader) = (Signal::new(), Signal::new());
-    let _writing = from.write_watch.watch(Events::OUT, &writer);
-    let _reading = into.read_watch.watch(Events::IN, &reader);
+    let (writer, reader) = (Arc::<Signal>::default(), Arc::<Signal>::default());
+    from.write_watch.add(Events::OUT, WaiterId::new(), &Waker::from(Arc::clone(&writer)));
+    into.read_watch.add(Events::IN, WaiterId::new(), &Waker::from(Arc::clone(&reader)));
     assert_eq!(from.pour(&into, 3), Ok(Some(3)));
     assert!(writer.is_set() && reader.is_set());
     assert_eq!(into.pour(&from, 9), Ok(Some(3)));

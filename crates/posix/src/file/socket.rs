@@ -1,7 +1,7 @@
 //! A socket: its state, its readiness, how it is disconnected and closed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_stack::{
@@ -12,9 +12,9 @@ use crate::Errno;
 use crate::address::Domain;
 use crate::backend::Backend;
 use crate::events::Events;
-use crate::notice::Signal;
 use crate::options::Options;
 use crate::runtime::Runtime;
+use crate::watch::Watch;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -148,15 +148,14 @@ impl Socket {
     pub(crate) fn disconnect<B: Backend>(&self, runtime: &Runtime<B>, state: &mut State) {
         state.error = None;
         if let Some(id) = state.stage.id() {
-            runtime.notices.remove(id);
             let cut = runtime.with(|stack, now| {
                 let name = stack.as_tcp(id).map_or("", |tcp| tcp.info().state.name());
                 if matches!(state.stage, Stage::Connected(_)) {
                     stack.abort(now, id);
                 }
-                stack.close(now, id);
                 RESET_WHEN_CUT.contains(&name) && state.stage.connection().is_some()
             });
+            runtime.backend.close(id);
             state.error = cut.then_some(Errno::CONNRESET);
         }
         // A port that was chosen for the connection goes with it.
@@ -169,13 +168,16 @@ impl Socket {
         state.shut = [false; 2];
     }
 
-    /// Reports every arrival from now on: an epoll instance watches.
-    pub(crate) fn report_edges<B: Backend>(&self, runtime: &Runtime<B>) {
+    /// Reports every arrival from now on to `watch`: an epoll instance is there.
+    pub(crate) fn report_edges<B: Backend>(&self, runtime: &Runtime<B>, watch: &Arc<Watch>) {
         let mut state = self.lock();
         let option = SocketOption::EveryArrival(true);
         state.options.set(option);
         if let Some(id) = state.stage.id() {
-            let _ = runtime.with(|stack, _| stack.set_option(id, option));
+            runtime.with_waiters(|stack, _, waiters| {
+                watch.follow(waiters, id);
+                let _ = stack.set_option(id, option);
+            });
         }
     }
 
@@ -189,20 +191,21 @@ impl Socket {
                 _ => return,
             }
         };
-        let now = || runtime.backend.now();
-        let deadline = now() + time;
+        let deadline = runtime.now() + time;
         let shut = runtime.with(|stack, now| {
             let Ok(mut tcp) = stack.tcp(id) else { return false };
             // Data that was not read makes this a reset.
             tcp.queued() == 0 && tcp.shutdown(now, Shutdown::Write).is_ok()
         });
-        let signal = Signal::new();
         let is_waiting = |stack: &mut Stack, _| {
             let waits = |name| matches!(name, "FIN-WAIT-1" | "CLOSING" | "LAST-ACK");
             stack.tcp(id).is_ok_and(|tcp| waits(tcp.info().state.name()))
         };
-        while shut && now() < deadline && runtime.with(is_waiting) {
-            runtime.backend.wait(&signal, Some(deadline.min(now() + LINGER_LOOK)));
+        while shut && runtime.with(is_waiting) {
+            let left = deadline.saturating_since(runtime.now());
+            if left.is_zero() || runtime.pause(left.min(LINGER_LOOK)).is_err() {
+                return;
+            }
         }
     }
 
@@ -212,20 +215,15 @@ impl Socket {
         let mut state = self.lock();
         let (id, reservation) = (state.stage.id(), state.reservation.take());
         if let Some(id) = id {
-            runtime.notices.remove(id);
+            // > SO_LINGER with a time of 0: the connection is reset.
+            if state.options.value(option::Linger).is_some_and(|time| time.is_zero()) {
+                runtime.with(|stack, now| stack.abort(now, id));
+            }
+            runtime.backend.close(id);
         }
-        runtime.with(|stack, now| {
-            if let Some(id) = id {
-                // > SO_LINGER with a time of 0: the connection is reset.
-                if state.options.value(option::Linger).is_some_and(|time| time.is_zero()) {
-                    stack.abort(now, id);
-                }
-                stack.close(now, id);
-            }
-            if let Some(reservation) = reservation {
-                stack.reservations().release(reservation);
-            }
-        });
+        if let Some(reservation) = reservation {
+            runtime.with(|stack, _| stack.reservations().release(reservation));
+        }
         state.stage = Stage::Closed;
     }
 }

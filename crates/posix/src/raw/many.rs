@@ -54,7 +54,8 @@ impl<B: Backend> Raw<'_, B> {
         // SAFETY: null or valid, says the caller.
         let timeout = unsafe { timeout.as_mut() };
         let runtime = &self.0.runtime;
-        let deadline = runtime.deadline(timeout.as_deref().map(duration).transpose()?);
+        let limit = timeout.as_deref().map(duration).transpose()?;
+        let deadline = limit.map(|limit| runtime.now() + limit);
         self.0.file(fd)?.socket()?;
         // SAFETY: as the caller says.
         let messages = unsafe { slice_mut(messages, (count as usize).min(MAX_IOV)) }?;
@@ -71,12 +72,12 @@ impl<B: Backend> Raw<'_, B> {
             if flags & libc::MSG_WAITFORONE != 0 {
                 each |= libc::MSG_DONTWAIT;
             }
-            if runtime.is_over(deadline) {
+            if deadline.is_some_and(|at| runtime.now() >= at) {
                 break;
             }
         }
         if let (Some(timeout), Some(deadline)) = (timeout, deadline) {
-            let left = deadline.saturating_since(runtime.backend.now());
+            let left = deadline.saturating_since(runtime.now());
             (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
         }
         Ok(received)

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use pagewire_posix::{Backend, Errno, Fd, ReceiveMessage, SendMessage, SockAddr};
+use pagewire_posix::{Errno, Fd, ReceiveMessage, SendMessage, SockAddr};
 use pagewire_stack::LinkConfig;
 
 use crate::support::{Files, addr, datagram, error, option, pair, set, settle, stream};

@@ -57,7 +57,6 @@ fn a_link_that_is_not_there_is_no_device_and_changes_nothing() {
 
 #[test]
 fn a_link_goes_by_the_name_that_it_was_given() {
-    use pagewire_posix::Backend;
     use pagewire_stack::{Error, LinkId};
     let (left, _) = pair();
     let fd = stream(&left);

@@ -4,16 +4,16 @@ use std::thread;
 use std::time::Duration;
 
 use pagewire::{Host, Pair};
-use pagewire_posix::{Descriptors, EpollEvent, EpollOp, Events, HostBackend, SockAddr};
+use pagewire_posix::{Descriptors, EpollEvent, EpollOp, Events, SockAddr};
 
 /// Longer than anything here takes, so that a failure ends.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-fn hosts() -> (Descriptors<HostBackend>, Descriptors<HostBackend>) {
+fn hosts() -> (Descriptors<Host>, Descriptors<Host>) {
     let (left, right) = Pair::new().unwrap();
     let left = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
     let right = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
-    (Descriptors::new(HostBackend::new(left)), Descriptors::new(HostBackend::new(right)))
+    (Descriptors::new(left), Descriptors::new(right))
 }
 
 fn server_address() -> SockAddr {

@@ -3,27 +3,35 @@
 
 #![allow(dead_code, unreachable_pub)]
 
-use std::net::SocketAddr;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::Duration;
 
 use pagewire_device::FaultConfig;
 use pagewire_mem::Instant;
-use pagewire_posix::{Backend, Descriptors, Errno, Fd, Notices, Signal, SockAddr};
+use pagewire_posix::sockets::{self, Blocking, Clock, Runtime, Sleep, WaiterId, Waiters};
+use pagewire_posix::{Backend, Descriptors, Errno, Fd, SockAddr};
 use pagewire_sim::{NodeId, Sim};
-use pagewire_stack::{Stack, StackConfig};
+use pagewire_stack::{SocketId, Stack, StackConfig};
 
 /// Addresses of the left and the right stack.
 pub const LEFT: &str = "10.0.0.1";
 pub const RIGHT: &str = "10.0.0.2";
 
-/// The network, and who is told of events.
+/// The network, and who waits for the sockets of either stack.
 pub struct World {
     pub sim: Sim<Stack>,
-    notices: Vec<Option<Arc<Notices>>>,
+    waiters: [Waiters; 2],
+    /// To be called when the world is unlocked.
+    wakes: Vec<Waker>,
     /// How long other threads are ahead: what happens until then has happened when a call of a stack
     /// returns.
     pub ahead: Duration,
+    /// How many descriptors are open, if the numbers of new ones are all too high.
+    pub high_numbers: Option<usize>,
 }
 
 impl World {
@@ -37,14 +45,26 @@ impl World {
         self.dispatch();
     }
 
+    /// Goes on to what happens next.
+    fn step(&mut self) {
+        let timer = self.waiters.iter().filter_map(Waiters::next_timer).min();
+        match (self.sim.poll_timeout().unwrap(), timer) {
+            (None, None) => panic!("waits for what will never happen"),
+            (Some(next), Some(timer)) if next > timer => self.sim.drive_bounded(timer).unwrap(),
+            (None, Some(timer)) => self.sim.drive_bounded(timer).unwrap(),
+            _ => drop(self.sim.step().unwrap()),
+        }
+        self.dispatch();
+    }
+
     fn dispatch(&mut self) {
-        for node in self.sim.nodes().collect::<Vec<_>>() {
+        for (node, waiters) in
+            self.sim.nodes().collect::<Vec<_>>().into_iter().zip(&mut self.waiters)
+        {
             while let Some(event) = self.sim.node_mut(node).poll_event() {
-                let at = format!("{node:?}").ends_with("(1)") as usize;
-                if let Some(notices) = &self.notices[at] {
-                    notices.notify(event);
-                }
+                waiters.take(event.socket, event.gained, &mut self.wakes);
             }
+            waiters.take_timers(self.sim.now(), &mut self.wakes);
         }
     }
 }
@@ -64,7 +84,11 @@ impl Virtual {
 
     /// The virtual clock.
     pub fn clock(&self) -> Instant {
-        self.now()
+        self.world().sim.now()
+    }
+
+    pub fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        self.enter(|stack, clock, _| verb(stack, clock.now())).unwrap()
     }
 
     /// Payload bytes that this stack copied.
@@ -74,50 +98,94 @@ impl Virtual {
 
     /// Lets time pass.
     pub fn run(&self, time: Duration) {
-        self.world().run(time);
+        let mut world = self.world();
+        world.run(time);
+        unlock(world);
+    }
+}
+
+fn unlock(mut world: MutexGuard<'_, World>) {
+    let wakes = std::mem::take(&mut world.wakes);
+    drop(world);
+    wakes.into_iter().for_each(Waker::wake);
+}
+
+impl core::fmt::Debug for Virtual {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Virtual").field(&self.at).finish()
     }
 }
 
 impl Backend for Virtual {
-    fn attach(&self, notices: Arc<Notices>) {
-        self.world().notices[self.at] = Some(notices);
+    fn open_number(&self) -> Result<Option<Fd>, Errno> {
+        let open = &mut self.world().high_numbers;
+        *open = open.map(|open| open + 1);
+        Ok(open.map(|_| Fd::MAX))
     }
 
-    fn now(&self) -> Instant {
-        self.world().sim.now()
+    fn close_number(&self, _: Fd) {
+        let open = &mut self.world().high_numbers;
+        *open = open.map(|open| open - 1);
+    }
+}
+
+impl Runtime for Virtual {
+    fn current() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        let mut world = self.world();
-        let now = world.sim.now();
-        let result = verb(world.sim.node_mut(self.node), now);
+    fn enter<T>(
+        &self,
+        op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
+    ) -> io::Result<T> {
+        let mut locked = self.world();
+        let world = &mut *locked;
+        let clock = Clock::at(world.sim.now());
+        let result = op(world.sim.node_mut(self.node), &clock, &mut world.waiters[self.at]);
         world.dispatch();
         if !world.ahead.is_zero() {
-            let ahead = world.ahead;
-            world.run(ahead);
+            world.run(world.ahead);
         }
-        result
+        unlock(locked);
+        Ok(result)
     }
 
-    fn wait(&self, signal: &Signal, deadline: Option<Instant>) {
-        while !signal.is_set() {
-            let mut world = self.world();
-            let next = world.sim.poll_timeout().unwrap();
-            match (next, deadline) {
-                (Some(next), Some(deadline)) if next > deadline => {
-                    world.sim.drive_bounded(deadline).unwrap();
-                    return;
-                }
-                (None, Some(deadline)) => {
-                    world.sim.drive_bounded(deadline).unwrap();
-                    return;
-                }
-                (None, None) => panic!("waits for what will never happen"),
-                _ => {}
+    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
+        self.with(op);
+    }
+
+    fn close(&self, socket: SocketId) {
+        let mut waited = Vec::new();
+        let closed = self.enter(|stack, clock, waiters| {
+            stack.close(clock.now(), socket);
+            waiters.forget(socket, &mut waited);
+        });
+        closed.unwrap();
+        waited.into_iter().for_each(Waker::wake);
+    }
+
+    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
+        drop(self.enter(|_, _, waiters| waiters.remove(socket, waiter)));
+    }
+
+    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        Sleep::new(self.clone(), self.clock() + time)
+    }
+}
+
+impl Blocking for Virtual {
+    fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
+        Ok(sockets::block_on(future, |signal| {
+            while !signal.is_set() {
+                let mut world = self.world();
+                world.step();
+                unlock(world);
             }
-            world.sim.step().unwrap();
-            world.dispatch();
-        }
+        }))
     }
 }
 
@@ -140,8 +208,9 @@ pub fn pair_with(change: impl Fn(&mut StackConfig)) -> (Files, Files) {
         let faults = FaultConfig::delayed(Duration::from_micros(500));
         nodes.push(sim.add(stack, faults).unwrap());
     }
-    let world =
-        Arc::new(Mutex::new(World { sim, notices: vec![None, None], ahead: Duration::ZERO }));
+    let (waiters, wakes) = Default::default();
+    let world = World { sim, waiters, wakes, ahead: Duration::ZERO, high_numbers: None };
+    let world = Arc::new(Mutex::new(world));
     let files =
         |at: usize| Descriptors::new(Virtual { world: Arc::clone(&world), node: nodes[at], at });
     (files(0), files(1))
