@@ -5,7 +5,7 @@
 use pagewire_stack::{FastOpenMode, Stack, TcpId, ZeroCopyCall, option};
 
 use super::SocketCall;
-use super::send::Payload;
+use super::send::{Payload, send_payload};
 use crate::address::family;
 use crate::backend::Backend;
 use crate::events::Events;
@@ -68,7 +68,9 @@ impl<B: Backend> SocketCall<'_, B> {
                 .map_err(errno)?;
         } else if deferred {
             // What the SYN carries.
-            sent = self.send_payload(id, payload, (0, false), total, flags, &mut call)?;
+            sent = self.runtime.with(|stack, now| {
+                send_payload((stack, now), id, payload, (0, false), total, flags, &mut call)
+            })?;
         }
         let set_pending = |pending| {
             let set =

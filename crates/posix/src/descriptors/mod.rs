@@ -10,8 +10,13 @@ mod receive;
 mod send;
 mod splice;
 
+use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_sockets::Patience;
+use pagewire_stack::{Error, Stack, TcpId};
 
 use crate::backend::Backend;
 use crate::events::Events;
@@ -21,6 +26,7 @@ use crate::limits::MAX_DESCRIPTORS;
 use crate::mapped::Mappings;
 use crate::numbers::Numbers;
 use crate::runtime::Runtime;
+use crate::watch::gains;
 use crate::{Errno, Fd};
 
 /// A table of descriptors over one stack: one method for each system call, each with Linux's
@@ -258,6 +264,36 @@ impl<B: Backend> SocketCall<'_, B> {
     ) -> Result<T, Errno> {
         let blocking = self.is_blocking(flags);
         self.runtime.block_on(&[self.file], interest, blocking, limit, attempt)
+    }
+
+    /// [`block_on`](Self::block_on) for an operation on a connection, as other sockets of the runtime wait.
+    pub(crate) fn wait<T>(
+        &self,
+        id: TcpId,
+        interest: Events,
+        flags: i32,
+        limit: Option<Duration>,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let patience = match self.is_blocking(flags) {
+            true => Patience::For(limit),
+            false => Patience::None,
+        };
+        let gained = gains(interest | Events::ALWAYS);
+        let done =
+            self.runtime.backend.wait(id.into(), gained, patience, |stack, clock| {
+                match op(stack, clock.now()) {
+                    Err(Errno::AGAIN) => Err(Error::WouldBlock),
+                    done => Ok(done),
+                }
+            });
+        match done {
+            Ok(done) => done,
+            Err(error) if error.kind() == ErrorKind::Deadlock => {
+                self.block_on(interest, flags, limit, || self.runtime.with(&mut op))
+            }
+            Err(_) => Err(Errno::AGAIN),
+        }
     }
 
     pub(crate) fn is_blocking(&self, flags: i32) -> bool {

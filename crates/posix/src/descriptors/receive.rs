@@ -158,33 +158,31 @@ impl<B: Backend> SocketCall<'_, B> {
         let target = if flags & libc::MSG_WAITALL != 0 { wanted } else { lowat.min(wanted) };
         let discard = flags & libc::MSG_TRUNC != 0;
         let mut received = 0;
-        let outcome = self.block_on(Events::IN, flags, limit, || {
-            self.runtime.with(|stack, now| {
-                // What was taken is returned; what ended the stream waits for the next call.
-                if received > 0 && has_ended(stack, id) {
-                    return Ok(());
-                }
-                if peek {
-                    // What was seen before is seen again.
-                    received = 0;
-                }
-                let mut tcp = stack.tcp(id).map_err(errno)?;
-                let n = if peek {
-                    let mut frags = Vec::new();
-                    let all = Chunks { max: wanted, into: &mut frags };
-                    let peeked = tcp.recv(now, all, RecvFlags::PEEK);
-                    peeked.map(|_| copy_pieces(stack, &frags, message.iov))
-                } else if discard {
-                    tcp.recv(now, Discard(wanted - received), RecvFlags::empty())
-                } else {
-                    read_pieces(tcp, now, message.iov, received)
-                };
-                let n = n.map_err(errno)?;
-                received += n;
-                // The end may have come with the last bytes, and is not reported again.
-                let done = received >= target.max(1) || n == 0 || received == wanted;
-                if done || has_ended(stack, id) { Ok(()) } else { Err(Errno::AGAIN) }
-            })
+        let outcome = self.wait(id, Events::IN, flags, limit, |stack, now| {
+            // What was taken is returned; what ended the stream waits for the next call.
+            if received > 0 && has_ended(stack, id) {
+                return Ok(());
+            }
+            if peek {
+                // What was seen before is seen again.
+                received = 0;
+            }
+            let mut tcp = stack.tcp(id).map_err(errno)?;
+            let n = if peek {
+                let mut frags = Vec::new();
+                let all = Chunks { max: wanted, into: &mut frags };
+                let peeked = tcp.recv(now, all, RecvFlags::PEEK);
+                peeked.map(|_| copy_pieces(stack, &frags, message.iov))
+            } else if discard {
+                tcp.recv(now, Discard(wanted - received), RecvFlags::empty())
+            } else {
+                read_pieces(tcp, now, message.iov, received)
+            };
+            let n = n.map_err(errno)?;
+            received += n;
+            // The end may have come with the last bytes, and is not reported again.
+            let done = received >= target.max(1) || n == 0 || received == wanted;
+            if done || has_ended(stack, id) { Ok(()) } else { Err(Errno::AGAIN) }
         });
         match outcome {
             Err(error) if received == 0 => return Err(error),

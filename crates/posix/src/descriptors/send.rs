@@ -250,8 +250,9 @@ impl<B: Backend> SocketCall<'_, B> {
         let before = if matches!(payload, Payload::Copied(_)) { 0 } else { done };
         let total = (payload.len() + before).min(MAX_RW_BYTES);
         let mut sent = done;
-        let outcome = self.block_on(Events::OUT, flags, limit, || {
-            sent += self.send_payload(id, payload, (sent, sent > done), total, flags, call)?;
+        let outcome = self.wait(id, Events::OUT, flags, limit, |stack, now| {
+            let from = (sent, sent > done);
+            sent += send_payload((stack, now), id, payload, from, total, flags, call)?;
             if sent < total { Err(Errno::AGAIN) } else { Ok(()) }
         });
         if sent > done && self.lock().options.value(option::Timestamping) != 0 {
@@ -262,41 +263,6 @@ impl<B: Backend> SocketCall<'_, B> {
             Err(error) if sent == done => Err(error),
             _ => Ok(sent),
         }
-    }
-
-    /// Queues what there is room for, from byte `done` on. `later`: the call has sent a part, and an error
-    /// is left for the next one.
-    pub(crate) fn send_payload(
-        &self,
-        id: TcpId,
-        payload: &mut Payload<'_>,
-        (done, later): (usize, bool),
-        total: usize,
-        flags: i32,
-        call: &mut ZeroCopyCall,
-    ) -> Result<usize, Errno> {
-        self.runtime.with(|stack, now| {
-            // Linux leaves an error that waits to the next call.
-            let failed = |ready: Readiness| ready.contains(Readiness::ERROR);
-            if later && stack.readiness(id).is_ok_and(failed) {
-                return Err(Errno::PIPE);
-            }
-            let connected = |ready: Readiness| ready.contains(Readiness::CONNECTED);
-            let connected = total == 0 && stack.readiness(id).is_ok_and(connected);
-            let mut tcp = stack.tcp(id).map_err(errno)?;
-            let queued = match payload {
-                Payload::Copied(_) if total == 0 => {
-                    match tcp.send(now, &[0_u8; 0], SendFlags::empty()) {
-                        Err(Error::WouldBlock) if connected => Ok(0),
-                        done => done,
-                    }
-                }
-                Payload::Copied(iov) => send_copies(tcp, now, iov, (done, total), flags),
-                Payload::Lent(frags) => tcp.send(now, (&mut **frags, call), send_flags(flags)),
-                Payload::Owned(frags) => tcp.send(now, &mut **frags, send_flags(flags)),
-            };
-            queued.map_err(errno)
-        })
     }
 
     /// A datagram socket of the stack that may send to `name`, or where it is connected; and how.
@@ -341,6 +307,37 @@ impl<B: Backend> SocketCall<'_, B> {
             Ok((id, UdpTarget { remote, segment, more, source, ecn: None }))
         })
     }
+}
+
+/// Queues what there is room for, from byte `done` on. `later`: the call has sent a part, and an error
+/// is left for the next one.
+pub(crate) fn send_payload(
+    (stack, now): (&mut Stack, Instant),
+    id: TcpId,
+    payload: &mut Payload<'_>,
+    (done, later): (usize, bool),
+    total: usize,
+    flags: i32,
+    call: &mut ZeroCopyCall,
+) -> Result<usize, Errno> {
+    // Linux leaves an error that waits to the next call.
+    let failed = |ready: Readiness| ready.contains(Readiness::ERROR);
+    if later && stack.readiness(id).is_ok_and(failed) {
+        return Err(Errno::PIPE);
+    }
+    let connected = |ready: Readiness| ready.contains(Readiness::CONNECTED);
+    let connected = total == 0 && stack.readiness(id).is_ok_and(connected);
+    let mut tcp = stack.tcp(id).map_err(errno)?;
+    let queued = match payload {
+        Payload::Copied(_) if total == 0 => match tcp.send(now, &[0_u8; 0], SendFlags::empty()) {
+            Err(Error::WouldBlock) if connected => Ok(0),
+            done => done,
+        },
+        Payload::Copied(iov) => send_copies(tcp, now, iov, (done, total), flags),
+        Payload::Lent(frags) => tcp.send(now, (&mut **frags, call), send_flags(flags)),
+        Payload::Owned(frags) => tcp.send(now, &mut **frags, send_flags(flags)),
+    };
+    queued.map_err(errno)
 }
 
 /// Queues copies of what there is room for, from byte `done` to byte `total`.
