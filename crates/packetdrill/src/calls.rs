@@ -1,5 +1,6 @@
-//! The calls of the [table](crate::table), as C functions, in its order: each does what
-//! `pagewire-posix` does for a C caller, and leaves `errno` behind. Read [`run`] first.
+//! The interface that packetdrill calls, a table of C functions in the order of its header; every function
+//! takes `userdata` first. Each does what `pagewire-posix` does for a C caller, and leaves `errno` behind.
+//! Read [`run`] first.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -17,49 +18,106 @@ use pagewire_posix::{Descriptors, Errno, raw::Raw};
 
 use crate::limits::MAX_IP_PACKET;
 use crate::plugin::{Plugin, PluginError};
-use crate::table::{Interface, User};
 use crate::world::World;
 
 type Files = Descriptors<World>;
 type Result<T> = core::result::Result<T, Errno>;
 
-/// The table for `plugin`, which `free` will drop.
-pub(crate) fn interface(plugin: Box<Plugin>) -> Interface {
-    Interface {
-        userdata: Box::into_raw(plugin).cast(),
-        free,
-        socket,
-        bind,
-        listen,
-        accept,
-        connect,
-        read,
-        readv,
-        recv,
-        recvfrom,
-        recvmsg,
-        write,
-        writev,
-        send,
-        sendto,
-        sendmsg,
-        fcntl,
-        ioctl,
-        close,
-        shutdown,
-        getsockopt,
-        setsockopt,
-        poll,
-        netdev_send,
-        netdev_receive,
-        usleep,
-        gettimeofday,
-        epoll_create,
-        epoll_ctl,
-        epoll_wait,
-        pipe,
-        splice,
-    }
+/// The stack's data: `userdata` of every call.
+pub type User = *mut c_void;
+
+/// The table, and its functions.
+macro_rules! table {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*) -> $out:ty => |$user:ident| $call:expr;)*) => {
+        /// What `packetdrill_interface_init` fills in. `fcntl` and `ioctl`, variadic in C, take their
+        /// argument as a machine word: on x86-64 and AArch64 Linux it uses the same register.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)] // Each is the system call of its name.
+        pub struct Interface {
+            pub userdata: User,
+            /// Frees everything.
+            pub free: unsafe extern "C" fn(User),
+            $($(#[$doc])* pub $name: unsafe extern "C" fn(User, $($kind),*) -> $out,)*
+        }
+
+        /// The table for `plugin`, which `free` will drop.
+        pub(crate) fn interface(plugin: Box<Plugin>) -> Interface {
+            Interface { userdata: Box::into_raw(plugin).cast(), free, $($name,)* }
+        }
+
+        $(unsafe extern "C" fn $name($user: User, $($arg: $kind),*) -> $out {
+            // SAFETY: `user` is the table's; the rest is as for the system call of this name.
+            unsafe { $call as $out }
+        })*
+    };
+}
+
+table! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int =>
+        |user| open(user, |files| files.socket(domain, kind, protocol));
+    bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
+        |user| run(user, |files| Raw(files).bind(fd, addr, len));
+    listen(fd: c_int, backlog: c_int) -> c_int => |user| run(user, |files| files.listen(fd, backlog));
+    accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int =>
+        |user| run(user, |files| Raw(files).accept4(fd, addr, len, 0));
+    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
+        |user| run(user, |files| Raw(files).connect(fd, addr, len));
+    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t =>
+        |user| run(user, |files| Raw(files).read(fd, buf, len));
+    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
+        |user| run(user, |files| Raw(files).readv(fd, iov, count));
+    recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t =>
+        |user| recvfrom(user, fd, buf, len, flags, core::ptr::null_mut(), core::ptr::null_mut());
+    recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,
+        addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t =>
+        |user| run(user, |files| Raw(files).recvfrom(fd, buf, len, flags, addr, addr_len));
+    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t =>
+        |user| run(user, |files| Raw(files).recvmsg(fd, msg, flags));
+    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t =>
+        |user| run(user, |files| Raw(files).write(fd, buf, len));
+    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
+        |user| run(user, |files| Raw(files).writev(fd, iov, count));
+    send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t =>
+        |user| sendto(user, fd, buf, len, flags, core::ptr::null(), 0);
+    sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int,
+        addr: *const sockaddr, addr_len: socklen_t) -> ssize_t =>
+        |user| run(user, |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len));
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t =>
+        |user| run(user, |files| Raw(files).sendmsg(fd, msg, flags));
+    // Without an argument this is whatever the register held, which the command ignores.
+    fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int =>
+        |user| run(user, |files| files.fcntl(fd, command, argument as c_int));
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int =>
+        |user| run(user, |files| Raw(files).ioctl(fd, request, argument.cast()));
+    close(fd: c_int) -> c_int => |user| run(user, |files| files.close(fd));
+    shutdown(fd: c_int, how: c_int) -> c_int => |user| run(user, |files| files.shutdown(fd, how));
+    getsockopt(fd: c_int, level: c_int, name: c_int,
+        value: *mut c_void, len: *mut socklen_t) -> c_int =>
+        |user| run(user, |files| Raw(files).getsockopt(fd, level, name, value, len));
+    setsockopt(fd: c_int, level: c_int, name: c_int,
+        value: *const c_void, len: socklen_t) -> c_int =>
+        |user| run(user, |files| Raw(files).setsockopt(fd, level, name, value, len));
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int =>
+        |user| run(user, |files| Raw(files).poll(fds, count as usize, timeout));
+    /// A packet for the stack. 0, or -1.
+    netdev_send(packet: *const c_void, len: size_t) -> c_int => |user| send_packet(user, packet, len);
+    /// The next packet of the stack's: its bytes, how many (before: how many fit), and when it
+    /// left in microseconds. 0 with a count of 0: nothing came.
+    netdev_receive(buf: *mut c_void, len: *mut size_t, usecs: *mut c_longlong) -> c_int =>
+        |user| receive_packet(user, buf, len, usecs);
+    usleep(usecs: useconds_t) -> c_int => |user| sleep(user, usecs);
+    gettimeofday(time: *mut timeval, _zone: *mut timezone) -> c_int => |user| look(user, time);
+    epoll_create(size: c_int) -> c_int => |user| run(user, |files| files.epoll_create(size));
+    epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int =>
+        |user| run(user, |files| Raw(files).epoll_ctl(epoll, op, fd, event));
+    epoll_wait(epoll: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int =>
+        |user| run(user, |files| Raw(files).epoll_wait(epoll, events, max, timeout));
+    pipe(fds: *mut c_int) -> c_int => |user| run(user, |files| Raw(files).pipe2(fds, 0));
+    splice(from: c_int, from_offset: *mut loff_t, to: c_int, to_offset: *mut loff_t,
+        len: size_t, flags: c_uint) -> ssize_t => |user| run(user, |files| {
+            Raw(files).splice(from, given(from_offset), to, given(to_offset), len, flags)
+        });
 }
 
 /// The stack that a call is for.
@@ -75,12 +133,24 @@ unsafe fn plugin<'a>(user: User) -> &'a Plugin {
 ///
 /// # Safety
 /// As [`plugin`].
-unsafe fn run<T: Answer>(user: User, opens: bool, call: impl FnOnce(&Files) -> Result<T>) -> isize {
+unsafe fn run<T: Answer>(user: User, call: impl FnOnce(&Files) -> Result<T>) -> isize {
     // SAFETY: as the caller says.
     let plugin = unsafe { plugin(user) };
-    refresh(plugin, opens);
+    refresh(plugin, false);
     let result = plugin.world().call(|| call(&plugin.files));
     result.map_or_else(failed, Answer::number)
+}
+
+/// [`run`] for a call that opens a socket: the settings before the first make the stack.
+///
+/// # Safety
+/// As [`plugin`].
+unsafe fn open(user: User, call: impl FnOnce(&Files) -> Result<c_int>) -> isize {
+    // SAFETY: as the caller says.
+    unsafe {
+        refresh(plugin(user), true);
+        run(user, call)
+    }
 }
 
 fn refresh(plugin: &Plugin, opens: bool) {
@@ -135,98 +205,9 @@ unsafe extern "C" fn free(user: User) {
     plugin.world().leave_descriptors();
 }
 
-unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, true, |files| files.socket(domain, kind, protocol)) as c_int }
-}
-
-/// The functions of the table that run one call on the stack's descriptors.
-macro_rules! calls {
-    ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty => |$files:ident| $call:expr;)*) => {$(
-        unsafe extern "C" fn $name(user: User, $($arg: $kind),*) -> $out {
-            // SAFETY: `user` is the table's; the rest is as for the system call of this name.
-            unsafe { run(user, false, |$files| $call) as $out }
-        }
-    )*};
-}
-
-calls! {
-    bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
-        |files| Raw(files).bind(fd, addr, len);
-    listen(fd: c_int, backlog: c_int) -> c_int => |files| files.listen(fd, backlog);
-    accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int =>
-        |files| Raw(files).accept4(fd, addr, len, 0);
-    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int =>
-        |files| Raw(files).connect(fd, addr, len);
-    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t =>
-        |files| Raw(files).read(fd, buf, len);
-    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
-        |files| Raw(files).readv(fd, iov, count);
-    recvfrom(fd: c_int, buf: *mut c_void, len: size_t,
-        flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t =>
-        |files| Raw(files).recvfrom(fd, buf, len, flags, addr, addr_len);
-    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t =>
-        |files| Raw(files).recvmsg(fd, msg, flags);
-    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t =>
-        |files| Raw(files).write(fd, buf, len);
-    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t =>
-        |files| Raw(files).writev(fd, iov, count);
-    sendto(fd: c_int, buf: *const c_void, len: size_t,
-        flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t =>
-        |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len);
-    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t =>
-        |files| Raw(files).sendmsg(fd, msg, flags);
-    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int =>
-        |files| Raw(files).ioctl(fd, request, argument.cast());
-    close(fd: c_int) -> c_int => |files| files.close(fd);
-    shutdown(fd: c_int, how: c_int) -> c_int => |files| files.shutdown(fd, how);
-    getsockopt(fd: c_int, level: c_int, name: c_int,
-        value: *mut c_void, len: *mut socklen_t) -> c_int =>
-        |files| Raw(files).getsockopt(fd, level, name, value, len);
-    setsockopt(fd: c_int, level: c_int, name: c_int,
-        value: *const c_void, len: socklen_t) -> c_int =>
-        |files| Raw(files).setsockopt(fd, level, name, value, len);
-    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int =>
-        |files| Raw(files).poll(fds, count as usize, timeout);
-    epoll_create(size: c_int) -> c_int => |files| files.epoll_create(size);
-    epoll_ctl(epoll: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int =>
-        |files| Raw(files).epoll_ctl(epoll, op, fd, event);
-    epoll_wait(epoll: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int =>
-        |files| Raw(files).epoll_wait(epoll, events, max, timeout);
-    pipe(fds: *mut c_int) -> c_int => |files| Raw(files).pipe2(fds, 0);
-}
-
-unsafe extern "C" fn recv(
-    user: User,
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    flags: c_int,
-) -> ssize_t {
-    let none = core::ptr::null_mut();
-    // SAFETY: as for `recv(2)`.
-    unsafe { recvfrom(user, fd, buf, len, flags, none, core::ptr::null_mut()) }
-}
-
-unsafe extern "C" fn send(
-    user: User,
-    fd: c_int,
-    buf: *const c_void,
-    len: size_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: as for `send(2)`.
-    unsafe { sendto(user, fd, buf, len, flags, core::ptr::null(), 0) }
-}
-
-unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
-    // Without an argument this is whatever the register held, which the command ignores.
-    let argument = argument as c_int;
-    // SAFETY: `user` is the table's.
-    unsafe { run(user, false, |files| files.fcntl(fd, command, argument)) as c_int }
-}
-
-unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
+/// # Safety
+/// As for the interface.
+unsafe fn send_packet(user: User, packet: *const c_void, len: size_t) -> c_int {
     // SAFETY: `user` is the table's.
     let plugin = unsafe { plugin(user) };
     refresh(plugin, false);
@@ -240,7 +221,9 @@ unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t)
     if taken { 0 } else { -1 }
 }
 
-unsafe extern "C" fn netdev_receive(
+/// # Safety
+/// As for the interface.
+unsafe fn receive_packet(
     user: User,
     buf: *mut c_void,
     len: *mut size_t,
@@ -269,13 +252,17 @@ unsafe extern "C" fn netdev_receive(
     0
 }
 
-unsafe extern "C" fn usleep(user: User, usecs: useconds_t) -> c_int {
+/// # Safety
+/// As [`plugin`].
+unsafe fn sleep(user: User, usecs: useconds_t) -> c_int {
     // SAFETY: `user` is the table's.
     unsafe { plugin(user) }.world().sleep(Duration::from_micros(usecs.into()));
     0
 }
 
-unsafe extern "C" fn gettimeofday(user: User, tv: *mut timeval, _zone: *mut timezone) -> c_int {
+/// # Safety
+/// As for the interface.
+unsafe fn look(user: User, tv: *mut timeval) -> c_int {
     // SAFETY: `user` is the table's.
     let time = World::time_of_day(unsafe { plugin(user) }.world().look());
     // SAFETY: null or valid, says the interface.
@@ -286,24 +273,12 @@ unsafe extern "C" fn gettimeofday(user: User, tv: *mut timeval, _zone: *mut time
     0
 }
 
-unsafe extern "C" fn splice(
-    user: User,
-    from: c_int,
-    from_offset: *mut loff_t,
-    to: c_int,
-    to_offset: *mut loff_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    // packetdrill points to the offsets of a script, and to 0 where that says NULL.
-    let given = |offset: *mut loff_t| {
-        // SAFETY: null, or the caller's offset.
-        let is_some = unsafe { offset.as_ref() }.is_some_and(|&offset| offset != 0);
-        if is_some { offset.cast_const() } else { core::ptr::null() }
-    };
-    let (from_offset, to_offset) = (given(from_offset), given(to_offset));
-    // SAFETY: `user` is the table's.
-    unsafe {
-        run(user, false, |files| Raw(files).splice(from, from_offset, to, to_offset, len, flags))
-    }
+/// packetdrill points to the offsets of a script, and to 0 where that says NULL.
+///
+/// # Safety
+/// As for the interface.
+unsafe fn given(offset: *mut loff_t) -> *const loff_t {
+    // SAFETY: null, or the caller's offset.
+    let is_some = unsafe { offset.as_ref() }.is_some_and(|&offset| offset != 0);
+    if is_some { offset.cast_const() } else { core::ptr::null() }
 }

@@ -6,24 +6,23 @@
 //!             --so_flags=addr=192.168.0.1/16,sysctl=FILE,looped=copy script.pkt
 //! ```
 //!
-//! Read [`table`] first, the interface; then [`world`](world::World), which has the time. Scripts set
+//! Read [`calls`] first, the interface; then [`world`](world::World), which has the time. Scripts set
 //! [`flags`] and [`settings`]. `scripts/packetdrill` runs whole directories.
 
-mod calls;
+pub mod calls;
 pub mod flags;
 pub mod limits;
 pub mod plugin;
 pub mod preload;
 pub mod settings;
-pub mod table;
 pub mod wire;
 pub mod world;
 
 use core::ffi::{CStr, c_char};
 
+use calls::Interface;
 use plugin::Plugin;
 pub(crate) use preload::forget;
-use table::Interface;
 
 /// What packetdrill calls first: makes a stack as `flags` says (`--so_flags`; null without), and fills
 /// in `table`. Ends the process with a message if that fails: there is no other way to report it.

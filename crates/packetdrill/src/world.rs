@@ -19,7 +19,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -28,8 +27,8 @@ use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_posix::{Backend, Errno, Fd};
-use pagewire_sockets::{Blocking, Clock, Runtime, Signal, Sleep, WaiterId, Waiters};
-use pagewire_stack::{LinkId, SocketId, Stack};
+use pagewire_sockets::{Blocking, Clock, Runtime, Signal, Waiters};
+use pagewire_stack::{LinkId, Stack};
 
 use crate::limits::{CREEP, EPOCH, HAND_OVER, RECEIVE_PATIENCE};
 use crate::wire::{Sniffed, Wire};
@@ -364,10 +363,6 @@ impl Inner {
 }
 
 impl Runtime for World {
-    fn current() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     fn enter<T>(
         &self,
         op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
@@ -378,32 +373,6 @@ impl Runtime for World {
         self.pump(&mut inner);
         unlock(inner);
         Ok(result)
-    }
-
-    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
-        let _ = self.enter(|stack, clock, _| op(stack, clock.now()));
-    }
-
-    fn close(&self, socket: SocketId) {
-        let mut inner = self.lock();
-        let Inner { now, stack, waiters, wakes, .. } = &mut *inner;
-        stack.close(*now, socket);
-        waiters.forget(socket, wakes);
-        self.pump(&mut inner);
-        unlock(inner);
-    }
-
-    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
-        let left = self.lock().waiters.remove(socket, waiter);
-        drop(left);
-    }
-
-    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
-        Sleep::new(self.clone(), self.present() + time)
     }
 }
 

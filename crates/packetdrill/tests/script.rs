@@ -28,6 +28,12 @@ fn receive_bytes(host: &Host, len: usize) -> Vec<Segment> {
     segments
 }
 
+fn wait_until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
 /// Whether the thread waits for something, as the kernel sees it.
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
@@ -75,11 +81,7 @@ fn packets_that_are_none_are_refused() {
 fn the_stack_connects_with_an_mss_of_1460_over_either_protocol() {
     for mode in MODES {
         let host = Host::new(mode);
-        let fd = host.socket();
-        // SAFETY: the table's own function and userdata.
-        ok(unsafe {
-            (host.table.fcntl)(host.table.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK.into())
-        });
+        let fd = host.nonblocking();
         assert_eq!((host.connect(fd), errno()), (-1, libc::EINPROGRESS));
         let syn = host.receive().expect("a SYN");
         assert!(syn.syn && syn.ack.is_none() && syn.mss == Some(1460), "{mode:?}: {syn:?}");
@@ -102,11 +104,7 @@ fn the_stack_connects_with_an_mss_of_1460_over_either_protocol() {
 fn addresses_of_both_protocols_leave_an_mss_of_1460_to_either() {
     for mode in MODES {
         let host = Host::with(mode, "addr=10.9.8.7/24,addr=fd00::9:8:7/64");
-        let fd = host.socket();
-        // SAFETY: the table's own function and userdata.
-        ok(unsafe {
-            (host.table.fcntl)(host.table.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK.into())
-        });
+        let fd = host.nonblocking();
         host.connect(fd);
         assert_eq!(host.receive().expect("a SYN").mss, Some(1460), "{mode:?}");
     }
@@ -115,11 +113,7 @@ fn addresses_of_both_protocols_leave_an_mss_of_1460_to_either() {
 #[test]
 fn a_syn_that_nobody_answers_goes_out_again_after_a_second_of_virtual_time() {
     let host = Host::new(Mode::V4);
-    let fd = host.socket();
-    // SAFETY: the table's own function and userdata.
-    ok(unsafe {
-        (host.table.fcntl)(host.table.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK.into())
-    });
+    let fd = host.nonblocking();
     host.connect(fd);
     let times: Vec<u64> = (0..3).map(|_| host.receive().expect("a SYN").at).collect();
     assert!((1_000_000..1_001_000).contains(&(times[1] - times[0])), "{times:?}");
@@ -161,17 +155,13 @@ fn a_read_that_blocks_on_another_thread_ends_when_its_data_comes() {
             ended.store(host.now(), Ordering::Release);
         });
         // As packetdrill: on with the script once the thread is seen to sleep.
-        while !is_asleep(thread.load(Ordering::Acquire)) {
-            std::thread::yield_now();
-        }
+        wait_until(|| is_asleep(thread.load(Ordering::Acquire)));
         host.sleep(Duration::from_millis(100));
         assert_eq!(ended.load(Ordering::Acquire), 0);
         host.inject(&Segment { payload: b"later".to_vec(), ..next });
         let came = host.now();
         host.sleep(Duration::from_millis(300));
-        while ended.load(Ordering::Acquire) == 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| ended.load(Ordering::Acquire) > 0);
         let at = ended.load(Ordering::Acquire);
         assert!(came.abs_diff(at) <= 2, "came at {came}, ended at {at}");
         assert!(host.now() - at >= 300_000);
@@ -191,9 +181,7 @@ fn a_poll_that_blocks_on_another_thread_ends_at_its_timeout() {
             assert_eq!(host.poll(fd, libc::POLLIN, 250), (0, 0));
             ended.store(host.now(), Ordering::Release);
         });
-        while !is_asleep(thread.load(Ordering::Acquire)) {
-            std::thread::yield_now();
-        }
+        wait_until(|| is_asleep(thread.load(Ordering::Acquire)));
         host.sleep(Duration::from_secs(1));
     });
     let took = ended.load(Ordering::Acquire) - began;
@@ -215,11 +203,7 @@ fn settings_are_read_at_the_first_socket_and_when_they_change() {
     fs::write(&path, "net.ipv4.tcp_timestamps=1\n").expect("a temporary file");
     let host = Host::with(Mode::V4, &format!("sysctl={}", path.display()));
     let has_timestamp = || {
-        let fd = host.socket();
-        // SAFETY: the table's own function and userdata.
-        ok(unsafe {
-            (host.table.fcntl)(host.table.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK.into())
-        });
+        let fd = host.nonblocking();
         host.connect(fd);
         let syn = host.receive().expect("a SYN");
         host.close(fd);

@@ -54,6 +54,6 @@ pub use pagewire_stack::limits::{
 };
 pub use reference::by_reference;
 pub use runtime::{Blocking, Clock, Patience, Runtime, io_error};
-pub use threads::{Signal, Sleep, block_on};
+pub use threads::{Signal, block_on};
 pub use waiters::{Call, Waiter, WaiterId, Waiters};
 pub use zerocopy::{Completion, CompletionStream, Completions, Sent};

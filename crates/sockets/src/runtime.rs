@@ -1,21 +1,24 @@
 //! Where a socket's stack lives.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
-use crate::waiters::{WaiterId, Waiters};
+use crate::waiters::{Call, Waiter, WaiterId, Waiters};
 
 /// Where a socket's stack lives: behind a host's lock, in a simulated world, beside a script.
 ///
 /// Every operation of a socket is a closure over the [`Stack`]. The runtime runs the closure under its
 /// lock, sends the output that the closure leaves, and wakes the [`Waiters`] of sockets that become ready:
-/// outside of its lock, because a waker may call the runtime again.
+/// outside of its lock, because a waker may call the runtime again. All but [`enter`](Self::enter) has a plain
+/// form, which does for a stack beside a clock of its own.
 ///
 /// ```text
 ///   socket --enter(op)--> lock -> op(stack, clock, waiters) -> send output -> unlock -> wake
@@ -27,7 +30,9 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
     ///
     /// # Errors
     /// The runtime's own, if there is none.
-    fn current() -> io::Result<Self>;
+    fn current() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Runs `op` under the lock, and sends the output that it leaves. If `op` reads no time, it has
     /// queued nothing to send.
@@ -39,13 +44,25 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
 
     /// Runs `op` as [`enter`](Self::enter) does, or later, if this thread holds the lock: for drops, which
     /// happen anywhere.
-    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static);
+    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
+        // An error: the stack is gone, and so is the socket.
+        let _ = self.enter(|stack, clock, _| op(stack, clock.now()));
+    }
 
     /// Closes a socket whose owner was dropped, and wakes those that wait for it.
-    fn close(&self, socket: SocketId);
+    fn close(&self, socket: SocketId) {
+        let mut waited = Vec::new();
+        let _ = self.enter(|stack, clock, waiters| {
+            stack.close(clock.now(), socket);
+            waiters.forget(socket, &mut waited);
+        });
+        waited.into_iter().for_each(Waker::wake);
+    }
 
     /// Forgets a waiter of a future that was dropped.
-    fn unregister(&self, socket: SocketId, waiter: WaiterId);
+    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
+        drop(self.enter(|_, _, waiters| waiters.remove(socket, waiter)));
+    }
 
     /// Sends packets that fill the queue to the device. Returns whether that may have made room, so that
     /// an operation that found none is tried again.
@@ -62,10 +79,17 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
     ///
     /// # Errors
     /// The resolver's, or that there is none.
-    fn resolve(&self, name: &str) -> impl Future<Output = io::Result<Vec<IpAddr>>> + Send;
+    fn resolve(&self, name: &str) -> impl Future<Output = io::Result<Vec<IpAddr>>> + Send {
+        let _ = name;
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
 
-    /// Waits for some time of the stack's clock.
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send;
+    /// Waits for some time of the stack's clock: by a timer of the [`Waiters`], for a runtime that looks at
+    /// them and drops its futures without its lock.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        let until = self.enter(|_, clock, _| clock.now() + time);
+        Sleep::new(self.clone(), until.unwrap_or(Instant::ZERO))
+    }
 }
 
 /// A runtime whose threads can wait.
@@ -80,9 +104,29 @@ pub trait Blocking: Runtime {
         socket: SocketId,
         interest: Readiness,
         patience: Patience,
-        op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        crate::threads::wait(self, socket, interest, patience, op)
+        let Patience::For(limit) = patience else {
+            let done = self.enter(|stack, clock, _| op(stack, clock))?;
+            return done.map_err(|error| self.error(error));
+        };
+        let (id, call) = (WaiterId::new(), Call::new("in a call that blocks"));
+        let mut limit = limit.map(|limit| Box::pin(self.sleep(limit)));
+        let done = self.block_on(poll_fn(|cx| {
+            if let done @ Poll::Ready(_) =
+                register(self, socket, (id, interest), call, cx.waker(), &mut op)
+            {
+                return done;
+            }
+            match &mut limit {
+                Some(limit) => {
+                    limit.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+                }
+                None => Poll::Pending,
+            }
+        }));
+        self.unregister(socket, id);
+        done?
     }
 
     /// Waits for a future of this runtime.
@@ -90,6 +134,79 @@ pub trait Blocking: Runtime {
     /// # Errors
     /// `Deadlock` on a thread that must not wait.
     fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output>;
+}
+
+/// Tries `op`, and registers the waker if there is no answer yet, both under one lock.
+pub(crate) fn register<R: Runtime, T>(
+    runtime: &R,
+    socket: SocketId,
+    (id, interest): (WaiterId, Readiness),
+    call: Call,
+    waker: &Waker,
+    mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+) -> Poll<io::Result<T>> {
+    // Cloned, and a replaced one dropped, without the runtime's lock.
+    let mut waker = Some(waker.clone());
+    let mut replaced = None;
+    let mut attempt = || {
+        runtime.enter(|stack, clock, waiters| {
+            let done = op(stack, clock);
+            if let Err(Error::WouldBlock) = &done
+                && let Some(waker) = waker.take()
+            {
+                let waiter = Waiter { id, call, since: clock.was_read(), waker };
+                replaced = waiters.add(socket, interest, waiter);
+            }
+            done
+        })
+    };
+    let mut done = attempt()?;
+    if matches!(done, Err(Error::NoBuffers)) && runtime.make_room() {
+        done = attempt()?;
+    }
+    drop(replaced);
+    match done {
+        Err(Error::WouldBlock) => Poll::Pending,
+        done => Poll::Ready(done.map_err(|error| runtime.error(error))),
+    }
+}
+
+/// A wait for a time of the clock, by a timer of the runtime's [`Waiters`]. It is dropped
+/// without the runtime's lock.
+struct Sleep<R: Runtime> {
+    runtime: R,
+    until: Instant,
+    timer: WaiterId,
+}
+
+impl<R: Runtime> Sleep<R> {
+    /// Waits until the clock has reached `until`.
+    fn new(runtime: R, until: Instant) -> Self {
+        Self { runtime, until, timer: WaiterId::new() }
+    }
+}
+
+impl<R: Runtime> Future for Sleep<R> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (waker, until, timer) = (cx.waker().clone(), self.until, self.timer);
+        let mut waker = Some(waker);
+        let replaced = self.runtime.enter(|_, clock, waiters| {
+            let due = clock.now() >= until;
+            let waker = waker.take().filter(|_| !due);
+            (due, waker.and_then(|waker| waiters.add_timer(until, timer, waker)))
+        });
+        // A runtime that is gone has no time to wait for.
+        if replaced.map_or(true, |(due, _)| due) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<R: Runtime> Drop for Sleep<R> {
+    fn drop(&mut self) {
+        let (until, timer) = (self.until, self.timer);
+        drop(self.runtime.enter(|_, _, waiters| waiters.remove_timer(until, timer)));
+    }
 }
 
 /// Whether a thread waits, and how long.

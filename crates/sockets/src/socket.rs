@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -17,8 +17,8 @@ use pagewire_stack::{
 
 use crate::addr::shown;
 use crate::coop;
-use crate::runtime::{Blocking, Clock, Patience, Runtime};
-use crate::waiters::{Call, Waiter, WaiterId};
+use crate::runtime::{Blocking, Clock, Patience, Runtime, register};
+use crate::waiters::{Call, WaiterId};
 
 /// Ends a wait to read or accept.
 pub(crate) const READ: Readiness = Readiness::FOR_READ.union(Readiness::URGENT);
@@ -383,41 +383,6 @@ pub(crate) fn poll_on<R: Runtime, T>(
         budget.made_progress();
     }
     done
-}
-
-/// Tries `op`, and registers the waker if there is no answer yet, both under one lock.
-pub(crate) fn register<R: Runtime, T>(
-    runtime: &R,
-    socket: SocketId,
-    (id, interest): (WaiterId, Readiness),
-    call: Call,
-    waker: &Waker,
-    mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-) -> Poll<io::Result<T>> {
-    // Cloned, and a replaced one dropped, without the runtime's lock.
-    let mut waker = Some(waker.clone());
-    let mut replaced = None;
-    let mut attempt = || {
-        runtime.enter(|stack, clock, waiters| {
-            let done = op(stack, clock);
-            if let Err(Error::WouldBlock) = &done
-                && let Some(waker) = waker.take()
-            {
-                let waiter = Waiter { id, call, since: clock.was_read(), waker };
-                replaced = waiters.add(socket, interest, waiter);
-            }
-            done
-        })
-    };
-    let mut done = attempt()?;
-    if matches!(done, Err(Error::NoBuffers)) && runtime.make_room() {
-        done = attempt()?;
-    }
-    drop(replaced);
-    match done {
-        Err(Error::WouldBlock) => Poll::Pending,
-        done => Poll::Ready(done.map_err(|error| runtime.error(error))),
-    }
 }
 
 /// A wait for one socket. Its drop unregisters its waker.

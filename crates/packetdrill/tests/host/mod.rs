@@ -11,13 +11,21 @@ use etherparse::{
     Icmpv4Type, NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice,
 };
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use pagewire_packetdrill::table::Interface;
+use pagewire_packetdrill::calls::Interface;
 
 /// One stack at a time: what is preloaded serves the present one.
 static ONE: Mutex<()> = Mutex::new(());
 
 pub const PORT: u16 = 8080;
 pub const PEER_PORT: u16 = 40_000;
+
+/// Calls a function of the host's table.
+macro_rules! call {
+    ($host:expr, $name:ident($($arg:expr),*)) => {
+        // SAFETY: the table's own function and userdata; memory is as large as is said, for the call's time.
+        unsafe { ($host.table.$name)($host.table.userdata $(, $arg)*) }
+    };
+}
 
 /// Which sockets talk over which protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,8 +197,7 @@ impl Host {
     /// Microseconds, as the object counts them.
     fn clock(&self) -> u64 {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        // SAFETY: the table's own function and userdata, and a valid structure.
-        unsafe { (self.table.gettimeofday)(self.table.userdata, &mut time, std::ptr::null_mut()) };
+        call!(self, gettimeofday(&mut time, std::ptr::null_mut()));
         time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64
     }
 
@@ -205,21 +212,18 @@ impl Host {
     }
 
     pub fn sleep(&self, time: Duration) {
-        // SAFETY: the table's own function and userdata.
-        unsafe { (self.table.usleep)(self.table.userdata, time.as_micros() as u32) };
+        call!(self, usleep(time.as_micros() as u32));
     }
 
     pub fn socket(&self) -> c_int {
-        // SAFETY: the table's own function and userdata.
-        let fd = unsafe {
-            (self.table.socket)(
-                self.table.userdata,
-                self.mode.domain(),
-                libc::SOCK_STREAM,
-                libc::IPPROTO_TCP,
-            )
-        };
+        let fd = call!(self, socket(self.mode.domain(), libc::SOCK_STREAM, libc::IPPROTO_TCP));
         ok(fd)
+    }
+
+    pub fn nonblocking(&self) -> c_int {
+        let fd = self.socket();
+        ok(call!(self, fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK.into())));
+        fd
     }
 
     /// A socket that listens.
@@ -227,49 +231,38 @@ impl Host {
         let fd = self.socket();
         let (addr, len) = self.mode.sockaddr(self.mode.local(), PORT);
         let addr = (&raw const addr).cast::<sockaddr>();
-        // SAFETY: the table's own functions and userdata, and an address of that length.
-        ok(unsafe { (self.table.bind)(self.table.userdata, fd, addr, len) });
-        // SAFETY: the same.
-        ok(unsafe { (self.table.listen)(self.table.userdata, fd, 5) });
+        ok(call!(self, bind(fd, addr, len)));
+        ok(call!(self, listen(fd, 5)));
         fd
     }
 
     pub fn connect(&self, fd: c_int) -> c_int {
         let (addr, len) = self.mode.sockaddr(self.mode.remote(), PORT);
         let addr = (&raw const addr).cast::<sockaddr>();
-        // SAFETY: the table's own function and userdata, and an address of that length.
-        unsafe { (self.table.connect)(self.table.userdata, fd, addr, len) }
+        call!(self, connect(fd, addr, len))
     }
 
     pub fn accept(&self, fd: c_int) -> c_int {
         let none = std::ptr::null_mut();
-        // SAFETY: the table's own function and userdata; no address is asked for.
-        unsafe { (self.table.accept)(self.table.userdata, fd, none, std::ptr::null_mut()) }
+        call!(self, accept(fd, none, std::ptr::null_mut()))
     }
 
     pub fn read(&self, fd: c_int, room: usize) -> (isize, Vec<u8>) {
         let mut buf = vec![0u8; room];
-        // SAFETY: the table's own function and userdata, and as much room as is said.
-        let n = unsafe {
-            (self.table.read)(self.table.userdata, fd, buf.as_mut_ptr().cast(), buf.len())
-        };
+        let n = call!(self, read(fd, buf.as_mut_ptr().cast(), buf.len()));
         buf.truncate(n.max(0) as usize);
         (n, buf)
     }
 
     /// `send`, whose data stays where it is for ever: with `MSG_ZEROCOPY` it has to.
     pub fn send(&self, fd: c_int, data: &'static [u8], flags: c_int) -> isize {
-        // SAFETY: the table's own function and userdata, and memory that stays.
-        unsafe {
-            (self.table.send)(self.table.userdata, fd, data.as_ptr().cast(), data.len(), flags)
-        }
+        call!(self, send(fd, data.as_ptr().cast(), data.len(), flags))
     }
 
     pub fn setsockopt(&self, fd: c_int, level: c_int, name: c_int, value: c_int) -> c_int {
         let len = size_of_val(&value) as socklen_t;
         let value = (&raw const value).cast();
-        // SAFETY: the table's own function and userdata, and an integer.
-        unsafe { (self.table.setsockopt)(self.table.userdata, fd, level, name, value, len) }
+        call!(self, setsockopt(fd, level, name, value, len))
     }
 
     /// The oldest entry of the error queue: flags and ancillary data; or `errno`.
@@ -279,10 +272,7 @@ impl Host {
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the table's own function and userdata, and a valid structure.
-        let n = unsafe {
-            (self.table.recvmsg)(self.table.userdata, fd, &mut message, libc::MSG_ERRQUEUE)
-        };
+        let n = call!(self, recvmsg(fd, &mut message, libc::MSG_ERRQUEUE));
         if n < 0 {
             return Err(errno());
         }
@@ -318,15 +308,13 @@ impl Host {
     }
 
     pub fn close(&self, fd: c_int) -> c_int {
-        // SAFETY: the table's own function and userdata.
-        unsafe { (self.table.close)(self.table.userdata, fd) }
+        call!(self, close(fd))
     }
 
     /// Waits until the descriptor is ready for `events`: what `poll` returns, and for what.
     pub fn poll(&self, fd: c_int, events: i16, timeout_ms: c_int) -> (c_int, i16) {
         let mut poll = libc::pollfd { fd, events, revents: 0 };
-        // SAFETY: the table's own function and userdata, and one structure.
-        let n = unsafe { (self.table.poll)(self.table.userdata, &mut poll, 1, timeout_ms) };
+        let n = call!(self, poll(&mut poll, 1, timeout_ms));
         (n, poll.revents)
     }
 
@@ -382,10 +370,7 @@ impl Host {
     }
 
     fn inject_packet(&self, packet: &[u8]) {
-        // SAFETY: the table's own function and userdata, and a packet of that length.
-        let result = unsafe {
-            (self.table.netdev_send)(self.table.userdata, packet.as_ptr().cast(), packet.len())
-        };
+        let result = call!(self, netdev_send(packet.as_ptr().cast(), packet.len()));
         assert_eq!(result, 0);
     }
 
@@ -393,15 +378,7 @@ impl Host {
     pub fn receive(&self) -> Option<Segment> {
         let mut packet = vec![0u8; 65_536];
         let (mut len, mut usecs): (usize, c_longlong) = (packet.len(), 0);
-        // SAFETY: the table's own function and userdata, as much room as is said, valid places.
-        let result = unsafe {
-            (self.table.netdev_receive)(
-                self.table.userdata,
-                packet.as_mut_ptr().cast(),
-                &mut len,
-                &mut usecs,
-            )
-        };
+        let result = call!(self, netdev_receive(packet.as_mut_ptr().cast(), &mut len, &mut usecs));
         assert_eq!(result, 0, "on anything else packetdrill asks for ever");
         packet.truncate(len);
         (len > 0).then(|| self.parse(&packet, usecs as u64 - self.began))
@@ -472,8 +449,7 @@ impl Host {
     /// Lets go of the stack.
     pub fn free(&mut self) {
         if !std::mem::replace(&mut self.freed, true) {
-            // SAFETY: the table's own function and userdata, once, last.
-            unsafe { (self.table.free)(self.table.userdata) };
+            call!(self, free());
         }
     }
 }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use pagewire_posix::Errno;
 
 use crate::support::{
-    Files, addr, connected, datagram, error, listener, option, pair, set, set_nonblocking, settle,
-    stream,
+    Files, addr, datagram, error, linger, linked, listener, option, pair, set, set_nonblocking,
+    settle, stream,
 };
 
 const PEER: &str = "10.0.0.2:80";
@@ -193,8 +193,7 @@ fn an_ipv6_socket_speaks_to_ipv4_by_mapped_addresses() {
 
 #[test]
 fn listen_is_for_streams_that_are_not_connected() {
-    let (left, right) = pair();
-    let (client, _, _) = connected(&left, &right);
+    let (left, _right, [client, _, _]) = linked();
     assert_eq!(left.listen(client, 1), Err(Errno::INVAL));
     assert_eq!(left.listen(datagram(&left), 1), Err(Errno::OPNOTSUPP));
     let fd = stream(&left);
@@ -262,8 +261,7 @@ fn connect_refuses_addresses_that_cannot_be() {
 
 #[test]
 fn connecting_to_nobody_dissolves_the_connection() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     assert_eq!(left.connect(client, &[0; 16]), Ok(()));
     assert_eq!(left.getpeername(client), Err(Errno::NOTCONN));
     settle(&left);
@@ -287,8 +285,7 @@ fn a_blocking_connect_gives_up_when_its_time_is_over() {
 
 #[test]
 fn a_blocking_receive_gives_up_when_its_time_is_over() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let time = [0i64, 200_000].map(i64::to_ne_bytes).concat();
     left.setsockopt(client, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time).unwrap();
     let before = left.backend().clock();
@@ -314,10 +311,8 @@ fn a_stream_that_was_never_connected_has_no_data_and_no_pipe() {
 
 #[test]
 fn a_reset_is_told_once_then_the_stream_is_at_its_end() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
-    let linger = [1i32, 0].map(i32::to_ne_bytes).concat();
-    right.setsockopt(server, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+    let (left, right, [client, server, _]) = linked();
+    linger(&right, server, 0);
     right.close(server).unwrap();
     settle(&left);
     assert_eq!(left.recv(client, &mut [0], 0), Err(Errno::CONNRESET));
@@ -341,8 +336,7 @@ fn shutting_down_a_listener_for_reading_closes_it() {
 
 #[test]
 fn receive_flags_peek_drop_and_read_urgent_data() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     right.send(server, b"hello", 0).unwrap();
     let mut buf = [0; 5];
     assert_eq!(left.recv(client, &mut buf, libc::MSG_PEEK), Ok(5));
@@ -357,8 +351,7 @@ fn receive_flags_peek_drop_and_read_urgent_data() {
 
 #[test]
 fn ioctl_counts_and_refuses() {
-    let (left, right) = pair();
-    let (client, server, listener) = connected(&left, &right);
+    let (left, right, [client, server, listener]) = linked();
     let ioctl = |files: &Files, fd, request| {
         let mut value = -1;
         files.ioctl(fd, request, &mut value).map(|()| value)
@@ -410,6 +403,10 @@ fn options_check_length_level_and_range() {
     ] {
         assert_eq!(set(&left, fd, tcp, name, bad), Err(Errno::INVAL), "option {name}");
     }
+    for bad in [2, -1] {
+        assert_eq!(set(&left, fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, bad), Err(Errno::INVAL));
+    }
+    assert_eq!(set_bytes(libc::SOL_SOCKET, libc::SO_ZEROCOPY, &[1]), Err(Errno::INVAL));
     assert_eq!(set_bytes(tcp, libc::TCP_CONGESTION, b"vegas\0"), Err(Errno::NOENT));
     let mut short = [0; 2];
     assert_eq!(left.getsockopt(fd, tcp, libc::TCP_NODELAY, &mut short), Ok(2));
@@ -483,8 +480,7 @@ fn options_read_back_as_linux_has_them() {
 
 #[test]
 fn times_of_a_keep_alive_are_kept_while_it_is_off_and_reach_it_when_they_change() {
-    let (left, right) = pair();
-    let (client, _, _) = connected(&left, &right);
+    let (left, _right, [client, _, _]) = linked();
     let (socket, tcp) = (libc::SOL_SOCKET, libc::IPPROTO_TCP);
     for on in [0, 1, 0, 1] {
         set(&left, client, socket, libc::SO_KEEPALIVE, on).unwrap();
@@ -564,22 +560,6 @@ fn a_datagram_socket_queues_what_its_buffer_takes() {
         queued += 1;
     }
     assert!((1..4).contains(&queued), "{queued} of 4");
-}
-
-#[test]
-fn closing_with_a_linger_time_waits_for_the_peer() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
-    let linger = [1i32, 5].map(i32::to_ne_bytes).concat();
-    left.setsockopt(client, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
-    left.send(client, &[0; 1000], 0).unwrap();
-    let before = left.backend().clock();
-    left.close(client).unwrap();
-    let waited = left.backend().clock() - before;
-    assert!(waited >= Duration::from_millis(1), "{waited:?}: at least a round trip");
-    assert!(waited < Duration::from_millis(300), "{waited:?}: no longer than it takes");
-    assert_eq!(right.recv(server, &mut [0; 1000], libc::MSG_WAITALL), Ok(1000));
-    assert_eq!(right.recv(server, &mut [0], 0), Ok(0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pagewire_posix::{Errno, Fd, raw::Raw};
 
-use crate::support::{Files, connected, datagram, pair, stream};
+use crate::support::{Files, datagram, linger, linked, opt_in, stream};
 
 const PAGE: usize = 4096;
 const SHARED: i32 = libc::MAP_SHARED;
@@ -64,8 +64,7 @@ fn receive(files: &Files, fd: Fd, zc: &mut Zc) -> Result<(), Errno> {
 
 #[test]
 fn mapping_a_stream_receives_from_it() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let data = bytes(3 * PAGE);
     send(&left, client, &data);
     let at = right.mmap(server, 2 * PAGE, READ, SHARED, 0).unwrap();
@@ -83,8 +82,7 @@ fn mapping_a_stream_receives_from_it() {
 
 #[test]
 fn each_refusal_comes_in_its_order_and_consumes_nothing() {
-    let (left, right) = pair();
-    let (client, server, listening) = connected(&left, &right);
+    let (left, right, [client, server, listening]) = linked();
     let (write, private) = (libc::PROT_WRITE, libc::MAP_PRIVATE);
     send(&left, client, &bytes(PAGE + 10));
     let map = |fd, len, prot, flags, offset| right.mmap(fd, len, prot, flags, offset);
@@ -111,9 +109,8 @@ fn each_refusal_comes_in_its_order_and_consumes_nothing() {
 
 #[test]
 fn after_a_reset_less_than_asked_for_is_no_end() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
-    left.setsockopt(client, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let (left, right, [client, server, _]) = linked();
+    linger(&left, client, 0);
     left.close(client).unwrap();
     left.backend().run(Duration::from_millis(50));
     assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
@@ -122,8 +119,7 @@ fn after_a_reset_less_than_asked_for_is_no_end() {
 #[test]
 fn an_urgent_byte_is_as_far_as_is_queued_unless_it_is_in_line() {
     for (inline, errno) in [(0i32, Errno::AGAIN), (1, Errno::INVAL)] {
-        let (left, right) = pair();
-        let (client, server, _) = connected(&left, &right);
+        let (left, right, [client, server, _]) = linked();
         let on = inline.to_ne_bytes();
         right.setsockopt(server, libc::SOL_SOCKET, libc::SO_OOBINLINE, &on).unwrap();
         send(&left, client, &bytes(PAGE));
@@ -136,8 +132,7 @@ fn an_urgent_byte_is_as_far_as_is_queued_unless_it_is_in_line() {
 
 #[test]
 fn what_is_mapped_cannot_be_made_writable() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     send(&left, client, &bytes(PAGE));
     let at = right.mmap(server, PAGE, READ, SHARED, 0).unwrap();
     let page = std::ptr::with_exposed_provenance_mut(at);
@@ -149,9 +144,8 @@ fn what_is_mapped_cannot_be_made_writable() {
 
 #[test]
 fn memory_that_could_be_made_writable_is_not_given_away() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
-    left.setsockopt(client, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes()).unwrap();
+    let (left, right, [client, server, _]) = linked();
+    opt_in(&left, client);
     let memory = vec![7u8; 3 * PAGE].leak();
     let early = memory.as_ptr().align_offset(PAGE);
     let part = &memory[early..early + PAGE];
@@ -168,8 +162,7 @@ fn memory_that_could_be_made_writable_is_not_given_away() {
 
 #[test]
 fn a_mapping_that_is_unmapped_in_parts_goes_with_the_last() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     send(&left, client, &bytes(4 * PAGE));
     let at = right.mmap(server, 4 * PAGE, READ, SHARED, 0).unwrap();
     assert_eq!(right.munmap(at + 1, PAGE), Err(Errno::INVAL));
@@ -191,8 +184,7 @@ fn reserved(right: &Files, server: Fd, pages: usize) -> u64 {
 
 #[test]
 fn addresses_are_reserved_first_and_pages_come_later() {
-    let (left, right) = pair();
-    let (client, server, listening) = connected(&left, &right);
+    let (left, right, [client, server, listening]) = linked();
     let reserve = |fd, prot, flags, offset| right.mmap_reserve(fd, PAGE, prot, flags, offset);
     assert_eq!(reserve(server, libc::PROT_WRITE, SHARED, 0), Err(Errno::PERM));
     assert_eq!(reserve(server, libc::PROT_EXEC, SHARED, 0), Err(Errno::PERM));
@@ -227,8 +219,7 @@ fn addresses_are_reserved_first_and_pages_come_later() {
 
 #[test]
 fn what_is_too_little_for_a_page_is_copied_into_the_buffer() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 8);
     let data = bytes(5 * PAGE + 100);
     send(&left, client, &data);
@@ -256,8 +247,7 @@ fn what_is_too_little_for_a_page_is_copied_into_the_buffer() {
 
 #[test]
 fn the_end_counts_as_a_byte_and_is_an_error_when_it_is_all_there_is() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 1);
     send(&left, client, &[1; 10]);
     left.shutdown(client, libc::SHUT_WR).unwrap();
@@ -273,11 +263,10 @@ fn the_end_counts_as_a_byte_and_is_an_error_when_it_is_all_there_is() {
 
 #[test]
 fn a_reset_is_told_as_a_negative_number_once_and_is_no_end() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 2);
     send(&left, client, &bytes(2 * PAGE));
-    left.setsockopt(client, libc::SOL_SOCKET, libc::SO_LINGER, &[1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    linger(&left, client, 0);
     left.close(client).unwrap();
     left.backend().run(Duration::from_millis(50));
     let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
@@ -290,8 +279,7 @@ fn a_reset_is_told_as_a_negative_number_once_and_is_no_end() {
 
 #[test]
 fn pages_are_mapped_up_to_an_urgent_byte_and_no_further_until_a_read_has_passed_it() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 4);
     send(&left, client, &bytes(PAGE));
     assert_eq!(left.send(client, &[1], libc::MSG_OOB), Ok(1));
@@ -306,8 +294,7 @@ fn pages_are_mapped_up_to_an_urgent_byte_and_no_further_until_a_read_has_passed_
 
 #[test]
 fn every_length_of_the_structure_that_there_was_is_taken() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 1);
     send(&left, client, &[1; 100]);
     let fresh = Zc { address, length: PAGE as u32, inq: 7, ..Zc::default() };
@@ -339,8 +326,7 @@ fn every_length_of_the_structure_that_there_was_is_taken() {
 
 #[test]
 fn addresses_and_sockets_are_checked_in_order() {
-    let (left, right) = pair();
-    let (client, server, listening) = connected(&left, &right);
+    let (left, right, [client, server, listening]) = linked();
     let address = reserved(&right, server, 2);
     let mut zc = Zc { address: address + 1, length: PAGE as u32, ..Zc::default() };
     assert_eq!(receive(&right, listening, &mut zc), Err(Errno::INVAL));
@@ -362,8 +348,7 @@ fn addresses_and_sockets_are_checked_in_order() {
 
 #[test]
 fn pages_in_reserved_addresses_go_when_they_are_not_needed() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 2);
     send(&left, client, &bytes(2 * PAGE));
     let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };

@@ -4,12 +4,11 @@ use std::ptr;
 
 use pagewire_posix::{Errno, raw::Raw};
 
-use crate::support::{addr, connected, pair, stream};
+use crate::support::{addr, linked, pair, stream};
 
 #[test]
 fn a_null_pointer_is_a_bad_address_where_memory_is_needed() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
     unsafe {
@@ -39,8 +38,7 @@ fn what_is_wrong_with_the_socket_comes_before_a_bad_address() {
 
 #[test]
 fn dropping_a_stream_takes_no_memory_for_a_length_that_nobody_has() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     left.write(client, b"data").unwrap();
     right.recv(server, &mut [0; 1], 0).unwrap();
     let (buf, addr) = (ptr::null_mut(), ptr::null_mut());
@@ -53,8 +51,7 @@ fn dropping_a_stream_takes_no_memory_for_a_length_that_nobody_has() {
 
 #[test]
 fn pieces_that_are_longer_than_any_memory_count_as_far_as_linux_looks() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     left.write(client, b"data").unwrap();
     let mut place = [0u8; 8];
     let piece = |start: *mut u8, len| libc::iovec { iov_base: start.cast(), iov_len: len };
@@ -77,8 +74,7 @@ fn pieces_that_are_longer_than_any_memory_count_as_far_as_linux_looks() {
 
 #[test]
 fn numbers_of_a_caller_may_lie_anywhere() {
-    let (left, right) = pair();
-    let (client, _, _) = connected(&left, &right);
+    let (left, _right, [client, _, _]) = linked();
     // Room for a number at every place but an aligned one, and a value behind it.
     let mut memory = [0u32; 8];
     let base = memory.as_mut_ptr().cast::<u8>();
@@ -111,8 +107,7 @@ fn numbers_of_a_caller_may_lie_anywhere() {
 
 #[test]
 fn a_name_of_negative_length_is_refused_before_anything_is_taken() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     left.write(client, b"data").unwrap();
     right.recv(server, &mut [0; 1], libc::MSG_PEEK).unwrap();
     let mut name = [0u8; 16];
@@ -144,8 +139,7 @@ fn more_descriptors_than_there_can_be_are_not_polled() {
 
 #[test]
 fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_name() {
-    let (left, right) = pair();
-    let (client, _, listener) = connected(&left, &right);
+    let (left, right, [client, _, listener]) = linked();
     for (room, expected) in [
         (u32::MAX, Err(Errno::INVAL)),
         (1 << 31, Err(Errno::INVAL)),
@@ -180,8 +174,7 @@ fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_nam
 
 #[test]
 fn options_and_ancillary_data_of_negative_length_are_refused() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let (mut value, mut len) = ([0u8; 4], u32::MAX);
     let at = value.as_mut_ptr();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);

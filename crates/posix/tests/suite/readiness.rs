@@ -5,7 +5,9 @@ use core::time::Duration;
 
 use pagewire_posix::{EpollEvent, EpollOp, Errno, Events, Fd, PollFd};
 
-use crate::support::{Files, addr, connected, datagram, listener, pair, set_nonblocking, stream};
+use crate::support::{
+    Files, addr, connected, datagram, linger, linked, listener, pair, set_nonblocking, stream,
+};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
@@ -87,8 +89,7 @@ fn poll_says_of_each_state_what_linux_says() {
     left.shutdown(reading, libc::SHUT_RD).unwrap();
     row("ESTABLISHED, shut down for reading", state(&left, reading));
     let (peer, _) = right.accept(server).unwrap();
-    let reset = [1i32, 0].map(i32::to_ne_bytes).concat();
-    right.setsockopt(peer, libc::SOL_SOCKET, libc::SO_LINGER, &reset).unwrap();
+    linger(&right, peer, 0);
     right.close(peer).unwrap();
     settle();
     row("CLOSED, reset", state(&left, reading));
@@ -112,8 +113,7 @@ fn poll_says_of_each_state_what_linux_says() {
 
 #[test]
 fn an_urgent_byte_is_an_event_of_its_own_and_read_apart() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     assert_eq!(right.send(server, b"ab!", libc::MSG_OOB), Ok(3));
     let mut fds = [PollFd { fd: client, events: Events::PRI, ..PollFd::default() }];
     assert_eq!(left.poll(&mut fds, None), Ok(1));
@@ -132,8 +132,7 @@ fn an_urgent_byte_is_an_event_of_its_own_and_read_apart() {
 
 #[test]
 fn poll_waits_for_what_it_is_asked_for_and_no_longer_than_told() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let mut fds = [
         PollFd { fd: -1, events: Events::IN, ..PollFd::default() },
         PollFd { fd: client, events: Events::IN, ..PollFd::default() },
@@ -166,8 +165,7 @@ struct Watched {
 }
 
 fn watched(events: Events) -> Watched {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let epoll = left.epoll_create1(0).unwrap();
     add(&left, epoll, client, events);
     Watched { left, right, client, server, epoll }

@@ -2,14 +2,11 @@
 
 use pagewire_posix::Errno;
 
-use crate::support::{
-    LEFT, addr, connected, option, pair, pair_with, set, set_nonblocking, stream,
-};
+use crate::support::{LEFT, addr, linked, option, pair, pair_with, set, set_nonblocking, stream};
 
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     assert_eq!(left.write(client, b"hello"), Ok(5));
     let mut buf = [0; 16];
     assert_eq!(right.read(server, &mut buf), Ok(5));
@@ -25,8 +22,7 @@ fn a_stream_carries_bytes_both_ways_and_ends() {
 
 #[test]
 fn names_are_those_of_both_ends() {
-    let (left, right) = pair();
-    let (client, server, listener) = connected(&left, &right);
+    let (left, right, [client, server, listener]) = linked();
     let peer = right.getpeername(server).unwrap();
     assert_eq!(left.getsockname(client), Ok(peer));
     assert!(peer.to_std().unwrap().ip().to_string() == LEFT);
@@ -35,19 +31,8 @@ fn names_are_those_of_both_ends() {
 }
 
 #[test]
-fn without_blocking_nothing_waits() {
-    let (left, right) = pair();
-    let (client, _server, listener) = connected(&left, &right);
-    set_nonblocking(&left, client);
-    set_nonblocking(&right, listener);
-    assert_eq!(left.read(client, &mut [0; 1]), Err(Errno::AGAIN));
-    assert_eq!(right.accept(listener).unwrap_err(), Errno::AGAIN);
-}
-
-#[test]
 fn a_wait_for_all_ends_with_the_stream_when_the_end_comes_with_the_last_bytes() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     right.write(server, &[1; 100]).unwrap();
     right.shutdown(server, libc::SHUT_WR).unwrap();
     assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(100));
@@ -83,8 +68,7 @@ fn writing_nothing_to_a_pipe_writes_nothing_whatever_the_pipe_is_like() {
 
 #[test]
 fn splice_to_a_pipe_without_a_reader_leaves_the_data_in_the_socket() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let (read, write) = right.pipe2(0).unwrap();
     right.close(read).unwrap();
     left.write(client, b"data").unwrap();

@@ -3,15 +3,9 @@
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
-use pagewire_posix::{
-    EpollEvent, EpollOp, Errno, Events, PollFd, RawRange, ReceiveMessage, raw::Raw,
-};
+use pagewire_posix::{Errno, Events, PollFd, RawRange, ReceiveMessage, raw::Raw};
 
-use crate::support::{Files, connected, pair, stream};
-
-fn opt_in(files: &Files, fd: i32) {
-    files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes()).unwrap();
-}
+use crate::support::{Files, linked, opt_in, pair};
 
 fn send(files: &Files, fd: i32, data: &'static [u8]) -> Result<usize, Errno> {
     let range = [RawRange { start: data.as_ptr(), len: data.len() }];
@@ -33,8 +27,7 @@ fn notification(files: &Files, fd: i32) -> Result<[u32; 5], Errno> {
 
 #[test]
 fn a_notification_follows_the_acknowledgement_and_ranges_grow() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     assert_eq!(notification(&left, client), Err(Errno::AGAIN));
     assert_eq!(send(&left, client, &[7; 4000]), Ok(4000));
@@ -54,8 +47,7 @@ fn a_notification_follows_the_acknowledgement_and_ranges_grow() {
 
 #[test]
 fn notifications_of_different_kind_become_one_and_the_older_flag_wins() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     let mut got = [0; 4000];
     // The first is copied, because its receiver lets it wait too long; the second is not.
@@ -71,8 +63,7 @@ fn notifications_of_different_kind_become_one_and_the_older_flag_wins() {
 
 #[test]
 fn without_opting_in_the_flag_is_ignored() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     assert_eq!(send(&left, client, b"copied"), Ok(6));
     assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(6));
     left.backend().run(core::time::Duration::from_millis(100));
@@ -80,58 +71,8 @@ fn without_opting_in_the_flag_is_ignored() {
 }
 
 #[test]
-fn a_send_that_fails_takes_no_id() {
-    let (left, right) = pair();
-    let listener = crate::support::listener(&right, 80);
-    let fd = stream(&left);
-    opt_in(&left, fd);
-    assert_eq!(send(&left, fd, b"too early"), Err(Errno::PIPE));
-    left.connect(fd, crate::support::addr("10.0.0.2:80").as_bytes()).unwrap();
-    let (server, _) = right.accept(listener).unwrap();
-    assert_eq!(send(&left, fd, b""), Ok(0));
-    assert_eq!(send(&left, fd, b"now"), Ok(3));
-    assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(3));
-    left.backend().run(core::time::Duration::from_millis(100));
-    assert_eq!(notification(&left, fd), Ok([0, 5, 0, 0, 0]));
-}
-
-#[test]
-fn opting_in_takes_zero_and_one_only() {
-    let (left, _right) = pair();
-    let fd = stream(&left);
-    let set = |value: &[u8]| left.setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value);
-    assert_eq!(set(&2i32.to_ne_bytes()), Err(Errno::INVAL));
-    assert_eq!(set(&(-1i32).to_ne_bytes()), Err(Errno::INVAL));
-    assert_eq!(set(&[1]), Err(Errno::INVAL));
-    assert_eq!(set(&1i32.to_ne_bytes()), Ok(()));
-}
-
-#[test]
-fn edge_triggered_epoll_reports_each_completion_once() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
-    opt_in(&left, client);
-    let epoll = left.epoll_create1(0).unwrap();
-    let event = EpollEvent { events: Events::OUT | Events::EDGE, data: 9 };
-    left.epoll_ctl(epoll, EpollOp::Add(event), client).unwrap();
-    let mut out = [EpollEvent::default(); 2];
-    let now = Some(core::time::Duration::ZERO);
-    assert_eq!(left.epoll_wait(epoll, &mut out, now), Ok(1));
-    for _ in 0..2 {
-        send(&left, client, b"data").unwrap();
-        right.recv(server, &mut [0; 16], 0).unwrap();
-        left.backend().run(core::time::Duration::from_millis(100));
-        assert_eq!(left.epoll_wait(epoll, &mut out, now), Ok(1));
-        assert_eq!(out[0], EpollEvent { events: Events::OUT | Events::ERR, data: 9 });
-        assert_eq!(left.epoll_wait(epoll, &mut out, now), Ok(0));
-    }
-    assert_eq!(notification(&left, client), Ok([0, 5, 0, 0, 1]));
-}
-
-#[test]
 fn control_data_without_room_loses_the_notification() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     send(&left, client, b"data").unwrap();
     right.recv(server, &mut [0; 16], 0).unwrap();
@@ -144,8 +85,7 @@ fn control_data_without_room_loses_the_notification() {
 
 #[test]
 fn payload_is_spliced_from_one_connection_to_another_without_a_copy() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let (read, write) = right.pipe2(0).unwrap();
     left.write(client, &[5; 3000]).unwrap();
     let copies = |files: &Files| files.backend().copied();
@@ -165,8 +105,7 @@ fn payload_is_spliced_from_one_connection_to_another_without_a_copy() {
 
 #[test]
 fn a_file_is_sent_from_its_mapping() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     let name = format!("pagewire-posix-sendfile-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     std::fs::write(&path, (0..10_000u32).map(|n| n as u8).collect::<Vec<_>>()).unwrap();

@@ -8,22 +8,14 @@ use pagewire_posix::{
     EpollEvent, EpollOp, Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw::Raw,
 };
 
-use crate::support::{Files, addr, connected, pair, pair_with};
+use crate::support::{Files, addr, connected, linger, linked, opt_in, pair, pair_with, pass};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
-
-fn opt_in(files: &Files, fd: Fd) {
-    files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes()).unwrap();
-}
 
 fn send(files: &Files, fd: Fd, data: &'static [u8], flags: i32) -> Result<usize, Errno> {
     let range = [RawRange { start: data.as_ptr(), len: data.len() }];
     // SAFETY: readable for ever.
     unsafe { files.sendmsg_zerocopy(fd, None, &range, &[], libc::MSG_ZEROCOPY | flags) }
-}
-
-fn pass(files: &Files, ms: u64) {
-    files.backend().run(Duration::from_millis(ms));
 }
 
 /// Level and type of the next notification's control message, its length, and `[code, lo, hi]`.
@@ -53,8 +45,7 @@ fn segments(files: &Files, fd: Fd) -> u32 {
 
 #[test]
 fn more_to_come_holds_a_short_segment_back_by_reference_as_well() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     assert_eq!(send(&left, client, b"one, ", libc::MSG_MORE), Ok(5));
     pass(&left, 50);
@@ -71,8 +62,7 @@ fn more_to_come_holds_a_short_segment_back_by_reference_as_well() {
 #[test]
 fn the_end_of_a_record_ends_a_segment_by_reference_as_well() {
     for (flags, expected) in [(0, 1), (libc::MSG_EOR, 3)] {
-        let (left, right) = pair();
-        let (client, server, _) = connected(&left, &right);
+        let (left, right, [client, server, _]) = linked();
         opt_in(&left, client);
         // Nothing leaves before time passes.
         for _ in 0..3 {
@@ -88,8 +78,7 @@ fn the_end_of_a_record_ends_a_segment_by_reference_as_well() {
 
 #[test]
 fn the_last_byte_is_urgent_where_it_is_asked_for_and_datagrams_have_none() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Ok(3));
     pass(&left, 50);
@@ -122,8 +111,7 @@ fn iovec(data: &'static [u8]) -> libc::iovec {
 
 #[test]
 fn several_messages_are_sent_and_several_notifications_received_with_one_call() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     let mut pieces = [iovec(b"one"), iovec(b"three"), iovec(b"")];
     let mut messages: Vec<_> = pieces.iter_mut().map(|iov| header(iov, &mut [])).collect();
@@ -161,8 +149,7 @@ fn several_messages_are_sent_and_several_notifications_received_with_one_call() 
 
 #[test]
 fn messages_that_are_nowhere_are_a_bad_address_and_times_have_to_be_times() {
-    let (left, right) = pair();
-    let (client, _server, _) = connected(&left, &right);
+    let (left, _right, [client, _server, _]) = linked();
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000_000 };
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
@@ -210,8 +197,7 @@ fn each_version_of_ip_has_its_control_message_and_mapped_peers_have_the_sockets(
 
 #[test]
 fn peeking_takes_a_notification_all_the_same() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     send(&left, client, b"data", 0).unwrap();
     pass(&left, 50);
@@ -229,15 +215,13 @@ fn events(files: &Files, fd: Fd, events: Events) -> Events {
 
 #[test]
 fn a_reset_is_told_with_every_notification_and_the_next_send_is_a_broken_pipe() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     for id in 0..3 {
         assert_eq!(send(&left, client, &[7; 1000], 0), Ok(1000), "{id}");
     }
     pass(&left, 5);
-    let reset = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-    right.setsockopt(server, libc::SOL_SOCKET, libc::SO_LINGER, &reset).unwrap();
+    linger(&right, server, 0);
     right.close(server).unwrap();
     pass(&left, 50);
     let all = Events::IN | Events::OUT;
@@ -279,26 +263,29 @@ fn both_limits_say_that_there_is_no_buffer_space() {
 
 #[test]
 fn closing_waits_as_long_as_it_lingers_and_tells_nobody() {
-    for linger in [None, Some(0), Some(5)] {
-        let (left, right) = pair();
-        let (client, server, _) = connected(&left, &right);
+    for time in [None, Some(0), Some(5)] {
+        let (left, right, [client, server, _]) = linked();
         opt_in(&left, client);
         send(&left, client, &[7; 4000], 0).unwrap();
-        if let Some(seconds) = linger {
-            let value = [1i32.to_ne_bytes(), i32::to_ne_bytes(seconds)].concat();
-            left.setsockopt(client, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
+        if let Some(seconds) = time {
+            linger(&left, client, seconds);
         }
         let before = left.backend().clock();
         left.close(client).unwrap();
         let waited = left.backend().clock().saturating_since(before);
-        assert_eq!(waited > Duration::ZERO, linger == Some(5), "{linger:?}: {waited:?}");
-        assert!(waited < Duration::from_secs(5), "the peer has acknowledged it");
+        let least = Duration::from_millis(if time == Some(5) { 1 } else { 0 });
+        assert!(waited >= least, "{time:?}: {waited:?}: at least a round trip");
+        assert_eq!(waited.is_zero(), time != Some(5), "{time:?}: {waited:?}");
+        assert!(waited < Duration::from_millis(300), "{waited:?}: no longer than it takes");
         assert_eq!(notification(&left, client), Err(Errno::BADF));
         pass(&left, 50);
         let got = right.recv(server, &mut [0; 8000], libc::MSG_WAITALL);
-        match linger {
+        match time {
             Some(0) => assert_eq!(got, Err(Errno::CONNRESET)),
-            _ => assert_eq!(got, Ok(4000)),
+            _ => {
+                assert_eq!(got, Ok(4000));
+                assert_eq!(right.recv(server, &mut [0], 0), Ok(0));
+            }
         }
     }
 }
@@ -401,8 +388,7 @@ fn epoll_reports_notifications_level_by_level_once_or_by_the_edge() {
         (Events::EXCLUSIVE | Events::EDGE, &all[..1]),
         (Events::ONESHOT, &all[..1]),
     ] {
-        let (left, right) = pair();
-        let (client, server, _) = connected(&left, &right);
+        let (left, right, [client, server, _]) = linked();
         opt_in(&left, client);
         let epoll = left.epoll_create1(0).unwrap();
         // Nothing is asked for: errors are told all the same.
@@ -434,8 +420,7 @@ fn epoll_reports_notifications_level_by_level_once_or_by_the_edge() {
 
 #[test]
 fn a_notification_disturbs_neither_reads_nor_writes_nor_the_end_of_the_stream() {
-    let (left, right) = pair();
-    let (client, server, _) = connected(&left, &right);
+    let (left, right, [client, server, _]) = linked();
     opt_in(&left, client);
     completed(&left, &right, client, server);
     assert_eq!(left.recv(client, &mut [0; 4], libc::MSG_DONTWAIT), Err(Errno::AGAIN));
@@ -451,29 +436,4 @@ fn a_notification_disturbs_neither_reads_nor_writes_nor_the_end_of_the_stream() 
     pass(&left, 200);
     assert_eq!(left.recv(client, &mut [0; 4], 0), Ok(0));
     assert_eq!(notification(&left, client), Ok([0, 0, 1]));
-}
-
-#[test]
-fn accepted_sockets_have_what_their_listener_has_and_opting_out_ends_it() {
-    let (left, right) = pair();
-    let listener = crate::support::listener(&right, 80);
-    opt_in(&right, listener);
-    let client = crate::support::stream(&left);
-    left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
-    let (server, _) = right.accept(listener).unwrap();
-    let opted = || {
-        let mut value = [9; 4];
-        right.getsockopt(server, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &mut value).unwrap();
-        i32::from_ne_bytes(value)
-    };
-    assert_eq!(opted(), 1);
-    assert_eq!(send(&right, server, b"by reference", 0), Ok(12));
-    right.setsockopt(server, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &[0; 4]).unwrap();
-    assert_eq!(opted(), 0);
-    assert_eq!(send(&right, server, b"by copy", 0), Ok(7));
-    pass(&left, 50);
-    assert_eq!(left.recv(client, &mut [0; 32], 0), Ok(19));
-    pass(&left, 100);
-    assert_eq!(notification(&right, server), Ok([0, 0, 0]), "the earlier one is told");
-    assert_eq!(notification(&right, server), Err(Errno::AGAIN));
 }

@@ -5,17 +5,17 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
 use pagewire_device::FaultConfig;
 use pagewire_mem::Instant;
-use pagewire_posix::sockets::{self, Blocking, Clock, Runtime, Sleep, WaiterId, Waiters};
+use pagewire_posix::sockets::{self, Blocking, Clock, Runtime, Waiters};
 use pagewire_posix::{Backend, Descriptors, Errno, Fd, SockAddr};
 use pagewire_sim::{NodeId, Sim};
-use pagewire_stack::{SocketId, Stack, StackConfig};
+use pagewire_stack::{Stack, StackConfig};
 
 /// Addresses of the left and the right stack.
 pub const LEFT: &str = "10.0.0.1";
@@ -130,10 +130,6 @@ impl Backend for Virtual {
 }
 
 impl Runtime for Virtual {
-    fn current() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     fn enter<T>(
         &self,
         op: impl FnOnce(&mut Stack, &Clock<'_>, &mut Waiters) -> T,
@@ -148,32 +144,6 @@ impl Runtime for Virtual {
         }
         unlock(locked);
         Ok(result)
-    }
-
-    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
-        self.with(op);
-    }
-
-    fn close(&self, socket: SocketId) {
-        let mut waited = Vec::new();
-        let closed = self.enter(|stack, clock, waiters| {
-            stack.close(clock.now(), socket);
-            waiters.forget(socket, &mut waited);
-        });
-        closed.unwrap();
-        waited.into_iter().for_each(Waker::wake);
-    }
-
-    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
-        drop(self.enter(|_, _, waiters| waiters.remove(socket, waiter)));
-    }
-
-    async fn resolve(&self, _: &str) -> io::Result<Vec<IpAddr>> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
-        Sleep::new(self.clone(), self.clock() + time)
     }
 }
 
@@ -244,6 +214,22 @@ pub fn set(files: &Files, fd: Fd, level: i32, name: i32, value: i32) -> Result<(
     files.setsockopt(fd, level, name, &value.to_ne_bytes())
 }
 
+/// Opts in to notifications of sends by reference.
+pub fn opt_in(files: &Files, fd: Fd) {
+    set(files, fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1).unwrap();
+}
+
+/// Sets `SO_LINGER` to so many seconds: 0 makes a close a reset.
+pub fn linger(files: &Files, fd: Fd, seconds: i32) {
+    let value = [1, seconds].map(i32::to_ne_bytes).concat();
+    files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
+}
+
+/// Lets so many milliseconds pass.
+pub fn pass(files: &Files, ms: u64) {
+    files.backend().run(Duration::from_millis(ms));
+}
+
 /// The error that is not reported yet.
 pub fn error(files: &Files, fd: Fd) -> i32 {
     option(files, fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap()
@@ -251,7 +237,7 @@ pub fn error(files: &Files, fd: Fd) -> i32 {
 
 /// Lets some round trips pass.
 pub fn settle(files: &Files) {
-    files.backend().run(Duration::from_millis(5));
+    pass(files, 5);
 }
 
 /// A listener on the right host.
@@ -260,6 +246,13 @@ pub fn listener(right: &Files, port: u16) -> Fd {
     right.bind(fd, addr(&format!("{RIGHT}:{port}")).as_bytes()).unwrap();
     right.listen(fd, 8).unwrap();
     fd
+}
+
+/// Two hosts, and a connection: the client's end on the left one, the server's, and the listener.
+pub fn linked() -> (Files, Files, [Fd; 3]) {
+    let (left, right) = pair();
+    let (client, server, listener) = connected(&left, &right);
+    (left, right, [client, server, listener])
 }
 
 /// A connection from the left host to the right one, and the listener.
