@@ -5,6 +5,11 @@
 //! those return, or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad
 //! pointers cannot be told from good ones here.
 
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a call's pointers come from one caller, under one contract"
+)]
+
 mod many;
 mod mapping;
 
@@ -167,123 +172,85 @@ unsafe fn pieces_mut<'a>(ranges: &[RawRange]) -> Result<Vec<IoSliceMut<'a>>> {
     ranges.iter().map(piece).collect()
 }
 
-impl<B: Backend> Raw<'_, B> {
+/// The calls, under one contract.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident(
+        &$self:ident $(, $arg:ident: $kind:ty)*
+    ) -> $out:ty $call:block)*) => {
+        impl<B: Backend> Raw<'_, B> {$(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// Each pointer, those in structures included, is null or valid for the length beside it: to be
+            /// read, or written and the callee's alone, while the call lasts. The payload of a call with
+            /// `MSG_ZEROCOPY` is so until its notification was received.
+            $vis unsafe fn $name(&$self $(, $arg: $kind)*) -> $out {
+                // SAFETY: the contract above, which the caller keeps; null was checked where it may come.
+                unsafe { $call }
+            }
+        )*}
+    };
+}
+
+calls! {
     /// `bind(2)`.
-    ///
-    /// # Safety
-    /// `addr` is null or points to `len` readable bytes.
-    pub unsafe fn bind(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
-        // SAFETY: as the caller says.
-        let addr = unsafe { address(addr, len) }?;
+    pub fn bind(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
+        let addr = address(addr, len)?;
         self.0.bind(fd, addr.ok_or(Errno::FAULT)?)
     }
 
     /// `connect(2)`.
-    ///
-    /// # Safety
-    /// `addr` is null or points to `len` readable bytes.
-    pub unsafe fn connect(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
-        // SAFETY: as the caller says.
-        let addr = unsafe { address(addr, len) }?;
+    pub fn connect(&self, fd: Fd, addr: *const sockaddr, len: socklen_t) -> Result<()> {
+        let addr = address(addr, len)?;
         self.0.connect(fd, addr.ok_or(Errno::FAULT)?)
     }
 
     /// `accept4(2)`.
-    ///
-    /// # Safety
-    /// `addr` is null, or `len` is valid and `addr` points to as many writable bytes as it says.
-    pub unsafe fn accept4(
-        &self,
-        fd: Fd,
-        addr: *mut sockaddr,
-        len: *mut socklen_t,
-        flags: c_int,
+    pub fn accept4(
+        &self, fd: Fd, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int
     ) -> Result<Fd> {
         let (fd, peer) = self.0.accept4(fd, flags)?;
-        // SAFETY: as the caller says.
-        unsafe { put_address(Some(&peer), addr, len) }.inspect_err(|_| {
+        put_address(Some(&peer), addr, len).inspect_err(|_| {
             let _ = self.0.close(fd);
         })?;
         Ok(fd)
     }
 
     /// `getsockname(2)`.
-    ///
-    /// # Safety
-    /// `len` is null or valid; `addr` is null or points to as many writable bytes as it says.
-    pub unsafe fn getsockname(
-        &self,
-        fd: Fd,
-        addr: *mut sockaddr,
-        len: *mut socklen_t,
-    ) -> Result<()> {
+    pub fn getsockname(&self, fd: Fd, addr: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
         let name = self.0.getsockname(fd)?;
-        // SAFETY: as the caller says.
-        unsafe { put_address(Some(&name), addr, len) }
+        put_address(Some(&name), addr, len)
     }
 
     /// `getpeername(2)`.
-    ///
-    /// # Safety
-    /// As [`getsockname`](Self::getsockname).
-    pub unsafe fn getpeername(
-        &self,
-        fd: Fd,
-        addr: *mut sockaddr,
-        len: *mut socklen_t,
-    ) -> Result<()> {
+    pub fn getpeername(&self, fd: Fd, addr: *mut sockaddr, len: *mut socklen_t) -> Result<()> {
         let name = self.0.getpeername(fd)?;
-        // SAFETY: as the caller says.
-        unsafe { put_address(Some(&name), addr, len) }
+        put_address(Some(&name), addr, len)
     }
 
     /// `read(2)`.
-    ///
-    /// # Safety
-    /// `buf` is null or points to `len` writable bytes.
-    pub unsafe fn read(&self, fd: Fd, buf: *mut c_void, len: usize) -> Result<usize> {
+    pub fn read(&self, fd: Fd, buf: *mut c_void, len: usize) -> Result<usize> {
         let range = single(buf, len);
-        // SAFETY: as the caller says.
-        unsafe { self.readv_ranges(fd, &[range]) }
+        self.readv_ranges(fd, &[range])
     }
 
     /// `readv(2)`.
-    ///
-    /// # Safety
-    /// `iov` is null or points to `count` elements, each null or naming writable memory.
-    pub unsafe fn readv(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
+    pub fn readv(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-        // SAFETY: as the caller says.
-        let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
-        // SAFETY: as the caller says.
-        unsafe { self.readv_ranges(fd, &ranges) }
+        let ranges = pieces(iov, count, Errno::INVAL)?;
+        self.readv_ranges(fd, &ranges)
     }
 
-    fn check(&self, ranges: &[RawRange], fd: Fd, sending: bool) -> Result<()> {
-        if is_fault(ranges) { Err(self.0.before_fault(fd, sending)) } else { Ok(()) }
-    }
-
-    /// # Safety
-    /// Every range is null or writable.
-    unsafe fn readv_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
+    fn readv_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
         self.check(ranges, fd, false)?;
-        // SAFETY: as the caller says.
-        let mut iov = unsafe { pieces_mut(ranges) }?;
+        let mut iov = pieces_mut(ranges)?;
         self.0.readv(fd, &mut iov)
     }
 
     /// `recvfrom(2)`; `recv(2)` with a null `addr`.
-    ///
-    /// # Safety
-    /// `buf` is null or points to `len` writable bytes; `addr` and `addr_len` as for [`accept4`](Self::accept4).
-    pub unsafe fn recvfrom(
-        &self,
-        fd: Fd,
-        buf: *mut c_void,
-        len: usize,
-        flags: c_int,
-        addr: *mut sockaddr,
-        addr_len: *mut socklen_t,
+    pub fn recvfrom(
+        &self, fd: Fd, buf: *mut c_void, len: usize, flags: c_int, addr: *mut sockaddr,
+        addr_len: *mut socklen_t
     ) -> Result<usize> {
         let range = [single(buf, len)];
         if is_fault(&range) && flags & libc::MSG_TRUNC == 0 {
@@ -296,234 +263,145 @@ impl<B: Backend> Raw<'_, B> {
             dropped = vec![0; range[0].len.min(MAX_DROPPED)];
             vec![IoSliceMut::new(&mut dropped)]
         } else {
-            // SAFETY: as the caller says.
-            unsafe { pieces_mut(&range) }?
+            pieces_mut(&range)?
         };
         let mut message = ReceiveMessage { iov: &mut iov, ..Default::default() };
         let n = self.0.recvmsg(fd, &mut message, flags)?;
-        // SAFETY: as the caller says.
-        unsafe { put_address(message.name.as_ref(), addr, addr_len) }?;
+        put_address(message.name.as_ref(), addr, addr_len)?;
         Ok(n)
     }
 
     /// `recvmsg(2)`.
-    ///
-    /// # Safety
-    /// `message` is null or valid, and so are its pointers for the lengths beside them.
-    pub unsafe fn recvmsg(&self, fd: Fd, message: *mut msghdr, flags: c_int) -> Result<usize> {
-        // SAFETY: null or valid, says the caller.
-        let header = unsafe { message.as_mut() }.ok_or(Errno::FAULT)?;
+    pub fn recvmsg(&self, fd: Fd, message: *mut msghdr, flags: c_int) -> Result<usize> {
+        let header = message.as_mut().ok_or(Errno::FAULT)?;
         // As Linux, before anything is taken.
         if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: as the caller says.
-        let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+        let ranges = pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE)?;
         self.check(&ranges, fd, false)?;
-        // SAFETY: as the caller says.
-        let mut iov = unsafe { pieces_mut(&ranges) }?;
+        let mut iov = pieces_mut(&ranges)?;
         if header.msg_controllen > i32::MAX as usize {
             return Err(Errno::NOBUFS);
         }
         let control_len = if header.msg_control.is_null() { 0 } else { header.msg_controllen };
-        // SAFETY: as the caller says.
-        let control = unsafe { slice_mut(header.msg_control.cast(), control_len) }?;
+        let control = slice_mut(header.msg_control.cast(), control_len)?;
         let mut received = ReceiveMessage { iov: &mut iov, control, ..Default::default() };
         let n = self.0.recvmsg(fd, &mut received, flags)?;
         header.msg_flags = received.flags;
         header.msg_controllen = received.control_len as _;
         if !header.msg_name.is_null() {
-            // SAFETY: `msg_name` has room for `msg_namelen` bytes, says the caller.
-            unsafe {
-                put_address(received.name.as_ref(), header.msg_name.cast(), &mut header.msg_namelen)
-            }?;
+            put_address(received.name.as_ref(), header.msg_name.cast(), &mut header.msg_namelen)?;
         }
         Ok(n)
     }
 
     /// `write(2)`.
-    ///
-    /// # Safety
-    /// `buf` is null or points to `len` readable bytes.
-    pub unsafe fn write(&self, fd: Fd, buf: *const c_void, len: usize) -> Result<usize> {
-        // SAFETY: as the caller says.
-        unsafe { self.writev_ranges(fd, &[single(buf, len)]) }
+    pub fn write(&self, fd: Fd, buf: *const c_void, len: usize) -> Result<usize> {
+        self.writev_ranges(fd, &[single(buf, len)])
     }
 
     /// `writev(2)`.
-    ///
-    /// # Safety
-    /// `iov` is null or points to `count` elements, each null or naming readable memory.
-    pub unsafe fn writev(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
+    pub fn writev(&self, fd: Fd, iov: *const iovec, count: c_int) -> Result<usize> {
         let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-        // SAFETY: as the caller says.
-        let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
-        // SAFETY: as the caller says.
-        unsafe { self.writev_ranges(fd, &ranges) }
+        let ranges = pieces(iov, count, Errno::INVAL)?;
+        self.writev_ranges(fd, &ranges)
     }
 
-    /// # Safety
-    /// Every range is null or readable.
-    unsafe fn writev_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
+    fn writev_ranges(&self, fd: Fd, ranges: &[RawRange]) -> Result<usize> {
         self.check(ranges, fd, true)?;
-        // SAFETY: as the caller says.
-        let iov = unsafe { borrow(ranges) };
+        let iov = borrow(ranges);
         self.0.writev(fd, &iov)
     }
 
     /// `sendto(2)`; `send(2)` with a null `addr`.
-    ///
-    /// # Safety
-    /// `buf` is null or points to `len` readable bytes, with `MSG_ZEROCOPY` until its notification was
-    /// received; `addr` is null or points to `addr_len` readable bytes.
-    pub unsafe fn sendto(
-        &self,
-        fd: Fd,
-        buf: *const c_void,
-        len: usize,
-        flags: c_int,
-        addr: *const sockaddr,
-        addr_len: socklen_t,
+    pub fn sendto(
+        &self, fd: Fd, buf: *const c_void, len: usize, flags: c_int, addr: *const sockaddr,
+        addr_len: socklen_t
     ) -> Result<usize> {
-        // SAFETY: as the caller says.
-        let name = unsafe { address(addr, addr_len) }?;
-        // SAFETY: as the caller says.
-        unsafe { self.send_ranges(fd, name, &[single(buf, len)], &[], flags) }
+        let name = address(addr, addr_len)?;
+        self.send_ranges(fd, name, &[single(buf, len)], &[], flags)
     }
 
     /// `sendmsg(2)`.
-    ///
-    /// # Safety
-    /// `message` is null or valid, and so are its pointers for the lengths beside them; with
-    /// `MSG_ZEROCOPY`, the payload until its notification was received.
-    pub unsafe fn sendmsg(&self, fd: Fd, message: *const msghdr, flags: c_int) -> Result<usize> {
-        // SAFETY: null or valid, says the caller.
-        let header = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
-        // SAFETY: as the caller says.
-        let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+    pub fn sendmsg(&self, fd: Fd, message: *const msghdr, flags: c_int) -> Result<usize> {
+        let header = message.as_ref().ok_or(Errno::FAULT)?;
+        let ranges = pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE)?;
         if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
             return Err(Errno::INVAL);
         }
         let name_len = (header.msg_namelen as usize).min(MAX_ADDRESS) as socklen_t;
-        // SAFETY: as the caller says.
-        let name = unsafe { address(header.msg_name.cast_const().cast(), name_len) }?;
+        let name = address(header.msg_name.cast_const().cast(), name_len)?;
         let name = name.filter(|name| !name.is_empty());
         if header.msg_controllen > MAX_CONTROL {
             return Err(Errno::NOBUFS);
         }
-        // SAFETY: as the caller says.
-        let control =
-            unsafe { bytes(header.msg_control.cast_const().cast(), header.msg_controllen) }?;
-        // SAFETY: as the caller says.
-        unsafe { self.send_ranges(fd, name, &ranges, control, flags) }
+        let control = bytes(header.msg_control.cast_const().cast(), header.msg_controllen)?;
+        self.send_ranges(fd, name, &ranges, control, flags)
     }
 
-    /// # Safety
-    /// Every range is null or readable, with `MSG_ZEROCOPY` until its notification was received.
-    unsafe fn send_ranges(
-        &self,
-        fd: Fd,
-        name: Option<&[u8]>,
-        ranges: &[RawRange],
-        control: &[u8],
-        flags: c_int,
+    fn send_ranges(
+        &self, fd: Fd, name: Option<&[u8]>, ranges: &[RawRange], control: &[u8], flags: c_int
     ) -> Result<usize> {
         self.check(ranges, fd, true)?;
         if flags & libc::MSG_ZEROCOPY != 0 {
-            // SAFETY: readable until the notification, says the caller.
-            return unsafe { self.0.sendmsg_zerocopy(fd, name, ranges, control, flags) };
+            return self.0.sendmsg_zerocopy(fd, name, ranges, control, flags);
         }
-        // SAFETY: as the caller says.
-        let iov = unsafe { borrow(ranges) };
+        let iov = borrow(ranges);
         self.0.sendmsg(fd, &SendMessage { name, iov: &iov, control }, flags)
     }
 
     /// `setsockopt(2)`.
-    ///
-    /// # Safety
-    /// `value` is null or points to `len` readable bytes.
-    pub unsafe fn setsockopt(
-        &self,
-        fd: Fd,
-        level: c_int,
-        name: c_int,
-        value: *const c_void,
-        len: socklen_t,
+    pub fn setsockopt(
+        &self, fd: Fd, level: c_int, name: c_int, value: *const c_void, len: socklen_t
     ) -> Result<()> {
         let len = usize::try_from(len as i32).map_err(|_| Errno::INVAL)?;
-        // SAFETY: as the caller says.
-        let value = unsafe { bytes(value.cast(), len.min(MAX_OPTION)) }?;
+        let value = bytes(value.cast(), len.min(MAX_OPTION))?;
         self.0.setsockopt(fd, level, name, value)
     }
 
     /// `getsockopt(2)`.
-    ///
-    /// # Safety
-    /// `len` is null or valid; `value` is null or points to as many writable bytes as it says.
-    pub unsafe fn getsockopt(
-        &self,
-        fd: Fd,
-        level: c_int,
-        name: c_int,
-        value: *mut c_void,
-        len: *mut socklen_t,
+    pub fn getsockopt(
+        &self, fd: Fd, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t
     ) -> Result<()> {
         if len.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: not null, and valid, says the caller.
-        let room = unsafe { len.read_unaligned() } as i32;
+        let room = len.read_unaligned() as i32;
         let room = usize::try_from(room).map_err(|_| Errno::INVAL)?;
         let written = {
-            // SAFETY: as the caller says.
-            let out = unsafe { slice_mut(value.cast(), room.min(MAX_OPTION)) }?;
+            let out = slice_mut(value.cast(), room.min(MAX_OPTION))?;
             if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
-                // SAFETY: as the caller says.
-                unsafe { self.zerocopy_receive(fd, out) }?
+                self.zerocopy_receive(fd, out)?
             } else {
                 self.0.getsockopt(fd, level, name, out)?
             }
         };
-        // SAFETY: not null, and valid, says the caller.
-        unsafe { len.write_unaligned(written as socklen_t) };
+        len.write_unaligned(written as socklen_t);
         Ok(())
     }
 
     /// `ioctl(2)`, for the requests of [`Descriptors::ioctl`], whose argument points to an `int`.
-    ///
-    /// # Safety
-    /// `argument` is null or points to a valid `int`.
-    pub unsafe fn ioctl(&self, fd: Fd, request: c_ulong, argument: *mut c_int) -> Result<()> {
+    pub fn ioctl(&self, fd: Fd, request: c_ulong, argument: *mut c_int) -> Result<()> {
         let mut value = 0;
         if !argument.is_null() {
-            // SAFETY: not null, and valid, says the caller.
-            value = unsafe { argument.read_unaligned() };
+            value = argument.read_unaligned();
         }
         self.0.ioctl(fd, request, &mut value)?;
         if argument.is_null() {
             return Err(Errno::FAULT);
         }
-        // SAFETY: not null, and valid, says the caller.
-        unsafe { argument.write_unaligned(value) };
+        argument.write_unaligned(value);
         Ok(())
     }
 
     /// `poll(2)`, with its timeout in milliseconds.
-    ///
-    /// # Safety
-    /// `fds` points to `count` elements, or is null with a `count` of 0.
-    pub unsafe fn poll(
-        &self,
-        fds: *mut libc::pollfd,
-        count: usize,
-        timeout_ms: c_int,
-    ) -> Result<usize> {
+    pub fn poll(&self, fds: *mut libc::pollfd, count: usize, timeout_ms: c_int) -> Result<usize> {
         // As Linux: more than there can be descriptors.
         if count > MAX_DESCRIPTORS {
             return Err(Errno::INVAL);
         }
-        // SAFETY: as the caller says.
-        let fds = unsafe { slice_mut(fds, count) }?;
+        let fds = slice_mut(fds, count)?;
         let entry = |fd: &libc::pollfd| PollFd {
             fd: fd.fd,
             events: Events::from_bits_retain(u32::from(fd.events as u16)),
@@ -538,22 +416,14 @@ impl<B: Backend> Raw<'_, B> {
     }
 
     /// `epoll_ctl(2)`.
-    ///
-    /// # Safety
-    /// `event` is null or valid.
-    pub unsafe fn epoll_ctl(
-        &self,
-        epoll: Fd,
-        op: c_int,
-        fd: Fd,
-        event: *mut libc::epoll_event,
+    pub fn epoll_ctl(
+        &self, epoll: Fd, op: c_int, fd: Fd, event: *mut libc::epoll_event
     ) -> Result<()> {
         let event = || {
             if event.is_null() {
                 return Err(Errno::FAULT);
             }
-            // SAFETY: not null, so valid; packed, so read as it lies.
-            let event = unsafe { ptr::read_unaligned(event) };
+            let event = ptr::read_unaligned(event);
             Ok(EpollEvent { events: Events::from_bits_retain(event.events), data: event.u64 })
         };
         let op = match op {
@@ -566,19 +436,11 @@ impl<B: Backend> Raw<'_, B> {
     }
 
     /// `epoll_wait(2)`, with its timeout in milliseconds.
-    ///
-    /// # Safety
-    /// `events` points to `max` elements.
-    pub unsafe fn epoll_wait(
-        &self,
-        epoll: Fd,
-        events: *mut libc::epoll_event,
-        max: c_int,
-        timeout_ms: c_int,
+    pub fn epoll_wait(
+        &self, epoll: Fd, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int
     ) -> Result<usize> {
         let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(Errno::INVAL)?;
-        // SAFETY: as the caller says.
-        let events = unsafe { slice_mut(events, max.min(MAX_IOV)) }?;
+        let events = slice_mut(events, max.min(MAX_IOV))?;
         let mut found = vec![EpollEvent::default(); events.len()];
         let n = self.0.epoll_wait(epoll, &mut found, milliseconds(timeout_ms))?;
         for (event, found) in events.iter_mut().zip(&found[..n]) {
@@ -588,17 +450,19 @@ impl<B: Backend> Raw<'_, B> {
     }
 
     /// `pipe2(2)`.
-    ///
-    /// # Safety
-    /// `fds` is null or points to two `int`s.
-    pub unsafe fn pipe2(&self, fds: *mut c_int, flags: c_int) -> Result<()> {
+    pub fn pipe2(&self, fds: *mut c_int, flags: c_int) -> Result<()> {
         if fds.is_null() {
             return Err(Errno::FAULT);
         }
         let (read, write) = self.0.pipe2(flags)?;
-        // SAFETY: not null, so two elements, says the caller.
-        unsafe { fds.cast::<[c_int; 2]>().write_unaligned([read, write]) };
+        fds.cast::<[c_int; 2]>().write_unaligned([read, write]);
         Ok(())
+    }
+}
+
+impl<B: Backend> Raw<'_, B> {
+    fn check(&self, ranges: &[RawRange], fd: Fd, sending: bool) -> Result<()> {
+        if is_fault(ranges) { Err(self.0.before_fault(fd, sending)) } else { Ok(()) }
     }
 
     /// `splice(2)`. Neither pipes nor sockets have offsets: a pointer to one is `ESPIPE`.
