@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_longlong, c_void};
 use std::mem::{MaybeUninit, size_of_val, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use etherparse::icmpv4::DestUnreachableHeader;
 use etherparse::{
     Icmpv4Type, NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice,
 };
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::socklen_t;
 use pagewire_packetdrill::calls::Interface;
+use pagewire_posix::SockAddr;
 
 /// One stack at a time: what is preloaded serves the present one.
 static ONE: Mutex<()> = Mutex::new(());
@@ -64,38 +65,13 @@ impl Mode {
         }
     }
 
-    /// A C program's address structure, and its length.
-    fn sockaddr(self, ip: IpAddr, port: u16) -> (libc::sockaddr_storage, socklen_t) {
-        // SAFETY: all zeros is a value of this plain structure.
-        let mut out: libc::sockaddr_storage = unsafe { zeroed() };
-        let place = &raw mut out;
-        if self == Mode::V4 {
-            let IpAddr::V4(ip) = ip else { panic!("{ip} is not for {self:?}") };
-            let addr = sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: port.to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is as large as any address, and as aligned.
-            unsafe { place.cast::<sockaddr_in>().write(addr) };
-            (out, size_of_val(&addr) as socklen_t)
-        } else {
-            let ip = match ip {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            let addr = sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: port.to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
-                sin6_scope_id: 0,
-            };
-            // SAFETY: the storage is as large as any address, and as aligned.
-            unsafe { place.cast::<sockaddr_in6>().write(addr) };
-            (out, size_of_val(&addr) as socklen_t)
-        }
+    /// An address as a C program has it.
+    fn sockaddr(self, ip: IpAddr, port: u16) -> SockAddr {
+        let ip = match ip {
+            IpAddr::V4(ip) if self == Mode::Mapped => ip.to_ipv6_mapped().into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, port).into()
     }
 }
 
@@ -229,17 +205,17 @@ impl Host {
     /// A socket that listens.
     pub fn listener(&self) -> c_int {
         let fd = self.socket();
-        let (addr, len) = self.mode.sockaddr(self.mode.local(), PORT);
-        let addr = (&raw const addr).cast::<sockaddr>();
-        ok(call!(self, bind(fd, addr, len)));
+        let addr = self.mode.sockaddr(self.mode.local(), PORT);
+        let bytes = addr.as_bytes();
+        ok(call!(self, bind(fd, bytes.as_ptr().cast(), bytes.len() as socklen_t)));
         ok(call!(self, listen(fd, 5)));
         fd
     }
 
     pub fn connect(&self, fd: c_int) -> c_int {
-        let (addr, len) = self.mode.sockaddr(self.mode.remote(), PORT);
-        let addr = (&raw const addr).cast::<sockaddr>();
-        call!(self, connect(fd, addr, len))
+        let addr = self.mode.sockaddr(self.mode.remote(), PORT);
+        let bytes = addr.as_bytes();
+        call!(self, connect(fd, bytes.as_ptr().cast(), bytes.len() as socklen_t))
     }
 
     pub fn accept(&self, fd: c_int) -> c_int {

@@ -3,6 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use pagewire_device::Capabilities;
 use pagewire_posix::{Errno, Fd, ReceiveMessage, SendMessage, SockAddr};
 use pagewire_stack::LinkConfig;
 
@@ -221,20 +222,7 @@ fn packet_information_chooses_among_links() {
     let fd = datagram(&left);
     set(&left, fd, libc::SOL_SOCKET, libc::SO_BROADCAST, 1).unwrap();
     let other = left.backend().with(|stack, now| {
-        let capabilities = pagewire_device::Capabilities {
-            medium: pagewire_device::Medium::Ethernet,
-            mac: [2, 0, 0, 0, 0, 77],
-            mtu: 1500,
-            max_super_frame: 1500,
-            rx_checksum: false,
-            tx_checksum: false,
-            tso_v4: false,
-            tso_v6: false,
-            max_frags: 17,
-            header_split: pagewire_device::HeaderSplit::None,
-            queues: 1,
-            by_reference: false,
-        };
+        let capabilities = Capabilities::offloading([2, 0, 0, 0, 0, 77], 1500);
         let addresses = vec!["10.0.7.1/24".parse().unwrap()];
         let link = LinkConfig::new(capabilities, addresses);
         stack.add_link(now, &link).unwrap()

@@ -50,25 +50,19 @@ fn numbers_are_the_lowest_free_ones_and_dup_shares_the_file() {
 fn every_call_knows_a_bad_descriptor_and_what_is_no_socket() {
     let (left, _) = pair();
     let at = addr(PEER);
-    let bad = Errno::BADF;
-    assert_eq!(left.bind(9, at.as_bytes()), Err(bad));
-    assert_eq!(left.listen(9, 1), Err(bad));
-    assert_eq!(left.accept(9).unwrap_err(), bad);
-    assert_eq!(left.connect(9, at.as_bytes()), Err(bad));
-    assert_eq!(left.recv(9, &mut [0], 0), Err(bad));
-    assert_eq!(left.send(9, &[0], 0), Err(bad));
-    assert_eq!(left.shutdown(9, 0), Err(bad));
-    assert_eq!(left.read(-1, &mut [0]), Err(bad));
     let (pipe, _) = left.pipe2(0).unwrap();
-    let not = Errno::NOTSOCK;
-    assert_eq!(left.bind(pipe, at.as_bytes()), Err(not));
-    assert_eq!(left.listen(pipe, 1), Err(not));
-    assert_eq!(left.accept(pipe).unwrap_err(), not);
-    assert_eq!(left.connect(pipe, at.as_bytes()), Err(not));
-    assert_eq!(left.recv(pipe, &mut [0], 0), Err(not));
-    assert_eq!(left.send(pipe, &[0], 0), Err(not));
-    assert_eq!(left.getsockname(pipe), Err(not));
-    assert_eq!(option(&left, pipe, libc::SOL_SOCKET, libc::SO_ERROR), Err(not));
+    for (fd, error) in [(9, Errno::BADF), (pipe, Errno::NOTSOCK)] {
+        assert_eq!(left.bind(fd, at.as_bytes()), Err(error));
+        assert_eq!(left.listen(fd, 1), Err(error));
+        assert_eq!(left.accept(fd).unwrap_err(), error);
+        assert_eq!(left.connect(fd, at.as_bytes()), Err(error));
+        assert_eq!(left.recv(fd, &mut [0], 0), Err(error));
+        assert_eq!(left.send(fd, &[0], 0), Err(error));
+        assert_eq!(left.shutdown(fd, 0), Err(error));
+        assert_eq!(left.getsockname(fd), Err(error));
+        assert_eq!(option(&left, fd, libc::SOL_SOCKET, libc::SO_ERROR), Err(error));
+    }
+    assert_eq!(left.read(-1, &mut [0]), Err(Errno::BADF));
 }
 
 #[test]

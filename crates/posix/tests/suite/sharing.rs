@@ -2,19 +2,15 @@
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, pair, set_nonblocking, stream};
-
-fn set(files: &Files, fd: Fd, level: i32, name: i32) {
-    files.setsockopt(fd, level, name, &1i32.to_ne_bytes()).unwrap();
-}
+use crate::support::{Files, addr, datagram, pair, set, set_nonblocking, settle, stream};
 
 fn share_port(files: &Files, fd: Fd) -> Fd {
-    set(files, fd, libc::SOL_SOCKET, libc::SO_REUSEPORT);
+    set(files, fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).unwrap();
     fd
 }
 
 fn share_address(files: &Files, fd: Fd) -> Fd {
-    set(files, fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+    set(files, fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1).unwrap();
     fd
 }
 
@@ -31,11 +27,6 @@ fn group(right: &Files, members: usize, new: impl Fn(&Files) -> Fd) -> Vec<Fd> {
         fd
     };
     (0..members).map(member).collect()
-}
-
-/// All that is under way arrives.
-fn settle(files: &Files) {
-    files.backend().run(core::time::Duration::from_millis(10));
 }
 
 fn count<T, E>(mut next: impl FnMut() -> Result<T, E>) -> usize {
@@ -155,7 +146,7 @@ fn of_datagram_sockets_that_share_an_address_the_last_one_bound_gets_what_comes(
 fn a_datagram_socket_for_ipv6_only_leaves_ipv4_to_others() {
     let (left, right) = pair();
     let six = right.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
-    set(&right, six, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    set(&right, six, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1).unwrap();
     right.bind(six, addr("[::]:7").as_bytes()).unwrap();
     let four = datagram(&right);
     right.bind(four, addr("0.0.0.0:7").as_bytes()).unwrap();
@@ -174,7 +165,7 @@ fn a_datagram_socket_is_bound_to_any_address_if_it_says_so_and_sends_from_none_b
     let fd = datagram(&left);
     let elsewhere = addr("192.0.2.9:7");
     assert_eq!(left.bind(fd, elsewhere.as_bytes()), Err(Errno::ADDRNOTAVAIL));
-    set(&left, fd, libc::IPPROTO_IP, libc::IP_FREEBIND);
+    set(&left, fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1).unwrap();
     assert_eq!(left.bind(fd, elsewhere.as_bytes()), Ok(()));
     assert_eq!(left.sendto(fd, b"x", 0, Some(addr(PORT).as_bytes())), Err(Errno::INVAL));
 }

@@ -2,7 +2,7 @@
 
 use pagewire_posix::Errno;
 
-use crate::support::{LEFT, addr, linked, option, pair, pair_with, set, set_nonblocking, stream};
+use crate::support::{LEFT, addr, linked, option, pair, set, set_nonblocking, stream};
 
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
@@ -37,45 +37,6 @@ fn a_wait_for_all_ends_with_the_stream_when_the_end_comes_with_the_last_bytes() 
     right.shutdown(server, libc::SHUT_WR).unwrap();
     assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(100));
     assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(0));
-}
-
-#[test]
-fn a_write_to_a_pipe_that_finds_no_page_says_so_instead_of_waiting_for_ever() {
-    let (left, _) = pair_with(|config| config.pool_bytes = 256 << 10);
-    // 64 KiB for each, until there is no page left.
-    let full = (0..64).find_map(|_| {
-        let (_, write) = left.pipe2(0).unwrap();
-        left.write(write, &[7; 65_536]).err()
-    });
-    assert_eq!(full, Some(Errno::NOMEM));
-    let (read, write) = left.pipe2(0).unwrap();
-    assert_eq!(left.write(write, b"whole"), Err(Errno::NOMEM));
-    assert_eq!(left.close(write), Ok(()));
-    assert_eq!(left.read(read, &mut [0; 8]), Ok(0), "nothing of it arrived");
-}
-
-#[test]
-fn writing_nothing_to_a_pipe_writes_nothing_whatever_the_pipe_is_like() {
-    let (left, _right) = pair();
-    let (read, write) = left.pipe2(0).unwrap();
-    assert_eq!(left.write(write, b""), Ok(0));
-    assert_eq!(left.write(write, &vec![0; 65_536]), Ok(65_536));
-    assert_eq!(left.writev(write, &[]), Ok(0));
-    left.close(read).unwrap();
-    assert_eq!(left.write(write, b""), Ok(0));
-    assert_eq!(left.write(write, b"x"), Err(Errno::PIPE));
-}
-
-#[test]
-fn splice_to_a_pipe_without_a_reader_leaves_the_data_in_the_socket() {
-    let (left, right, [client, server, _]) = linked();
-    let (read, write) = right.pipe2(0).unwrap();
-    right.close(read).unwrap();
-    left.write(client, b"data").unwrap();
-    right.recv(server, &mut [0; 1], libc::MSG_PEEK).unwrap();
-    assert_eq!(right.splice(server, write, 100, 0), Err(Errno::PIPE));
-    let mut buf = [0; 8];
-    assert_eq!(right.read(server, &mut buf), Ok(4));
 }
 
 /// `connect` with `AF_UNSPEC`.
