@@ -10,8 +10,6 @@ use pagewire_sockets::Waiters;
 use pagewire_stack::{Error, Stack, Tcp, TcpId, Udp, UdpId};
 
 use crate::backend::Backend;
-use crate::events::Events;
-use crate::file::File;
 use crate::{Errno, errno};
 
 /// A backend, and the lock of its epoll instances.
@@ -53,31 +51,6 @@ impl<B: Backend> Runtime<B> {
         verb: impl FnOnce(Udp<'_>, Instant) -> Result<T, Error>,
     ) -> Result<T, Errno> {
         self.with(|stack, now| verb(stack.udp(id)?, now)).map_err(errno)
-    }
-
-    /// Repeats `attempt` while it returns `EAGAIN`, whenever one of `files` may be ready for `interest`, until
-    /// `limit` is over (`None`: for ever). Without `blocking`, tries once.
-    pub(crate) fn block_on<T>(
-        &self,
-        files: &[&File],
-        interest: Events,
-        blocking: bool,
-        limit: Option<Duration>,
-        mut attempt: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match attempt() {
-            Err(Errno::AGAIN) if blocking => {}
-            done => return done,
-        }
-        let waits: Vec<_> = files.iter().map(|file| file.wait(self, interest)).collect();
-        let done = self.poll_until(limit, |cx| {
-            waits.iter().for_each(|wait| wait.register(cx.waker()));
-            match attempt() {
-                Err(Errno::AGAIN) => Poll::Pending,
-                done => Poll::Ready(done),
-            }
-        })?;
-        done.unwrap_or(Err(Errno::AGAIN))
     }
 
     /// Repeats `poll` whenever its waker was called; `None` when `limit` is over.

@@ -21,7 +21,7 @@ use pagewire_stack::{Error, Stack, TcpId};
 use crate::backend::Backend;
 use crate::events::Events;
 use crate::file::socket::Socket;
-use crate::file::{File, Object};
+use crate::file::{self, File, Object};
 use crate::limits::MAX_DESCRIPTORS;
 use crate::mapped::Mappings;
 use crate::numbers::Numbers;
@@ -254,7 +254,7 @@ pub(crate) struct SocketCall<'c, B: Backend> {
 }
 
 impl<B: Backend> SocketCall<'_, B> {
-    /// Repeats `attempt` as [`Runtime::block_on`] does, unless the file or `MSG_DONTWAIT` forbids.
+    /// Repeats `attempt` as [`file::block_on`] does, unless the file or `MSG_DONTWAIT` forbids.
     pub(crate) fn block_on<T>(
         &self,
         interest: Events,
@@ -263,7 +263,7 @@ impl<B: Backend> SocketCall<'_, B> {
         attempt: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let blocking = self.is_blocking(flags);
-        self.runtime.block_on(&[self.file], interest, blocking, limit, attempt)
+        file::block_on(self.runtime, &[self.file], interest, blocking, limit, attempt)
     }
 
     /// [`block_on`](Self::block_on) for an operation on a connection, as other sockets of the runtime wait.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Descriptors;
 use crate::backend::Backend;
 use crate::events::Events;
-use crate::file::Object;
 use crate::file::epoll::{Epoll, EpollEvent, EpollOp};
+use crate::file::{self, Object};
 use crate::{Errno, Fd};
 
 /// An entry of [`Descriptors::poll`].
@@ -39,7 +39,7 @@ impl<B: Backend> Descriptors<B> {
             if ready == 0 { Err(Errno::AGAIN) } else { Ok(ready) }
         };
         let blocking = timeout != Some(Duration::ZERO);
-        match self.runtime.block_on(&waited, Events::all(), blocking, timeout, look) {
+        match file::block_on(&self.runtime, &waited, Events::all(), blocking, timeout, look) {
             Err(Errno::AGAIN) => Ok(0),
             done => done,
         }

@@ -7,11 +7,13 @@ pub(crate) mod socket;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use pagewire_sockets::{Call, Waiter, WaiterId};
 use pagewire_stack::SocketId;
 
+use crate::Errno;
 use crate::backend::Backend;
 use crate::events::Events;
 use crate::runtime::Runtime;
@@ -93,6 +95,31 @@ impl File {
             Object::Pipe(end) => end.events(),
         }
     }
+}
+
+/// Repeats `attempt` while it returns `EAGAIN`, whenever one of `files` may be ready for `interest`, until
+/// `limit` is over (`None`: for ever). Without `blocking`, tries once.
+pub(crate) fn block_on<B: Backend, T>(
+    runtime: &Runtime<B>,
+    files: &[&File],
+    interest: Events,
+    blocking: bool,
+    limit: Option<Duration>,
+    mut attempt: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    match attempt() {
+        Err(Errno::AGAIN) if blocking => {}
+        done => return done,
+    }
+    let waits: Vec<_> = files.iter().map(|file| file.wait(runtime, interest)).collect();
+    let done = runtime.poll_until(limit, |cx| {
+        waits.iter().for_each(|wait| wait.register(cx.waker()));
+        match attempt() {
+            Err(Errno::AGAIN) => Poll::Pending,
+            done => Poll::Ready(done),
+        }
+    })?;
+    done.unwrap_or(Err(Errno::AGAIN))
 }
 
 /// A thread's wait for a file; its drop ends it.

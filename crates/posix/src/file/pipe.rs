@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::{Frag, FragVec};
 
-use super::{File, Object};
+use super::{File, Object, block_on};
 use crate::Errno;
 use crate::backend::Backend;
 use crate::events::Events;
@@ -225,7 +225,7 @@ impl PipeEnd {
         if wanted == 0 {
             return Ok(0);
         }
-        runtime.block_on(&[file], Events::IN, !file.is_nonblocking(), None, || {
+        block_on(runtime, &[file], Events::IN, !file.is_nonblocking(), None, || {
             let mut taken = FragVec::new();
             let got = self.pipe.take(wanted, |frags| {
                 taken = core::mem::take(frags);
@@ -270,7 +270,7 @@ impl PipeEnd {
             if written < total { Err(Errno::AGAIN) } else { Ok(()) }
         };
         let blocking = !file.is_nonblocking();
-        match runtime.block_on(&[file], Events::OUT, blocking, None, attempt) {
+        match block_on(runtime, &[file], Events::OUT, blocking, None, attempt) {
             Err(error) if written == 0 => Err(error),
             _ => Ok(written),
         }
@@ -289,7 +289,7 @@ impl PipeEnd {
     ) -> Result<(), Errno> {
         let (interest, blocking) =
             (if self.writing { Events::OUT } else { Events::IN }, wait && !file.is_nonblocking());
-        runtime.block_on(&[file], interest, blocking, None, || {
+        block_on(runtime, &[file], interest, blocking, None, || {
             let queue = self.pipe.lock();
             match self.writing {
                 true if !queue.readers => Err(Errno::PIPE),

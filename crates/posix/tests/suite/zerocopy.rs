@@ -1,5 +1,5 @@
-//! MSG_ZEROCOPY and its notifications: with the other flags of a send, in several messages at once, over both versions of
-//! IP, at its limits, and when connections end.
+//! MSG_ZEROCOPY and its notifications: with the other flags of a send, in several messages at once, over
+//! both versions of IP, at its limits, and when connections end.
 
 use std::ptr;
 use std::time::Duration;
