@@ -1,6 +1,6 @@
 //! The interface that packetdrill calls, a table of C functions in the order of its header; every function
 //! takes `userdata` first. Each does what `pagewire-posix` does for a C caller, and leaves `errno` behind.
-//! Read [`run`] first.
+//! Read `run` first.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
