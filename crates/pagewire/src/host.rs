@@ -279,7 +279,7 @@ impl Host {
 
     /// The addresses of this host, of all links, the link-local ones that IPv6 adds included.
     pub fn addresses(&self) -> Vec<Cidr> {
-        self.shared().lock().stack.addresses().iter().copied().collect()
+        Vec::from(self.shared().lock().stack.addresses())
     }
 
     /// The links, in the order of their places: those of the builder in its order, then those that were
