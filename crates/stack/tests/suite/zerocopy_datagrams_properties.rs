@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{BindOptions, Coalescing, Error, ErrorEntry, UdpId, UdpTarget, ZeroCopyCall};
+use pagewire_stack::{BindOptions, Error, ErrorEntry, UdpId, UdpTarget, ZeroCopyCall};
 use proptest::prelude::*;
 
-use crate::common::zerocopy::{Live, Noted};
-use crate::common::{Pair, Verbs, capabilities, config};
+use crate::common::zerocopy::{Live, Noted, pair, tell};
+use crate::common::{Pair, Verbs};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -60,14 +60,8 @@ struct World {
 }
 
 impl World {
-    fn new(coalescing: Coalescing, looped: bool, budget: Arc<PageBudget>) -> Self {
-        let mut a = config(capabilities(1), 1);
-        a.zerocopy.coalescing = coalescing;
-        a.zerocopy.looped_copy = looped;
-        a.zerocopy.pages = budget;
-        a.zerocopy.notification_bytes = 20 * 704;
-        let mut p = Pair::with(a, config(capabilities(2), 2));
-        p.meet();
+    fn new(linux: bool, looped: bool, budget: &Arc<PageBudget>) -> Self {
+        let mut p = pair(linux, looped, budget, 20);
         let server = p.b.bind_udp(to(), BindOptions::default()).unwrap();
         let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
         p.a.set_zerocopy(client, true).unwrap();
@@ -121,12 +115,7 @@ impl World {
             let Some(entry) = self.p.a.poll_error_queue(self.client) else { return };
             let ErrorEntry::ZeroCopy(done) = entry else { panic!("{entry:?}") };
             assert!(!self.closed, "nobody is told after a close");
-            for id in done.lo..=done.hi {
-                let call = self.outstanding.remove(&id);
-                let call = call.unwrap_or_else(|| panic!("{id} is told twice"));
-                let live = self.live.lock().unwrap();
-                assert!(!live.contains_key(&call), "{id} is told, and referred to");
-            }
+            tell(done, &mut self.outstanding, &self.live);
         }
     }
 
@@ -186,12 +175,9 @@ proptest! {
         linux in any::<bool>(),
         looped in any::<bool>(),
     ) {
-        let coalescing = if linux { Coalescing::Linux } else { Coalescing::SameKind };
         let budget = Arc::new(PageBudget::new(256));
-        let mut w = World::new(coalescing, looped, Arc::clone(&budget));
-        for op in &ops {
-            w.apply(op);
-        }
+        let mut w = World::new(linux, looped, &budget);
+        ops.iter().for_each(|op| w.apply(op));
         w.p.carry = None;
         // Whatever happened: what waits is sent, and read.
         let _ = w.p.a.udp(w.client).and_then(|mut udp| udp.push(w.p.now));

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, SendFlags, SocketOption, TcpId, ZeroCopyCall};
+use pagewire_stack::{Error, ErrorEntry, SendFlags, SocketOption, TcpId, ZeroCopyCall};
 use proptest::prelude::*;
 
-use crate::common::zerocopy::{Live, Noted};
-use crate::common::{A, Pair, Verbs, capabilities, config};
+use crate::common::zerocopy::{Live, Noted, pair, tell};
+use crate::common::{A, Pair, Verbs};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -80,14 +80,8 @@ struct World {
 }
 
 impl World {
-    fn new(coalescing: Coalescing, looped: bool, budget: Arc<PageBudget>) -> Self {
-        let mut a = config(capabilities(1), 1);
-        a.zerocopy.coalescing = coalescing;
-        a.zerocopy.looped_copy = looped;
-        a.zerocopy.pages = budget;
-        a.zerocopy.notification_bytes = 40 * 704;
-        let mut p = Pair::with(a, config(capabilities(2), 2));
-        p.meet();
+    fn new(linux: bool, looped: bool, budget: &Arc<PageBudget>) -> Self {
+        let mut p = pair(linux, looped, budget, 40);
         let (client, server, _) = p.connect("10.0.0.2:80");
         p.a.set_zerocopy(client, true).unwrap();
         Self {
@@ -187,20 +181,10 @@ impl World {
 
     fn take_notifications(&mut self, limit: usize) {
         for _ in 0..limit {
-            match self.p.a.poll_error_queue(self.client) {
-                Some(ErrorEntry::ZeroCopy(done)) => {
-                    assert!(!self.closed, "nobody is told after a close");
-                    assert!(done.lo <= done.hi);
-                    for id in done.lo..=done.hi {
-                        let call = self.outstanding.remove(&id);
-                        let call = call.unwrap_or_else(|| panic!("{id} is told twice"));
-                        let live = self.live.lock().unwrap();
-                        assert!(!live.contains_key(&call), "{id} is told, and referred to");
-                    }
-                }
-                Some(other) => panic!("{other:?}"),
-                None => return,
-            }
+            let Some(entry) = self.p.a.poll_error_queue(self.client) else { return };
+            let ErrorEntry::ZeroCopy(done) = entry else { panic!("{entry:?}") };
+            assert!(!self.closed, "nobody is told after a close");
+            tell(done, &mut self.outstanding, &self.live);
         }
     }
 
@@ -292,12 +276,9 @@ proptest! {
         linux in any::<bool>(),
         looped in any::<bool>(),
     ) {
-        let coalescing = if linux { Coalescing::Linux } else { Coalescing::SameKind };
         let budget = Arc::new(PageBudget::new(4096));
-        let mut w = World::new(coalescing, looped, Arc::clone(&budget));
-        for op in &ops {
-            w.apply(op);
-        }
+        let mut w = World::new(linux, looped, &budget);
+        ops.iter().for_each(|op| w.apply(op));
         w.walk.0 = Frag::empty();
         // Whatever happened: the peer reads on, and then everything ends.
         w.p.carry = None;

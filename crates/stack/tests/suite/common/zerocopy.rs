@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Error, ErrorEntry, Notification, TcpId, ZeroCopyCall};
+use pagewire_mem::{Frag, FragVec, PageBudget};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, Notification, TcpId, ZeroCopyCall};
 
-use super::{Pair, Verbs, pattern};
+use super::{Pair, Verbs, capabilities, config, pattern};
 
 pub(crate) fn bytes(len: usize) -> Frag {
     Frag::from_bytes(Bytes::from(pattern(len)))
@@ -45,6 +45,33 @@ impl Buffers {
 
 /// Buffers that somebody refers to, by call.
 pub(crate) type Live = Arc<Mutex<BTreeMap<u64, usize>>>;
+
+/// Two stacks that have met. A pins pages of `budget`, and queues so many notifications.
+pub(crate) fn pair(
+    linux: bool,
+    looped: bool,
+    budget: &Arc<PageBudget>,
+    notifications: usize,
+) -> Pair {
+    let mut a = config(capabilities(1), 1);
+    a.zerocopy.coalescing = if linux { Coalescing::Linux } else { Coalescing::SameKind };
+    a.zerocopy.looped_copy = looped;
+    a.zerocopy.pages = Arc::clone(budget);
+    a.zerocopy.notification_bytes = notifications * 704;
+    let mut p = Pair::with(a, config(capabilities(2), 2));
+    p.meet();
+    p
+}
+
+/// Strikes off the calls (by id) that are told of: each is told once, when nobody refers to it.
+pub(crate) fn tell(done: Notification, outstanding: &mut BTreeMap<u32, u64>, live: &Live) {
+    assert!(done.lo <= done.hi);
+    for id in done.lo..=done.hi {
+        let call = outstanding.remove(&id);
+        let call = call.unwrap_or_else(|| panic!("{id} is told twice"));
+        assert!(!live.lock().unwrap().contains_key(&call), "{id} is told, and referred to");
+    }
+}
 
 /// A buffer that notes its release, and is overwritten by it, so that whoever looks later sees.
 pub(crate) struct Noted(pub(crate) Vec<u8>, pub(crate) u64, pub(crate) Live);
