@@ -228,23 +228,7 @@ impl Server {
         {
             self.talks.insert(id, Answering::default());
         }
-        // In a fixed order: a map's is not.
-        let mut ids: Vec<TcpId> = self.talks.keys().copied().collect();
-        ids.sort_by_key(|id| format!("{id:?}"));
-        for id in ids {
-            let Some(talk) = self.talks.get_mut(&id) else { continue };
-            match talk.go_on(now, stack, id) {
-                End::NotYet => continue,
-                End::Close => stack.close(now, id),
-                // The id stays until it is closed.
-                End::Abort => {
-                    stack.abort(now, id);
-                    stack.close(now, id);
-                }
-            }
-            self.talks.remove(&id);
-        }
-        Ok(())
+        go_on(&mut self.talks, now, stack, |talk, stack, id| Ok(talk.go_on(now, stack, id)))
     }
 }
 
@@ -252,6 +236,32 @@ enum End {
     NotYet,
     Close,
     Abort,
+}
+
+/// Goes on with each talk, and forgets those that ended.
+fn go_on<T>(
+    talks: &mut HashMap<TcpId, T>,
+    now: Instant,
+    stack: &mut Stack,
+    mut on: impl FnMut(&mut T, &mut Stack, TcpId) -> Result<End, String>,
+) -> Result<(), String> {
+    // In a fixed order: a map's is not.
+    let mut ids: Vec<TcpId> = talks.keys().copied().collect();
+    ids.sort_by_key(|id| format!("{id:?}"));
+    for id in ids {
+        let Some(talk) = talks.get_mut(&id) else { continue };
+        match on(talk, stack, id)? {
+            End::NotYet => continue,
+            End::Close => stack.close(now, id),
+            // The id stays until it is closed.
+            End::Abort => {
+                stack.abort(now, id);
+                stack.close(now, id);
+            }
+        }
+        talks.remove(&id);
+    }
+    Ok(())
 }
 
 impl Answering {
@@ -409,22 +419,7 @@ impl Client {
             let id = stack.connect(now, self.to, None).map_err(|e| format!("connect: {e}"))?;
             self.talks.insert(id, Asking { plan, sent: 0, back: 0, said_end: false });
         }
-        let mut ids: Vec<TcpId> = self.talks.keys().copied().collect();
-        ids.sort_by_key(|id| format!("{id:?}"));
-        for id in ids {
-            let Some(talk) = self.talks.get_mut(&id) else { continue };
-            match talk.go_on(now, stack, id)? {
-                End::NotYet => continue,
-                End::Close => stack.close(now, id),
-                // The id stays until it is closed.
-                End::Abort => {
-                    stack.abort(now, id);
-                    stack.close(now, id);
-                }
-            }
-            self.talks.remove(&id);
-        }
-        Ok(())
+        go_on(&mut self.talks, now, stack, |talk, stack, id| talk.go_on(now, stack, id))
     }
 
     fn datagrams(&mut self, now: Instant, stack: &mut Stack) -> Result<(), String> {
