@@ -106,10 +106,7 @@ pub trait Blocking: Runtime {
         patience: Patience,
         mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let Patience::For(limit) = patience else {
-            let done = self.enter(|stack, clock, _| op(stack, clock))?;
-            return done.map_err(|error| self.error(error));
-        };
+        let Patience::For(limit) = patience else { return Err(io::ErrorKind::WouldBlock.into()) };
         let (id, call) = (WaiterId::new(), Call::new("in a call that blocks"));
         let mut limit = limit.map(|limit| Box::pin(self.sleep(limit)));
         let done = self.block_on(poll_fn(|cx| {

@@ -275,10 +275,11 @@ impl<B: Backend> SocketCall<'_, B> {
         limit: Option<Duration>,
         mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let patience = match self.is_blocking(flags) {
-            true => Patience::For(limit),
-            false => Patience::None,
-        };
+        let first = self.runtime.with(&mut op);
+        if !matches!(first, Err(Errno::AGAIN)) || !self.is_blocking(flags) {
+            return first;
+        }
+        let patience = Patience::For(limit);
         let gained = gains(interest | Events::ALWAYS);
         let done =
             self.runtime.backend.wait(id.into(), gained, patience, |stack, clock| {
