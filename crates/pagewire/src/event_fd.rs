@@ -116,7 +116,13 @@ impl EventFd {
             let _ = epoll::delete(&self.epoll, before);
         }
         self.devices = Arc::new([]);
-        devices.iter().try_for_each(|device| add(&self.epoll, device))?;
+        devices.iter().try_for_each(|device| match add(&self.epoll, device) {
+            // Of several devices, or of a call that failed on the way.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::EXIST.raw_os_error()) => {
+                Ok(())
+            }
+            done => done,
+        })?;
         self.devices = devices;
         Ok(())
     }

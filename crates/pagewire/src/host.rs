@@ -187,7 +187,9 @@ impl Host {
             return true;
         }
         driver::wait_for_device(self.shared(), Some(self.shared().now() + limit));
-        self.turn()
+        let worked = self.turn();
+        self.shared().hand_back();
+        worked
     }
 
     /// Whether this is the host's driver thread, on which calls that wait fail. See [`Host`].

@@ -181,7 +181,6 @@ mod service;
 mod shared;
 mod spin;
 mod stats;
-mod timers;
 mod topics;
 mod turn;
 mod wait;

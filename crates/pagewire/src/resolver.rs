@@ -79,6 +79,10 @@ impl Dns {
             // Each is a query of its own: a server may answer one of them only.
             match both(v6, v4).await {
                 (Err(error), Err(_)) => last = Some(error),
+                // Nothing of one version is no answer while that of the other is missing.
+                (Ok(found), Err(error)) | (Err(error), Ok(found)) if found.is_empty() => {
+                    last = Some(error);
+                }
                 (v6, v4) => {
                     let found: Vec<_> = [v6, v4].into_iter().flatten().flatten().collect();
                     return if found.is_empty() { Err(not_found(name)) } else { Ok(found) };
@@ -169,7 +173,7 @@ async fn over_udp(host: &Host, server: SocketAddr, query: &[u8], id: u16) -> io:
     loop {
         let n = socket.recv(&mut answer).await?;
         // Another message is a late answer, or somebody's guess.
-        if answer.get(..2) == Some(&id.to_be_bytes()) {
+        if n >= HEADER && answer.get(..2) == Some(&id.to_be_bytes()) {
             answer.truncate(n);
             return Ok(answer);
         }

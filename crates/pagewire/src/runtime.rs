@@ -4,25 +4,29 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
-use std::sync::{PoisonError, RwLock};
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_sockets::{Blocking, Clock, Patience, Runtime, WaiterId, Waiters};
+use pagewire_sockets::{Blocking, Clock, Patience, Runtime, Waiters};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::host::{Host, WeakHost};
 use crate::shared::Shared;
-use crate::wait::{Relief, thread_waker};
+use crate::wait::{Relief, Unpark};
 
 /// Longest wait for a device between two checks whether what a thread waits for has come.
 const LONGEST_DRIVE: Duration = Duration::from_millis(100);
 
 impl Runtime for Host {
     fn current() -> io::Result<Self> {
-        let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned());
+        let last = |entered: &RefCell<Vec<Rc<WeakHost>>>| {
+            entered.borrow().last().map(|host| (**host).clone())
+        };
+        let entered = ENTERED.try_with(last);
         let default = || DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone();
         let host = entered.ok().flatten().or_else(default).and_then(|host| host.upgrade());
         host.ok_or_else(|| {
@@ -57,8 +61,12 @@ impl Runtime for Host {
         });
     }
 
-    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
-        self.handle().outside(move |host| host.shared.lock().unregister(socket, waiter));
+    fn unregister(&self, take: impl FnOnce(&mut Waiters) -> Option<Waker> + Send + Sync + 'static) {
+        self.handle().outside(move |host| {
+            let mut inner = host.shared.lock();
+            let gone = take(&mut inner.waiters.sockets);
+            inner.discarded.extend(gone.map(|waker| Box::new(waker) as _));
+        });
     }
 
     fn error(&self, error: Error) -> io::Error {
@@ -67,10 +75,6 @@ impl Runtime for Host {
 
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         crate::resolver::resolve(self, self.handle().resolver.as_deref(), name).await
-    }
-
-    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
-        Sleep { host: self.clone(), until: self.shared().now() + time, timer: None }
     }
 }
 
@@ -96,13 +100,14 @@ impl Shared {
     /// # Errors
     /// `Deadlock` on the thread that drives the host, which would end the wait.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> io::Result<F::Output> {
-        let waker = thread_waker();
+        let woken = Unpark::new();
+        let waker = Waker::from(Arc::clone(&woken));
         let (mut cx, mut relief) = (Context::from_waker(&waker), Relief::new(self));
         let mut future = pin!(future);
         loop {
             match future.as_mut().poll(&mut cx) {
                 Poll::Ready(done) => return Ok(done),
-                Poll::Pending => self.wait_for_host(&mut relief, LONGEST_DRIVE)?,
+                Poll::Pending => self.wait_for_host(&mut relief, &woken, LONGEST_DRIVE)?,
             }
         }
     }
@@ -110,7 +115,7 @@ impl Shared {
 
 thread_local! {
     /// The hosts that this thread has entered, the last of which counts.
-    static ENTERED: RefCell<Vec<WeakHost>> = const { RefCell::new(Vec::new()) };
+    static ENTERED: RefCell<Vec<Rc<WeakHost>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The host of threads that have entered none.
@@ -119,14 +124,16 @@ static DEFAULT: RwLock<Option<WeakHost>> = RwLock::new(None);
 /// While it lives, sockets of this thread are made on a host: [`Host::enter`].
 #[derive(Debug)]
 #[must_use = "the thread leaves the host when this is dropped"]
-pub struct Entered {
-    /// Not `Send`: it is of this thread.
-    _thread: std::marker::PhantomData<*const ()>,
-}
+pub struct Entered(Rc<WeakHost>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let _ = ENTERED.try_with(|entered| entered.borrow_mut().pop());
+        // Entries may end in any order. One is dropped outside of the borrow.
+        let _ = ENTERED.try_with(|entered| {
+            let mut entered = entered.borrow_mut();
+            let at = entered.iter().position(|entry| Rc::ptr_eq(entry, &self.0));
+            at.map(|at| entered.remove(at))
+        });
     }
 }
 
@@ -134,8 +141,9 @@ impl Host {
     /// Makes this the host of `connect` and `bind` of [`net`](crate::net) on this thread, until the answer
     /// is dropped. The host does not run longer for that.
     pub fn enter(&self) -> Entered {
-        ENTERED.with(|entered| entered.borrow_mut().push(self.downgrade()));
-        Entered { _thread: std::marker::PhantomData }
+        let entry = Rc::new(self.downgrade());
+        ENTERED.with(|entered| entered.borrow_mut().push(Rc::clone(&entry)));
+        Entered(entry)
     }
 
     /// Makes this the host of `connect` and `bind` of [`net`](crate::net) on all threads that have
@@ -162,47 +170,5 @@ impl Host {
     /// ```
     pub fn make_default(&self) {
         *DEFAULT.write().unwrap_or_else(PoisonError::into_inner) = Some(self.downgrade());
-    }
-}
-
-/// A wait for a time of the host's clock.
-struct Sleep {
-    host: Host,
-    until: Instant,
-    timer: Option<u64>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // Cloned, and the one before it dropped, without the host's lock.
-        let waker = cx.waker().clone();
-        let Self { host, until, timer } = &mut *self;
-        let shared = host.shared();
-        let (mut inner, now) = shared.lock_now();
-        if now >= *until {
-            return Poll::Ready(());
-        }
-        let timers = &mut inner.timers;
-        let id = *timer.get_or_insert_with(|| timers.new_id());
-        let before = timers.set(*until, id, waker);
-        // The driver may sleep longer than that.
-        shared.unlock_and_wake(inner);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        let Some(id) = self.timer else { return };
-        let until = self.until;
-        self.host.handle().outside(move |host| {
-            let mut inner = host.shared.lock();
-            if let Some(waker) = inner.timers.remove(until, id) {
-                inner.discarded.push(Box::new(waker));
-            }
-        });
     }
 }

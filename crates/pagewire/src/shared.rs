@@ -34,7 +34,6 @@ use crate::inside;
 use crate::rings::serve::Attachments;
 use crate::service::Attached;
 use crate::spin::Spin;
-use crate::timers::Timers;
 use crate::waiters::{Waits, Watchers};
 
 use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
@@ -105,8 +104,6 @@ pub(crate) struct Inner {
     pub(crate) stack: Stack,
     pub(crate) devices: Devices,
     pub(crate) waiters: Waits,
-    /// Sleeps of futures.
-    pub(crate) timers: Timers,
     /// Values of the application, to be dropped when the lock is released.
     pub(crate) discarded: Vec<Box<dyn std::any::Any + Send>>,
     /// Present from the first step of the host's end on.
@@ -164,7 +161,6 @@ impl Shared {
             stack,
             devices,
             waiters: Waits::default(),
-            timers: Timers::default(),
             discarded: Vec::new(),
             leaving: None,
             cause: None,
@@ -273,9 +269,15 @@ impl Shared {
     /// A wait of this thread that drove the stack is over: a driver that sleeps on the devices has to arm
     /// them again.
     pub(crate) fn hand_back(&self) {
-        if !self.manual {
-            self.kick();
+        if self.manual {
+            let mut inner = self.lock();
+            if inner.poller != Poller::Armed {
+                return;
+            }
+            // So does an event loop of the program's.
+            inner.poller = Poller::Running;
         }
+        self.kick();
     }
 
     /// The host's driver runs on this thread alone.

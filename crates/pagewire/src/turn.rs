@@ -39,7 +39,7 @@ impl Inner {
             self.flush(now);
             return false;
         }
-        self.timers.fire(now, &mut self.waiters.ready);
+        self.waiters.fire(now);
         let mut worked = false;
         (self.ask_services, self.services_worked) = (!self.services.is_empty(), false);
         for _ in 0..ROUNDS_PER_TURN {
@@ -240,7 +240,7 @@ impl Inner {
         }
         let due = (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked;
         let unfinished = due.then_some(Instant::ZERO);
-        let timers = self.timers.next();
+        let timers = self.waiters.sockets.next_timer();
         let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout(), timers];
         let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
         let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));

@@ -28,14 +28,31 @@ const OTHERS_LOOK: Duration = Duration::from_millis(250);
 
 /// A waker that unparks this thread.
 pub(crate) fn thread_waker() -> Waker {
-    Waker::from(Arc::new(Unpark(std::thread::current())))
+    Waker::from(Unpark::new())
 }
 
-struct Unpark(Thread);
+/// Unparks a thread, and says whether it did.
+pub(crate) struct Unpark {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Unpark {
+    /// For this thread.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { thread: std::thread::current(), woken: AtomicBool::new(false) })
+    }
+
+    /// Whether the thread was woken, from now on again.
+    pub(crate) fn take(&self) -> bool {
+        self.woken.swap(false, Ordering::Acquire)
+    }
+}
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -247,14 +264,22 @@ impl Shared {
 
     /// Waits for what is no socket's, until the thread is woken. A thread that has to drives the stack
     /// meanwhile, for `limit` at most.
-    pub(crate) fn wait_for_host(&self, relief: &mut Relief<'_>, limit: Duration) -> io::Result<()> {
+    pub(crate) fn wait_for_host(
+        &self,
+        relief: &mut Relief<'_>,
+        woken: &Unpark,
+        limit: Duration,
+    ) -> io::Result<()> {
         if !self.manual && inside::drives_any() {
             return Err(inside::would_deadlock());
         }
         let driven = self.is_driven_by_waits();
         if driven || matches!(relief.sleep(None), Slept::Stuck) {
             let deadline = Some(self.now() + limit);
-            let mut op = |_: &mut Stack, _: &Clock<'_>| Err::<(), Error>(Error::WouldBlock);
+            let mut op = |_: &mut Stack, _: &Clock<'_>| match woken.take() {
+                true => Ok(()),
+                false => Err(Error::WouldBlock),
+            };
             self.drive_until(deadline, &mut op, (!driven).then_some(&*relief));
             self.hand_back();
         }
@@ -280,9 +305,11 @@ impl Shared {
     ) -> Option<io::Result<T>> {
         loop {
             let (mut inner, now) = self.lock_now();
-            let worked = inner.turn(now);
+            let mut worked = inner.turn(now);
             let result = op(&mut inner.stack, &Clock::at(now));
             inner.flush(now);
+            // Of those that are woken now, one may be what this thread waits for.
+            worked |= !inner.waiters.ready.is_empty();
             self.unlock_and_wake(inner);
             match result {
                 Err(Error::WouldBlock) if deadline.is_some_and(|at| now >= at) => {

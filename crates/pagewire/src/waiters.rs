@@ -49,6 +49,12 @@ impl Waits {
         self.wakeups += (self.ready.len() - before) as u64;
     }
 
+    /// Wakes the sleeps that are over.
+    #[inline]
+    pub(crate) fn fire(&mut self, now: Instant) {
+        self.sockets.take_timers(now, &mut self.ready);
+    }
+
     /// Wakes all waits for a socket that is closed.
     pub(crate) fn forget(&mut self, socket: SocketId) {
         self.sockets.forget(socket, &mut self.ready);

@@ -23,9 +23,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use pagewire_mem::Instant;
-use pagewire_sockets::{Clock, Runtime, WaiterId, Waiters};
-use pagewire_stack::{SocketId, Stack};
+use pagewire_sockets::{Clock, Runtime, Waiters};
+use pagewire_stack::Stack;
 
 use crate::world::HostHandle;
 
@@ -81,25 +80,6 @@ impl Runtime for HostHandle {
         let mut world = self.lock();
         Ok(world
             .with_waiters(self.host, |stack, now, waiters| op(stack, &Clock::at(now), waiters))?)
-    }
-
-    fn later(&self, op: impl FnOnce(&mut Stack, Instant) + Send + Sync + 'static) {
-        // An error: the process has ended, and so has the socket.
-        let _ = self.with_stack(op);
-    }
-
-    fn close(&self, socket: SocketId) {
-        let mut left = Vec::new();
-        let _ = self.lock().with_waiters(self.host, |stack, now, waiters| {
-            stack.close(now, socket);
-            // Only calls that poll can have left wakers: futures borrow the socket.
-            waiters.forget(socket, &mut left);
-        });
-    }
-
-    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
-        let left = self.lock().unregister(self.host, socket, waiter);
-        drop(left);
     }
 
     /// A kernel's driver works beside the program; here nobody does.

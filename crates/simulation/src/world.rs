@@ -16,8 +16,8 @@ use std::time::SystemTime;
 
 use pagewire_device::hand_over;
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_sockets::{WaiterId, Waiters};
-use pagewire_stack::{SocketId, Stack};
+use pagewire_sockets::Waiters;
+use pagewire_stack::Stack;
 
 use crate::SimTime;
 use crate::agenda::{Agenda, HostOrder, SourceId};
@@ -125,17 +125,8 @@ impl World {
         }
     }
 
-    /// Runs an operation on the host's stack, at the simulated time. Output leaves, and others are woken,
-    /// at the end of the host's run.
-    pub(crate) fn with_host<R>(
-        &mut self,
-        host: HostRef,
-        op: impl FnOnce(&mut Stack, Instant) -> R,
-    ) -> Result<R, Gone> {
-        self.with_waiters(host, |stack, now, _| op(stack, now))
-    }
-
-    /// As [`with_host`](Self::with_host), with those that wait for its sockets.
+    /// Runs an operation on the host's stack and those that wait for its sockets, at the simulated time. Output
+    /// leaves, and others are woken, at the end of the host's run.
     pub(crate) fn with_waiters<R>(
         &mut self,
         host: HostRef,
@@ -152,16 +143,6 @@ impl World {
     pub(crate) fn alive(&mut self, host: HostRef) -> Result<&mut HostState, Gone> {
         let state = self.hosts.get_mut(host.id.index()).ok_or(Gone)?;
         if state.lives(host) { Ok(state) } else { Err(Gone) }
-    }
-
-    /// Forgets a waiter. Drop the waker that it returns after the unlock.
-    pub(crate) fn unregister(
-        &mut self,
-        host: HostRef,
-        socket: SocketId,
-        id: WaiterId,
-    ) -> Option<Waker> {
-        self.alive(host).ok()?.waiters.remove(socket, id)
     }
 
     /// The wakers to call after the unlock.
@@ -401,17 +382,6 @@ impl HostHandle {
     /// Takes the world's lock, for several calls.
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
         self.world.lock()
-    }
-
-    /// Calls a verb of the host's stack, at the simulated time.
-    ///
-    /// # Errors
-    /// `NotConnected` if the process has ended since.
-    pub(crate) fn with_stack<R>(
-        &self,
-        verb: impl FnOnce(&mut Stack, Instant) -> R,
-    ) -> io::Result<R> {
-        Ok(self.lock().with_host(self.host, verb)?)
     }
 }
 

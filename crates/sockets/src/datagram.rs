@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Held;
-use pagewire_stack::{LinkId, UdpMessage};
+use pagewire_stack::{LinkId, UdpId, UdpMessage};
 
 use crate::buf::Chunks;
+use crate::runtime::Runtime;
+use crate::socket::Socket;
 
 /// A datagram, or several, with the addresses of their packets.
 #[derive(Clone, Debug)]
@@ -22,6 +24,14 @@ pub struct Datagram {
     pub link: LinkId,
     /// Bytes of each of several datagrams but the last, see `set_gro`.
     pub segment: Option<u16>,
+}
+
+impl Datagram {
+    /// With its addresses as `socket` shows them.
+    pub(crate) fn shown_by<R: Runtime>(mut self, socket: &Socket<R, UdpId>) -> Self {
+        (self.from, self.to) = (socket.shown(self.from), socket.shown_ip(self.to));
+        self
+    }
 }
 
 impl From<UdpMessage> for Datagram {

@@ -59,9 +59,10 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
         waited.into_iter().for_each(Waker::wake);
     }
 
-    /// Forgets a waiter of a future that was dropped.
-    fn unregister(&self, socket: SocketId, waiter: WaiterId) {
-        drop(self.enter(|_, _, waiters| waiters.remove(socket, waiter)));
+    /// Takes a waiter out, such as that of a future that was dropped: as [`later`](Self::later) does. The waker
+    /// is dropped without the lock.
+    fn unregister(&self, take: impl FnOnce(&mut Waiters) -> Option<Waker> + Send + Sync + 'static) {
+        drop(self.enter(|_, _, waiters| take(waiters)));
     }
 
     /// Sends packets that fill the queue to the device. Returns whether that may have made room, so that
@@ -84,8 +85,8 @@ pub trait Runtime: Clone + std::fmt::Debug + Send + Sync + Unpin + 'static {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Waits for some time of the stack's clock: by a timer of the [`Waiters`], for a runtime that looks at
-    /// them and drops its futures without its lock.
+    /// Waits for some time of the stack's clock, by a timer of the [`Waiters`], or until the stack is down: for
+    /// a runtime that looks at these timers.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
         let until = self.enter(|_, clock, _| clock.now() + time);
         Sleep::new(self.clone(), until.unwrap_or(Instant::ZERO))
@@ -122,7 +123,7 @@ pub trait Blocking: Runtime {
                 None => Poll::Pending,
             }
         }));
-        self.unregister(socket, id);
+        self.unregister(move |waiters| waiters.remove(socket, id));
         done?
     }
 
@@ -168,8 +169,7 @@ pub(crate) fn register<R: Runtime, T>(
     }
 }
 
-/// A wait for a time of the clock, by a timer of the runtime's [`Waiters`]. It is dropped
-/// without the runtime's lock.
+/// A wait for a time of the clock, by a timer of the runtime's [`Waiters`].
 struct Sleep<R: Runtime> {
     runtime: R,
     until: Instant,
@@ -189,8 +189,8 @@ impl<R: Runtime> Future for Sleep<R> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let (waker, until, timer) = (cx.waker().clone(), self.until, self.timer);
         let mut waker = Some(waker);
-        let replaced = self.runtime.enter(|_, clock, waiters| {
-            let due = clock.now() >= until;
+        let replaced = self.runtime.enter(|stack, clock, waiters| {
+            let due = clock.now() >= until || stack.is_down();
             let waker = waker.take().filter(|_| !due);
             (due, waker.and_then(|waker| waiters.add_timer(until, timer, waker)))
         });
@@ -202,7 +202,7 @@ impl<R: Runtime> Future for Sleep<R> {
 impl<R: Runtime> Drop for Sleep<R> {
     fn drop(&mut self) {
         let (until, timer) = (self.until, self.timer);
-        drop(self.runtime.enter(|_, _, waiters| waiters.remove_timer(until, timer)));
+        self.runtime.unregister(move |waiters| waiters.remove_timer(until, timer));
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -18,7 +18,7 @@ use pagewire_stack::{
 use crate::addr::shown;
 use crate::coop;
 use crate::runtime::{Blocking, Clock, Patience, Runtime, register};
-use crate::waiters::{Call, WaiterId};
+use crate::waiters::{Call, Waiter, WaiterId};
 
 /// Ends a wait to read or accept.
 pub(crate) const READ: Readiness = Readiness::FOR_READ.union(Readiness::URGENT);
@@ -186,6 +186,11 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         shown(address, self.v6)
     }
 
+    /// As [`shown`](Self::shown), an address without a port.
+    pub(crate) fn shown_ip(&self, address: IpAddr) -> IpAddr {
+        self.shown(SocketAddr::new(address, 0)).ip()
+    }
+
     /// Gives the id to another owner, who closes the socket.
     pub(crate) fn release(&self) -> Id {
         self.released.store(true, Ordering::Relaxed);
@@ -269,18 +274,10 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         Wait { socket: self, interest, call, op, waiter: None }
     }
 
-    /// Waits until the socket becomes ready for one of `interest`, whatever it is ready for now.
-    pub(crate) fn next_event(
-        &self,
-        interest: Readiness,
-        call: Call,
-    ) -> impl Future<Output = io::Result<()>> {
-        let mut waited = false;
-        let op = move |_: &mut Stack, _: &Clock<'_>| {
-            if std::mem::replace(&mut waited, true) { Ok(()) } else { Err(Error::WouldBlock) }
-        };
-        // A wait with a waiter registers that at its first try.
-        Wait { socket: self, interest, call, op, waiter: Some(WaiterId::new()) }
+    /// A waiter that is woken when the socket becomes ready for one of `interest`, whatever it is ready for
+    /// now. It is forgotten when it is dropped.
+    pub(crate) fn registered(&self, interest: Readiness, call: Call) -> Registered<'_, R, Id> {
+        Registered { socket: self, id: WaiterId::new(), interest, call }
     }
 
     /// This side's address.
@@ -421,10 +418,41 @@ where
     }
 }
 
+/// See [`Socket::registered`].
+pub(crate) struct Registered<'a, R: Runtime, Id: Kind> {
+    socket: &'a Socket<R, Id>,
+    id: WaiterId,
+    interest: Readiness,
+    call: Call,
+}
+
+impl<R: Runtime, Id: Kind> Registered<'_, R, Id> {
+    /// Has `waker` called at the next event, and not the one before it.
+    pub(crate) fn register(&self, waker: &Waker) -> io::Result<()> {
+        // Cloned, and the replaced one dropped, without the runtime's lock.
+        let mut waker = Some(waker.clone());
+        let socket = self.socket.id.into();
+        drop(self.socket.runtime.enter(|_, clock, waiters| {
+            let waker = waker.take()?;
+            let (id, call, since) = (self.id, self.call, clock.was_read());
+            waiters.add(socket, self.interest, Waiter { id, call, since, waker })
+        })?);
+        Ok(())
+    }
+}
+
+impl<R: Runtime, Id: Kind> Drop for Registered<'_, R, Id> {
+    fn drop(&mut self) {
+        let (socket, id) = (self.socket.id.into(), self.id);
+        self.socket.runtime.unregister(move |waiters| waiters.remove(socket, id));
+    }
+}
+
 impl<R: Runtime, Id: Kind, F> Drop for Wait<'_, R, Id, F> {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
-            self.socket.runtime.unregister(self.socket.id.into(), waiter);
+            let id = self.socket.id.into();
+            self.socket.runtime.unregister(move |waiters| waiters.remove(id, waiter));
         }
     }
 }

@@ -71,11 +71,19 @@ pub struct Waiter {
 }
 
 /// The waiters of one stack, by socket, and those that wait for a time of its clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Waiters {
     /// No peer chooses the ids. Nobody walks the map but reports, which sort.
     sockets: FxHashMap<SocketId, SmallVec<[Entry; 2]>>,
     timers: BTreeMap<(Instant, WaiterId), Waker>,
+    /// When the next timer is due, or earlier; far: there is none. Every turn of a host asks.
+    next: Instant,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self { sockets: FxHashMap::default(), timers: BTreeMap::new(), next: Instant::FAR }
+    }
 }
 
 /// A waiter of one socket.
@@ -156,6 +164,7 @@ impl Waiters {
     /// Remembers a waker until the clock has reached `at`. Returns the one that is replaced, to be dropped
     /// without the runtime's lock.
     pub fn add_timer(&mut self, at: Instant, id: WaiterId, waker: Waker) -> Option<Waker> {
+        self.next = self.next.min(at);
         self.timers.insert((at, id), waker)
     }
 
@@ -164,16 +173,29 @@ impl Waiters {
         self.timers.remove(&(at, id))
     }
 
-    /// The time of the next timer.
+    /// When [`take_timers`](Self::take_timers) is due: the time of the next timer, or that of one that was
+    /// removed before.
+    #[inline]
     pub fn next_timer(&self) -> Option<Instant> {
-        self.timers.first_key_value().map(|((at, _), _)| *at)
+        (self.next < Instant::FAR).then_some(self.next)
     }
 
     /// Takes the wakers whose time has come.
+    #[inline]
     pub fn take_timers(&mut self, now: Instant, wakes: &mut Vec<Waker>) {
-        while self.next_timer().is_some_and(|at| at <= now) {
-            wakes.extend(self.timers.pop_first().map(|(_, waker)| waker));
+        if self.next <= now {
+            self.take_due(now, wakes);
         }
+    }
+
+    #[cold]
+    fn take_due(&mut self, now: Instant, wakes: &mut Vec<Waker>) {
+        while let Some(first) = self.timers.first_entry()
+            && first.key().0 <= now
+        {
+            wakes.push(first.remove());
+        }
+        self.next = self.timers.first_key_value().map_or(Instant::FAR, |(key, _)| key.0);
     }
 
     /// Takes all wakers of a socket that is closed.
@@ -182,12 +204,15 @@ impl Waiters {
         wakes.extend(gone.into_iter().map(|entry| entry.waiter.waker));
     }
 
-    /// Takes all wakers, in the order of [`sorted`](Self::sorted): the sockets are gone.
+    /// Takes all wakers, those of sockets in the order of [`sorted`](Self::sorted): the sockets are gone, and
+    /// nobody looks at the clock any more.
     pub fn clear(&mut self, wakes: &mut Vec<Waker>) {
         let mut all: Vec<_> =
             self.sockets.drain().flat_map(|(_, some)| some).map(|entry| entry.waiter).collect();
         all.sort_by_key(|waiter| (waiter.since, waiter.id));
         wakes.extend(all.into_iter().map(|waiter| waiter.waker));
+        wakes.extend(std::mem::take(&mut self.timers).into_values());
+        self.next = Instant::FAR;
     }
 
     /// All waiters, ordered by when they began to wait.

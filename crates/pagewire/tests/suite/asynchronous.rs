@@ -1,6 +1,7 @@
 //! The sockets for tasks, on tokio and without it.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -302,4 +303,48 @@ fn everything_works_on_an_executor_that_is_not_tokio() {
         far
     });
     assert_eq!(block_on(far.recv_chunks(100)).expect("receive").len(), 13);
+}
+
+#[tokio::test]
+async fn what_comes_during_a_try_is_an_event_for_the_next_one() {
+    let (server, client) = hosts();
+    let (near, far) = connected(&server, &client).await;
+    near.send(&b"a"[..]).await.unwrap();
+    let (mut buf, mut all) = ([0; 8], Vec::new());
+    let read = far.async_io(Interest::READABLE, || {
+        let n = far.try_read(&mut buf)?;
+        all.extend_from_slice(&buf[..n]);
+        if all == b"a" {
+            near.try_write(b"b")?;
+            let mut peeked = [0; 8];
+            let mut peeked = ReadBuf::new(&mut peeked);
+            while far.poll_peek(&mut Context::from_waker(Waker::noop()), &mut peeked).is_pending() {
+                std::thread::yield_now();
+            }
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(())
+    });
+    tokio::time::timeout(PATIENCE, read).await.expect("it is tried again").unwrap();
+    assert_eq!(all, b"ab");
+}
+
+#[tokio::test]
+async fn a_callback_for_received_datagrams_may_use_the_host() {
+    let (server, client) = hosts();
+    let far = UdpSocket::bind_on(&server, "[::]:9000").await.unwrap();
+    let near = UdpSocket::bind_on(&client, "10.0.0.2:9").await.unwrap();
+    near.send_to(b"hello", "10.0.0.1:9000").await.unwrap();
+    let (mut buf, mut shown) = ([0; 8], None);
+    let n = std::future::poll_fn(|cx| {
+        far.poll_recv_many(cx, &mut [IoSliceMut::new(&mut buf)], |received| {
+            assert_eq!(far.local_addr().unwrap().port(), 9000);
+            shown = Some((received.from.ip(), received.to));
+        })
+    });
+    assert_eq!(n.await.unwrap(), 1);
+    let mapped = |address: &str| address.parse::<IpAddr>().unwrap();
+    assert_eq!(shown, Some((mapped("::ffff:10.0.0.2"), mapped("::ffff:10.0.0.1"))));
+    near.send_to(b"hello", "10.0.0.1:9000").await.unwrap();
+    assert_eq!(far.recv_message().await.unwrap().from.ip(), mapped("::ffff:10.0.0.2"));
 }

@@ -119,3 +119,22 @@ fn a_host_that_has_a_driver_has_no_such_descriptor() {
     let (_host, peer) = manual();
     assert_eq!(peer.event_fd().expect_err("driven").kind(), io::ErrorKind::InvalidInput);
 }
+
+#[test]
+fn a_call_that_waited_on_the_devices_makes_it_readable() {
+    let (host, _peer) = manual();
+    let mut events = host.event_fd().expect("descriptor");
+    let udp = host.udp("10.0.0.1:7").expect("socket");
+    udp.set_read_timeout(Some(Duration::from_millis(1))).expect("limit");
+    let waits = || assert!(!host.wait_turn(Duration::from_millis(1)));
+    let receives = || assert!(udp.recv(&mut [0; 8]).is_err());
+    let calls: [&dyn Fn(); 2] = [&waits, &receives];
+    for call in calls {
+        events.drive().expect("turns");
+        while wait(&events, Duration::ZERO) {
+            events.drive().expect("turns");
+        }
+        call();
+        assert!(wait(&events, Duration::ZERO), "nobody waits on the devices");
+    }
+}

@@ -2,15 +2,16 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::{ConnectOptions, Dns, Host, TcpStream, net};
+use pagewire::{ConnectOptions, Dns, Host, Resolver, TcpStream, net};
 use simple_dns::rdata::{A, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 
-use crate::support::{builders, manual_hosts};
+use crate::support::{block_on, builders, manual_hosts, poll_once};
 
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
@@ -34,6 +35,8 @@ enum Says {
     Noise,
     /// Counts of records that are not there.
     Counts,
+    /// Nothing to the first question for an IPv4 address.
+    LessAtFirst,
 }
 
 fn answer(query: &[u8], says: Says, udp: bool) -> Vec<u8> {
@@ -68,7 +71,7 @@ fn answer(query: &[u8], says: Says, udp: bool) -> Vec<u8> {
 }
 
 /// Answers queries, over UDP and TCP, for as long as the host runs.
-fn serve(host: &Host, says: Says) {
+fn serve(host: &Host, mut says: Says) {
     let udp = host.udp("10.0.0.1:53").expect("socket");
     thread::spawn(move || {
         let mut buf = [0; 512];
@@ -79,7 +82,14 @@ fn serve(host: &Host, says: Says) {
                 udp.send_to(&other, from).expect("send");
                 udp.send_to(&other[..1], from).expect("send");
             }
-            udp.send_to(&answer(&buf[..n], says, true), from).expect("send");
+            let one = answer(&buf[..n], says, true);
+            if says == Says::LessAtFirst && Packet::parse(&one).is_ok_and(|p| !p.answers.is_empty())
+            {
+                says = Says::Address;
+                udp.send_to(&answer(&buf[..n], Says::Failure, true), from).expect("send");
+                continue;
+            }
+            udp.send_to(&one, from).expect("send");
         }
     });
     let tcp = host.listen("10.0.0.1:53").expect("listen");
@@ -106,10 +116,11 @@ fn found() -> Vec<SocketAddr> {
     vec![SocketAddr::new(SERVER, 80)]
 }
 
-/// By an alias, over TCP where the answer was cut, and past messages with other identifiers.
+/// By an alias, over TCP where the answer was cut, past messages with other identifiers, and again where only the
+/// question for the other version was answered.
 #[test]
 fn a_name_is_asked_of_the_dns_server_over_the_hosts_own_network() {
-    for says in [Says::Address, Says::Alias, Says::Cut, Says::Noise] {
+    for says in [Says::Address, Says::Alias, Says::Cut, Says::Noise, Says::LessAtFirst] {
         assert_eq!(lookup(says).expect("found"), found(), "{says:?}");
     }
 }
@@ -176,6 +187,31 @@ fn a_limit_of_time_ends_the_attempts_of_all_addresses() {
     }
 }
 
+/// A resolver that never answers.
+struct Silent;
+
+impl Resolver for Silent {
+    fn resolve<'a>(
+        &'a self,
+        _: &'a Host,
+        _: &'a str,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn a_limit_of_time_ends_with_the_host_whose_clock_it_is() {
+    let (server, client) = builders();
+    let (_server, client) =
+        (server.start().expect("host"), client.resolver(Silent).start().expect("host"));
+    let options = ConnectOptions::new().timeout(Duration::from_secs(3600));
+    let mut connects = pin!(net::TcpStream::connect_with(&client, "www.example:80", &options));
+    poll_once(&mut connects);
+    client.shutdown(Duration::ZERO);
+    block_on(connects).expect_err("the host has ended");
+}
+
 #[test]
 fn a_limit_of_time_counts_for_a_host_that_its_caller_drives() {
     let (host, _peer) = manual_hosts();
@@ -197,6 +233,11 @@ async fn sockets_are_made_on_the_host_that_the_thread_has_entered() {
         let near = net::TcpStream::connect("10.0.0.1:80").await.expect("connect");
         assert_eq!(near.local_addr().expect("bound").ip().to_string(), "10.0.0.2");
     }
+    // In any order.
+    let (first, second) = (client.enter(), server.enter());
+    drop(first);
+    net::UdpSocket::bind("10.0.0.1:8").await.expect("still entered");
+    drop(second);
     let here = net::UdpSocket::bind("10.0.0.1:9").await.expect("socket");
     assert_eq!(here.local_addr().expect("bound").ip(), SERVER);
     drop((entered, listener));

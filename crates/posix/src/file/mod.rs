@@ -155,7 +155,8 @@ impl<B: Backend> Wait<'_, B> {
 
     fn unregister(&self, socket: Option<SocketId>) {
         if let Some(socket) = socket {
-            self.runtime.backend.unregister(socket, self.id);
+            let id = self.id;
+            self.runtime.backend.unregister(move |waiters| waiters.remove(socket, id));
         }
     }
 }

@@ -263,7 +263,8 @@ impl<R: Blocking> UdpSocket<R> {
     #[doc(alias = "IP_PKTINFO")]
     pub fn recv_message(&self) -> io::Result<Datagram> {
         let id = self.0.id();
-        self.0.block(READ, |stack, _| take_message(stack, id))
+        let message = self.0.block(READ, |stack, _| take_message(stack, id))?;
+        Ok(message.shown_by(&self.0))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Readiness of the sockets of tasks.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 
 use pagewire_stack::{Error, Readiness, Stack};
 #[cfg(feature = "tokio")]
@@ -30,14 +32,17 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
         mut f: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         self.until_ready(mask, call).await?;
-        loop {
+        let waits = self.registered(mask, call);
+        poll_fn(|cx| {
+            // Registered before `f`, which looks without the lock: an event meanwhile is an event for the next
+            // try. `f` would block whatever the level is.
+            waits.register(cx.waker())?;
             match f() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                done => Poll::Ready(done),
             }
-            // `f` would block, whatever the level is: the next try is after the next event.
-            self.next_event(mask, call).await?;
-        }
+        })
+        .await
     }
 }
 

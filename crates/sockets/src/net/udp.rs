@@ -3,13 +3,14 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 use pagewire_mem::{CopyReason, FragVec};
 use pagewire_stack::{
     Datagram as Sender, Error, Message, Readiness, RecvFlags, Stack, UdpId, UdpMessage, UdpTarget,
 };
+use smallvec::SmallVec;
 
 use super::ready::readiness;
 use crate::addr::{ToSocketAddrs, destination, target};
@@ -470,15 +471,21 @@ impl<R: Runtime> UdpSocket<R> {
     pub async fn recv_message(&self) -> io::Result<Datagram> {
         let id = self.socket.id();
         let take = |stack: &mut Stack, _: &Clock<'_>| take_message(stack, id);
-        self.socket.wait(READ, READING, take).await
+        let message = self.socket.wait(READ, READING, take).await?;
+        Ok(message.shown_by(&self.socket))
     }
 
     /// [`recv_message`](Self::recv_message) for tasks that poll.
     pub fn poll_recv_message(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
         let id = self.socket.id();
-        self.socket.poll((self.reads(), READ), READING, cx, |stack, _| take_message(stack, id))
+        let take = |stack: &mut Stack, _: &Clock<'_>| take_message(stack, id);
+        let message = ready!(self.socket.poll((self.reads(), READ), READING, cx, take))?;
+        Poll::Ready(Ok(message.shown_by(&self.socket)))
     }
 }
+
+/// Most buffers that one [`poll_recv_many`](UdpSocket::poll_recv_many) fills.
+const MOST_AT_ONCE: usize = 64;
 
 /// A datagram, or several of one sender and one length, that was received by copy.
 #[derive(Clone, Copy, Debug)]
@@ -497,8 +504,8 @@ pub struct Received {
 }
 
 impl<R: Runtime> UdpSocket<R> {
-    /// Receives datagrams, one into each buffer, as many as are there (`recvmmsg`); calls `note` for each.
-    /// Returns the number of buffers that were filled.
+    /// Receives datagrams, one into each buffer, as many as are there, up to 64 (`recvmmsg`); then calls
+    /// `note` for each. Returns the number of buffers that were filled.
     pub fn poll_recv_many(
         &self,
         cx: &mut Context<'_>,
@@ -506,19 +513,24 @@ impl<R: Runtime> UdpSocket<R> {
         mut note: impl FnMut(Received),
     ) -> Poll<io::Result<usize>> {
         let id = self.socket.id();
-        self.socket.poll((self.reads(), READ), READING, cx, |stack, _| {
-            let mut received = 0;
-            for buf in bufs.iter_mut() {
+        // `note` is the caller's, who may call the runtime again: not under its lock.
+        let received = ready!(self.socket.poll((self.reads(), READ), READING, cx, |stack, _| {
+            let mut received = SmallVec::<[Received; 8]>::new();
+            for buf in bufs.iter_mut().take(MOST_AT_ONCE) {
                 match receive_copied(stack, id, buf) {
-                    Ok(one) => note(one),
+                    Ok(one) => received.push(one),
                     // Datagrams that were received count.
-                    Err(_) if received > 0 => break,
+                    Err(_) if !received.is_empty() => break,
                     Err(error) => return Err(error),
                 }
-                received += 1;
             }
             Ok(received)
-        })
+        }))?;
+        for one in &received {
+            let (from, to) = (self.socket.shown(one.from), self.socket.shown_ip(one.to));
+            note(Received { from, to, ..*one });
+        }
+        Poll::Ready(Ok(received.len()))
     }
 }
 
@@ -539,7 +551,10 @@ impl<R: Runtime> Drop for UdpSocket<R> {
         // The last owner closes the socket, and forgets all.
         if Arc::strong_count(&self.socket) > 1 {
             let (runtime, id) = (self.socket.runtime(), self.socket.id().into());
-            self.waiters.iter().for_each(|waiter| runtime.unregister(id, *waiter));
+            self.waiters.iter().for_each(|waiter| {
+                let waiter = *waiter;
+                runtime.unregister(move |all| all.remove(id, waiter));
+            });
         }
     }
 }
