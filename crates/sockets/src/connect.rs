@@ -174,7 +174,7 @@ impl ConnectOptions {
         let connect = async {
             let found = to.resolve(runtime).await?;
             match found[..] {
-                [remote] => self.attempt(runtime, remote, call).await,
+                [remote] => self.attempt(runtime, remote, None, call).await,
                 _ => self.race(runtime, found, call).await,
             }
         };
@@ -184,13 +184,15 @@ impl ConnectOptions {
         }
     }
 
-    async fn attempt<R: Runtime>(
+    /// Opens a connection to one address, and waits for its answer.
+    pub(crate) async fn attempt<R: Runtime>(
         &self,
         runtime: &R,
         remote: SocketAddr,
+        reservation: Option<Reserved<R>>,
         call: Call,
     ) -> io::Result<Arc<Socket<R, TcpId>>> {
-        let socket = self.open(runtime, remote, None)?;
+        let socket = self.open(runtime, remote, reservation)?;
         if !self.is_deferred(&socket)? {
             let id = socket.id();
             socket.wait(WRITE, call, move |stack, clock| connected(stack, clock, id)).await?;
@@ -220,7 +222,7 @@ impl ConnectOptions {
         loop {
             let next = left.next();
             let more = left.len() > 0;
-            attempts.extend(next.map(|remote| Box::pin(self.attempt(runtime, remote, call))));
+            attempts.extend(next.map(|remote| Box::pin(self.attempt(runtime, remote, None, call))));
             let mut delay = pin!(runtime.sleep(ATTEMPT_DELAY));
             let won = poll_fn(|cx| {
                 let (mut failed, mut at) = (false, 0);

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 
 use pagewire::device::DeviceError;
+use pagewire::net::{TcpSocket, TcpStream};
 use pagewire::{Host, HostBuilder, Link, LinkId};
 
 use crate::support::{Odd, exchange, pair};
@@ -119,4 +120,17 @@ fn links_come_and_go_while_the_host_runs() {
     let twice = host.add_link(Link::new(there).address("10.0.0.1/24"));
     assert!(twice.expect_err("refused").to_string().contains("twice"));
     assert_eq!(host.stats().links.len(), 1, "nothing has changed");
+}
+
+#[tokio::test]
+async fn a_link_that_is_named_after_the_address_is_the_only_one_of_a_listener() {
+    let (host, left, right) = three(false);
+    let socket = TcpSocket::new_v4_on(&host);
+    socket.bind("0.0.0.0:80".parse().unwrap()).unwrap();
+    socket.bind_device(Some(b"link2")).unwrap();
+    let listener = socket.listen(8).unwrap();
+    let refused = TcpStream::connect_on(&left, "10.0.0.1:80").await.expect_err("not its link");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let near = TcpStream::connect_on(&right, "10.0.1.1:80").await.unwrap();
+    assert_eq!(listener.accept().await.unwrap().1, near.local_addr().unwrap());
 }

@@ -6,19 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_stack::{
-    BindOptions, KeepAlive, LinkId, ListenOptions, PacketMarks, SocketOption, TcpConfig,
+    BindOptions, KeepAlive, LinkId, ListenOptions, ListenerId, PacketMarks, SocketOption, Stack,
+    TcpConfig,
 };
 
 use super::{TcpListener, TcpStream};
 use crate::addr::shown;
 use crate::connect::{ConnectOptions, reserve};
 use crate::limits::{MAX_BUFFER, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
-use crate::ops::connected;
 use crate::options::{
     ECN, device_name, errno, find_device, no_descriptor, os_error, whole_seconds,
 };
 use crate::runtime::Runtime;
-use crate::socket::{Reserved, Socket, WRITE};
+use crate::socket::{Reserved, Socket};
 use crate::waiters::Call;
 
 /// A TCP socket before it listens or connects, as tokio's.
@@ -178,10 +178,7 @@ impl<R: Runtime> TcpSocket<R> {
             if let Some(link) = settings.link {
                 options = options.link(link);
             }
-            let socket = options.open(&runtime, addr, reserved)?;
-            let id = socket.id();
-            socket.wait(WRITE, call, move |stack, clock| connected(stack, clock, id)).await?;
-            Ok(TcpStream::new(socket))
+            options.attempt(&runtime, addr, reserved, call).await.map(TcpStream::new)
         }
     }
 
@@ -198,12 +195,15 @@ impl<R: Runtime> TcpSocket<R> {
         let (local, reserved) = settings.bound.take().ok_or_else(|| os_error(errno::INVAL))?;
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
         let how = ListenOptions { backlog, reservation: Some(reserved.id), v6_only: false };
-        let id = runtime.enter(|stack, _, _| {
+        let set = |stack: &mut Stack, id: ListenerId| {
+            settings.options().try_for_each(|option| stack.listener(id)?.set_option(option))?;
+            stack.set_option(id, SocketOption::Marks(settings.marks))
+        };
+        let id = runtime.enter(|stack, clock, _| {
+            // Named since the address was reserved, perhaps.
+            stack.reservations().bind_to_link(reserved.id, settings.link)?;
             let id = stack.listen(local, how)?;
-            for option in settings.options() {
-                stack.listener(id)?.set_option(option)?;
-            }
-            stack.set_option(id, SocketOption::Marks(settings.marks))?;
+            set(stack, id).inspect_err(|_| stack.close(clock.now(), id))?;
             Ok(id)
         })?;
         let id = id.map_err(|error| runtime.error(error))?;
