@@ -1,6 +1,7 @@
 //! What the lock promises, and whoever lets go of it.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -22,6 +23,31 @@ use crate::host::Handle;
 use crate::spin::Spin;
 use crate::turn::BLOCKED_RETRY;
 use crate::wait::Role;
+
+/// Calls of a socket, as the socket layer makes them.
+impl Shared {
+    /// Repeats `op` until it has an answer, waiting for `interest` in between.
+    fn wait<T>(
+        &self,
+        socket: impl Into<SocketId>,
+        interest: Readiness,
+        patience: Patience,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        match self.try_once(&mut op) {
+            Err(Error::WouldBlock) => self.wait_after_try(socket.into(), interest, patience, op),
+            done => done.map_err(|e| self.error(e)),
+        }
+    }
+
+    /// One try of an operation. If `op` never asks for the time, it has queued nothing to send.
+    fn try_once<T>(
+        &self,
+        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.once(|inner, clock| op(&mut inner.stack, clock))
+    }
+}
 
 /// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
 /// read a clock.

@@ -74,30 +74,6 @@ impl Shared {
         result
     }
 
-    /// Repeats `op` until it has an answer, waiting for `interest` in between.
-    #[cfg(test)]
-    pub(crate) fn wait<T>(
-        &self,
-        socket: impl Into<SocketId>,
-        interest: Readiness,
-        patience: Patience,
-        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        match self.try_once(&mut op) {
-            Err(Error::WouldBlock) => self.wait_after_try(socket.into(), interest, patience, op),
-            done => done.map_err(|e| self.error(e)),
-        }
-    }
-
-    /// One try of an operation. If `op` never asks for the time, it has queued nothing to send.
-    #[cfg(test)]
-    pub(crate) fn try_once<T>(
-        &self,
-        op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.once(|inner, clock| op(&mut inner.stack, clock))
-    }
-
     /// Runs one operation under the lock. If the operation never reads the time, it has queued nothing to
     /// send, and nothing is flushed.
     #[inline]

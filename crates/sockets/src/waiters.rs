@@ -17,21 +17,29 @@ pub struct WaiterId(u64);
 impl WaiterId {
     /// A new id, greater than all before.
     pub fn new() -> Self {
-        let [id] = Self::several();
-        id
-    }
-
-    /// Several new ids.
-    pub(crate) fn several<const N: usize>() -> [Self; N] {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let first = NEXT.fetch_add(N as u64, Ordering::Relaxed);
-        std::array::from_fn(|at| Self(first + at as u64))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 impl Default for WaiterId {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The tasks that last polled a read, a write and a completion of a socket, as in tokio. Readiness counts as a
+/// read or a write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Polls {
+    pub(crate) reads: WaiterId,
+    pub(crate) writes: WaiterId,
+    pub(crate) completes: WaiterId,
+}
+
+impl Polls {
+    pub(crate) fn all(self) -> [WaiterId; 3] {
+        [self.reads, self.writes, self.completes]
     }
 }
 

@@ -26,6 +26,7 @@ use crate::zerocopy::{Completion, Sent, next_completion};
 pub struct TcpStream<R: Runtime>(pub(crate) Arc<Socket<R, TcpId>>);
 
 of_every_stream!(TcpStream);
+modes!(TcpStream);
 
 impl<R: Runtime> TcpStream<R> {
     #[inline]
@@ -57,38 +58,6 @@ impl<R: Runtime> TcpStream<R> {
     /// Another owner of the same connection.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
-    }
-
-    /// Whether calls that would wait return `WouldBlock` instead.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(nonblocking)
-    }
-
-    /// Sets the longest wait for data; `None`: for ever. The error is `TimedOut` (`std::net` has
-    /// `WouldBlock`).
-    ///
-    /// # Errors
-    /// `InvalidInput` for zero.
-    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.set_timeout(READ, limit)
-    }
-
-    /// Sets the longest wait for room; `None`: for ever. The error is `TimedOut`.
-    ///
-    /// # Errors
-    /// `InvalidInput` for zero.
-    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.set_timeout(WRITE, limit)
-    }
-
-    /// See [`set_read_timeout`](Self::set_read_timeout).
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.timeout(READ))
-    }
-
-    /// See [`set_write_timeout`](Self::set_write_timeout).
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.timeout(WRITE))
     }
 
     /// The next `len` bytes as contiguous memory, consumed as by a read. Never waits, whether the

@@ -24,41 +24,11 @@ use crate::zerocopy::{Completion, Sent, next_completion};
 pub struct UdpSocket<R: Runtime>(pub(crate) Arc<Socket<R, UdpId>>);
 
 of_every_udp_socket!(UdpSocket);
+modes!(UdpSocket);
 
 impl<R: Runtime> UdpSocket<R> {
     fn socket(&self) -> &Socket<R, UdpId> {
         &self.0
-    }
-
-    /// Whether calls that would wait return `WouldBlock` instead.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        self.0.set_nonblocking(nonblocking)
-    }
-
-    /// Sets the longest wait for a datagram; `None`: for ever. The error is `TimedOut`.
-    ///
-    /// # Errors
-    /// `InvalidInput` for zero.
-    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.set_timeout(READ, limit)
-    }
-
-    /// Sets the longest wait of a send; `None`: for ever. The error is `TimedOut`.
-    ///
-    /// # Errors
-    /// `InvalidInput` for zero.
-    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        self.0.set_timeout(WRITE, limit)
-    }
-
-    /// See [`set_read_timeout`](Self::set_read_timeout).
-    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.timeout(READ))
-    }
-
-    /// See [`set_write_timeout`](Self::set_write_timeout).
-    pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
-        Ok(self.0.timeout(WRITE))
     }
 }
 

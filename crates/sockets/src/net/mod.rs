@@ -52,3 +52,58 @@ pub fn lookup_host<R: Runtime>(
     let target = target(&host);
     async move { Ok(target?.resolve(&R::current()?).await?.into_iter()) }
 }
+
+/// Implements tokio's `AsyncRead` and `AsyncWrite` for a tuple of one [`TcpStream`]: adapters need types of their
+/// own for the traits of a framework. For crates that depend on `tokio`.
+#[cfg(feature = "tokio")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! forward_io {
+    ($stream:ident) => {
+        impl<R: $crate::Runtime> ::tokio::io::AsyncRead for $stream<R> {
+            fn poll_read(
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                buf: &mut ::tokio::io::ReadBuf<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                ::std::pin::Pin::new(&mut self.0).poll_read(cx, buf)
+            }
+        }
+
+        impl<R: $crate::Runtime> ::tokio::io::AsyncWrite for $stream<R> {
+            fn poll_write(
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                buf: &[u8],
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                ::std::pin::Pin::new(&mut self.0).poll_write(cx, buf)
+            }
+
+            fn poll_write_vectored(
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+                bufs: &[::std::io::IoSlice<'_>],
+            ) -> ::std::task::Poll<::std::io::Result<usize>> {
+                ::std::pin::Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                self.0.is_write_vectored()
+            }
+
+            fn poll_flush(
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                ::std::pin::Pin::new(&mut self.0).poll_flush(cx)
+            }
+
+            fn poll_shutdown(
+                mut self: ::std::pin::Pin<&mut Self>,
+                cx: &mut ::std::task::Context<'_>,
+            ) -> ::std::task::Poll<::std::io::Result<()>> {
+                ::std::pin::Pin::new(&mut self.0).poll_shutdown(cx)
+            }
+        }
+    };
+}

@@ -134,7 +134,7 @@ macro_rules! readiness {
                 let level = |stack: &mut pagewire_stack::Stack, _: &$crate::runtime::Clock<'_>| {
                     self.socket().level(stack, mask).map(drop)
                 };
-                self.socket().poll((self.reads(), mask), READING, cx, level)
+                self.socket().poll((self.polls.reads, mask), READING, cx, level)
             }
 
             /// [`writable`](Self::writable) for tasks that poll. Only the one that polled a send last is
@@ -147,7 +147,7 @@ macro_rules! readiness {
                 let level = |stack: &mut pagewire_stack::Stack, _: &$crate::runtime::Clock<'_>| {
                     self.socket().level(stack, mask).map(drop)
                 };
-                self.socket().poll((self.writes(), mask), WRITING, cx, level)
+                self.socket().poll((self.polls.writes, mask), WRITING, cx, level)
             }
 
             /// The next completion of a zero-copy send; `None`: no send is outstanding.
@@ -172,7 +172,7 @@ macro_rules! readiness {
             /// The completions as a stream, which ends when no send is outstanding, until there is one.
             pub fn completion_stream(&self) -> crate::CompletionStream<'_, R> {
                 let (runtime, id) = (self.socket().runtime(), self.socket().id().into());
-                crate::CompletionStream::new(runtime, id, self.completes())
+                crate::CompletionStream::new(runtime, id, self.polls.completes)
             }
         }
 

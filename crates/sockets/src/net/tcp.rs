@@ -22,7 +22,7 @@ use crate::options::{no_descriptor, of_every_stream};
 use crate::reference::{anything_noted, noted};
 use crate::runtime::{Clock, Runtime};
 use crate::socket::{READ, Socket, WRITE};
-use crate::waiters::{Call, WaiterId};
+use crate::waiters::{Call, Polls};
 use crate::zerocopy::Sent;
 
 /// A TCP connection, as tokio's; beyond that, it sends and receives by reference.
@@ -32,9 +32,7 @@ use crate::zerocopy::Sent;
 /// reset.
 pub struct TcpStream<R: Runtime> {
     socket: Arc<Socket<R, TcpId>>,
-    /// The tasks that last polled a read, a write and a completion, as in tokio. Readiness counts as a read
-    /// or a write.
-    waiters: [WaiterId; 3],
+    polls: Polls,
 }
 
 const READING: Call = Call::new("to read");
@@ -45,7 +43,7 @@ readiness!(TcpStream, poll_read_ready, poll_write_ready);
 
 impl<R: Runtime> TcpStream<R> {
     pub(crate) fn new(socket: Arc<Socket<R, TcpId>>) -> Self {
-        Self { socket, waiters: WaiterId::several() }
+        Self { socket, polls: Polls::default() }
     }
 
     /// Connects to the first address that answers, on the stack of the code that runs.
@@ -95,24 +93,12 @@ impl<R: Runtime> TcpStream<R> {
 
     /// The same connection for another half.
     pub(super) fn again(&self) -> Self {
-        Self { socket: Arc::clone(&self.socket), waiters: self.waiters }
+        Self { socket: Arc::clone(&self.socket), polls: self.polls }
     }
 
     #[inline]
     pub(super) fn socket(&self) -> &Socket<R, TcpId> {
         &self.socket
-    }
-
-    fn reads(&self) -> WaiterId {
-        self.waiters[0]
-    }
-
-    fn writes(&self) -> WaiterId {
-        self.waiters[1]
-    }
-
-    fn completes(&self) -> WaiterId {
-        self.waiters[2]
     }
 
     /// Fails: there is no descriptor.
@@ -178,7 +164,7 @@ impl<R: Runtime> TcpStream<R> {
             return Poll::Ready(Ok(0));
         }
         let id = self.socket.id();
-        self.socket.poll_mostly_ready((self.writes(), WRITE), WRITING, cx, |stack, clock| {
+        self.socket.poll_mostly_ready((self.polls.writes, WRITE), WRITING, cx, |stack, clock| {
             queue((stack, clock), id, &mut buf.frags, SendFlags::empty(), false)
         })
     }
@@ -240,7 +226,7 @@ impl<R: Runtime> TcpStream<R> {
     /// [`recv_chunks`](Self::recv_chunks) for tasks that poll.
     pub fn poll_recv_chunks(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Chunks>> {
         let id = self.socket.id();
-        self.socket.poll((self.reads(), READ), READING, cx, |stack, clock| {
+        self.socket.poll((self.polls.reads, READ), READING, cx, |stack, clock| {
             take_chunks((stack, clock), id, max)
         })
     }
@@ -342,7 +328,7 @@ impl<R: Runtime> TcpStream<R> {
     ) -> Poll<io::Result<usize>> {
         let call = if flags.contains(RecvFlags::PEEK) { Call::new("to peek") } else { READING };
         let id = self.socket.id();
-        self.socket.poll((self.reads(), READ), call, cx, |stack, clock| {
+        self.socket.poll((self.polls.reads, READ), call, cx, |stack, clock| {
             read((stack, clock), id, buf, flags)
         })
     }
@@ -361,7 +347,7 @@ impl<R: Runtime> TcpStream<R> {
         };
         let noted = || noted.iter().map(Option::as_ref).chain(iter::repeat(None));
         let id = self.socket.id();
-        self.socket.poll_mostly_ready((self.writes(), WRITE), WRITING, cx, |stack, clock| {
+        self.socket.poll_mostly_ready((self.polls.writes, WRITE), WRITING, cx, |stack, clock| {
             queue_slices((stack, clock), id, bufs.iter().zip(noted()))
         })
     }

@@ -23,16 +23,14 @@ use crate::ops::{receive, send, send_frags, send_frags_zc, take_datagram, take_m
 use crate::options::{no_descriptor, of_every_udp_socket};
 use crate::runtime::{Clock, Runtime};
 use crate::socket::{READ, Socket, WRITE};
-use crate::waiters::{Call, WaiterId};
+use crate::waiters::{Call, Polls};
 use crate::zerocopy::Sent;
 
 /// A UDP socket, as tokio's; beyond that, it sends and receives by reference. All calls take `&self`: tasks
 /// share it by an [`Arc`].
 pub struct UdpSocket<R: Runtime> {
     socket: Arc<Socket<R, UdpId>>,
-    /// The tasks that last polled a receive, a send and a completion. Readiness counts as a receive or a
-    /// send.
-    waiters: [WaiterId; 3],
+    polls: Polls,
 }
 
 const READING: Call = Call::new("to receive");
@@ -44,23 +42,11 @@ readiness!(UdpSocket, poll_recv_ready, poll_send_ready);
 
 impl<R: Runtime> UdpSocket<R> {
     pub(crate) fn new(socket: Arc<Socket<R, UdpId>>) -> Self {
-        Self { socket, waiters: WaiterId::several() }
+        Self { socket, polls: Polls::default() }
     }
 
     fn socket(&self) -> &Socket<R, UdpId> {
         &self.socket
-    }
-
-    fn reads(&self) -> WaiterId {
-        self.waiters[0]
-    }
-
-    fn writes(&self) -> WaiterId {
-        self.waiters[1]
-    }
-
-    fn completes(&self) -> WaiterId {
-        self.waiters[2]
     }
 
     /// Binds a socket to the first address that can be had, on the stack of the code that runs; port 0
@@ -248,7 +234,7 @@ impl<R: Runtime> UdpSocket<R> {
         to: Option<SocketAddr>,
     ) -> Poll<io::Result<usize>> {
         let id = self.socket.id();
-        self.socket.poll_mostly_ready((self.writes(), WRITE), WRITING, cx, |stack, clock| {
+        self.socket.poll_mostly_ready((self.polls.writes, WRITE), WRITING, cx, |stack, clock| {
             send((stack, clock), id, data, to)
         })
     }
@@ -433,7 +419,7 @@ impl<R: Runtime> UdpSocket<R> {
 
     /// [`peek_sender`](Self::peek_sender) for tasks that poll.
     pub fn poll_peek_sender(&self, cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
-        self.socket.poll((self.reads(), READ), PEEKING, cx, |stack, _| self.sender(stack))
+        self.socket.poll((self.polls.reads, READ), PEEKING, cx, |stack, _| self.sender(stack))
     }
 
     /// [`peek_sender`](Self::peek_sender), or `WouldBlock`.
@@ -479,7 +465,7 @@ impl<R: Runtime> UdpSocket<R> {
     pub fn poll_recv_message(&self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
         let id = self.socket.id();
         let take = |stack: &mut Stack, _: &Clock<'_>| take_message(stack, id);
-        let message = ready!(self.socket.poll((self.reads(), READ), READING, cx, take))?;
+        let message = ready!(self.socket.poll((self.polls.reads, READ), READING, cx, take))?;
         Poll::Ready(Ok(message.shown_by(&self.socket)))
     }
 }
@@ -514,18 +500,19 @@ impl<R: Runtime> UdpSocket<R> {
     ) -> Poll<io::Result<usize>> {
         let id = self.socket.id();
         // `note` is the caller's, who may call the runtime again: not under its lock.
-        let received = ready!(self.socket.poll((self.reads(), READ), READING, cx, |stack, _| {
-            let mut received = SmallVec::<[Received; 8]>::new();
-            for buf in bufs.iter_mut().take(MOST_AT_ONCE) {
-                match receive_copied(stack, id, buf) {
-                    Ok(one) => received.push(one),
-                    // Datagrams that were received count.
-                    Err(_) if !received.is_empty() => break,
-                    Err(error) => return Err(error),
+        let received =
+            ready!(self.socket.poll((self.polls.reads, READ), READING, cx, |stack, _| {
+                let mut received = SmallVec::<[Received; 8]>::new();
+                for buf in bufs.iter_mut().take(MOST_AT_ONCE) {
+                    match receive_copied(stack, id, buf) {
+                        Ok(one) => received.push(one),
+                        // Datagrams that were received count.
+                        Err(_) if !received.is_empty() => break,
+                        Err(error) => return Err(error),
+                    }
                 }
-            }
-            Ok(received)
-        }))?;
+                Ok(received)
+            }))?;
         for one in &received {
             let (from, to) = (self.socket.shown(one.from), self.socket.shown_ip(one.to));
             note(Received { from, to, ..*one });
@@ -551,10 +538,9 @@ impl<R: Runtime> Drop for UdpSocket<R> {
         // The last owner closes the socket, and forgets all.
         if Arc::strong_count(&self.socket) > 1 {
             let (runtime, id) = (self.socket.runtime(), self.socket.id().into());
-            self.waiters.iter().for_each(|waiter| {
-                let waiter = *waiter;
-                runtime.unregister(move |all| all.remove(id, waiter));
-            });
+            for waiter in self.polls.all() {
+                runtime.unregister(move |waiters| waiters.remove(id, waiter));
+            }
         }
     }
 }
@@ -574,7 +560,7 @@ const _: () = {
         ) -> Poll<io::Result<SocketAddr>> {
             let room = buf.initialize_unfilled();
             let take = |stack: &mut Stack, _: &Clock<'_>| self.take(stack, room, flags);
-            let taken = self.socket.poll((self.reads(), READ), call, cx, take);
+            let taken = self.socket.poll((self.polls.reads, READ), call, cx, take);
             taken.map_ok(|(n, from)| {
                 buf.advance(n);
                 from

@@ -1,5 +1,5 @@
 //! Sockets. Read [`Context`] and the views first ([`Tcp`], [`Udp`], [`Listener`]: what verbs work with),
-//! then the kinds (`tcp/`, `listen/`, `udp/`), and what crosses them: `zerocopy/`, `splice/`, `pages.rs`.
+//! then the kinds (`tcp/`, `listen/`, `udp/`), and what crosses them: `zerocopy/`, `splice/`, `pages/`.
 
 pub(crate) mod bind;
 mod error_queue;

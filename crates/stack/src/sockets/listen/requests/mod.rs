@@ -1,6 +1,6 @@
 //! SYNs that wait for the application's answer.
 //!
-//! A listener of a transparent link (`every.rs`) shows each SYN before it is answered,
+//! A listener of a transparent link ([`Stack::listen_every`](crate::Stack::listen_every)) shows each SYN before it is answered,
 //! because only the application knows whether the connection can be made:
 //!
 //! ```text
