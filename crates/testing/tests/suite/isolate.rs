@@ -37,11 +37,12 @@ fn runs(argument: &str) -> bool {
 #[test]
 fn a_killed_run_leaves_no_process_and_no_file_to_the_next() {
     let checkout = Checkout::new();
-    // The command's own child, in a session of its own, is all that has this argument.
+    // The command's own child, in a session of its own, is all that has this argument. The child shows no
+    // argument while it goes from `setsid` to `sleep`.
     let mark = format!("1000.{}", std::process::id());
     let script = format!(
         "touch $TMPDIR/left; setsid sleep {mark} >/dev/null & \
-         until grep -qxzF {mark} /proc/$!/cmdline; do :; done; echo $TMPDIR; wait"
+         until [ \"$(tr '\\0' ' ' </proc/$!/cmdline)\" = 'sleep {mark} ' ]; do :; done; echo $TMPDIR; wait"
     );
     let mut killed = checkout.isolate(&script).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut line = String::new();
