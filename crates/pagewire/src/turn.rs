@@ -185,7 +185,13 @@ impl Inner {
                 self.events.push(event);
             }
         }
-        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
+        !self.services.is_empty() && self.serve(now)
+    }
+
+    /// Gives services that have something to do a turn. Returns whether one had.
+    #[inline(never)]
+    fn serve(&mut self, now: Instant) -> bool {
+        let _call = Call::of(self.id);
         let polled = std::mem::take(&mut self.ask_services) && self.poll_services();
         let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
         if self.events.is_empty() && !polled && !self.services.iter().any(is_due) {
