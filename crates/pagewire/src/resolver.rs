@@ -24,6 +24,9 @@ const ATTEMPTS: usize = 2;
 const MOST_OVER_UDP: usize = 4096;
 const MOST_OVER_TCP: usize = u16::MAX as usize;
 
+/// Most addresses of one version that are taken of an answer, as in musl.
+const MOST_ADDRESSES: usize = 48;
+
 /// Bytes of a message's header, and of the shortest record in it.
 const HEADER: usize = 12;
 const MIN_RECORD: usize = 5;
@@ -148,14 +151,14 @@ async fn query(
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
     let question = Question::new(name.clone(), QTYPE::TYPE(kind), QCLASS::CLASS(CLASS::IN), false);
-    packet.questions.push(question);
+    packet.questions.push(question.clone());
     let query = packet.build_bytes_vec().map_err(io::Error::other)?;
     let answer = limited(host, over_udp(host, server, &query, id)).await?;
-    match read(&answer, id, name)? {
+    match read(&answer, id, &question)? {
         Some(found) => Ok(found),
         None => {
             let answer = limited(host, over_tcp(host, server, &query)).await?;
-            read(&answer, id, name)?.ok_or_else(malformed)
+            read(&answer, id, &question)?.ok_or_else(malformed)
         }
     }
 }
@@ -201,7 +204,7 @@ async fn over_tcp(host: &Host, server: SocketAddr, query: &[u8]) -> io::Result<V
 }
 
 /// The addresses in an answer; `None`: the answer was cut, and has to be asked for over TCP.
-fn read(answer: &[u8], id: u16, name: &Name<'_>) -> io::Result<Option<Vec<IpAddr>>> {
+fn read(answer: &[u8], id: u16, asked: &Question<'_>) -> io::Result<Option<Vec<IpAddr>>> {
     // Room is made for as many records as the header tells: not for more than can be there.
     let counts = answer.get(4..HEADER).ok_or_else(malformed)?;
     let records: usize = counts.chunks(2).map(|c| usize::from(c[0]) << 8 | usize::from(c[1])).sum();
@@ -209,9 +212,15 @@ fn read(answer: &[u8], id: u16, name: &Name<'_>) -> io::Result<Option<Vec<IpAddr
         return Err(malformed());
     }
     let packet = Packet::parse(answer).map_err(|_| malformed())?;
-    let asked =
-        |question: &Question<'_>| normal(&question.qname.to_string()) == normal(&name.to_string());
     if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
+        return Err(malformed());
+    }
+    // RFC 5452 section 9.1: a reply repeats the question: its name, type and class.
+    let same = |question: &Question<'_>| {
+        normal(&question.qname.to_string()) == normal(&asked.qname.to_string())
+            && (question.qtype, question.qclass) == (asked.qtype, asked.qclass)
+    };
+    if !matches!(&packet.questions[..], [question] if same(question)) {
         return Err(malformed());
     }
     if packet.has_flags(PacketFlag::TRUNCATION) {
@@ -221,16 +230,22 @@ fn read(answer: &[u8], id: u16, name: &Name<'_>) -> io::Result<Option<Vec<IpAddr
         RCODE::NoError | RCODE::NameError => {}
         code => return Err(io::Error::other(format!("the DNS server answers {code:?}"))),
     }
-    if !packet.questions.iter().all(asked) {
-        return Err(malformed());
+    // Aliases (CNAME) come before the addresses of the names that they lead to. Records of other names answer
+    // nothing.
+    let (mut owner, mut found) = (normal(&asked.qname.to_string()), Vec::new());
+    for record in &packet.answers {
+        if normal(&record.name.to_string()) != owner {
+            continue;
+        }
+        match &record.rdata {
+            RData::A(a) => found.push(IpAddr::from(Ipv4Addr::from_bits(a.address))),
+            RData::AAAA(a) => found.push(IpAddr::from(Ipv6Addr::from_bits(a.address))),
+            RData::CNAME(alias) => owner = normal(&alias.0.to_string()),
+            _ => {}
+        }
     }
-    // Aliases (CNAME) come with the addresses of the names that they lead to.
-    let address = |rdata: &RData<'_>| match rdata {
-        RData::A(a) => Some(IpAddr::from(Ipv4Addr::from_bits(a.address))),
-        RData::AAAA(a) => Some(IpAddr::from(Ipv6Addr::from_bits(a.address))),
-        _ => None,
-    };
-    Ok(Some(packet.answers.iter().filter_map(|record| address(&record.rdata)).collect()))
+    found.truncate(MOST_ADDRESSES);
+    Ok(Some(found))
 }
 
 fn malformed() -> io::Error {

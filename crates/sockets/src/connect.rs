@@ -75,7 +75,7 @@ impl ConnectOptions {
         self
     }
 
-    /// The time to live of all packets, or their hop limit: 1 to 255 (`IP_TTL`).
+    /// The time to live of all packets, or their hop limit: 1 to 255 (`IP_TTL`). With 0 the call fails.
     #[doc(alias = "IP_TTL")]
     pub fn ttl(mut self, ttl: u8) -> Self {
         self.marks.hop_limit = Some(ttl);
@@ -151,6 +151,9 @@ impl ConnectOptions {
         reservation: Option<Reserved<R>>,
     ) -> io::Result<Arc<Socket<R, TcpId>>> {
         let to = destination(remote);
+        if self.marks.hop_limit == Some(0) {
+            return Err(runtime.error(Error::InvalidInput));
+        }
         // Linux sends a SYN to port 0 too, where nobody can listen.
         if to.port() == 0 {
             return Err(runtime.error(Error::ConnectionRefused));

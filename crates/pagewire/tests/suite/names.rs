@@ -37,6 +37,14 @@ enum Says {
     Counts,
     /// Nothing to the first question for an IPv4 address.
     LessAtFirst,
+    /// The address of another name.
+    OtherName,
+    /// Not what was asked.
+    NoQuestion,
+    /// The question for the other version.
+    OtherQuestion,
+    /// More addresses than anybody tries.
+    Many,
 }
 
 fn answer(query: &[u8], says: Says, udp: bool) -> Vec<u8> {
@@ -54,6 +62,13 @@ fn answer(query: &[u8], says: Says, udp: bool) -> Vec<u8> {
         Says::NoSuchName => *reply.rcode_mut() = RCODE::NameError,
         Says::Failure => *reply.rcode_mut() = RCODE::ServerFailure,
         Says::Cut if udp => reply.set_flags(PacketFlag::TRUNCATION),
+        Says::OtherName if v4 => reply.answers.push(address(Name::new_unchecked("evil.example"))),
+        Says::NoQuestion => reply.questions.clear(),
+        Says::OtherQuestion => reply.questions[0].qtype = QTYPE::TYPE(TYPE::MX),
+        Says::Many if udp => reply.set_flags(PacketFlag::TRUNCATION),
+        Says::Many if v4 => {
+            reply.answers.extend((0..1000).map(|_| address(name.clone().into_owned())));
+        }
         Says::Alias if v4 => {
             let other = Name::new_unchecked("other.example").into_owned();
             let alias = RData::CNAME(CNAME(other.clone()));
@@ -131,6 +146,18 @@ fn a_name_that_is_not_there_is_not_found() {
     assert!(error.contains("failed to lookup address information"), "{error}");
 }
 
+/// RFC 5452 section 9.1, and a bound on what an answer makes a program try.
+#[test]
+fn an_answer_counts_for_the_question_that_was_asked() {
+    let error = lookup(Says::OtherName).expect_err("none of this name").to_string();
+    assert!(error.contains("failed to lookup address information"), "{error}");
+    for says in [Says::NoQuestion, Says::OtherQuestion] {
+        let error = lookup(says).expect_err("not the question");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{says:?}");
+    }
+    assert_eq!(lookup(Says::Many).expect("found").len(), 48);
+}
+
 #[test]
 fn a_failing_or_hostile_server_is_an_error() {
     let error = lookup(Says::Failure).expect_err("a failure").to_string();
@@ -173,6 +200,14 @@ fn of_several_addresses_that_refuse_the_last_error_is_returned() {
     let closed: SocketAddr = "10.0.0.1:9".parse().expect("an address");
     let error = client.connect(&[closed, closed][..]).expect_err("closed");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_connection_does_not_begin_with_a_time_to_live_of_0() {
+    let (server, client) = hosts();
+    let _listener = server.listen("10.0.0.1:80").expect("listen");
+    let error = client.connect_with("10.0.0.1:80", &ConnectOptions::new().ttl(0));
+    assert_eq!(error.expect_err("as IP_TTL").kind(), io::ErrorKind::InvalidInput);
 }
 
 #[test]
