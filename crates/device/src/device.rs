@@ -117,6 +117,17 @@ impl std::fmt::Debug for DeviceError {
     }
 }
 
+impl From<DeviceError> for std::io::Error {
+    fn from(error: DeviceError) -> Self {
+        let kind = match &error {
+            DeviceError::Closed => std::io::ErrorKind::NotConnected,
+            DeviceError::Config(_) => std::io::ErrorKind::InvalidInput,
+            DeviceError::System { source, .. } => source.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Sends and receives frames. For one thread at a time.
 pub trait Device: Send {
     /// What the device can do.

@@ -85,6 +85,20 @@ impl std::fmt::Debug for MemError {
     }
 }
 
+impl From<MemError> for std::io::Error {
+    fn from(error: MemError) -> Self {
+        let kind = match &error {
+            MemError::System(_, source) => source.kind(),
+            MemError::Claimed(_) | MemError::InUse => std::io::ErrorKind::ResourceBusy,
+            MemError::Shared | MemError::Private | MemError::ReadOnly => {
+                std::io::ErrorKind::PermissionDenied
+            }
+            _ => std::io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Memory to send from by reference or to receive into: a mapped [file](Self::file), fresh pages
 /// ([`memfd`](Self::memfd)), or adopted memory. [`frag`](Self::frag) names a part of it.
 ///

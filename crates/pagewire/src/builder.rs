@@ -107,9 +107,9 @@ impl HostBuilder {
         self
     }
 
-    /// The default gateway; one for each IP version.
-    pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
-        self.gateways.push(ip.as_ref().to_owned());
+    /// The default gateway, as an address or its text; one for each IP version.
+    pub fn gateway(mut self, ip: impl ToString) -> Self {
+        self.gateways.push(ip.to_string());
         self
     }
 

@@ -1,23 +1,30 @@
 //! A host in a foreign event loop: one descriptor, which is readable when the host has to take a turn.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use rustix::event::{Timespec, epoll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use rustix::event::epoll;
 
 use crate::driver::LONGEST_SLEEP;
 use crate::host::Host;
 use crate::shared::Poller;
+use crate::timer::Timer;
 
 /// Turns in one call of [`EventFd::drive`]: then the loop has its chance.
 const TURNS: usize = 16;
 
 /// A host's part of an event loop (mio, io_uring, GLib, libuv): [`Host::event_fd`].
+///
+/// The descriptor is readable when a device has frames, when another thread needs the host, and when the
+/// stack's next timer is due: the loop keeps no deadline for the host. [`drive`](Self::drive) empties the
+/// descriptor, so that edges (`EPOLLET`, mio) do as well as levels. Calls of sockets send at once and need
+/// no `drive` after them. The descriptor does not tell which socket is ready: try the sockets after each
+/// `drive`, or wait for them by the wakers of [`net`](crate::net).
+///
+/// An `EventFd` keeps its host running. To end without a reset of what is queued, drive on until
+/// [`Host::socket_counts`] tells of no connection, or call [`Host::shutdown`], which blocks.
 ///
 /// ```
 /// use std::io::Read;
@@ -48,7 +55,7 @@ const TURNS: usize = 16;
 pub struct EventFd {
     host: Host,
     epoll: OwnedFd,
-    timer: OwnedFd,
+    timer: Timer,
     devices: Arc<[Arc<OwnedFd>]>,
 }
 
@@ -57,17 +64,21 @@ impl Host {
     /// [`manual`](crate::HostBuilder::manual).
     ///
     /// # Errors
-    /// `InvalidInput` for a host that has a driver; the system's, if there are too many descriptors.
+    /// `InvalidInput` for a host that has a driver; `ResourceBusy` while another [`EventFd`] of the host lives;
+    /// the system's, if there are too many descriptors.
     pub fn event_fd(&self) -> io::Result<EventFd> {
         if !self.shared().manual {
             let text = "the host has a driver: start it with `HostBuilder::manual`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = Timer::new()?;
         add(&epoll, &timer)?;
         add(&epoll, &self.shared().wake)?;
+        if self.shared().in_a_loop.swap(true, Ordering::AcqRel) {
+            let text = "the host has a descriptor for another event loop";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
         Ok(EventFd { host: self.clone(), epoll, timer, devices: Arc::new([]) })
     }
 }
@@ -83,7 +94,7 @@ impl EventFd {
         let mut count = [0; 8];
         // Neither blocks; a wake-up from here on leaves the descriptor readable.
         let _ = rustix::io::read(&shared.wake, &mut count);
-        let _ = rustix::io::read(&self.timer, &mut count);
+        self.timer.clear();
         for _ in 0..TURNS {
             shared.wake_up();
             let (mut inner, now) = shared.lock_now();
@@ -100,7 +111,7 @@ impl EventFd {
             let devices = inner.devices.fds();
             shared.unlock_and_wake(inner);
             self.watch(devices)?;
-            return self.set_timer(wait);
+            return self.timer.set(wait);
         }
         shared.kick();
         Ok(())
@@ -126,20 +137,23 @@ impl EventFd {
         self.devices = devices;
         Ok(())
     }
+}
 
-    fn set_timer(&self, wait: Duration) -> io::Result<()> {
-        let it_value =
-            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let time = Itimerspec { it_interval, it_value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
-        Ok(())
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        self.host.shared().in_a_loop.store(false, Ordering::Release);
     }
 }
 
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
     }
 }
 

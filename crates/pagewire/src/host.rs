@@ -451,16 +451,49 @@ impl std::fmt::Debug for Host {
     }
 }
 
-/// What finds the addresses of names for a host: [`HostBuilder::resolver`](crate::HostBuilder::resolver). Without
-/// one, a host knows `localhost` only: the kernel's resolver would use the kernel's network.
+/// The answer of a [`Resolver`].
+pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+
+/// A resolver of names for a host: [`HostBuilder::resolver`](crate::HostBuilder::resolver). Without one, a host
+/// knows `localhost` only: the kernel's resolver would use the kernel's network. [`Dns`](crate::Dns) is one.
+///
+/// ```
+/// use pagewire::{Host, Resolver, Resolving};
+///
+/// #[derive(Debug)]
+/// struct Table;
+///
+/// impl Resolver for Table {
+///     fn resolve<'a>(&'a self, _: &'a Host, name: &'a str) -> Resolving<'a> {
+///         Box::pin(async move {
+///             match name {
+///                 "printer" => Ok(vec![[10, 0, 0, 7].into()]),
+///                 _ => Err(std::io::ErrorKind::NotFound.into()),
+///             }
+///         })
+///     }
+/// }
+/// ```
 pub trait Resolver: Send + Sync + 'static {
     /// The addresses of `name`, in the order in which they are tried. A resolver that needs the network
-    /// uses that of `host`.
-    fn resolve<'a>(
-        &'a self,
-        host: &'a Host,
-        name: &'a str,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+    /// uses that of `host`. `name` is as the program wrote it, but never an address, and never `localhost`
+    /// or a name below that (RFC 6761 section 6.3), which are the host's own.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that has no address; none is returned as an error, not as an empty list.
+    fn resolve<'a>(&'a self, host: &'a Host, name: &'a str) -> Resolving<'a>;
+}
+
+impl<T: Resolver + ?Sized> Resolver for Box<T> {
+    fn resolve<'a>(&'a self, host: &'a Host, name: &'a str) -> Resolving<'a> {
+        (**self).resolve(host, name)
+    }
+}
+
+impl<T: Resolver + ?Sized> Resolver for Arc<T> {
+    fn resolve<'a>(&'a self, host: &'a Host, name: &'a str) -> Resolving<'a> {
+        (**self).resolve(host, name)
+    }
 }
 
 /// Keeps a host running; its drop ends the host.

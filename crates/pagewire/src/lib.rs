@@ -181,6 +181,7 @@ mod service;
 mod shared;
 mod spin;
 mod stats;
+mod timer;
 mod topics;
 mod turn;
 mod wait;
@@ -198,7 +199,7 @@ pub use builder::HostBuilder;
 pub use down::Failed;
 pub use error::{NetworkDown, StartError};
 pub use event_fd::EventFd;
-pub use host::{Host, Resolver, WeakHost};
+pub use host::{Host, Resolver, Resolving, WeakHost};
 pub use link::{IntoCidr, Link};
 #[cfg(feature = "tap")]
 pub use pagewire_device::Tap;

@@ -52,8 +52,8 @@ impl Link {
     }
 
     /// The default gateway, if the gateways of earlier links do not answer; one for each IP version.
-    pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
-        self.gateways.push(ip.as_ref().to_owned());
+    pub fn gateway(mut self, ip: impl ToString) -> Self {
+        self.gateways.push(ip.to_string());
         self
     }
 

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use pagewire_sockets::Runtime;
+use pagewire_sockets::timeout;
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 
-use crate::host::{Host, Resolver};
+use crate::host::{Host, Resolver, Resolving};
 use crate::net::{TcpStream, UdpSocket};
 
 /// How long a server has for its answer, and how often each server is asked (`resolv.conf(5)`: `timeout`,
@@ -32,7 +32,11 @@ const HEADER: usize = 12;
 const MIN_RECORD: usize = 5;
 
 /// A [`Resolver`] that knows some names, and asks DNS servers for the others (RFC 1035), over UDP and, for
-/// answers that are too long, over TCP.
+/// answers that are too long, over TCP. Addresses of both IP versions are asked for at the same time; those of
+/// IPv6 come first. A server has 5 seconds; then the next one is asked, and after the last one the first again.
+///
+/// A lookup fails with `NotFound` for a name without addresses, `TimedOut` if no server answered,
+/// `InvalidData` for an answer that is none, `Other` with the server's code.
 ///
 /// ```
 /// use pagewire::{Dns, Host, Pair};
@@ -97,11 +101,7 @@ impl Dns {
 }
 
 impl Resolver for Dns {
-    fn resolve<'a>(
-        &'a self,
-        host: &'a Host,
-        name: &'a str,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
+    fn resolve<'a>(&'a self, host: &'a Host, name: &'a str) -> Resolving<'a> {
         Box::pin(self.ask(host, name))
     }
 }
@@ -117,7 +117,10 @@ pub(crate) async fn resolve(
         return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
     match resolver {
-        Some(resolver) => resolver.resolve(host, name).await,
+        Some(resolver) => match resolver.resolve(host, name).await? {
+            none if none.is_empty() => Err(not_found(name)),
+            found => Ok(found),
+        },
         None => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
@@ -135,9 +138,8 @@ fn normal(name: &str) -> String {
 
 /// The error of the C library, as std words it.
 fn not_found(name: &str) -> io::Error {
-    io::Error::other(format!(
-        "failed to lookup address information: Name or service not known: `{name}`"
-    ))
+    let text = format!("failed to lookup address information: Name or service not known: `{name}`");
+    io::Error::new(io::ErrorKind::NotFound, text)
 }
 
 /// Asks one server for the addresses of one kind.
@@ -278,12 +280,8 @@ async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (
     .await
 }
 
-/// The answer of a future that has [`TIMEOUT`].
+/// The answer of a server that has [`TIMEOUT`].
 async fn limited<T>(host: &Host, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let (mut work, mut sleep) = (pin!(work), pin!(host.sleep(TIMEOUT)));
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(done),
-        Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-    })
-    .await
+    let done = timeout(host, Some(TIMEOUT), work).await;
+    done.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }

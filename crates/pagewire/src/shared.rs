@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) spins: AtomicBool,
     /// A task drives the host on any of its runtime's threads; waits must not keep it from running.
     by_task: AtomicBool,
+    /// A foreign event loop waits for the host.
+    pub(crate) in_a_loop: AtomicBool,
     /// Of the threads that wait for such a host, one looks whether the task runs.
     pub(crate) looks: AtomicBool,
     /// Steps that the driver has taken.
@@ -194,6 +196,7 @@ impl Shared {
             panics,
             spins: AtomicBool::new(false),
             by_task: AtomicBool::new(false),
+            in_a_loop: AtomicBool::new(false),
             looks: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             stuck_at: AtomicU64::new(u64::MAX),

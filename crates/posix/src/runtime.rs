@@ -1,12 +1,12 @@
 //! What all calls of one table share.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_sockets::Waiters;
+use pagewire_sockets::{Waiters, timeout};
 use pagewire_stack::{Error, Stack, Tcp, TcpId, Udp, UdpId};
 
 use crate::backend::Backend;
@@ -60,18 +60,9 @@ impl<B: Backend> Runtime<B> {
     pub(crate) fn poll_until<T>(
         &self,
         limit: Option<Duration>,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Result<Option<T>, Errno> {
-        let mut limit = limit.map(|limit| Box::pin(self.backend.sleep(limit)));
-        let done = self.backend.wait_for(poll_fn(|cx| {
-            if let Poll::Ready(done) = poll(cx) {
-                return Poll::Ready(Some(done));
-            }
-            match &mut limit {
-                Some(limit) => limit.as_mut().poll(cx).map(|()| None),
-                None => Poll::Pending,
-            }
-        }));
+        let done = self.backend.wait_for(timeout(&self.backend, limit, poll_fn(poll)));
         done.map_err(|_| Errno::DEADLK)
     }
 

@@ -59,8 +59,8 @@ pub mod tcp {
 /// no simulated time.
 ///
 /// # Errors
-/// For an unknown name, as the C library: "failed to lookup address information: Name or service
-/// not known". `InvalidInput` for text that is no address.
+/// `NotFound` for an unknown name, with the C library's text: "failed to lookup address information: Name or
+/// service not known". `InvalidInput` for text that is no address.
 pub async fn lookup_host<T>(host: T) -> io::Result<impl Iterator<Item = SocketAddr>>
 where
     T: ToSocketAddrs,
@@ -95,10 +95,11 @@ impl Runtime for HostHandle {
         let found = world.names.resolve_on(name, own).filter(|found| !found.is_empty());
         let found = found.ok_or_else(|| {
             // As the C library says it, by std.
-            io::Error::other(format!(
+            let text = format!(
                 "failed to lookup address information: Name or service not known: there is no host \
                  `{name}` in the simulation"
-            ))
+            );
+            io::Error::new(io::ErrorKind::NotFound, text)
         });
         drop(world);
         std::future::ready(found)

@@ -1,6 +1,6 @@
 //! How connections are opened, and sockets bound: options, one attempt, several addresses.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use pagewire_stack::{
 use crate::addr::{Target, ToSocketAddrs, destination, target};
 use crate::ops::connected;
 use crate::options::{errno, os_error};
-use crate::runtime::{Blocking, Clock, Patience, Runtime};
+use crate::runtime::{Blocking, Clock, Patience, Runtime, timeout};
 use crate::socket::{Reserved, Socket, WRITE};
 use crate::waiters::Call;
 
@@ -181,10 +181,8 @@ impl ConnectOptions {
                 _ => self.race(runtime, found, call).await,
             }
         };
-        match self.timeout {
-            None => connect.await,
-            Some(limit) => timeout(runtime, limit, connect).await,
-        }
+        let done = timeout(runtime, self.timeout, connect).await;
+        done.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Opens a connection to one address, and waits for its answer.
@@ -267,22 +265,6 @@ fn interleave(found: Vec<SocketAddr>) -> Vec<SocketAddr> {
         }
         all.extend(pair.into_iter().flatten());
     }
-}
-
-/// The answer of a future, or `TimedOut`.
-async fn timeout<R: Runtime, T>(
-    runtime: &R,
-    limit: Duration,
-    work: impl Future<Output = io::Result<T>>,
-) -> io::Result<T> {
-    let (mut work, mut sleep) = (pin!(work), pin!(runtime.sleep(limit)));
-    poll_fn(|cx| {
-        if let Poll::Ready(done) = work.as_mut().poll(cx) {
-            return Poll::Ready(done);
-        }
-        sleep.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    })
-    .await
 }
 
 impl ConnectOptions {

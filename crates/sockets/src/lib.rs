@@ -53,7 +53,7 @@ pub use pagewire_stack::limits::{
     UDP_MAX_PAYLOAD_V4 as MAX_SEND, UDP_MAX_SEGMENTS as MAX_SEGMENTS,
 };
 pub use reference::by_reference;
-pub use runtime::{Blocking, Clock, Patience, Runtime, io_error};
+pub use runtime::{Blocking, Clock, Patience, Runtime, io_error, timeout};
 pub use threads::{Signal, block_on};
 pub use waiters::{Call, Waiter, WaiterId, Waiters};
 pub use zerocopy::{Completion, CompletionStream, Completions, Sent};

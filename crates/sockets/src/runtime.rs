@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -109,22 +109,10 @@ pub trait Blocking: Runtime {
     ) -> io::Result<T> {
         let Patience::For(limit) = patience else { return Err(io::ErrorKind::WouldBlock.into()) };
         let (id, call) = (WaiterId::new(), Call::new("in a call that blocks"));
-        let mut limit = limit.map(|limit| Box::pin(self.sleep(limit)));
-        let done = self.block_on(poll_fn(|cx| {
-            if let done @ Poll::Ready(_) =
-                register(self, socket, (id, interest), call, cx.waker(), &mut op)
-            {
-                return done;
-            }
-            match &mut limit {
-                Some(limit) => {
-                    limit.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
-                }
-                None => Poll::Pending,
-            }
-        }));
+        let work = poll_fn(|cx| register(self, socket, (id, interest), call, cx.waker(), &mut op));
+        let done = self.block_on(timeout(self, limit, work));
         self.unregister(move |waiters| waiters.remove(socket, id));
-        done?
+        done?.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Waits for a future of this runtime.
@@ -204,6 +192,21 @@ impl<R: Runtime> Drop for Sleep<R> {
         let (until, timer) = (self.until, self.timer);
         self.runtime.unregister(move |waiters| waiters.remove_timer(until, timer));
     }
+}
+
+/// The answer of a future; `None`: `limit` of the stack's clock was over before.
+pub async fn timeout<R: Runtime, T>(
+    runtime: &R,
+    limit: Option<Duration>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut work, mut limit) = (pin!(work), pin!(limit.map(|limit| runtime.sleep(limit))));
+    poll_fn(|cx| match (work.as_mut().poll(cx), limit.as_mut().as_pin_mut()) {
+        (Poll::Ready(done), _) => Poll::Ready(Some(done)),
+        (Poll::Pending, Some(limit)) => limit.poll(cx).map(|()| None),
+        (Poll::Pending, None) => Poll::Pending,
+    })
+    .await
 }
 
 /// Whether a thread waits, and how long.

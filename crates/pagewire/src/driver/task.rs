@@ -19,9 +19,6 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -31,6 +28,7 @@ use crate::driver::{self, Driver, Next};
 use crate::error::StartError;
 use crate::inside;
 use crate::shared::Shared;
+use crate::timer::Timer;
 
 /// How long a wait lasts at most where a descriptor cannot be registered, and so wakes nobody.
 const UNREGISTERED: Duration = Duration::from_millis(1);
@@ -105,7 +103,7 @@ async fn drive(mut host: Driven, mut bells: Bells) {
 struct Bells {
     /// The host's eventfd.
     wake: AsyncFd<Arc<OwnedFd>>,
-    timer: AsyncFd<OwnedFd>,
+    timer: AsyncFd<Timer>,
     /// When the timer rings, by the host's clock. It may ring too early, but never too late.
     rings_at: Option<Instant>,
     devices: Vec<AsyncFd<Arc<OwnedFd>>>,
@@ -115,11 +113,9 @@ struct Bells {
 
 impl Bells {
     fn new(shared: &Shared) -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         Ok(Self {
             wake: watch(Arc::clone(&shared.wake))?,
-            timer: watch(timer)?,
+            timer: watch(Timer::new()?)?,
             rings_at: None,
             devices: Vec::new(),
             registered: None,
@@ -201,23 +197,17 @@ impl Bells {
         if self.rings_at.is_some_and(|rings| rings <= at) {
             return;
         }
-        let nanos = wait.max(Duration::from_nanos(1));
-        let it_value =
-            Timespec { tv_sec: nanos.as_secs() as i64, tv_nsec: nanos.subsec_nanos().into() };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let time = Itimerspec { it_interval, it_value };
-        if timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_ok() {
+        if self.timer.get_ref().set(wait).is_ok() {
             self.rings_at = Some(at);
         }
     }
 
     /// Empties the eventfd and the timer, if they rang; neither blocks.
     fn forget(&mut self, rang: Rang) {
-        let mut count = [0; 8];
         if rang.wake {
-            let _ = rustix::io::read(&self.wake, &mut count);
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
-        if rang.timer && rustix::io::read(&self.timer, &mut count).is_ok() {
+        if rang.timer && self.timer.get_ref().clear() {
             self.rings_at = None;
         }
     }

@@ -126,7 +126,7 @@ fn a_call_that_waited_on_the_devices_makes_it_readable() {
     let mut events = host.event_fd().expect("descriptor");
     let udp = host.udp("10.0.0.1:7").expect("socket");
     udp.set_read_timeout(Some(Duration::from_millis(1))).expect("limit");
-    let waits = || assert!(!host.wait_turn(Duration::from_millis(1)));
+    let waits = || while host.wait_turn(Duration::from_millis(1)) {};
     let receives = || assert!(udp.recv(&mut [0; 8]).is_err());
     let calls: [&dyn Fn(); 2] = [&waits, &receives];
     for call in calls {
@@ -137,4 +137,14 @@ fn a_call_that_waited_on_the_devices_makes_it_readable() {
         call();
         assert!(wait(&events, Duration::ZERO), "nobody waits on the devices");
     }
+}
+
+#[test]
+fn a_host_is_in_one_loop_at_a_time() {
+    let (host, _peer) = manual();
+    let events = host.event_fd().expect("a descriptor");
+    let second = host.event_fd().expect_err("two loops would take each other's wake-ups");
+    assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
+    drop(events);
+    assert!(host.event_fd().is_ok());
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::{ConnectOptions, Dns, Host, Resolver, TcpStream, net};
+use pagewire::{ConnectOptions, Dns, Host, Resolver, Resolving, TcpStream, net};
 use simple_dns::rdata::{A, CNAME, RData};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 
@@ -142,8 +142,9 @@ fn a_name_is_asked_of_the_dns_server_over_the_hosts_own_network() {
 
 #[test]
 fn a_name_that_is_not_there_is_not_found() {
-    let error = lookup(Says::NoSuchName).expect_err("none").to_string();
-    assert!(error.contains("failed to lookup address information"), "{error}");
+    let error = lookup(Says::NoSuchName).expect_err("none");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    assert!(error.to_string().contains("failed to lookup address information"), "{error}");
 }
 
 /// RFC 5452 section 9.1, and a bound on what an answer makes a program try.
@@ -226,11 +227,7 @@ fn a_limit_of_time_ends_the_attempts_of_all_addresses() {
 struct Silent;
 
 impl Resolver for Silent {
-    fn resolve<'a>(
-        &'a self,
-        _: &'a Host,
-        _: &'a str,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>> {
+    fn resolve<'a>(&'a self, _: &'a Host, _: &'a str) -> Resolving<'a> {
         Box::pin(std::future::pending())
     }
 }

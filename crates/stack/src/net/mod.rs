@@ -287,9 +287,10 @@ impl Net {
         }
     }
 
-    /// Whether packets of ours wait for a neighbour's answer or for their device.
+    /// Whether packets wait for a neighbour's answer or for their device. Attempts to connect do not count:
+    /// once their socket is closed, nobody wants them.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
+        self.links.iter().any(|link| link.neighbors.holds_data() || !link.out.is_empty())
     }
 
     #[inline]

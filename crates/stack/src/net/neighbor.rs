@@ -28,7 +28,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use hashbrown::HashMap;
+use pagewire_mem::link::headers::{self, Transport};
 use pagewire_mem::{Instant, PacketBuf};
+use pagewire_tcp::Flags;
 use siphasher::sip::SipHasher13;
 
 use super::wire::ethernet::Mac;
@@ -79,6 +81,19 @@ pub(crate) struct Waiting {
     pub(crate) packet: PacketBuf,
     /// It is not forwarded: its source may be any address on a transparent link.
     pub(crate) ours: bool,
+}
+
+impl Waiting {
+    /// Whether the packet is our attempt to connect.
+    fn is_attempt(&self) -> bool {
+        let head = self.packet.head();
+        let flags = headers::parse_ip(head)
+            .ok()
+            .filter(|layout| layout.transport == Transport::Tcp)
+            .and_then(|layout| layout.tcp_flags(head));
+        let flags = flags.map_or(Flags::empty(), |flags| Flags::from_bits_truncate(flags.into()));
+        self.ours && flags & (Flags::SYN | Flags::ACK) == Flags::SYN
+    }
 }
 
 pub(crate) struct Neighbors {
@@ -348,6 +363,12 @@ impl Neighbors {
 
     pub(crate) fn knows(&self, addr: IpAddr) -> bool {
         self.table.contains_key(&addr)
+    }
+
+    /// Whether packets wait that are no attempts to connect.
+    pub(crate) fn holds_data(&self) -> bool {
+        let held = |entry: &Neighbor| entry.queue.iter().any(|waiting| !waiting.is_attempt());
+        self.queued > 0 && self.table.values().any(held)
     }
 
     /// Whether we are waiting for an answer from `addr`.

@@ -58,6 +58,13 @@ impl MapError {
     }
 }
 
+/// With the number of [`errno`](MapError::errno).
+impl From<MapError> for std::io::Error {
+    fn from(error: MapError) -> Self {
+        Self::from_raw_os_error(error.errno())
+    }
+}
+
 impl From<MapRefusal> for MapError {
     fn from(refusal: MapRefusal) -> Self {
         match refusal {
