@@ -19,6 +19,7 @@ use pagewire_stack::{
     DropReason, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId, limits,
 };
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use pagewire_testing::frames::{arp, received};
 
 const CONNECTIONS: usize = 1_000_000;
 /// Virtual time during which half of the connections trickle.
@@ -292,12 +293,8 @@ impl World {
         if head.get(12..14) != Some(&[8, 6]) {
             return;
         }
-        let mut reply = PacketBuf::for_rx();
-        let out = reply.append(42).expect("room");
-        out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 99, 8, 6]);
-        out[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
-        out[22..32].copy_from_slice(&[2, 0, 0, 0, 0, 99, 10, 0, 0, 2]);
-        out[32..42].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
-        self.stack.handle_frame(self.now, reply);
+        let (them, us) = ([2, 0, 0, 0, 0, 99], [2, 0, 0, 0, 0, 1]);
+        let reply = arp(2, them, [10, 0, 0, 2], us, [10, 0, 0, 1]);
+        self.stack.handle_frame(self.now, received(&reply, 42));
     }
 }

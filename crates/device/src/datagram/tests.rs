@@ -1,4 +1,4 @@
-use pagewire_mem::Frag;
+use pagewire_testing::frames::{bytes_of, to_send};
 use proptest::prelude::*;
 
 use super::*;
@@ -45,23 +45,12 @@ impl Rig {
     fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut frames = VecDeque::new();
         self.link.receive(Instant::ZERO, &mut frames, 64, &mut self.ledger).unwrap();
-        let bytes = |packet: &PacketBuf| {
-            let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
-            packet.head().iter().chain(parts.flatten()).copied().collect()
-        };
-        frames.iter().map(bytes).collect()
+        frames.iter().map(bytes_of).collect()
     }
 
     fn transmit(&mut self, frames: &mut VecDeque<PacketBuf>) {
         self.link.transmit(Instant::ZERO, frames, &mut self.ledger).unwrap();
     }
-}
-
-fn packet(frame: &[u8]) -> PacketBuf {
-    let mut packet = PacketBuf::for_tx();
-    packet.push(14).unwrap().copy_from_slice(&frame[..14]);
-    packet.push_frag(Frag::from_bytes(frame[14..].to_vec().into())).unwrap();
-    packet
 }
 
 fn heard(peer: &UnixDatagram) -> Option<Vec<u8>> {
@@ -79,7 +68,7 @@ fn frames_go_both_ways_with_whoever_greeted() {
     rig.say(&peer, &[7; 1000]);
     assert_eq!(rig.receive(), [vec![7; 1000]]);
     assert!(rig.link.is_up());
-    let mut frames = VecDeque::from([packet(&[8; 900]), packet(&[9; 60])]);
+    let mut frames = VecDeque::from([to_send(&[8; 900], 14), to_send(&[9; 60], 14)]);
     rig.transmit(&mut frames);
     assert!(frames.is_empty());
     assert_eq!(heard(&peer), Some(vec![8; 900]));
@@ -93,7 +82,7 @@ fn before_the_greeting_the_link_is_down_and_strangers_are_not_heard() {
     let (peer, stranger) = (rig.dir.peer("peer"), rig.dir.peer("stranger"));
     rig.say(&stranger, &[7; 60]);
     assert!(rig.receive().is_empty());
-    let mut frames = VecDeque::from([packet(&[8; 60])]);
+    let mut frames = VecDeque::from([to_send(&[8; 60], 14)]);
     rig.transmit(&mut frames);
     assert_eq!((frames.len(), rig.link.counters().tx_dropped_closed), (0, 1));
     rig.say(&peer, b"VFKT");
@@ -119,12 +108,12 @@ fn another_greeting_makes_another_peer_and_one_that_is_gone_is_forgotten() {
     rig.say(&second, &[2; 60]);
     assert_eq!(rig.receive(), [vec![2; 60]]);
     drop(second);
-    let mut frames = VecDeque::from([packet(&[3; 60])]);
+    let mut frames = VecDeque::from([to_send(&[3; 60], 14)]);
     rig.transmit(&mut frames);
     assert!(!rig.link.is_up());
     rig.say(&first, b"VFKT");
     assert!(rig.receive().is_empty());
-    let mut frames = VecDeque::from([packet(&[4; 60])]);
+    let mut frames = VecDeque::from([to_send(&[4; 60], 14)]);
     rig.transmit(&mut frames);
     assert_eq!(heard(&first), Some(vec![4; 60]));
 }
@@ -135,7 +124,7 @@ fn what_a_slow_peer_has_no_room_for_stays_and_is_tried_again() {
     let peer = rig.dir.peer("peer");
     rig.say(&peer, b"VFKT");
     rig.receive();
-    let mut frames: VecDeque<_> = (0..5000).map(|i: u32| packet(&[i as u8; 200])).collect();
+    let mut frames: VecDeque<_> = (0..5000).map(|i: u32| to_send(&[i as u8; 200], 14)).collect();
     rig.transmit(&mut frames);
     let mut left = frames.len();
     assert!(left > 0);
