@@ -17,12 +17,11 @@ macro_rules! built {
     }};
 }
 
+/// A frame's headers as far as IP.
+pub type Headers = PacketBuilderStep<IpHeaders>;
+
 /// A frame's headers as far as IP, between two stations and two addresses of the same version.
-pub fn ip(
-    [from, to]: [[u8; 6]; 2],
-    [source, target]: [IpAddr; 2],
-    hops: u8,
-) -> PacketBuilderStep<IpHeaders> {
+pub fn ip([from, to]: [[u8; 6]; 2], [source, target]: [IpAddr; 2], hops: u8) -> Headers {
     let ethernet = PacketBuilder::ethernet2(from, to);
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {

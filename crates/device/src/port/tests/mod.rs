@@ -6,16 +6,15 @@ mod room;
 
 use std::collections::VecDeque;
 
-use etherparse::{IpHeaders, PacketBuilderStep};
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, PacketBuf};
 use pagewire_testing::built;
-use pagewire_testing::frames::{bytes_of, ip};
+use pagewire_testing::frames::{Headers, bytes_of, ip};
 
 use super::*;
 use pagewire_mem::link::Medium;
 
 /// Headers as far as IPv4.
-fn headers() -> PacketBuilderStep<IpHeaders> {
+fn headers() -> Headers {
     ip([[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]], [[10, 0, 0, 2].into(), [10, 0, 0, 1].into()], 64)
 }
 
