@@ -15,9 +15,8 @@ use std::time::{Duration, Instant as WallClock};
 use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, Instant, PacketBuf};
-use pagewire_stack::{
-    DropReason, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId, limits,
-};
+use pagewire_sim::Verbs;
+use pagewire_stack::{DropReason, ListenerId, Readiness, Stack, StackConfig, TcpId, limits};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 use pagewire_testing::frames::{arp, received};
 
@@ -229,12 +228,7 @@ impl World {
             while let Some(event) = self.stack.poll_event() {
                 more = true;
                 if event.socket == self.listener {
-                    while self
-                        .stack
-                        .listener(self.listener)
-                        .and_then(|mut listener| listener.accept())
-                        .is_ok()
-                    {
+                    while self.stack.accept(self.listener).is_ok() {
                         self.accepted += 1;
                     }
                 } else if event.gained.contains(Readiness::READABLE) {
@@ -252,15 +246,8 @@ impl World {
 
     /// The program at the stack: what is read is sent back.
     fn serve(&mut self, id: TcpId) {
-        if let Ok(n @ 1..) = self
-            .stack
-            .tcp(id)
-            .and_then(|mut tcp| tcp.recv(self.now, &mut self.buffer[..], RecvFlags::empty()))
-        {
-            let sent = self
-                .stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.send(self.now, &self.buffer[..n], SendFlags::empty()));
+        if let Ok(n @ 1..) = self.stack.recv(self.now, id, &mut self.buffer[..]) {
+            let sent = self.stack.send(self.now, id, &self.buffer[..n]);
             assert_eq!(sent, Ok(n));
         }
     }

@@ -10,10 +10,10 @@ use pagewire_mem::{
 };
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness,
-    RecvFlags, UdpMessage, UdpTarget, ZeroCopyCall,
+    RecvFlags, UdpMessage, UdpTarget,
 };
 
-use crate::common::{B, Pair, STATIONS, Verbs, addr, capabilities, config, pattern};
+use crate::common::{B, Pair, STATIONS, Verbs, addr, capabilities, config, pattern, zerocopy};
 use pagewire_testing::built;
 use pagewire_testing::frames::{ip, received};
 
@@ -272,13 +272,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
     p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 64]))]);
-    p.a.udp(client)
-        .and_then(|mut udp| {
-            let mut call = ZeroCopyCall::new();
-            let sent = udp.send(p.now, (data, &mut call), None)?;
-            Ok((sent, call.id()))
-        })
-        .unwrap();
+    zerocopy::send_to(&mut p.a, p.now, client, data, None).unwrap();
     p.run(Duration::from_millis(1));
     let reported = |p: &Pair| p.events.iter().fold(Readiness::NONE, |all, (_, e)| all | e.gained);
     assert!(reported(&p).contains(Readiness::ERROR | Readiness::ERROR_QUEUE), "{:?}", p.events);

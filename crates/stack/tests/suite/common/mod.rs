@@ -4,7 +4,6 @@
 
 pub(crate) mod forge;
 pub(crate) mod gateway;
-mod verbs;
 pub(crate) mod zerocopy;
 
 use std::cell::RefCell;
@@ -27,7 +26,7 @@ pub(crate) enum Side {
 }
 
 pub(crate) use Side::{A, B};
-pub(crate) use verbs::Verbs;
+pub(crate) use pagewire_sim::Verbs;
 
 type Filter = Box<dyn FnMut(Side, &PacketBuf) -> bool>;
 

@@ -1,6 +1,6 @@
-//! Verbs of sockets by id, for tests that need neither flags nor views.
+//! Verbs of a stack's sockets by their ids.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
@@ -8,9 +8,12 @@ use pagewire_stack::{
     TcpId, UdpId, UdpTarget,
 };
 
-pub(crate) trait Verbs {
+/// What programs do with sockets, for those that need neither flags nor views.
+pub trait Verbs {
+    /// Sends on a connection, without flags.
     fn send(&mut self, now: Instant, id: TcpId, data: impl Payload) -> Result<usize, Error>;
 
+    /// Receives from a connection, without flags.
     fn recv<T: Taker<Error = Error>>(
         &mut self,
         now: Instant,
@@ -18,6 +21,13 @@ pub(crate) trait Verbs {
         taker: T,
     ) -> Result<T::Taken, Error>;
 
+    /// Ends one or both directions of a connection.
+    fn shutdown(&mut self, now: Instant, id: TcpId, how: Shutdown) -> Result<(), Error>;
+
+    /// Takes a connection that a listener has.
+    fn accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error>;
+
+    /// Sends a datagram.
     fn send_to(
         &mut self,
         now: Instant,
@@ -26,9 +36,8 @@ pub(crate) trait Verbs {
         to: impl Into<UdpTarget>,
     ) -> Result<usize, Error>;
 
+    /// Receives a datagram, without flags.
     fn recv_from<T: DatagramTaker>(&mut self, id: UdpId, taker: T) -> Result<T::Taken, Error>;
-
-    fn accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error>;
 }
 
 impl Verbs for Stack {
@@ -45,6 +54,14 @@ impl Verbs for Stack {
         self.tcp(id)?.recv(now, taker, RecvFlags::empty())
     }
 
+    fn shutdown(&mut self, now: Instant, id: TcpId, how: Shutdown) -> Result<(), Error> {
+        self.tcp(id)?.shutdown(now, how)
+    }
+
+    fn accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
+        self.listener(id)?.accept()
+    }
+
     fn send_to(
         &mut self,
         now: Instant,
@@ -57,9 +74,5 @@ impl Verbs for Stack {
 
     fn recv_from<T: DatagramTaker>(&mut self, id: UdpId, taker: T) -> Result<T::Taken, Error> {
         self.udp(id)?.recv(taker, RecvFlags::empty())
-    }
-
-    fn accept(&mut self, id: ListenerId) -> Result<(TcpId, SocketAddr), Error> {
-        self.listener(id)?.accept()
     }
 }
