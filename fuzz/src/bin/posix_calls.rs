@@ -1,7 +1,7 @@
 //! See `targets::posix_calls`.
 #![no_main]
 
-#[path = "../src/targets.rs"]
+#[path = "../targets.rs"]
 #[allow(dead_code)]
 mod targets;
 
