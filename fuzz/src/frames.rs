@@ -43,7 +43,7 @@ const SECOND_MTU: usize = 1280;
 /// Verbs in one input: each may do as much work as a frame.
 const MAX_VERBS: usize = 256;
 
-/// How far an input got, so that a test notices seeds that no longer get there.
+/// How far an input got, so that a test notices a corpus that no longer gets there.
 #[derive(Debug, Default)]
 pub(crate) struct Depth {
     /// Connections that a listener handed out.

@@ -1,6 +1,10 @@
 //! What the fuzz targets do with their bytes. Shared with the test that replays the corpus, so
 //! that `make test` runs every input that was ever of interest.
 //!
+//! In `fuzz/corpus`, inputs with a name and a number are seeds: valid inputs, each with every length and
+//! offset one too small, one too large and at its limits, and cut short; and whole conversations. The
+//! others, named by a hash, were found by the fuzzer.
+//!
 //! A target must return: a panic, an endless loop or unbounded memory is a finding.
 
 mod connection;

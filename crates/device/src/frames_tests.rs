@@ -1,3 +1,5 @@
+use pagewire_testing::frames::{bytes_of, to_send};
+
 use super::*;
 
 fn frame(len: usize, seed: u8) -> Vec<u8> {
@@ -8,22 +10,10 @@ fn config(queue_frames: usize) -> FramesConfig {
     FramesConfig { queue_frames, ..FramesConfig::default() }
 }
 
-fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
-    let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
-    packet.head().iter().chain(parts.flatten()).copied().collect()
-}
-
 fn take(device: &mut Frames) -> Vec<Vec<u8>> {
     let mut frames = VecDeque::new();
     device.receive(Instant::ZERO, &mut frames, 64, &mut CopyLedger::new()).unwrap();
     frames.iter().map(bytes_of).collect()
-}
-
-fn packet(frame: &[u8]) -> PacketBuf {
-    let mut packet = PacketBuf::for_tx();
-    packet.push(14).unwrap().copy_from_slice(&frame[..14]);
-    packet.push_frag(Frag::from_bytes(frame[14..].to_vec().into())).unwrap();
-    packet
 }
 
 #[test]
@@ -31,7 +21,7 @@ fn a_frame_is_copied_once_on_its_way_in_and_once_on_its_way_out() {
     let (mut device, mut end) = Frames::new(FramesConfig::default()).unwrap();
     end.send(&frame(1000, 1)).unwrap();
     assert_eq!(take(&mut device), [frame(1000, 1)]);
-    let mut out = VecDeque::from([packet(&frame(800, 2))]);
+    let mut out = VecDeque::from([to_send(&frame(800, 2), 14)]);
     device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
     let mut buffer = [0; 1514];
     assert_eq!(end.receive(&mut buffer), Some(800));
@@ -48,7 +38,7 @@ fn both_ways_are_possible_by_reference() {
     let (mut device, mut end) = Frames::new(FramesConfig::default()).unwrap();
     end.send_bytes(Bytes::from(frame(1400, 3))).unwrap();
     assert_eq!(take(&mut device), [frame(1400, 3)]);
-    let mut out = VecDeque::from([packet(&frame(1400, 4))]);
+    let mut out = VecDeque::from([to_send(&frame(1400, 4), 14)]);
     device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
     assert_eq!(bytes_of(&end.receive_packet().unwrap()), frame(1400, 4));
     assert_eq!(end.ledger().get(CopyReason::DeviceRx), 0);
@@ -98,7 +88,7 @@ fn a_side_that_sleeps_is_woken_by_a_frame() {
             }
         }
     });
-    let mut out = VecDeque::from([packet(&frame(77, 1))]);
+    let mut out = VecDeque::from([to_send(&frame(77, 1), 14)]);
     device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
     assert_eq!(other.join().unwrap(), 77);
 }

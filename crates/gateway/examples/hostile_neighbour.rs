@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
-use pagewire::device::PacketBuf;
 use pagewire::device::PairEnd;
 use pagewire::memory::CopyLedger;
 use pagewire::services::Instant;
 use pagewire::{Device, Host, Pair};
 use pagewire_gateway::{Ask, Gateway, Guest, GuestConfig, Verdict};
+use pagewire_testing::frames::received;
 use pagewire_testing::neighbours::{Result, Trial, beside};
 
 #[path = "../tests/suite/support/frames.rs"]
@@ -73,7 +73,7 @@ impl Attack {
     fn ordinary(self, i: u32) -> Vec<u8> {
         match self {
             Self::Flows => frames::datagram(4000, FAR, 9, b"nobody listens"),
-            _ => ping(i),
+            _ => frames::ping(GATEWAY, i as u16),
         }
     }
 
@@ -93,16 +93,6 @@ impl Attack {
             Self::Flows => frames::datagram(i as u16, FAR, 9, b"nobody listens"),
         }
     }
-}
-
-/// A ping of the gateway itself: 40 bytes, as a SYN has.
-fn ping(i: u32) -> Vec<u8> {
-    let mut echo = vec![8, 0, 0, 0, 0, 1];
-    echo.extend((i as u16).to_be_bytes());
-    echo.resize(20, 0);
-    let sum = frames::sum_of(&echo);
-    echo[2..4].copy_from_slice(&sum.to_be_bytes());
-    frames::ipv4(frames::ME, GATEWAY, 1, &echo)
 }
 
 /// A number for each `i` that looks like chance.
@@ -135,11 +125,7 @@ impl Neighbour {
     /// Sends frames; what finds no room is lost, as on a line.
     fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Vec<u8>>) -> Result<()> {
         let mut outbox = VecDeque::new();
-        for frame in frames {
-            let mut packet = PacketBuf::for_rx();
-            packet.append(frame.len()).ok_or("a long frame")?.copy_from_slice(frame);
-            outbox.push_back(packet);
-        }
+        outbox.extend(frames.map(|frame| received(frame, frame.len())));
         self.device.transmit(Instant::ZERO, &mut outbox, &mut self.ledger)?;
         let mut inbox = VecDeque::new();
         self.device.receive(Instant::ZERO, &mut inbox, 4096, &mut self.ledger)?;

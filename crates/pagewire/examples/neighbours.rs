@@ -18,9 +18,7 @@
 //! alternate; medians of the rounds are compared. The exit status is 1 if a hostile neighbour
 //! leaves less than nine tenths.
 
-use std::collections::VecDeque;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,14 +27,16 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire::device::{
-    Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium, PacketBuf, VhostUser,
-};
-use pagewire::memory::{CopyLedger, CopyReason};
-use pagewire::services::Instant;
-use pagewire::{Device, Host, Link};
+use pagewire::device::VhostUser;
+use pagewire::{Host, Link};
 use pagewire_device::vhost_user::double::{Beside, Guest, GuestConfig};
 use pagewire_testing::neighbours::{Result, Trial, beside};
+use pagewire_testing::{built, frames};
+
+#[path = "../tests/suite/card.rs"]
+mod card;
+
+use card::Card;
 
 /// How often the neighbour does something.
 const PACE: Duration = Duration::from_millis(2);
@@ -148,141 +148,29 @@ impl Neighbour {
 fn arp(who: u16) -> Vec<u8> {
     let [high, low] = who.to_be_bytes();
     let mac = [2, 0, 0, 1, high, low];
-    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
-    frame.extend([10, 2, high, low, 0, 0, 0, 0, 0, 0, 10, 2, 0, 1]);
+    let mut frame = frames::arp(1, mac, [10, 2, high, low], [0; 6], [10, 2, 0, 1]);
     frame.resize(60, 0);
     frame
 }
 
-fn ip(protocol: u8, to: [u8; 4], rest: &[u8]) -> Vec<u8> {
-    let len = ((20 + rest.len()) as u16).to_be_bytes();
-    let mut header = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 2, 0, 2];
-    header.extend(to);
-    let words = header.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
-    let sum: u32 = words.sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
-    [&ROUTER_MAC[..], &NEIGHBOUR_MAC, &[8, 0], &header, rest].concat()
+fn ip(to: [u8; 4]) -> frames::Headers {
+    frames::ip([NEIGHBOUR_MAC, ROUTER_MAC], [[10, 2, 0, 2].into(), to.into()], 64)
 }
 
-/// UDP without a checksum, to a socket that is not read.
+/// UDP to a socket that is not read.
 fn datagram(payload: usize) -> Vec<u8> {
-    let len = ((8 + payload) as u16).to_be_bytes();
-    let mut rest = vec![4, 0, 0, 9, len[0], len[1], 0, 0];
-    rest.resize(8 + payload, 7);
-    ip(17, [10, 2, 0, 1], &rest)
+    built!(ip([10, 2, 0, 1]).udp(1024, 9), &vec![7; payload])
 }
 
 /// TCP to the sink.
 fn segment(payload: usize) -> Vec<u8> {
-    let mut rest = vec![4, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
-    rest.resize(20 + payload, 7);
-    ip(6, [10, 0, 3, 2], &rest)
+    built!(ip([10, 0, 3, 2]).tcp(1024, 9, 1, 0xffff).ack(1), &vec![7; payload])
 }
 
 /// The virtio header of a super-frame of TCP over IPv4 with an incomplete checksum.
 fn tso(size: u16) -> [u8; 12] {
     let [low, high] = size.to_le_bytes();
     [1, 1, 54, 0, low, high, 34, 0, 16, 0, 0, 0]
-}
-
-/// A guest's network card: no offloads, frames of the usual length.
-struct Card {
-    guest: Guest,
-    capabilities: Capabilities,
-    interrupt: OwnedFd,
-    /// Frames wait for buffers.
-    blocked: bool,
-}
-
-impl Card {
-    fn new(stream: UnixStream, mac: [u8; 6]) -> Result<Self> {
-        let config = GuestConfig { offload: false, ..GuestConfig::default() };
-        let guest = Guest::over(stream, config)?;
-        let capabilities = Capabilities {
-            medium: Medium::Ethernet,
-            mac,
-            mtu: 1500,
-            max_super_frame: 1500,
-            rx_checksum: false,
-            tx_checksum: false,
-            tso_v4: false,
-            tso_v6: false,
-            max_frags: 16,
-            header_split: HeaderSplit::None,
-            queues: 1,
-            by_reference: false,
-        };
-        let interrupt = guest.interrupt_fd()?;
-        Ok(Self { guest, capabilities, interrupt, blocked: false })
-    }
-}
-
-impl Device for Card {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
-
-    fn transmit(
-        &mut self,
-        _: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> std::result::Result<(), DeviceError> {
-        while let Some(frame) = frames.front() {
-            let mut bytes = frame.head().to_vec();
-            for frag in frame.frags() {
-                let at = bytes.len();
-                bytes.resize(at + frag.len(), 0);
-                frag.copy_to(0, &mut bytes[at..], ledger, CopyReason::DeviceTx);
-            }
-            if !self.guest.send(&bytes) {
-                break;
-            }
-            frames.pop_front();
-        }
-        self.blocked = !frames.is_empty();
-        Ok(())
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.interrupt.as_fd())
-    }
-
-    fn arm(&mut self) -> bool {
-        self.guest.ask_interrupts();
-        self.guest.has_received() || (self.blocked && self.guest.sendable() > 0)
-    }
-
-    fn disarm(&mut self) {
-        self.guest.interrupts();
-    }
-
-    fn receive(
-        &mut self,
-        _: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        _: &mut CopyLedger,
-    ) -> std::result::Result<usize, DeviceError> {
-        for n in 0..max {
-            let Some(frame) = self.guest.receive() else { return Ok(n) };
-            let (head, rest) = frame.bytes.split_at(frame.bytes.len().min(66));
-            let mut packet = PacketBuf::for_rx();
-            if let Some(room) = packet.append(head.len()) {
-                room.copy_from_slice(head);
-            }
-            if !rest.is_empty() {
-                let _ = packet.push_frag(Bytes::copy_from_slice(rest).into());
-            }
-            frames.push_back(packet);
-        }
-        Ok(max)
-    }
 }
 
 /// The host, the guest that moves data, and the sink.
@@ -355,9 +243,7 @@ impl Scene {
 
 /// A gratuitous request by 10.0.3.2.
 fn announce() -> Vec<u8> {
-    let mac = [2, 0, 0, 0, 9, 3];
-    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
-    frame.extend([10, 0, 3, 2, 0, 0, 0, 0, 0, 0, 10, 0, 3, 1]);
+    let mut frame = frames::arp(1, [2, 0, 0, 0, 9, 3], [10, 0, 3, 2], [0; 6], [10, 0, 3, 1]);
     frame.resize(60, 0);
     frame
 }

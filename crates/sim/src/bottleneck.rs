@@ -17,11 +17,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultDirection, FaultRng};
 use pagewire_mem::{Frag, FragVec, Instant};
-use pagewire_stack::{Event, ListenerId, RecvFlags, SendFlags, Stack, TcpConfig, TcpId};
+use pagewire_stack::{Event, ListenerId, SendFlags, Stack, TcpConfig, TcpId};
 
 use crate::limits::{BOTTLENECK_POOL_BYTES, BOTTLENECK_STARTS};
 use crate::sim::{NodeId, Sim, SimError};
 use crate::station::{App, Station};
+use crate::verbs::Verbs;
 
 /// Flows that begin at one stack.
 #[derive(Clone, Debug)]
@@ -342,9 +343,7 @@ impl Receiver {
             .iter()
             .filter_map(|event| stack.as_tcp(event.socket).map(|tcp| tcp.id()).ok())
             .collect();
-        while let Ok((socket, from)) =
-            stack.listener(listener).and_then(|mut listener| listener.accept())
-        {
+        while let Ok((socket, from)) = stack.accept(listener) {
             self.from.insert(socket, from);
             ready.push(socket);
         }
@@ -352,13 +351,11 @@ impl Receiver {
             let Some(from) = self.from.get(&socket) else { continue };
             let arrived = self.arrived.entry(*from).or_default();
             let mut chunks = Vec::new();
-            while let Ok(n @ 1..) = stack.tcp(socket).and_then(|mut tcp| {
-                tcp.recv(
-                    now,
-                    pagewire_stack::Chunks { max: usize::MAX, into: &mut chunks },
-                    RecvFlags::empty(),
-                )
-            }) {
+            while let Ok(n @ 1..) = stack.recv(
+                now,
+                socket,
+                pagewire_stack::Chunks { max: usize::MAX, into: &mut chunks },
+            ) {
                 *arrived += n as u64;
                 chunks.clear();
             }

@@ -10,8 +10,8 @@
 //!
 //! ```
 //! use pagewire_mem::Instant;
-//! use pagewire_sim::Sim;
-//! use pagewire_stack::{RecvFlags, SendFlags, Stack};
+//! use pagewire_sim::{Sim, Verbs};
+//! use pagewire_stack::Stack;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut sim = Sim::new(7);
@@ -30,18 +30,16 @@
 //! let (mut accepted, mut asked, mut answer) = (None, false, Vec::new());
 //! sim.run_until(Instant::from_millis(60_000), |sim| {
 //!     let (now, mut buffer) = (sim.now(), [0; 100]);
-//!     let (recv, send) = (RecvFlags::empty(), SendFlags::empty());
 //!     let node = sim.node_mut(server);
-//!     accepted = accepted.or_else(|| node.listener(listener).ok()?.accept().ok());
-//!     if let Some((socket, _)) = accepted {
-//!         let Ok(mut conn) = node.tcp(socket) else { return Ok(false) };
-//!         if let Ok(n @ 1..) = conn.recv(now, &mut buffer[..], recv) {
-//!             let _ = conn.send(now, &buffer[..n], send);
-//!         }
+//!     accepted = accepted.or_else(|| node.accept(listener).ok());
+//!     if let Some((socket, _)) = accepted
+//!         && let Ok(n @ 1..) = node.recv(now, socket, &mut buffer[..])
+//!     {
+//!         let _ = node.send(now, socket, &buffer[..n]);
 //!     }
-//!     let Ok(mut conn) = sim.node_mut(client).tcp(socket) else { return Ok(false) };
-//!     asked = asked || conn.send(now, b"Anybody there?", send).is_ok();
-//!     if let Ok(n) = conn.recv(now, &mut buffer[..], recv) {
+//!     let node = sim.node_mut(client);
+//!     asked = asked || node.send(now, socket, b"Anybody there?").is_ok();
+//!     if let Ok(n) = node.recv(now, socket, &mut buffer[..]) {
 //!         answer.extend_from_slice(&buffer[..n]);
 //!     }
 //!     Ok(answer == b"Anybody there?")
@@ -63,6 +61,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod verbs;
 
 pub use bottleneck::{Bottleneck, FlowReport, Group, Shares};
 pub use node::Node;
@@ -71,3 +70,4 @@ pub use sim::{NodeId, Sim, SimError};
 pub use station::{App, Station};
 pub use stream::{Mismatch, Stream};
 pub use transfer::{Report, Transfer, transfer};
+pub use verbs::Verbs;

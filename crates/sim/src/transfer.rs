@@ -18,6 +18,7 @@ use crate::limits::{MAX_STALL, MAX_TRANSFER};
 use crate::sim::{NodeId, Sim, SimError};
 use crate::station::{App, Station};
 use crate::stream::Stream;
+use crate::verbs::Verbs;
 
 /// One connection between two stacks: its data, and its link.
 #[derive(Clone, Debug)]
@@ -494,7 +495,7 @@ impl Peer {
                         *listener.insert(id)
                     }
                 };
-                match stack.listener(id).and_then(|mut listener| listener.accept()) {
+                match stack.accept(id) {
                     Ok((socket, _)) => Some(socket),
                     Err(Error::WouldBlock) => None,
                     Err(error) => return Err(format!("accept: {error}")),
@@ -540,10 +541,7 @@ impl Peer {
         // RFC 9293 section 3.10.4: before the handshake is over there is no direction to end.
         let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
         if !self.outgoing.ended && connected {
-            stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write))
-                .map_err(|e| format!("shutdown: {e}"))?;
+            stack.shutdown(now, id, Shutdown::Write).map_err(|e| format!("shutdown: {e}"))?;
             self.outgoing.ended = true;
         }
         Ok(())
@@ -601,13 +599,8 @@ impl Peer {
             };
             let got = if self.settings.by_reference {
                 let mut chunks = Vec::new();
-                let got = stack.tcp(id).and_then(|mut tcp| {
-                    tcp.recv(
-                        now,
-                        pagewire_stack::Chunks { max: most, into: &mut chunks },
-                        RecvFlags::empty(),
-                    )
-                });
+                let got =
+                    stack.recv(now, id, pagewire_stack::Chunks { max: most, into: &mut chunks });
                 let mut offset = at;
                 for chunk in &chunks {
                     // The oracle's reading is not counted.
@@ -629,9 +622,7 @@ impl Peer {
                 got
             } else {
                 let mut buffer = vec![0; most];
-                let got = stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()));
+                let got = stack.recv(now, id, &mut buffer[..]);
                 if let Ok(n) = got {
                     check(at, &buffer[..n]);
                 }

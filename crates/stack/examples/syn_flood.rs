@@ -41,6 +41,7 @@ use pagewire_stack::{
     Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId,
 };
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use pagewire_testing::frames::{arp, received};
 
 const SLICE: Duration = Duration::from_millis(50);
 const PAIRS: u64 = 24;
@@ -334,13 +335,8 @@ fn meet() -> (Client, Server) {
         }
     };
     // The gateway has said where it is.
-    let mut hello = PacketBuf::for_rx();
-    let out = hello.append(42).expect("room");
-    out[..6].copy_from_slice(&mac);
-    out[6..22].copy_from_slice(&[2, 0, 0, 0, 0, 99, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    out[22..32].copy_from_slice(&[2, 0, 0, 0, 0, 99, 10, 0, 0, 9]);
-    out[32..42].copy_from_slice(&[0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
-    b.stack.handle_frame(now, hello);
+    let hello = arp(1, [2, 0, 0, 0, 0, 99], [10, 0, 0, 9], [0; 6], [10, 0, 0, 2]);
+    b.stack.handle_frame(now, received(&hello, 42));
     let client = Client {
         end: a,
         flow: client,

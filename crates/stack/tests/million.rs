@@ -15,10 +15,10 @@ use std::time::{Duration, Instant as WallClock};
 use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, Instant, PacketBuf};
-use pagewire_stack::{
-    DropReason, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId, limits,
-};
+use pagewire_sim::Verbs;
+use pagewire_stack::{DropReason, ListenerId, Readiness, Stack, StackConfig, TcpId, limits};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use pagewire_testing::frames::{arp, received};
 
 const CONNECTIONS: usize = 1_000_000;
 /// Virtual time during which half of the connections trickle.
@@ -228,12 +228,7 @@ impl World {
             while let Some(event) = self.stack.poll_event() {
                 more = true;
                 if event.socket == self.listener {
-                    while self
-                        .stack
-                        .listener(self.listener)
-                        .and_then(|mut listener| listener.accept())
-                        .is_ok()
-                    {
+                    while self.stack.accept(self.listener).is_ok() {
                         self.accepted += 1;
                     }
                 } else if event.gained.contains(Readiness::READABLE) {
@@ -251,15 +246,8 @@ impl World {
 
     /// The program at the stack: what is read is sent back.
     fn serve(&mut self, id: TcpId) {
-        if let Ok(n @ 1..) = self
-            .stack
-            .tcp(id)
-            .and_then(|mut tcp| tcp.recv(self.now, &mut self.buffer[..], RecvFlags::empty()))
-        {
-            let sent = self
-                .stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.send(self.now, &self.buffer[..n], SendFlags::empty()));
+        if let Ok(n @ 1..) = self.stack.recv(self.now, id, &mut self.buffer[..]) {
+            let sent = self.stack.send(self.now, id, &self.buffer[..n]);
             assert_eq!(sent, Ok(n));
         }
     }
@@ -292,12 +280,8 @@ impl World {
         if head.get(12..14) != Some(&[8, 6]) {
             return;
         }
-        let mut reply = PacketBuf::for_rx();
-        let out = reply.append(42).expect("room");
-        out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 99, 8, 6]);
-        out[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
-        out[22..32].copy_from_slice(&[2, 0, 0, 0, 0, 99, 10, 0, 0, 2]);
-        out[32..42].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
-        self.stack.handle_frame(self.now, reply);
+        let (them, us) = ([2, 0, 0, 0, 0, 99], [2, 0, 0, 0, 0, 1]);
+        let reply = arp(2, them, [10, 0, 0, 2], us, [10, 0, 0, 1]);
+        self.stack.handle_frame(self.now, received(&reply, 42));
     }
 }

@@ -24,6 +24,8 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
+pub mod frames;
+pub mod heap;
 pub mod neighbours;
 mod netns;
 

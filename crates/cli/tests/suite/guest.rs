@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -123,15 +123,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// A directory, gone on drop.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -337,12 +328,12 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
         return;
     }
     // Short: a socket's path has at most 107 bytes.
-    let dir = Dir(std::env::temp_dir().join(format!("pw-guest-{}", std::process::id())));
-    let www = dir.0.join("www");
+    let dir = tempfile::tempdir().expect("a directory");
+    let www = dir.path().join("www");
     fs::create_dir_all(&www).expect("a directory");
     let sum = write_file(&www.join("big"), FILE);
     let small = write_file(&www.join("small"), 1 << 20);
-    let socket = dir.0.join("port");
+    let socket = dir.path().join("port");
     let net = |command: &mut Command| {
         command.args(["--link", "vhost-user", "--socket"]).arg(&socket);
         command.args(["--addr", "10.77.0.2/24", "--addr", "fd77::2/64", "--stats"]);
@@ -358,10 +349,10 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     stdout.read_line(&mut first).expect("a line");
     assert!(first.contains("http://10.77.0.2/"), "{first:?}");
 
-    let mut guest = Guest::boot(&dir.0, &socket, 1, EARLIER);
+    let mut guest = Guest::boot(dir.path(), &socket, 1, EARLIER);
     assert_eq!(guest.hear("small"), small);
     guest.ends_well();
-    let mut guest = Guest::boot(&dir.0, &socket, 1, SCRIPT);
+    let mut guest = Guest::boot(dir.path(), &socket, 1, SCRIPT);
     guest.hear("pinged");
     assert_eq!(guest.hear("sum"), sum, "what the guest downloaded");
     assert_eq!(guest.hear("small"), small, "over IPv6");
@@ -382,9 +373,9 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     // Another program takes the port: the guest's card is plugged in again. What came in frames of a
     // KiB and more was not copied: it is in the file straight from the guest's memory.
     let (shortest, overhead) = (1024, 42);
-    download(&guest, &net, &dir.0, &sum, shortest, overhead);
+    download(&guest, &net, dir.path(), &sum, shortest, overhead);
     // Told so, it takes every frame by reference, and then no byte of payload is copied.
-    download(&guest, &net, &dir.0, &sum, 1, 0);
+    download(&guest, &net, dir.path(), &sum, 1, 0);
 
     // And a measurement.
     guest.say("measure");
@@ -410,9 +401,8 @@ fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
     if !can_boot() {
         return;
     }
-    let dir = Dir(std::env::temp_dir().join(format!("pw-pairs-{}", std::process::id())));
-    fs::create_dir_all(&dir.0).expect("a directory");
-    let socket = dir.0.join("port");
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("port");
     let mut proxy = pagewire_testing::command(PAGEWIRE);
     proxy.args(["proxy", "--link", "vhost-user", "--queues", "2", "--socket"]).arg(&socket);
     proxy.args(["--addr", "10.77.0.2/24", "--dhcp=10.77.0.9-10.77.0.9", "--stats"]);
@@ -424,7 +414,7 @@ fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
     stdout.read_line(&mut first).expect("a line");
     assert!(first.starts_with("forwarding 10.77.0.2:80 to"), "{first:?}");
 
-    let mut guest = Guest::boot(&dir.0, &socket, 2, BY_PROXY);
+    let mut guest = Guest::boot(dir.path(), &socket, 2, BY_PROXY);
     assert_eq!(guest.hear("queues"), "2");
     guest.hear("came back");
     guest.ends_well();
@@ -475,20 +465,19 @@ fn a_debian_guest_reaches_the_network_through_the_gateway_over_either_socket() {
     if !pagewire_testing::can(&needs) || !can_boot() {
         return;
     }
-    let dir = Dir(std::env::temp_dir().join(format!("pw-gateway-{}", std::process::id())));
-    fs::create_dir_all(&dir.0).expect("a directory");
-    let sum = write_file(&dir.0.join("big"), FILE);
+    let dir = tempfile::tempdir().expect("a directory");
+    let sum = write_file(&dir.path().join("big"), FILE);
     let far = Far::new();
-    let www = dir.0.to_str().expect("text");
+    let www = dir.path().to_str().expect("text");
     let server = ["python3", "-u", "-m", "http.server", "8000", "-d", www, "--bind", "0.0.0.0"];
     let (_server, _) = far.start(&server, false);
     for (link, card) in [("stream", "--stream"), ("vhost-user", "--vhost-user")] {
         let (_receiver, mut received) = far.start(&["python3", "-c", RECEIVER], false);
-        let socket = dir.0.join(link);
+        let socket = dir.path().join(link);
         let at = socket.to_str().expect("text");
         let gateway = [PAGEWIRE, "gateway", "--link", link, "--socket", at];
         let (mut gateway, mut said) = far.start(&gateway, true);
-        let mut guest = Guest::boot_behind(card, &dir.0, &socket, 1, THROUGH_GATEWAY);
+        let mut guest = Guest::boot_behind(card, dir.path(), &socket, 1, THROUGH_GATEWAY);
         assert_eq!(guest.hear("sum"), sum, "what it downloaded over {link}");
         guest.hear("sent");
         let mut line = String::new();
@@ -509,9 +498,8 @@ fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
     if !can_boot() {
         return;
     }
-    let dir = Dir(std::env::temp_dir().join(format!("pw-dead-{}", std::process::id())));
-    fs::create_dir_all(&dir.0).expect("a directory");
-    let (missing, left) = (dir.0.join("missing"), dir.0.join("left"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let (missing, left) = (dir.path().join("missing"), dir.path().join("left"));
     // What a process leaves that was killed.
     drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
     for socket in [missing, left] {

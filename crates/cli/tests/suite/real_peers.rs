@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 const FAULT: &str = "loss=2%,reorder=2%,dup=1%,delay=5ms,seed=1";
-const NET: [&str; 10] = [
+/// The network of the command, by a tap.
+pub(crate) const NET: [&str; 10] = [
     "--tap",
     "pw0",
     "--addr",

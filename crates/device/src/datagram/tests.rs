@@ -1,67 +1,41 @@
-use pagewire_mem::Frag;
+use pagewire_testing::frames::{bytes_of, to_send};
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 use super::*;
 
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("pagewire-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn peer(&self, name: &str) -> UnixDatagram {
-        let peer = UnixDatagram::bind(self.0.join(name)).unwrap();
-        peer.set_nonblocking(true).unwrap();
-        peer
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 struct Rig {
     link: DatagramLink,
-    dir: Dir,
+    dir: TempDir,
     ledger: CopyLedger,
 }
 
 impl Rig {
-    fn new(name: &str) -> Self {
-        let dir = Dir::new(name);
-        let link = DatagramLink::builder().bind(dir.0.join("link")).unwrap();
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let link = DatagramLink::builder().bind(dir.path().join("link")).unwrap();
         Self { link, dir, ledger: CopyLedger::new() }
     }
 
+    fn peer(&self, name: &str) -> UnixDatagram {
+        let peer = UnixDatagram::bind(self.dir.path().join(name)).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        peer
+    }
+
     fn say(&self, peer: &UnixDatagram, what: &[u8]) {
-        peer.send_to(what, self.dir.0.join("link")).unwrap();
+        peer.send_to(what, self.dir.path().join("link")).unwrap();
     }
 
     fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut frames = VecDeque::new();
         self.link.receive(Instant::ZERO, &mut frames, 64, &mut self.ledger).unwrap();
-        let bytes = |packet: &PacketBuf| {
-            let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
-            packet.head().iter().chain(parts.flatten()).copied().collect()
-        };
-        frames.iter().map(bytes).collect()
+        frames.iter().map(bytes_of).collect()
     }
 
     fn transmit(&mut self, frames: &mut VecDeque<PacketBuf>) {
         self.link.transmit(Instant::ZERO, frames, &mut self.ledger).unwrap();
     }
-}
-
-fn packet(frame: &[u8]) -> PacketBuf {
-    let mut packet = PacketBuf::for_tx();
-    packet.push(14).unwrap().copy_from_slice(&frame[..14]);
-    packet.push_frag(Frag::from_bytes(frame[14..].to_vec().into())).unwrap();
-    packet
 }
 
 fn heard(peer: &UnixDatagram) -> Option<Vec<u8>> {
@@ -73,13 +47,13 @@ fn heard(peer: &UnixDatagram) -> Option<Vec<u8>> {
 
 #[test]
 fn frames_go_both_ways_with_whoever_greeted() {
-    let mut rig = Rig::new("dg-both");
-    let peer = rig.dir.peer("peer");
+    let mut rig = Rig::new();
+    let peer = rig.peer("peer");
     rig.say(&peer, b"VFKT");
     rig.say(&peer, &[7; 1000]);
     assert_eq!(rig.receive(), [vec![7; 1000]]);
     assert!(rig.link.is_up());
-    let mut frames = VecDeque::from([packet(&[8; 900]), packet(&[9; 60])]);
+    let mut frames = VecDeque::from([to_send(&[8; 900], 14), to_send(&[9; 60], 14)]);
     rig.transmit(&mut frames);
     assert!(frames.is_empty());
     assert_eq!(heard(&peer), Some(vec![8; 900]));
@@ -89,11 +63,11 @@ fn frames_go_both_ways_with_whoever_greeted() {
 
 #[test]
 fn before_the_greeting_the_link_is_down_and_strangers_are_not_heard() {
-    let mut rig = Rig::new("dg-down");
-    let (peer, stranger) = (rig.dir.peer("peer"), rig.dir.peer("stranger"));
+    let mut rig = Rig::new();
+    let (peer, stranger) = (rig.peer("peer"), rig.peer("stranger"));
     rig.say(&stranger, &[7; 60]);
     assert!(rig.receive().is_empty());
-    let mut frames = VecDeque::from([packet(&[8; 60])]);
+    let mut frames = VecDeque::from([to_send(&[8; 60], 14)]);
     rig.transmit(&mut frames);
     assert_eq!((frames.len(), rig.link.counters().tx_dropped_closed), (0, 1));
     rig.say(&peer, b"VFKT");
@@ -111,31 +85,31 @@ fn before_the_greeting_the_link_is_down_and_strangers_are_not_heard() {
 
 #[test]
 fn another_greeting_makes_another_peer_and_one_that_is_gone_is_forgotten() {
-    let mut rig = Rig::new("dg-next");
-    let (first, second) = (rig.dir.peer("first"), rig.dir.peer("second"));
+    let mut rig = Rig::new();
+    let (first, second) = (rig.peer("first"), rig.peer("second"));
     rig.say(&first, b"VFKT");
     rig.say(&second, b"VFKT");
     rig.say(&first, &[1; 60]);
     rig.say(&second, &[2; 60]);
     assert_eq!(rig.receive(), [vec![2; 60]]);
     drop(second);
-    let mut frames = VecDeque::from([packet(&[3; 60])]);
+    let mut frames = VecDeque::from([to_send(&[3; 60], 14)]);
     rig.transmit(&mut frames);
     assert!(!rig.link.is_up());
     rig.say(&first, b"VFKT");
     assert!(rig.receive().is_empty());
-    let mut frames = VecDeque::from([packet(&[4; 60])]);
+    let mut frames = VecDeque::from([to_send(&[4; 60], 14)]);
     rig.transmit(&mut frames);
     assert_eq!(heard(&first), Some(vec![4; 60]));
 }
 
 #[test]
 fn what_a_slow_peer_has_no_room_for_stays_and_is_tried_again() {
-    let mut rig = Rig::new("dg-slow");
-    let peer = rig.dir.peer("peer");
+    let mut rig = Rig::new();
+    let peer = rig.peer("peer");
     rig.say(&peer, b"VFKT");
     rig.receive();
-    let mut frames: VecDeque<_> = (0..5000).map(|i: u32| packet(&[i as u8; 200])).collect();
+    let mut frames: VecDeque<_> = (0..5000).map(|i: u32| to_send(&[i as u8; 200], 14)).collect();
     rig.transmit(&mut frames);
     let mut left = frames.len();
     assert!(left > 0);
@@ -157,8 +131,8 @@ fn what_a_slow_peer_has_no_room_for_stays_and_is_tried_again() {
 
 #[test]
 fn its_socket_is_removed_and_one_left_behind_is_replaced() {
-    let dir = Dir::new("dg-path");
-    let path = dir.0.join("link");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("link");
     drop(UnixDatagram::bind(&path).unwrap());
     let link = DatagramLink::builder().bind(&path).unwrap();
     assert!(DatagramLink::builder().bind(&path).is_err(), "it is in use");

@@ -11,31 +11,19 @@ use pagewire_mem::{
 
 use super::{Chance, Fault, FaultConfig, FaultCounters, FaultDirection, FaultWatch};
 use crate::{Device, Pair, PairConfig, PairEnd};
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of, ip};
 
 const HEADERS: usize = 14 + 20 + 20;
 
 /// A TCP segment as a stack hands it to a device with offload.
 fn segment(seq: u32, payload: &[u8], gso_size: Option<u16>) -> PacketBuf {
-    let mut head = [0u8; HEADERS];
-    head[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
-    let total = (HEADERS - 14 + payload.len()) as u16;
-    let ip = &mut head[14..34];
-    ip[0] = 0x45;
-    ip[2..4].copy_from_slice(&total.to_be_bytes());
-    (ip[8], ip[9]) = (64, 6);
-    ip[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    let mut sum = Checksum::new();
-    sum.add_bytes(ip);
-    let sum = sum.finish();
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let tcp = &mut head[34..];
-    tcp[0..4].copy_from_slice(&[0, 80, 0, 90]);
-    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
-    tcp[12..14].copy_from_slice(&[5 << 4, 0x10]);
-    let pseudo = pseudo_sum(&[10, 0, 0, 1, 10, 0, 0, 2], total - 20).sum();
-    head[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+    let mut bytes = built!(ip([[0; 6]; 2], ends, 64).tcp(80, 90, seq, 0).ack(0), payload);
+    let pseudo = pseudo_sum(&bytes[26..34], 20 + payload.len() as u16).sum();
+    bytes[50..52].copy_from_slice(&pseudo.to_be_bytes());
     let mut frame = PacketBuf::for_tx();
-    frame.push(HEADERS).expect("room").copy_from_slice(&head);
+    frame.push(HEADERS).expect("room").copy_from_slice(&bytes[..HEADERS]);
     // In two pieces, so that damage can hit either.
     let (front, back) = payload.split_at(payload.len() / 2);
     for part in [front, back] {
@@ -54,17 +42,9 @@ fn pseudo_sum(addresses: &[u8], tcp_len: u16) -> Checksum {
     sum
 }
 
-fn bytes(frame: &PacketBuf) -> Vec<u8> {
-    let mut all = frame.head().to_vec();
-    for frag in frame.frags() {
-        frag.for_each_piece(&mut CopyLedger::new(), |piece| all.extend_from_slice(piece));
-    }
-    all
-}
-
 /// Whether IP header and TCP checksum both fit, as a receiver without offload would look.
 fn verifies(frame: &PacketBuf) -> bool {
-    let all = bytes(frame);
+    let all = bytes_of(frame);
     let (Some(ip), Some(tcp)) = (all.get(14..34), all.get(34..)) else { return false };
     let mut header = Checksum::new();
     header.add_bytes(ip);
@@ -216,7 +196,7 @@ fn damage_hits_one_bit_of_a_private_copy_and_the_checksum_tells() {
             let clean: Vec<u8> =
                 pieces.iter().flat_map(|f| f.as_slice().expect("private")).copied().collect();
             assert_eq!(clean, payload, "the sender's memory is as it was");
-            let damaged = bytes(&got[0])[HEADERS..] != payload[..];
+            let damaged = bytes_of(&got[0])[HEADERS..] != payload[..];
             let copied = if damaged { 1000 } else { 0 };
             assert_eq!(ledger.get(CopyReason::Fault), copied, "one piece, if in the payload");
         }
@@ -333,7 +313,7 @@ fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
             send(&mut left, Instant::ZERO, vec![frame]);
             let got = receive(&mut right, Instant::ZERO);
             let clean = vec![0xa5; len];
-            assert_eq!(bytes(&got[0]) == clean, len <= 14, "only behind the link header");
+            assert_eq!(bytes_of(&got[0]) == clean, len <= 14, "only behind the link header");
         }
     }
 }

@@ -3,24 +3,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pagewire_mem::{
-    CopyLedger, Frag, Gso, GsoKind, Instant, PacketBuf, PagePool, PageWriter, RxChecksum,
-    TxChecksum,
+    CopyLedger, Gso, GsoKind, Instant, PacketBuf, PagePool, PageWriter, RxChecksum, TxChecksum,
 };
+use pagewire_testing::frames::to_send;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::limits::PAIR_MTU;
 use crate::{Device, DeviceError, Pair, PairConfig, PairEnd};
 
 fn frame(tag: u8, payload: usize) -> PacketBuf {
-    let mut frame = PacketBuf::for_tx();
-    if let Some(head) = frame.push(54) {
-        head.fill(tag);
-    }
-    let bytes = Bytes::from(vec![tag; payload]);
-    frame.push_frag(Frag::from_bytes(bytes)).expect("room for one fragment");
-    frame
+    to_send(&vec![tag; 54 + payload], 54)
 }
 
 fn pair(queue_frames: usize) -> (PairEnd, PairEnd) {

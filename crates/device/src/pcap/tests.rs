@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, Region, TxChecksum};
+use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, Region, TxChecksum};
+use pagewire_testing::frames::to_send;
 use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -45,11 +45,7 @@ impl Write for Disk {
 }
 
 fn frame(head: &[u8], payload: &[u8]) -> PacketBuf {
-    let mut frame = PacketBuf::for_tx();
-    frame.push(head.len()).expect("room").copy_from_slice(head);
-    let payload = Bytes::copy_from_slice(payload);
-    frame.push_frag(Frag::from_bytes(payload)).expect("room for one fragment");
-    frame
+    to_send(&[head, payload].concat(), head.len())
 }
 
 fn captured(config: PcapConfig) -> (Pcap<PairEnd, Disk>, PairEnd, Disk) {

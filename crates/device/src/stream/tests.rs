@@ -1,6 +1,8 @@
 use std::io::{Read, Write};
 
-use pagewire_mem::{Frag, HEAD_CAPACITY, Region};
+use pagewire_mem::{HEAD_CAPACITY, Region};
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of, ip, to_send};
 use proptest::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -9,29 +11,14 @@ use crate::limits::SOCKET_MIN_POOL_BYTES;
 
 /// A frame of IPv4 and TCP with so many bytes of payload.
 fn frame(payload: usize, seed: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
-    frame.extend(((40 + payload) as u16).to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    frame.extend([0, 80, 0, 81, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
-    frame.extend((0..payload).map(|i| seed.wrapping_add(i as u8)));
-    frame
+    let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+    let ip = ip([[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]], ends, 64);
+    let payload: Vec<u8> = (0..payload).map(|i| seed.wrapping_add(i as u8)).collect();
+    built!(ip.tcp(80, 81, 1, 0xffff).ack(1), &payload)
 }
 
 fn framed(frame: &[u8]) -> Vec<u8> {
     [&(frame.len() as u32).to_be_bytes()[..], frame].concat()
-}
-
-fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
-    let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
-    packet.head().iter().chain(parts.flatten()).copied().collect()
-}
-
-fn packet(frame: &[u8]) -> PacketBuf {
-    let mut packet = PacketBuf::for_tx();
-    let head = frame.len().min(54);
-    packet.push(head).unwrap().copy_from_slice(&frame[..head]);
-    packet.push_frag(Frag::from_bytes(frame[head..].to_vec().into())).unwrap();
-    packet
 }
 
 struct Rig {
@@ -74,7 +61,7 @@ fn a_frame_goes_each_way_behind_its_length() {
     let (one, two) = (frame(1000, 1), frame(0, 2));
     rig.peer.write_all(&[framed(&one), framed(&two)].concat()).unwrap();
     assert_eq!(rig.receive(64), [one.clone(), two.clone()]);
-    let mut frames = VecDeque::from([packet(&one), packet(&two)]);
+    let mut frames = VecDeque::from([to_send(&one, 54), to_send(&two, 54)]);
     rig.transmit(&mut frames);
     assert!(frames.is_empty());
     assert_eq!(rig.sent(), [framed(&one), framed(&two)].concat());
@@ -130,7 +117,7 @@ fn frames_beyond_what_was_asked_for_wait_and_are_announced() {
 fn what_the_socket_does_not_take_stays_and_goes_on_where_it_stopped() {
     let mut rig = Rig::new();
     let all: Vec<_> = (0..800).map(|i| frame(1400, i as u8)).collect();
-    let mut frames: VecDeque<_> = all.iter().map(|f| packet(f)).collect();
+    let mut frames: VecDeque<_> = all.iter().map(|f| to_send(f, 54)).collect();
     rig.transmit(&mut frames);
     let left = frames.len();
     assert!(left > 0 && left < 800, "{left} left");
@@ -178,7 +165,7 @@ fn a_peer_that_leaves_ends_a_link_that_was_given_one() {
     assert!(rig.receive(64).is_empty());
     let end = rig.link.receive(Instant::ZERO, &mut VecDeque::new(), 64, &mut rig.ledger);
     assert!(matches!(end, Err(DeviceError::Closed)));
-    let mut frames = VecDeque::from([packet(&frame(5, 1))]);
+    let mut frames = VecDeque::from([to_send(&frame(5, 1), 54)]);
     rig.transmit(&mut frames);
     assert!(frames.is_empty());
     assert_eq!(rig.link.counters().tx_dropped_closed, 1);

@@ -1,22 +1,18 @@
 use bytes::Bytes;
+use pagewire_testing::built;
+use pagewire_testing::frames::{ip, received};
 
 use super::super::limits::SPARE_LANES;
 use super::*;
 
 /// A TCP frame over IPv4 of the flow with these ports.
 fn frame(from: u16, to: u16, payload: usize) -> PacketBuf {
-    let mut head = vec![0xee; 12];
-    head.extend([8, 0, 0x45, 0]);
-    head.extend((40 + payload as u16).to_be_bytes());
     let (source, target) = if from > to { (1, 2) } else { (2, 1) };
-    head.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, source, 10, 0, 0, target]);
-    head.extend(from.to_be_bytes());
-    head.extend(to.to_be_bytes());
-    head.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
-    let mut packet = PacketBuf::for_rx();
-    packet.append(head.len()).unwrap().copy_from_slice(&head);
+    let ends = [source, target].map(|host| [10, 0, 0, host].into());
+    let frame = built!(ip([[0xee; 6]; 2], ends, 64).tcp(from, to, 0, 0).ack(0), &vec![7; payload]);
+    let mut packet = received(&frame[..54], 54);
     if payload > 0 {
-        packet.push_frag(Bytes::from(vec![7; payload]).into()).unwrap();
+        packet.push_frag(Bytes::from(frame).slice(54..).into()).unwrap();
     }
     packet
 }

@@ -15,6 +15,8 @@ use pagewire_mem::{
 use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
 use pagewire_mem::link::{HeaderSplit, QueueMemory, Rule};
+use pagewire_testing::built;
+use pagewire_testing::frames::{ip, to_send};
 
 const SPARE: usize = 3;
 const PORT: u16 = 9000;
@@ -127,25 +129,17 @@ impl Rig {
 }
 
 fn frame(from: u16, to: u16, seq: u32, payload: usize) -> Vec<u8> {
-    let mut f = vec![0xee; 12];
-    f.extend([8, 0, 0x45, 0]);
-    f.extend((52 + payload as u16).to_be_bytes());
     let (source, target) = if from == 4000 { (1, 2) } else { (2, 1) };
-    f.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, source, 10, 0, 0, target]);
-    f.extend(from.to_be_bytes());
-    f.extend(to.to_be_bytes());
-    f.extend(seq.to_be_bytes());
+    let ends = [source, target].map(|host| [10, 0, 0, host].into());
     // Time stamps, as the driver expects them.
-    f.extend([0, 0, 0, 0, 0x80, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
-    f.extend((0..payload).map(|i| (seq as usize + i * 7) as u8));
-    f
+    let stamps = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
+    let tcp = ip([[0xee; 6]; 2], ends, 64).tcp(from, to, seq, 0).ack(0).options_raw(&stamps);
+    let payload: Vec<u8> = (0..payload).map(|i| (seq as usize + i * 7) as u8).collect();
+    built!(tcp.unwrap(), &payload)
 }
 
 fn answer(port: u16) -> PacketBuf {
-    let head = frame(port, 4000, 1, 0);
-    let mut packet = PacketBuf::for_tx();
-    packet.push(head.len()).unwrap().copy_from_slice(&head);
-    packet
+    to_send(&frame(port, 4000, 1, 0), 66)
 }
 
 /// The sequence number of a frame of `frame`.

@@ -8,6 +8,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, PAGE_SIZE, PacketBuf, PagePool, Region,
     RxChecksum, TxChecksum,
 };
+use pagewire_testing::frames::bytes_of;
 use proptest::prelude::*;
 
 use super::limits::{MAX_FRAME, MIN_POOL_BYTES, SMALL_PAYLOAD, VNET_HEADER};
@@ -126,14 +127,6 @@ impl Frame {
         f.extend((0..self.payload).map(|i| ((seed + i) * 7 + ((seed + i) >> 8)) as u8));
         f
     }
-}
-
-fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
-    let mut all = packet.head().to_vec();
-    for frag in packet.frags() {
-        all.extend_from_slice(frag.as_slice().expect("private pages"));
-    }
-    all
 }
 
 /// A packet to send: a head of `head` bytes and fragments.

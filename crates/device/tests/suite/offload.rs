@@ -12,6 +12,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, RxChecksum,
     TxChecksum,
 };
+use pagewire_testing::frames::bytes_of;
 use proptest::prelude::*;
 
 use crate::support::{Host, Segment};
@@ -114,14 +115,6 @@ impl Super {
         }
         packet
     }
-}
-
-fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
-    let mut all = packet.head().to_vec();
-    for frag in packet.frags() {
-        all.extend_from_slice(frag.as_slice().unwrap());
-    }
-    all
 }
 
 fn cut(packet: PacketBuf) -> (Vec<Vec<u8>>, CopyLedger) {

@@ -6,10 +6,12 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
 
+use etherparse::IpNumber;
 use pagewire_device::offload::segment;
 use pagewire_device::{Device, DeviceError, Tap, TapBuilder};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_testing::frames;
 
 use crate::support::{Conn, Host, Link, in_namespace};
 
@@ -247,24 +249,10 @@ fn carries(packet: &PacketBuf, protocol: u8) -> bool {
 
 /// An IPv4 frame with everything in the head, or the rest in a fragment.
 fn datagram(from: Host, to: Host, protocol: u8, body: &[u8]) -> PacketBuf {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (from.ip, to.ip) else { panic!("IPv4") };
-    let mut packet = PacketBuf::for_rx();
-    let mut head = Vec::new();
-    head.extend(to.mac);
-    head.extend(from.mac);
-    head.extend([8, 0, 0x45, 0]);
-    head.extend((20 + body.len() as u16).to_be_bytes());
-    head.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    head.extend(src.octets());
-    head.extend(dst.octets());
-    let mut sum = Checksum::new();
-    sum.add_bytes(&head[14..]);
-    head[24..26].copy_from_slice(&sum.finish().to_be_bytes());
-    let (first, rest) = body.split_at(body.len().min(8));
-    head.extend(first);
-    packet.append(head.len()).unwrap().copy_from_slice(&head);
-    packet.push_frag(bytes::Bytes::copy_from_slice(rest).into()).unwrap();
-    packet
+    let ip = frames::ip([from.mac, to.mac], [from.ip, to.ip], 64);
+    let mut frame = Vec::new();
+    ip.write(&mut frame, IpNumber(protocol), body).unwrap();
+    frames::received(&frame, 14 + 20 + 8)
 }
 
 #[test]

@@ -14,6 +14,7 @@ use pagewire::memory::CopyLedger;
 use pagewire::services::Instant;
 use pagewire::{Device, Pair};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
+use pagewire_testing::frames::received;
 
 use crate::support::frames::{ME, arp, datagram, syn};
 use crate::support::{eventually, pattern, server, to_loopback, world};
@@ -37,9 +38,7 @@ impl Attacker {
     }
 
     fn send(&mut self, frame: Vec<u8>) {
-        let mut packet = PacketBuf::for_rx();
-        packet.append(frame.len()).unwrap().copy_from_slice(&frame);
-        self.outbox.push_back(packet);
+        self.outbox.push_back(received(&frame, frame.len()));
         while !self.outbox.is_empty() {
             self.device.transmit(Instant::ZERO, &mut self.outbox, &mut self.ledger).unwrap();
         }

@@ -246,7 +246,7 @@ fn segments_that_pin_two_pages_each_leave_a_stream_link_memory_for_others() {
             let page = (raw.sent + 4096).next_multiple_of(8192) + 4096;
             raw.fill(page - LEN / 2 - 4 - 54);
             let numbers = [1 + round * LEN as u32, number + 1];
-            raw.send(&tcp(ME, *port, (crate::support::FAR, 80), 0x18, numbers, &[7; LEN]));
+            raw.send(&tcp(*port, (crate::support::FAR, 80), numbers, &[7; LEN]));
         }
     }
     raw.send(&datagram(4000, Ipv4Addr::new(10, 0, 2, 2), 53, &query()));

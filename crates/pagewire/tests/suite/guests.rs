@@ -1,99 +1,23 @@
-//! Guests on ports of one host, each port a link with addresses of its own. The double of a guest is
-//! the network card of another stack: what a guest's kernel would do is done there.
+//! Guests on ports of one host, each port a link with addresses of its own.
 
-use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pagewire::device::PacketBuf;
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit};
 use pagewire::device::{FrontEndLimits, VhostMonitor, VhostUser};
-use pagewire::memory::{CopyLedger, CopyReason};
-use pagewire::services::Instant;
-use pagewire::{Device, Host, Link};
+use pagewire::{Host, Link};
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
+use pagewire_testing::{built, frames};
 
+use crate::card::Card;
 use crate::support::exchange;
+
+/// The link address of the third guest.
+const MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
 
 /// How much guests send each other.
 const LEN: usize = 1 << 20;
-
-/// A guest's network card: no offloads, frames of the usual length.
-struct Card {
-    guest: Guest,
-    capabilities: Capabilities,
-}
-
-impl Card {
-    fn new(stream: UnixStream, mac: [u8; 6]) -> Self {
-        let config = GuestConfig { offload: false, ..GuestConfig::default() };
-        let guest = Guest::over(stream, config).expect("a guest is plugged in");
-        let capabilities = Capabilities {
-            max_super_frame: 1500,
-            rx_checksum: false,
-            tx_checksum: false,
-            tso_v4: false,
-            tso_v6: false,
-            max_frags: 16,
-            header_split: HeaderSplit::None,
-            ..Capabilities::offloading(mac, 1500)
-        };
-        Self { guest, capabilities }
-    }
-}
-
-impl Device for Card {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        DeviceCounters::default()
-    }
-
-    fn transmit(
-        &mut self,
-        _: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        while let Some(frame) = frames.front() {
-            let mut bytes = frame.head().to_vec();
-            for frag in frame.frags() {
-                let at = bytes.len();
-                bytes.resize(at + frag.len(), 0);
-                frag.copy_to(0, &mut bytes[at..], ledger, CopyReason::DeviceTx);
-            }
-            if !self.guest.send(&bytes) {
-                break;
-            }
-            frames.pop_front();
-        }
-        Ok(())
-    }
-
-    fn receive(
-        &mut self,
-        _: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        _: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        for n in 0..max {
-            let Some(frame) = self.guest.receive() else { return Ok(n) };
-            let (head, rest) = frame.bytes.split_at(frame.bytes.len().min(66));
-            let mut packet = PacketBuf::for_rx();
-            packet.append(head.len()).expect("room for headers").copy_from_slice(head);
-            if !rest.is_empty() {
-                packet.push_frag(bytes::Bytes::copy_from_slice(rest).into()).expect("room for one");
-            }
-            frames.push_back(packet);
-        }
-        Ok(max)
-    }
-}
 
 /// A port, what watches it, and a guest's stack in network `net` behind it, its gateway the host.
 fn plugged(net: u8) -> (VhostUser, VhostMonitor, Host) {
@@ -101,7 +25,7 @@ fn plugged(net: u8) -> (VhostUser, VhostMonitor, Host) {
     let port = VhostUser::builder().over(ours).expect("a port");
     let monitor = port.monitor();
     let guest = Host::builder()
-        .device(Card::new(theirs, [2, 0, 0, 0, 9, net]))
+        .device(Card::new(theirs, [2, 0, 0, 0, 9, net]).expect("a guest is plugged in"))
         .address(format!("10.0.{net}.2/24"))
         .gateway(format!("10.0.{net}.1"))
         .start()
@@ -144,9 +68,7 @@ fn guests_on_two_ports_reach_each_other_by_the_hosts_forwarding() {
 
 /// A request for the address of the host, from 10.0.3.2; its answer interrupts the guest.
 fn arp() -> Vec<u8> {
-    let mac = [2, 0, 0, 0, 9, 3];
-    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
-    frame.extend([10, 0, 3, 2, 0, 0, 0, 0, 0, 0, 10, 0, 3, 1]);
+    let mut frame = frames::arp(1, MAC, [10, 0, 3, 2], [0; 6], [10, 0, 3, 1]);
     frame.resize(60, 0);
     frame
 }
@@ -178,23 +100,20 @@ fn a_front_end_that_does_not_let_itself_be_interrupted_stops_no_other_port() {
 
 /// A datagram of 1,400 bytes from 10.0.3.2 to port 9 of 10.0.3.1, whose link address is `to`.
 fn datagram(to: [u8; 6]) -> Vec<u8> {
-    let mut ip = [0x45, 0, 0x05, 0x94, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 3, 2, 10, 0, 3, 1];
-    let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
-    ip[10..12].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
-    let udp = [4, 0, 0, 9, 0x05, 0x80, 0, 0];
-    [&to[..], &[2, 0, 0, 0, 9, 3], &[8, 0], &ip, &udp, &[7; 1400]].concat()
+    let ip = frames::ip([MAC, to], [[10, 0, 3, 2].into(), [10, 0, 3, 1].into()], 64);
+    built!(ip.udp(1024, 9), &[7; 1400])
 }
 
 /// What a front end has shared, had held and taken back counts until the last of it is gone, also in
 /// the next session: it is refused in the end, and nobody else is.
 #[test]
 fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_only() {
-    const MAC: [u8; 6] = [2, 0, 0, 0, 8, 3];
+    const PORT: [u8; 6] = [2, 0, 0, 0, 8, 3];
     let (one, _, first) = plugged(1);
     let (two, _, second) = plugged(2);
     let path = std::env::temp_dir().join(format!("pagewire-beside-{}.sock", std::process::id()));
     let limits = FrontEndLimits { mappings: 8, ..FrontEndLimits::default() };
-    let builder = VhostUser::builder().front_end_limits(limits).mac(MAC);
+    let builder = VhostUser::builder().front_end_limits(limits).mac(PORT);
     let hostile = builder.listen(&path).expect("a third port");
     let seen = hostile.monitor();
     let host = switched([one, two, hostile]);
@@ -204,20 +123,20 @@ fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_
     for (session, room) in [(1, 7), (2, 0)] {
         let mut guest = Guest::connect(&path, GuestConfig::default()).expect("it may come again");
         for n in 1..=room {
-            let beside = guest.send_from_beside(&datagram(MAC)).expect("there is room");
+            let beside = guest.send_from_beside(&datagram(PORT)).expect("there is room");
             while seen.counters().referenced < n {
                 thread::yield_now();
             }
             guest.take_back(&beside).expect("it is its own");
             assert_eq!(seen.counters().mappings, n + 1);
         }
-        assert!(guest.send_from_beside(&datagram(MAC)).is_err());
+        assert!(guest.send_from_beside(&datagram(PORT)).is_err());
         assert_eq!(seen.counters().bad_memory, session);
     }
     meet(&first, &second);
     drop(unread);
     let mut guest = Guest::connect(&path, GuestConfig::default()).expect("it may come again");
-    assert!(guest.send_from_beside(&datagram(MAC)).is_ok(), "what was held is gone");
+    assert!(guest.send_from_beside(&datagram(PORT)).is_ok(), "what was held is gone");
 }
 
 /// Plugs guests in that send what no guest sends, and pulls them out in the middle of it, until told

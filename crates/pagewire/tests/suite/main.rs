@@ -2,6 +2,7 @@
 
 mod adapters;
 mod asynchronous;
+mod card;
 mod chunks;
 mod datagrams;
 mod event_fd;

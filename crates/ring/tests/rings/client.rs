@@ -6,10 +6,9 @@ use std::time::Duration;
 use pagewire_mem::Region;
 use pagewire_ring::layout::Words;
 use pagewire_ring::{Completion, Op, Submission};
-use pagewire_sim::Stream;
+use pagewire_sim::{Stream, Verbs};
 
 use crate::support::{GROUP, PORT, RECEIVE, STREAM, World};
-use pagewire_stack::{RecvFlags, SendFlags};
 
 const CONNECT: u64 = 50;
 
@@ -48,34 +47,20 @@ fn a_client_lives_on_rings_alone() {
     world.run(|world| {
         let now = world.sim.now();
         let stack = &mut world.sim.node_mut(world.client).stack;
-        accepted = accepted.or_else(|| {
-            stack
-                .listener(listener)
-                .and_then(|mut listener| listener.accept())
-                .ok()
-                .map(|(id, _)| id)
-        });
+        accepted = accepted.or_else(|| stack.accept(listener).ok().map(|(id, _)| id));
         let Some(socket) = accepted else { return false };
         loop {
             if !waiting.is_empty() {
-                let Ok(n) = stack
-                    .tcp(socket)
-                    .and_then(|mut tcp| tcp.send(now, &waiting, SendFlags::empty()))
-                else {
+                let Ok(n) = stack.send(now, socket, &waiting) else {
                     break;
                 };
                 waiting.drain(..n);
                 echoed += n;
                 continue;
             }
-            match stack
-                .tcp(socket)
-                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-            {
+            match stack.recv(now, socket, &mut buffer[..]) {
                 Ok(0) => {
-                    let _ = stack
-                        .tcp(socket)
-                        .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write));
+                    let _ = stack.shutdown(now, socket, std::net::Shutdown::Write);
                     break;
                 }
                 Ok(n) => waiting.extend_from_slice(&buffer[..n]),

@@ -7,7 +7,7 @@ use pagewire_ring::layout::COPY_GROUP;
 use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
 
 use crate::support::{GROUP, OTHER_PORT, PORT, RECEIVE, STREAM, World, at, config};
-use pagewire_stack::RecvFlags;
+use pagewire_sim::Verbs;
 
 const MIB: u64 = 1 << 20;
 
@@ -341,8 +341,7 @@ fn a_server_lives_on_rings_alone() {
     let mut ended = false;
     world.run(|world| {
         let now = world.sim.now();
-        let tcp = world.client().tcp(socket);
-        match tcp.and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty())) {
+        match world.client().recv(now, socket, &mut buffer[..]) {
             Ok(0) => ended = true,
             Ok(n) => got.extend_from_slice(&buffer[..n]),
             Err(_) => {}

@@ -6,11 +6,10 @@ use std::time::Duration;
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant, Region};
 use pagewire_ring::layout::{Address, COPY_GROUP};
 use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
-use pagewire_sim::Stream;
+use pagewire_sim::{Stream, Verbs};
 use pagewire_stack::limits::{UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS};
 
 use crate::support::{GROUP, PORT, RECEIVE, STREAM, World, at, config};
-use pagewire_stack::{RecvFlags, SendFlags};
 
 const CLIENT: [u8; 4] = [10, 0, 0, 2];
 
@@ -342,11 +341,7 @@ fn datagrams_leave_from_registered_memory() {
     }
     let mut got = Vec::new();
     world.run(|world| {
-        while let Ok((frags, from)) = world
-            .client()
-            .udp(peer)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        {
+        while let Ok((frags, from)) = world.client().recv_from(peer, pagewire_stack::Datagram) {
             let mut bytes = Vec::new();
             let mut ledger = pagewire_mem::CopyLedger::new();
             frags.iter().for_each(|frag| frag.for_each_piece(&mut ledger, |b| bytes.extend(b)));
@@ -506,9 +501,7 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
             let now = world.sim.now();
             for sender in &mut world.senders {
                 let stack = &mut world.sim.node_mut(sender.node).stack;
-                let _ = stack
-                    .tcp(sender.socket)
-                    .and_then(|mut tcp| tcp.send(now, &bytes(20_000, 0), SendFlags::empty()));
+                let _ = stack.send(now, sender.socket, &bytes(20_000, 0));
             }
             world.sim.node_mut(world.server).steering.drain();
             world.engine_turn();

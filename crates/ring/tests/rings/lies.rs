@@ -7,7 +7,7 @@ use pagewire_ring::layout::{COPY_GROUP, HEAD_WORD, TAIL_WORD};
 use pagewire_ring::{Counters, EngineConfig, Entry, Fill, Op, Submission};
 
 use crate::support::{RECEIVE, World, config};
-use pagewire_stack::RecvFlags;
+use pagewire_sim::Verbs;
 
 const MIB: u64 = 1 << 20;
 
@@ -223,9 +223,7 @@ fn what_is_over_and_not_told_yet_is_bounded() {
         // The peer reads and acknowledges; of what is told, half a ring is looked at.
         world.pass_unread(Duration::from_secs(2), |world| {
             let (now, socket) = (world.sim.now(), world.senders[0].socket);
-            let tcp = world.client().tcp(socket);
-            let read = tcp.and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()));
-            ended |= read == Ok(0);
+            ended |= world.client().recv(now, socket, &mut buffer[..]) == Ok(0);
         });
         for _ in 0..4 {
             told += u64::from(world.app.ends.completions.pop().is_some());

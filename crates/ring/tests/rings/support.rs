@@ -10,10 +10,8 @@ use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{
     Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
 };
-use pagewire_sim::{Node, NodeId, Sim, SimError, Stream};
-use pagewire_stack::{
-    BindOptions, Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, TcpId, UdpId,
-};
+use pagewire_sim::{Node, NodeId, Sim, SimError, Stream, Verbs};
+use pagewire_stack::{BindOptions, Error, ListenerId, Readiness, Stack, TcpId, UdpId};
 
 pub(crate) const GROUP: usize = 64 * PAGE_SIZE;
 pub(crate) const PORT: u16 = 7000;
@@ -352,14 +350,11 @@ impl World {
         let (mut accepted, mut got, mut buffer) = (None, 0, vec![7; 100_000]);
         self.run(|world| {
             let now = world.sim.now();
-            let tcp = world.client().tcp(socket);
-            let _ = tcp.and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()));
+            let _ = world.client().send(now, socket, &buffer);
             let stack = world.server();
-            accepted = accepted.or_else(|| stack.listener(listener).ok()?.accept().ok());
-            if let Some((socket, _)) = accepted
-                && let Ok(mut tcp) = stack.tcp(socket)
-            {
-                got += tcp.recv(now, &mut buffer[..], RecvFlags::empty()).unwrap_or(0) as u64;
+            accepted = accepted.or_else(|| stack.accept(listener).ok());
+            if let Some((socket, _)) = accepted {
+                got += stack.recv(now, socket, &mut buffer[..]).unwrap_or(0) as u64;
             }
             got > bytes
         });
@@ -491,8 +486,7 @@ impl World {
     /// Has another host send from the front of `frags` what there is room for now.
     pub(crate) fn offer(&mut self, node: NodeId, socket: TcpId, frags: &mut FragVec) {
         let now = self.sim.now();
-        let mut tcp = self.sim.node_mut(node).stack.tcp(socket).expect("it is open");
-        match tcp.send(now, frags, SendFlags::empty()) {
+        match self.sim.node_mut(node).stack.send(now, socket, frags) {
             Ok(_) | Err(Error::WouldBlock) => {}
             Err(error) => panic!("{error}"),
         }
@@ -568,8 +562,7 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     while sender.sent < sender.total {
         let left = (sender.total - sender.sent).min(sender.piece as u64) as usize;
         Stream(STREAM).fill(sender.sent, &mut bytes[..left]);
-        let tcp = stack.tcp(sender.socket);
-        match tcp.and_then(|mut tcp| tcp.send(now, &bytes[..left], SendFlags::empty())) {
+        match stack.send(now, sender.socket, &bytes[..left]) {
             Ok(n) => sender.sent += n as u64,
             Err(Error::WouldBlock) => return,
             Err(error) => panic!("sender: {error}"),
@@ -577,8 +570,7 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     }
     if !sender.closed {
         sender.closed = true;
-        let mut tcp = stack.tcp(sender.socket).expect("open");
-        tcp.shutdown(now, std::net::Shutdown::Write).expect("open");
+        stack.shutdown(now, sender.socket, std::net::Shutdown::Write).expect("open");
     }
 }
 

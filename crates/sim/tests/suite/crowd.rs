@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use pagewire_device::{Chance, FaultConfig, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
-use pagewire_sim::{App, NodeId, Sim, SimError, Station, Stream, run_seed, seed_from_env};
+use pagewire_sim::{App, NodeId, Sim, SimError, Station, Stream, Verbs, run_seed, seed_from_env};
 use pagewire_stack::{
-    BindOptions, Error, Event, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId,
-    UdpId,
+    BindOptions, Error, Event, ListenerId, Readiness, SocketId, Stack, TcpId, UdpId,
 };
 
 const COMMAND: &str = "cargo test -p pagewire-sim crowd_seed_from_env";
@@ -217,15 +216,11 @@ impl Server {
                     .map_err(|e| format!("bind: {e}"))?,
             ),
         };
-        while let Ok((payload, from)) = stack
-            .udp(udp)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        {
+        while let Ok((payload, from)) = stack.recv_from(udp, pagewire_stack::Datagram) {
             // Back by reference. A full queue somewhere is a loss, as UDP has it.
-            let _ = stack.udp(udp).and_then(|mut udp| udp.send(now, payload, Some(from)));
+            let _ = stack.send_to(now, udp, payload, Some(from));
         }
-        while let Ok((id, _)) = stack.listener(listener).and_then(|mut listener| listener.accept())
-        {
+        while let Ok((id, _)) = stack.accept(listener) {
             self.talks.insert(id, Answering::default());
         }
         go_on(&mut self.talks, now, stack, |talk, stack, id| Ok(talk.go_on(now, stack, id)))
@@ -272,10 +267,7 @@ impl Answering {
         self.asleep = None;
         loop {
             if !self.pending.is_empty() {
-                match stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, &mut self.pending, SendFlags::empty()))
-                {
+                match stack.send(now, id, &mut self.pending) {
                     Ok(n) => self.echoed += n as u64,
                     Err(Error::WouldBlock) => return End::NotYet,
                     // The client went away; nothing to say to it.
@@ -302,10 +294,7 @@ impl Answering {
             if self.request.len() < 5 {
                 let mut buffer = [0; 5];
                 let room = 5 - self.request.len();
-                match stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.recv(now, &mut buffer[..room], RecvFlags::empty()))
-                {
+                match stack.recv(now, id, &mut buffer[..room]) {
                     Ok(0) => self.ended = true,
                     Ok(n) => self.request.extend_from_slice(&buffer[..n]),
                     Err(Error::WouldBlock) => return End::NotYet,
@@ -314,13 +303,7 @@ impl Answering {
                 continue;
             }
             let mut chunks: Vec<Frag> = Vec::new();
-            match stack.tcp(id).and_then(|mut tcp| {
-                tcp.recv(
-                    now,
-                    pagewire_stack::Chunks { max: 30_000, into: &mut chunks },
-                    RecvFlags::empty(),
-                )
-            }) {
+            match stack.recv(now, id, pagewire_stack::Chunks { max: 30_000, into: &mut chunks }) {
                 Ok(0) => self.ended = true,
                 Ok(_) => self.pending = chunks.into_iter().collect(),
                 Err(Error::WouldBlock) => return End::NotYet,
@@ -438,12 +421,9 @@ impl Client {
             let mut bytes = (self.datagrams.len() as u64).to_be_bytes().to_vec();
             bytes.extend(self.stream.bytes(self.datagrams.len() as u64 * 10_000, len - 8));
             // A full queue, or a neighbour who does not answer, is a loss.
-            let _ = stack.udp(udp).and_then(|mut udp| udp.send(now, &bytes, Some(self.udp_to)));
+            let _ = stack.send_to(now, udp, &bytes, Some(self.udp_to));
         }
-        while let Ok((payload, from)) = stack
-            .udp(udp)
-            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
-        {
+        while let Ok((payload, from)) = stack.recv_from(udp, pagewire_stack::Datagram) {
             let mut bytes = Vec::new();
             for frag in &payload {
                 frag.for_each_piece(&mut CopyLedger::new(), |piece| bytes.extend_from_slice(piece));
@@ -478,7 +458,7 @@ impl Asking {
         }
         while self.sent < plan.bytes + 5 {
             let bytes = plan.bytes_from(self.sent, 7000);
-            match stack.tcp(id).and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty())) {
+            match stack.send(now, id, &bytes) {
                 Ok(n) => self.sent += n as u64,
                 Err(Error::WouldBlock) => break,
                 Err(error) => return failed("write", error, self),
@@ -486,17 +466,14 @@ impl Asking {
         }
         let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
         if self.sent == plan.bytes + 5 && !self.said_end && connected {
-            match stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write)) {
+            match stack.shutdown(now, id, Shutdown::Write) {
                 Ok(()) => self.said_end = true,
                 Err(error) => return failed("shutdown", error, self),
             }
         }
         let mut buffer = [0; 5000];
         loop {
-            match stack
-                .tcp(id)
-                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-            {
+            match stack.recv(now, id, &mut buffer[..]) {
                 Ok(0) if plan.is_polite() && self.back < plan.bytes => {
                     return Err(format!("the end came early: {self:?}"));
                 }

@@ -1,23 +1,19 @@
 //! Captures and timelines: each run has its own, and what cannot be written is said.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use pagewire_simulation::{Builder, Failure, FailureKind, Result, Sim};
+use tempfile::TempDir;
 
 use crate::common::{MS, ask, echo_server, in_a_child, passes};
 
 /// A directory that is removed with all that is in it.
-struct Dir(PathBuf);
+struct Dir(TempDir);
 
 impl Dir {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(format!("pagewire-files-{}-{}", unique.0, unique.1));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
+        Self(tempfile::tempdir().unwrap())
     }
 
     fn names(&self) -> Vec<String> {
@@ -26,12 +22,6 @@ impl Dir {
         let mut names: Vec<String> = names.collect();
         names.sort();
         names
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -60,10 +50,11 @@ fn text(file: &Path) -> String {
 #[test]
 fn a_check_writes_the_files_of_the_seed_that_fails_and_of_no_other() {
     let dir = Dir::new();
-    let (capture, timeline) = (dir.0.join("own.pcapng"), dir.0.join("own.timeline.txt"));
+    let (capture, timeline) =
+        (dir.0.path().join("own.pcapng"), dir.0.path().join("own.timeline.txt"));
     let failure = failure(Sim::builder().capture(&capture).timeline(&timeline));
     assert_eq!(dir.names(), ["own-seed-5.pcapng", "own-seed-5.timeline.txt"]);
-    assert_eq!(failure.capture, Some(dir.0.join("own-seed-5.pcapng")));
+    assert_eq!(failure.capture, Some(dir.0.path().join("own-seed-5.pcapng")));
     let timeline = text(failure.timeline.as_ref().unwrap());
     assert!(timeline.contains("len 1005") && timeline.contains("planted"), "{timeline}");
     assert!(!timeline.contains("len 1006"), "{timeline}");
@@ -72,7 +63,7 @@ fn a_check_writes_the_files_of_the_seed_that_fails_and_of_no_other() {
 #[test]
 fn the_names_of_files_have_the_package_the_program_and_the_test() {
     let dir = Dir::new();
-    let failure = failure(Sim::builder().artifacts(&dir.0));
+    let failure = failure(Sim::builder().artifacts(dir.0.path()));
     let test = "the_names_of_files_have_the_package_the_program_and_the_test";
     let stem = format!("pagewire-pagewire-simulation-suite-files--{test}-seed-5");
     assert_eq!(dir.names(), [format!("{stem}.pcapng"), format!("{stem}.timeline.txt")]);
@@ -82,24 +73,24 @@ fn the_names_of_files_have_the_package_the_program_and_the_test() {
 #[test]
 fn files_of_an_earlier_run_are_not_taken_for_those_of_this_one() {
     let dir = Dir::new();
-    failure(Sim::builder().artifacts(&dir.0));
+    failure(Sim::builder().artifacts(dir.0.path()));
     let [capture, timeline] = <[String; 2]>::try_from(dir.names()).unwrap();
     // A directory cannot be written as a file.
-    fs::remove_file(dir.0.join(&capture)).unwrap();
-    fs::create_dir(dir.0.join(&capture)).unwrap();
-    fs::write(dir.0.join(&timeline), "stale").unwrap();
-    let failure = failure(Sim::builder().artifacts(&dir.0));
+    fs::remove_file(dir.0.path().join(&capture)).unwrap();
+    fs::create_dir(dir.0.path().join(&capture)).unwrap();
+    fs::write(dir.0.path().join(&timeline), "stale").unwrap();
+    let failure = failure(Sim::builder().artifacts(dir.0.path()));
     assert_eq!((failure.capture.clone(), failure.timeline.is_some()), (None, true));
     let said = failure.to_string();
     assert!(said.contains(&format!("{capture} cannot be written: Is a directory")), "{said}");
-    assert!(!text(&dir.0.join(&timeline)).contains("stale"));
+    assert!(!text(&dir.0.path().join(&timeline)).contains("stale"));
 }
 
 #[test]
 fn a_directory_that_cannot_be_made_is_said_and_the_failure_stays_what_it_is() {
     let dir = Dir::new();
-    fs::write(dir.0.join("file"), "").unwrap();
-    let failure = failure(Sim::builder().artifacts(dir.0.join("file/below")));
+    fs::write(dir.0.path().join("file"), "").unwrap();
+    let failure = failure(Sim::builder().artifacts(dir.0.path().join("file/below")));
     assert_eq!((&failure.capture, &failure.timeline), (&None, &None));
     let said = failure.to_string();
     assert!(said.contains("planted") && said.contains("cannot be written"), "{said}");
@@ -109,10 +100,11 @@ fn a_directory_that_cannot_be_made_is_said_and_the_failure_stays_what_it_is() {
 fn a_full_disk_is_said_and_the_failure_stays_what_it_is() {
     let dir = Dir::new();
     for name in ["own-seed-5.pcapng", "own-seed-5.txt"] {
-        std::os::unix::fs::symlink("/dev/full", dir.0.join(name)).unwrap();
+        std::os::unix::fs::symlink("/dev/full", dir.0.path().join(name)).unwrap();
     }
     let builder = Sim::builder();
-    let builder = builder.capture(dir.0.join("own.pcapng")).timeline(dir.0.join("own.txt"));
+    let builder =
+        builder.capture(dir.0.path().join("own.pcapng")).timeline(dir.0.path().join("own.txt"));
     let said = failure(builder).to_string();
     for what in ["the capture", "the timeline"] {
         assert!(said.contains(what), "{said}");
@@ -123,17 +115,17 @@ fn a_full_disk_is_said_and_the_failure_stays_what_it_is() {
 #[test]
 fn a_run_says_which_files_it_wrote_and_which_are_cut_off() {
     let dir = Dir::new();
-    let full = dir.0.join("full.pcapng");
+    let full = dir.0.path().join("full.pcapng");
     std::os::unix::fs::symlink("/dev/full", &full).unwrap();
-    let builder = Sim::builder().capture(&full).timeline(dir.0.join("t.txt"));
+    let builder = Sim::builder().capture(&full).timeline(dir.0.path().join("t.txt"));
     let report = builder.clone().seed(1).run(fails_from_five).unwrap();
-    assert_eq!(report.timeline, Some(dir.0.join("t.txt")));
+    assert_eq!(report.timeline, Some(dir.0.path().join("t.txt")));
     let [warning] = &*report.warnings else { panic!("{report:?}") };
     assert!(warning.contains("full.pcapng is cut off"), "{warning}");
     let failure = builder.seed(9).run(fails_from_five).unwrap_err();
-    assert_eq!(failure.timeline, Some(dir.0.join("t.txt")));
+    assert_eq!(failure.timeline, Some(dir.0.path().join("t.txt")));
     assert!(failure.to_string().contains("full.pcapng is cut off"), "{failure}");
-    let failure = Sim::builder().capture(dir.0.join("no/such/dir")).run(fails_from_five);
+    let failure = Sim::builder().capture(dir.0.path().join("no/such/dir")).run(fails_from_five);
     let failure = failure.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Scenario);
     assert!(failure.to_string().contains("no/such/dir cannot be written"), "{failure}");

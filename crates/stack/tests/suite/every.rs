@@ -9,9 +9,11 @@ use pagewire_stack::{
     LinkId, Message, MtuDiscover, PacketMarks, QueuedError, Readiness, SocketOption, UdpId,
     UdpMessage, UdpTarget, Unreachable,
 };
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of, ip, received};
 
 use crate::common::gateway::{FAR, gateway, greet, guest, pair};
-use crate::common::{B, Pair, Verbs, addr, forge, pattern};
+use crate::common::{B, Pair, STATIONS, Verbs, addr, forge, pattern};
 
 const MS: Duration = Duration::from_millis(1);
 const FIRST: LinkId = LinkId::FIRST;
@@ -329,33 +331,13 @@ fn its_end_comes_with_its_link() {
 // Echo.
 
 fn v4_ping(to: [u8; 4], ident: u16, seq: u16, payload: &[u8]) -> PacketBuf {
-    let packet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4([10, 0, 0, 1], to, 9)
-        .icmpv4_echo_request(ident, seq);
-    let mut bytes = Vec::new();
-    packet.write(&mut bytes, payload).unwrap();
-    frame(&bytes)
+    let ip = ip(STATIONS, [[10, 0, 0, 1].into(), to.into()], 9);
+    received(&built!(ip.icmpv4_echo_request(ident, seq), payload), 100)
 }
 
 fn v6_ping(to: &str, ident: u16, seq: u16, payload: &[u8]) -> PacketBuf {
-    let ip = |s: &str| s.parse::<std::net::Ipv6Addr>().unwrap().octets();
-    let packet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv6(ip("fd00::1"), ip(to), 9)
-        .icmpv6_echo_request(ident, seq);
-    let mut bytes = Vec::new();
-    packet.write(&mut bytes, payload).unwrap();
-    frame(&bytes)
-}
-
-/// A frame with headers in the head and the rest in pages.
-fn frame(bytes: &[u8]) -> PacketBuf {
-    let mut frame = PacketBuf::for_rx();
-    let (head, rest) = bytes.split_at(bytes.len().min(100));
-    frame.append(head.len()).unwrap().copy_from_slice(head);
-    if !rest.is_empty() {
-        frame.push_frag(pagewire_mem::Frag::from_bytes(rest.to_vec().into())).unwrap();
-    }
-    frame
+    let ip = ip(STATIONS, ["fd00::1", to].map(|end| end.parse().unwrap()), 9);
+    received(&built!(ip.icmpv6_echo_request(ident, seq), payload), 100)
 }
 
 #[test]
@@ -375,11 +357,7 @@ fn an_echo_request_is_shown_and_the_reply_has_the_far_address() {
         let data = bytes(&message);
         assert_eq!((&data[..2], &data[2..]), (&[0, 7][..], &payload[..]));
         // The reply, as the frame that leaves: its checksum is right.
-        let seen = p.watch(|side, frame| {
-            let mut bytes = frame.head().to_vec();
-            frame.frags().iter().for_each(|f| bytes.extend_from_slice(f.as_slice().unwrap()));
-            (side == B).then_some(bytes)
-        });
+        let seen = p.watch(|side, frame| (side == B).then(|| bytes_of(frame)));
         let target = UdpTarget {
             remote: Some(message.from),
             source: Some(message.to),

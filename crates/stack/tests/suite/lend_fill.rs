@@ -101,7 +101,7 @@ fn only_the_end_of_the_stream_is_zero() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);
     assert_eq!(ready(fill(&mut p, client, 100, b"last")), Some(4));
-    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
+    p.a.shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
     p.run(MS);
     assert_eq!(take(&mut p, server, 100, 100, NONE).unwrap(), b"last");
     let never = |_: Parts<'_>| -> usize { panic!("there is nothing to give") };

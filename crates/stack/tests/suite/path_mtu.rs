@@ -3,19 +3,20 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_mem::PacketBuf;
-use pagewire_mem::checksum::Checksum;
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, ListenerId, MtuDiscover, QueuedError,
     SocketOption, SynCookies, TcpId, UdpId, UdpTarget,
 };
 use pagewire_tcp::Flags;
 
-use crate::common::{A, B, Pair, Verbs, forge, pattern};
+use crate::common::{A, B, Pair, STATIONS, Verbs, forge, pattern};
+use pagewire_testing::built;
+use pagewire_testing::frames::{ip, received};
 
 /// Frames of A's that were too big: their IP header and what follows it, as much as is quoted.
 type Dropped = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -42,43 +43,21 @@ fn narrow(p: &mut Pair, mtu: usize) -> Dropped {
     dropped
 }
 
-fn sum(parts: &[&[u8]]) -> [u8; 2] {
-    let mut sum = Checksum::new();
-    parts.iter().for_each(|part| sum.add_bytes(part));
-    sum.finish().to_be_bytes()
-}
-
 /// What a router tells A about a packet that was too big. `shift` falsifies the sequence number.
 fn report(p: &mut Pair, packet: &[u8], mtu: u16, shift: u8) {
     let v4 = packet[0] >> 4 == 4;
     let mut quote = packet[..packet.len().min(if v4 { 28 } else { 60 })].to_vec();
     let seq = if v4 { 24 } else { 44 };
     quote[seq] ^= shift;
-    let mut icmp = if v4 { vec![3, 4, 0, 0, 0, 0] } else { vec![2, 0, 0, 0, 0, 0] };
-    icmp.extend_from_slice(&mtu.to_be_bytes());
-    icmp.extend_from_slice(&quote);
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    if v4 {
-        let checksum = sum(&[&icmp]);
-        icmp[2..4].copy_from_slice(&checksum);
-        let mut ip = vec![0x45, 0, 0, 20 + icmp.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
-        ip.extend_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
-        let checksum = sum(&[&ip]);
-        ip[10..12].copy_from_slice(&checksum);
-        frame.extend_from_slice(&[8, 0]);
-        frame.extend_from_slice(&ip);
+    let (stations, word) = ([STATIONS[1], STATIONS[0]], u32::from(mtu).to_be_bytes());
+    let frame = if v4 {
+        let ends = [[10, 0, 0, 2].into(), [10, 0, 0, 1].into()];
+        built!(ip(stations, ends, 64).icmpv4_raw(3, 4, word), &quote)
     } else {
-        let (dst, src) = (&packet[8..24], &packet[24..40]);
-        let pseudo = [src, dst, &[0, 0, 0, icmp.len() as u8, 0, 0, 0, 58]].concat();
-        let checksum = sum(&[&pseudo, &icmp]);
-        icmp[2..4].copy_from_slice(&checksum);
-        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, icmp.len() as u8, 58, 64]);
-        frame.extend_from_slice(src);
-        frame.extend_from_slice(dst);
-    }
-    frame.extend_from_slice(&icmp);
-    let mut packet = PacketBuf::for_rx();
-    packet.append(frame.len()).unwrap().copy_from_slice(&frame);
+        let end = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&packet[at..at + 16]).unwrap());
+        built!(ip(stations, [end(24), end(8)], 64).icmpv6_raw(2, 0, word), &quote)
+    };
+    let packet = received(&frame, frame.len());
     let now = p.now;
     p.a.handle_frame(now, packet);
 }

@@ -86,7 +86,7 @@ fn an_accepted_request_is_an_ordinary_connection_to_the_foreign_address() {
         p.transfer((B, server), (A, client), &data);
         for (side, id) in [(A, client), (B, server)] {
             let now = p.now;
-            p.stack(side).tcp(id).unwrap().shutdown(now, Shutdown::Write).unwrap();
+            p.stack(side).shutdown(now, id, Shutdown::Write).unwrap();
         }
         p.run(MS);
         assert!(has(&p, A, client, Readiness::READ_CLOSED));
@@ -692,7 +692,7 @@ fn a_port_in_time_wait_may_be_used_again() {
         let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
         p.run(MS);
         // The gateway ends first: TIME-WAIT is there.
-        p.b.tcp(server).unwrap().shutdown(p.now, Shutdown::Write).unwrap();
+        p.b.shutdown(p.now, server, Shutdown::Write).unwrap();
         p.run(MS);
         p.a.close(p.now, client);
         p.run(MS);

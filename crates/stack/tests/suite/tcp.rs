@@ -86,7 +86,7 @@ fn half_close_ends_one_direction_and_leaves_the_other() {
     let (client, server, _) = p.connect(V4);
     let now = p.now;
     p.a.send(now, client, b"last words").unwrap();
-    p.a.tcp(client).unwrap().shutdown(now, Shutdown::Write).unwrap();
+    p.a.shutdown(now, client, Shutdown::Write).unwrap();
     assert_eq!(p.a.send(now, client, b"more"), Err(Error::BrokenPipe));
     let mut buf = [0; 64];
     p.run(Duration::from_millis(1));
@@ -208,7 +208,7 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
         p.a.recv(now, client, pagewire_stack::Chunks { max: 1, into: &mut Vec::new() }),
         Err(gone)
     );
-    assert_eq!(p.a.tcp(client).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)), Err(gone));
+    assert_eq!(p.a.shutdown(now, client, Shutdown::Both), Err(gone));
     assert_eq!(p.a.as_tcp(client.into()).map(|tcp| tcp.id()), Err(gone));
     assert_eq!(p.a.as_udp(client.into()).map(|udp| udp.id()), Err(gone));
     assert_eq!(p.a.as_listener(client.into()).map(|listener| listener.id()), Err(gone));

@@ -227,7 +227,7 @@ fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
     let (server, _) = p.b.accept(listener).unwrap();
-    p.b.tcp(server).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
+    p.b.shutdown(p.now, server, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
     let fin = close_client(&mut p, client);
     fill_the_queue(&mut p, listener);

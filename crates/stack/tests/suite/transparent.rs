@@ -10,7 +10,9 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, TcpHeader};
 
 use crate::common::gateway::{FAR, gateway, greet, guest, guest_at, pair};
-use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, forge, pattern};
+use crate::common::{A, B, Pair, STATIONS, Verbs, addr, capabilities, config, forge, pattern};
+use pagewire_testing::built;
+use pagewire_testing::frames::{ip, received};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -96,15 +98,8 @@ fn a_link_local_source_reaches_the_gateway_and_no_host_behind_it() {
     let mut p = pair();
     p.b.bind_every(LinkId::FIRST, DatagramKind::Echo).unwrap();
     let ping = |to: &str| {
-        let ip = |s: &str| s.parse::<std::net::Ipv6Addr>().unwrap().octets();
-        let packet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-            .ipv6(ip("fe80::ff:fe00:1"), ip(to), 64)
-            .icmpv6_echo_request(7, 1);
-        let mut bytes = Vec::new();
-        packet.write(&mut bytes, b"ping").unwrap();
-        let mut frame = PacketBuf::for_rx();
-        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
-        frame
+        let ends = ["fe80::ff:fe00:1", to].map(|end| end.parse().unwrap());
+        received(&built!(ip(STATIONS, ends, 64).icmpv6_echo_request(7, 1), b"ping"), 100)
     };
     p.b.handle_frame(p.now, ping("fd00::2"));
     assert_eq!(p.b.counters().icmp_echo_answered, 1);
@@ -195,14 +190,8 @@ fn an_error_that_quotes_what_was_never_sent_is_dropped() {
 fn the_hosts_own_address_still_answers_echo_and_others_do_not() {
     let mut p = pair();
     let ping = |to: [u8; 4]| {
-        let mut frame = PacketBuf::for_rx();
-        let packet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-            .ipv4([10, 0, 0, 1], to, 64)
-            .icmpv4_echo_request(7, 1);
-        let mut bytes = Vec::new();
-        packet.write(&mut bytes, b"ping").unwrap();
-        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
-        frame
+        let ends = [[10, 0, 0, 1].into(), to.into()];
+        received(&built!(ip(STATIONS, ends, 64).icmpv4_echo_request(7, 1), b"ping"), 100)
     };
     p.b.handle_frame(p.now, ping([10, 0, 0, 2]));
     assert_eq!(p.b.counters().icmp_echo_answered, 1);

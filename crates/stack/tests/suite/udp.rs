@@ -10,10 +10,12 @@ use pagewire_mem::{
 };
 use pagewire_stack::{
     BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness,
-    RecvFlags, UdpMessage, UdpTarget, ZeroCopyCall,
+    RecvFlags, UdpMessage, UdpTarget,
 };
 
-use crate::common::{B, Pair, Verbs, addr, capabilities, config, pattern};
+use crate::common::{B, Pair, STATIONS, Verbs, addr, capabilities, config, pattern, zerocopy};
+use pagewire_testing::built;
+use pagewire_testing::frames::{ip, received};
 
 #[test]
 fn a_datagram_goes_there_and_back_over_both_ip_versions() {
@@ -160,14 +162,9 @@ fn small_datagrams_do_not_pin_a_page_each() {
 fn datagram(payload: impl IntoIterator<Item = Frag>) -> PacketBuf {
     let frags: Vec<Frag> = payload.into_iter().collect();
     let len = frags.iter().map(Frag::len).sum();
-    let mut bytes = Vec::new();
-    etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-        .udp(1000, 53)
-        .write(&mut bytes, &vec![7; len])
-        .unwrap();
-    let mut packet = PacketBuf::for_rx();
-    packet.append(42).unwrap().copy_from_slice(&bytes[..42]);
+    let ends = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+    let bytes = built!(ip(STATIONS, ends, 64).udp(1000, 53), &vec![7; len]);
+    let mut packet = received(&bytes[..42], 42);
     frags.into_iter().for_each(|frag| packet.push_frag(frag).unwrap());
     packet.rx_checksum = RxChecksum::Valid;
     packet
@@ -275,13 +272,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
     p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 64]))]);
-    p.a.udp(client)
-        .and_then(|mut udp| {
-            let mut call = ZeroCopyCall::new();
-            let sent = udp.send(p.now, (data, &mut call), None)?;
-            Ok((sent, call.id()))
-        })
-        .unwrap();
+    zerocopy::send_to(&mut p.a, p.now, client, data, None).unwrap();
     p.run(Duration::from_millis(1));
     let reported = |p: &Pair| p.events.iter().fold(Readiness::NONE, |all, (_, e)| all | e.gained);
     assert!(reported(&p).contains(Readiness::ERROR | Readiness::ERROR_QUEUE), "{:?}", p.events);

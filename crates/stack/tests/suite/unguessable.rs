@@ -11,6 +11,7 @@ use pagewire_tcp::TcpHeader;
 
 use crate::common::forge;
 use crate::common::{capabilities, config};
+use pagewire_testing::frames::{arp, received};
 
 /// The SYNs of connections to these peers, all at one address, a millisecond apart.
 fn syns(secret: u8, peers: impl Iterator<Item = SocketAddr>) -> Vec<TcpHeader> {
@@ -36,13 +37,9 @@ fn syns(secret: u8, peers: impl Iterator<Item = SocketAddr>) -> Vec<TcpHeader> {
 
 fn answer_arp(stack: &mut Stack, now: Instant, peer: SocketAddr) {
     let SocketAddr::V4(peer) = peer else { return };
-    let mut reply = pagewire_mem::PacketBuf::for_rx();
-    let out = reply.append(42).unwrap();
-    out[..22].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
-    out[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
-    out[28..32].copy_from_slice(&peer.ip().octets());
-    out[32..42].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
-    stack.handle_frame(now, reply);
+    let (them, us) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    let reply = arp(2, them, peer.ip().octets(), us, [10, 0, 0, 1]);
+    stack.handle_frame(now, received(&reply, 42));
 }
 
 fn peers(n: u16) -> impl Iterator<Item = SocketAddr> {

@@ -101,7 +101,7 @@ fn ids_count_calls_not_bytes_and_failed_or_empty_calls_take_none() {
     assert_eq!(send(&mut p, client, [Frag::empty()]), None);
     assert_eq!(send(&mut p, client, (0..40).map(|_| bytes(1))), Some(0));
     assert_eq!(settle(&mut p, server).len(), 40);
-    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
+    p.a.shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
     assert_eq!(try_send(&mut p, client, [bytes(1)]), Err(Error::BrokenPipe));
     assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{BindOptions, Coalescing, Error, UdpId, UdpTarget, ZeroCopyCall};
+use pagewire_stack::{BindOptions, Coalescing, Error, UdpId, UdpTarget};
 
 use crate::common::zerocopy::{bytes, told};
-use crate::common::{Pair, Verbs, capabilities, config, pattern};
+use crate::common::{Pair, Verbs, capabilities, config, pattern, zerocopy};
 
 /// Where the receivers are.
 fn to() -> SocketAddr {
@@ -32,11 +32,7 @@ fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     let data = Bytes::from(pattern(3500));
     // Pieces that do not end where datagrams do.
     let pieces = [0..700, 700..2300, 2300..3500].map(|part| Frag::from_bytes(data.slice(part)));
-    let sent = p.a.udp(client).and_then(|mut udp| {
-        let mut call = ZeroCopyCall::new();
-        let sent = udp.send(p.now, (FragVec::from_iter(pieces), &mut call), Some(to()))?;
-        Ok((sent, call.id()))
-    });
+    let sent = zerocopy::send_to(&mut p.a, p.now, client, FragVec::from_iter(pieces), Some(to()));
     assert_eq!(sent, Ok((3500, Some(0))));
     p.run(Duration::from_millis(1));
     let mut got = Vec::new();
@@ -51,11 +47,8 @@ fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, false));
     assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
     // No longer than a datagram: nothing is cut.
-    let short = p.a.udp(client).and_then(|mut udp| {
-        let mut call = ZeroCopyCall::new();
-        let sent = udp.send(p.now, (FragVec::from_iter([bytes(1000)]), &mut call), Some(to()))?;
-        Ok((sent, call.id()))
-    });
+    let short =
+        zerocopy::send_to(&mut p.a, p.now, client, FragVec::from_iter([bytes(1000)]), Some(to()));
     assert_eq!(short, Ok((1000, Some(1))));
 }
 
@@ -65,11 +58,7 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
         let to = UdpTarget { remote: Some(to()), segment: Some(segment), ..Default::default() };
-        p.a.udp(client).and_then(|mut udp| {
-            let mut call = ZeroCopyCall::new();
-            let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), to)?;
-            Ok((sent, call.id()))
-        })
+        zerocopy::send_to(&mut p.a, p.now, client, FragVec::from_iter([bytes(len)]), to)
     };
     // 1500 bytes take 20 of IPv4, 8 of UDP and the rest.
     assert_eq!(send(&mut p, 3000, 1473), Err(Error::MessageTooLong));
@@ -91,14 +80,7 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
         let before = p.a.ledger().get(CopyReason::DeviceLinearize);
         let target =
             UdpTarget { remote: Some(to()), segment: None, more: false, source: None, ecn: None };
-        let sent =
-            p.a.udp(client)
-                .and_then(|mut udp| {
-                    let mut call = ZeroCopyCall::new();
-                    let sent = udp.send(p.now, (pieces(n).collect(), &mut call), target)?;
-                    Ok((sent, call.id()))
-                })
-                .unwrap();
+        let sent = zerocopy::send_to(&mut p.a, p.now, client, pieces(n).collect(), target).unwrap();
         assert_eq!(sent.0, n * 100);
         p.run(Duration::from_millis(1));
         let got = p.a.ledger().get(CopyReason::DeviceLinearize) - before;
@@ -117,11 +99,8 @@ fn a_device_that_cannot_gather_gets_copies_of_datagrams_too() {
     caps.max_frags = 1;
     let mut p = Pair::with(config(caps, 1), config(capabilities(2), 2));
     let (client, server) = sockets(&mut p);
-    let sent = p.a.udp(client).and_then(|mut udp| {
-        let mut call = ZeroCopyCall::new();
-        let sent = udp.send(p.now, ([bytes(500), bytes(500)].into(), &mut call), Some(to()))?;
-        Ok((sent, call.id()))
-    });
+    let sent =
+        zerocopy::send_to(&mut p.a, p.now, client, [bytes(500), bytes(500)].into(), Some(to()));
     assert_eq!(sent, Ok((1000, Some(0))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
@@ -138,11 +117,8 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     let server = p.a.bind_udp(here, BindOptions::default()).unwrap();
     let target =
         UdpTarget { remote: Some(here), segment: Some(1000), more: false, source: None, ecn: None };
-    let sent = p.a.udp(client).and_then(|mut udp| {
-        let mut call = ZeroCopyCall::new();
-        let sent = udp.send(p.now, ([bytes(2500)].into_iter().collect(), &mut call), target)?;
-        Ok((sent, call.id()))
-    });
+    let sent =
+        zerocopy::send_to(&mut p.a, p.now, client, [bytes(2500)].into_iter().collect(), target);
     assert_eq!(sent, Ok((2500, Some(0))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
@@ -163,14 +139,7 @@ fn a_closed_socket_is_told_nothing_and_what_waits_for_a_neighbour_is_let_go() {
     let memory = Bytes::from(pattern(1000));
     for id in 0..2 {
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
-        assert_eq!(
-            p.a.udp(client).and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent = udp.send(p.now, (data, &mut call), nobody)?;
-                Ok((sent, call.id()))
-            }),
-            Ok((1000, Some(id)))
-        );
+        assert_eq!(zerocopy::send_to(&mut p.a, p.now, client, data, nobody), Ok((1000, Some(id))));
         if id == 0 {
             p.run(Duration::from_secs(60));
             assert_eq!(p.a.poll_error_queue(client), told(0, 0, false), "given up");
@@ -193,12 +162,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
             // Only the first is asked where to.
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
             let target = UdpTarget { remote: remote.or(Some(to())), more, ..Default::default() };
-            p.a.udp(client).and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent =
-                    udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), target)?;
-                Ok((sent, call.id()))
-            })
+            zerocopy::send_to(&mut p.a, p.now, client, FragVec::from_iter([bytes(len)]), target)
         };
         assert_eq!(put(&mut p, 0, true), Ok((0, None)));
         assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
@@ -229,13 +193,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         let target =
             UdpTarget { remote: Some(to()), segment: None, more: true, source: None, ecn: None };
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
-        p.a.udp(client)
-            .and_then(|mut udp| {
-                let mut call = ZeroCopyCall::new();
-                let sent = udp.send(p.now, (data, &mut call), target)?;
-                Ok((sent, call.id()))
-            })
-            .unwrap();
+        zerocopy::send_to(&mut p.a, p.now, client, data, target).unwrap();
         p.a.close(p.now, client);
         assert!(memory.is_unique(), "let go");
     }

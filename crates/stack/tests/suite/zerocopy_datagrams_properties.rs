@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{BindOptions, Error, ErrorEntry, UdpId, UdpTarget, ZeroCopyCall};
+use pagewire_stack::{BindOptions, Error, ErrorEntry, UdpId, UdpTarget};
 use proptest::prelude::*;
 
 use crate::common::zerocopy::{Live, Noted, pair, tell};
-use crate::common::{Pair, Verbs};
+use crate::common::{Pair, Verbs, zerocopy};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -92,11 +92,7 @@ impl World {
             lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len)))).collect();
         let target =
             UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None, ecn: None };
-        match self.p.a.udp(self.client).and_then(|mut udp| {
-            let mut call = ZeroCopyCall::new();
-            let sent = udp.send(self.p.now, (frags, &mut call), target)?;
-            Ok((sent, call.id()))
-        }) {
+        match zerocopy::send_to(&mut self.p.a, self.p.now, self.client, frags, target) {
             Ok((n, Some(id))) => {
                 assert!(self.opted_in && n > 0 && n == lens.iter().sum::<usize>());
                 assert_eq!(id, self.next_id, "ids are consecutive");

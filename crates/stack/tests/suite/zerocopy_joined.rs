@@ -135,7 +135,7 @@ fn a_send_that_only_adds_to_what_waits_needs_no_clock_and_leaves_nothing_to_do()
     assert_eq!(settle(&mut p, server), pattern(4000)[..1400]);
     assert_eq!(p.a.poll_error_queue(client), done(0, 13));
     assert_eq!(p.a.sends_outstanding(client), Ok(0));
-    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
+    p.a.shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
     assert_eq!(behind(&mut p, client, memory.slice(1400..1500)), None, "nothing may follow");
 }
 

@@ -216,8 +216,7 @@ impl World {
             Op::Walk(n, len) => (0..*n).for_each(|_| self.walk(*len)),
             Op::Write(len) => {
                 let data: Vec<u8> = (0..*len).map(|i| i as u8).collect();
-                let tcp = self.p.a.tcp(self.client);
-                let written = tcp.and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty()));
+                let written = self.p.a.send(now, self.client, &data);
                 if let Ok(n) = written {
                     self.stream.extend(&data[..n]);
                 }
@@ -250,11 +249,7 @@ impl World {
                 }
             }
             Op::Shutdown => {
-                let _ = self
-                    .p
-                    .a
-                    .tcp(self.client)
-                    .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write));
+                let _ = self.p.a.shutdown(now, self.client, std::net::Shutdown::Write);
             }
             Op::AbortPeer => self.p.b.abort(now, self.server),
             Op::Abort => self.p.a.abort(now, self.client),

@@ -83,7 +83,7 @@ fn the_end_of_the_stream_changes_nothing() {
     let (mut p, client, server) = connected();
     let buffers = Buffers::default();
     send(&mut p, client, buffers.make(4000));
-    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
+    p.a.shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
     assert_eq!(settle(&mut p, server).len(), 4000);
     p.b.close(p.now, server);
     p.run(Duration::from_secs(1));

@@ -11,23 +11,13 @@ use std::time::Duration;
 use pagewire_testing::{Need, Netns, can};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
+use crate::real_peers::NET;
+
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 
 /// Where clients connect to, and where the server listens.
 const FRONT: [&str; 2] = ["10.77.0.2:80", "[fd77::2]:80"];
 const BACK: [&str; 2] = ["10.77.0.1:8000", "[fd77::1]:8000"];
-const NET: [&str; 10] = [
-    "--tap",
-    "pw0",
-    "--addr",
-    "10.77.0.2/24",
-    "--addr",
-    "fd77::2/64",
-    "--host-addr",
-    "10.77.0.1/24",
-    "--host-addr",
-    "fd77::1/64",
-];
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,32 +7,25 @@ mod room;
 use std::collections::VecDeque;
 
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, PacketBuf};
+use pagewire_testing::built;
+use pagewire_testing::frames::{Headers, bytes_of, ip};
 
 use super::*;
 use pagewire_mem::link::Medium;
 
+/// Headers as far as IPv4.
+fn headers() -> Headers {
+    ip([[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]], [[10, 0, 0, 2].into(), [10, 0, 0, 1].into()], 64)
+}
+
 /// A UDP datagram over IPv4 and Ethernet, `len` bytes long in all, at least 42.
 fn udp_frame(len: usize) -> Vec<u8> {
-    let mut frame = vec![0; len];
-    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
-    frame[12..14].copy_from_slice(&[8, 0]);
-    frame[14] = 0x45;
-    frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
-    frame[22..24].copy_from_slice(&[64, 17]);
-    frame[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
-    frame[34..38].copy_from_slice(&[0, 9, 0, 9]);
-    frame[38..40].copy_from_slice(&((len - 34) as u16).to_be_bytes());
-    for (i, byte) in frame.iter_mut().enumerate().skip(42) {
-        *byte = i as u8;
-    }
-    frame
+    built!(headers().udp(9, 9), &(42..len).map(|i| i as u8).collect::<Vec<_>>())
 }
 
 /// A TCP segment over IPv4 and Ethernet, `len` bytes long in all, at least 54.
 fn tcp_frame(len: usize) -> Vec<u8> {
-    let mut frame = udp_frame(len);
-    (frame[23], frame[46]) = (6, 0x50);
-    frame
+    built!(headers().tcp(9, 9, 0, 0), &(54..len).map(|i| i as u8).collect::<Vec<_>>())
 }
 
 fn config() -> PortConfig {
@@ -102,16 +95,6 @@ impl Bench {
         assert!(audit.is_conserved() && audit.out == 0, "{audit:?}");
         assert_eq!(self.port.charged(), 0);
     }
-}
-
-fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
-    let mut bytes = packet.head().to_vec();
-    for frag in packet.frags() {
-        let at = bytes.len();
-        bytes.resize(at + frag.len(), 0);
-        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
-    }
-    bytes
 }
 
 /// A writer whose memory ends early.

@@ -10,10 +10,12 @@ mod sending;
 mod session;
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 
-use etherparse::PacketBuilder;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf};
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of as all_bytes, ip, to_send as packet};
 
 use super::double::{Guest, GuestConfig};
 use super::{VhostMonitor, VhostUser, VhostUserBuilder};
@@ -61,31 +63,23 @@ impl Rig {
     }
 }
 
+/// The stations of two guests.
+const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+/// Their addresses.
+const ENDS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
+
 /// A frame of `len` bytes, at least 42: UDP over IPv4, each payload byte another.
 fn udp(len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..len - 42).map(|i| (i * 7 + len) as u8).collect();
-    let mut frame = Vec::new();
-    PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
-        .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-        .udp(1000, 2000)
-        .write(&mut frame, &payload)
-        .unwrap();
-    assert_eq!(frame.len(), len);
-    frame
+    built!(ip(STATIONS, ENDS, 64).udp(1000, 2000), &payload)
 }
 
 /// A TCP segment with `payload` bytes: 54 bytes of headers over IPv4, 74 over IPv6.
 fn tcp(v6: bool, payload: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..payload).map(|i| (i * 13 + i / 256) as u8).collect();
-    let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-    let mut frame = Vec::new();
-    let ip = if v6 {
-        link.ipv6([1; 16], [2; 16], 64)
-    } else {
-        link.ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
-    };
-    ip.tcp(1000, 2000, 1, 1024).write(&mut frame, &payload).unwrap();
-    frame
+    let ends = if v6 { [[1; 16].into(), [2; 16].into()] } else { ENDS };
+    built!(ip(STATIONS, ends, 64).tcp(1000, 2000, 1, 1024), &payload)
 }
 
 /// The virtio header of a super-frame of TCP with segments of `size` bytes.
@@ -95,24 +89,4 @@ fn tso(v6: bool, size: u16) -> [u8; 12] {
     let [s0, s1] = size.to_le_bytes();
     let [c0, c1] = start.to_le_bytes();
     [1, kind, h0, h1, s0, s1, c0, c1, 16, 0, 0, 0]
-}
-
-/// All bytes of a packet, looked at through a copy that counts nowhere.
-fn all_bytes(packet: &PacketBuf) -> Vec<u8> {
-    let mut all = packet.head().to_vec();
-    for frag in packet.frags() {
-        let mut part = vec![0; frag.len()];
-        frag.copy_to(0, &mut part, &mut CopyLedger::new(), CopyReason::AppRead);
-        all.extend(part);
-    }
-    all
-}
-
-/// A packet to be sent: `headers` bytes in the head, the rest in one fragment.
-fn packet(frame: &[u8], headers: usize) -> PacketBuf {
-    let mut packet = PacketBuf::for_tx();
-    packet.push(headers).unwrap().copy_from_slice(&frame[..headers]);
-    let payload = bytes::Bytes::copy_from_slice(&frame[headers..]);
-    packet.push_frag(payload.into()).unwrap();
-    packet
 }

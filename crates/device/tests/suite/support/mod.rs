@@ -11,7 +11,8 @@ use std::time::{Duration, Instant as Wall};
 use pagewire_device::{Device, Tap};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, Frag, Gso, GsoKind, Instant, PacketBuf, TxChecksum};
-use pagewire_testing::{Need, Netns, can};
+use pagewire_testing::frames::{arp, ip, received};
+use pagewire_testing::{Need, Netns, built, can};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long a test waits for a frame before it gives up.
@@ -100,47 +101,28 @@ impl Host {
     /// The answer to a question for our link address.
     pub fn neighbour_answer(&self, packet: &PacketBuf) -> Option<PacketBuf> {
         let f = packet.head();
-        let mut out = Vec::new();
-        match self.ip {
+        let asker = f.get(6..12)?.try_into().unwrap();
+        let out = match self.ip {
             // An ARP request for us.
-            IpAddr::V4(ip) if f.len() >= 42 && f[12..14] == [8, 6] && f[20..22] == [0, 1] => {
-                if f[38..42] != ip.octets() {
+            IpAddr::V4(us) if f.len() >= 42 && f[12..14] == [8, 6] && f[20..22] == [0, 1] => {
+                if f[38..42] != us.octets() {
                     return None;
                 }
-                out.extend_from_slice(&f[6..12]);
-                out.extend_from_slice(&self.mac);
-                out.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
-                out.extend_from_slice(&self.mac);
-                out.extend_from_slice(&ip.octets());
-                out.extend_from_slice(&f[22..32]);
+                arp(2, self.mac, us.octets(), asker, f[28..32].try_into().unwrap())
             }
             // A neighbour solicitation for us.
-            IpAddr::V6(ip) if f.len() >= 78 && f[12..14] == [0x86, 0xdd] && f[54] == 135 => {
-                if f[62..78] != ip.octets() {
+            IpAddr::V6(us) if f.len() >= 78 && f[12..14] == [0x86, 0xdd] && f[54] == 135 => {
+                if f[62..78] != us.octets() {
                     return None;
                 }
-                out.extend_from_slice(&f[6..12]);
-                out.extend_from_slice(&self.mac);
-                out.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]);
-                out.extend_from_slice(&ip.octets());
-                out.extend_from_slice(&f[22..38]);
-                let mut icmp = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
-                icmp.extend_from_slice(&ip.octets());
-                icmp.extend_from_slice(&[2, 1]);
-                icmp.extend_from_slice(&self.mac);
-                let mut sum = Checksum::new();
-                sum.add_bytes(&out[22..54]);
-                sum.add_u16(32);
-                sum.add_u16(58);
-                sum.add_bytes(&icmp);
-                icmp[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-                out.extend_from_slice(&icmp);
+                let from: [u8; 16] = f[22..38].try_into().unwrap();
+                let ip = ip([self.mac, asker], [self.ip, from.into()], 255);
+                let answer = [&us.octets()[..], &[2, 1], &self.mac].concat();
+                built!(ip.icmpv6_raw(136, 0, [0x60, 0, 0, 0]), &answer)
             }
             _ => return None,
-        }
-        let mut packet = PacketBuf::for_rx();
-        packet.append(out.len()).unwrap().copy_from_slice(&out);
-        Some(packet)
+        };
+        Some(received(&out, out.len()))
     }
 }
 

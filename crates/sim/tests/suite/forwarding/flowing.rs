@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec};
-use pagewire_sim::{NodeId, Station, Stream};
-use pagewire_stack::{Error, ForwardConfig, KeepAlive, RecvFlags, SendFlags, TcpId};
+use pagewire_sim::{NodeId, Station, Stream, Verbs};
+use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags, TcpId};
 
 use crate::forwarding::peers::Program;
 use crate::forwarding::single::Line;
@@ -27,17 +27,14 @@ fn join(line: &mut Line, proxy: Program) {
 fn send(line: &mut Line, node: NodeId, id: TcpId, at: u64, len: usize) -> u64 {
     let (stack, now) = line.stack(node);
     let mut frags = FragVec::from_elem(Frag::from_bytes(Bytes::from(Stream(7).bytes(at, len))), 1);
-    stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())).unwrap_or(0)
-        as u64
+    stack.send(now, id, &mut frags).unwrap_or(0) as u64
 }
 
 /// Checks what has come of the stream; `Err` at its end.
 fn check(line: &mut Line, node: NodeId, id: TcpId, at: &mut u64) -> Result<(), Error> {
     let (stack, now) = line.stack(node);
     let mut chunks = Vec::new();
-    match stack.tcp(id).and_then(|mut tcp| {
-        tcp.recv(now, pagewire_stack::Chunks { max: 40_000, into: &mut chunks }, RecvFlags::empty())
-    }) {
+    match stack.recv(now, id, pagewire_stack::Chunks { max: 40_000, into: &mut chunks }) {
         Ok(0) => return Err(Error::BrokenPipe),
         Ok(_) | Err(Error::WouldBlock) => {}
         Err(error) => return Err(error),
@@ -142,7 +139,7 @@ fn an_end_comes_behind_all_that_was_queued_before_it() {
     let (ours, theirs) = line.connect();
     let sent = fill(&mut line, client, ours);
     let (stack, now) = line.stack(client);
-    stack.tcp(ours).expect("it stands").shutdown(now, Shutdown::Write).expect("it stands");
+    stack.shutdown(now, ours, Shutdown::Write).expect("it stands");
     stack.close(now, ours);
     let mut got = 0;
     while check(&mut line, server, theirs, &mut got).is_ok() {
@@ -240,7 +237,7 @@ impl Way {
             let ends = self.sent == self.all && !self.said_end;
             if ends {
                 self.said_end = true;
-                let ended = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
+                let ended = stack.shutdown(now, id, Shutdown::Write);
                 assert!(ended.is_ok() || self.cut, "{ended:?}");
             }
             return ends;
@@ -269,13 +266,7 @@ impl Way {
         }
         let (stack, now) = line.stack(node);
         let mut chunks = Vec::new();
-        match stack.tcp(id).and_then(|mut tcp| {
-            tcp.recv(
-                now,
-                pagewire_stack::Chunks { max: most, into: &mut chunks },
-                RecvFlags::empty(),
-            )
-        }) {
+        match stack.recv(now, id, pagewire_stack::Chunks { max: most, into: &mut chunks }) {
             Err(Error::WouldBlock) => return false,
             Err(error) => {
                 assert!(self.cut, "{error}");

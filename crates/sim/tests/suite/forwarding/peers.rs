@@ -8,10 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
-use pagewire_sim::{App, Stream};
-use pagewire_stack::{
-    Error, Event, Forwarder, ListenerId, Readiness, RecvFlags, SendFlags, Stack, TcpId,
-};
+use pagewire_sim::{App, Stream, Verbs};
+use pagewire_stack::{Error, Event, Forwarder, ListenerId, Readiness, Stack, TcpId};
 
 /// How a conversation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,9 +240,7 @@ impl Peers {
                     None => *listener.insert(stack.listen(*on, 4096).expect("a port")),
                 };
                 let mut new = Vec::new();
-                while let Ok((id, _)) =
-                    stack.listener(listener).and_then(|mut listener| listener.accept())
-                {
+                while let Ok((id, _)) = stack.accept(listener) {
                     self.talks.insert(id, begin(None));
                     new.push(id);
                 }
@@ -361,10 +357,7 @@ impl Talk {
             while may_speak && self.sent < all {
                 let piece = Bytes::from(plan.said(by_client, self.sent, 8000));
                 let mut piece = FragVec::from_elem(Frag::from_bytes(piece), 1);
-                match stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, &mut piece, SendFlags::empty()))
-                {
+                match stack.send(now, id, &mut piece) {
                     Ok(n) => self.sent += n as u64,
                     Err(Error::WouldBlock) => break,
                     Err(error) => return Err(error),
@@ -372,7 +365,7 @@ impl Talk {
             }
             let may_end = !by_client || plan.kind != Kind::EndAfterEnd || self.seen_end;
             if may_speak && may_end && self.sent == all && !self.said_end {
-                stack.tcp(id)?.shutdown(now, Shutdown::Write)?;
+                stack.shutdown(now, id, Shutdown::Write)?;
                 self.said_end = true;
             }
             if self.said_end && self.seen_end {
@@ -403,11 +396,7 @@ impl Talk {
             Some(_) => usize::MAX,
         };
         let mut chunks = Vec::new();
-        let n = stack.tcp(id)?.recv(
-            now,
-            pagewire_stack::Chunks { max: most, into: &mut chunks },
-            RecvFlags::empty(),
-        )?;
+        let n = stack.recv(now, id, pagewire_stack::Chunks { max: most, into: &mut chunks })?;
         if n == 0 {
             self.seen_end = true;
             let Some(plan) = self.plan else { return Err(Error::ConnectionReset) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::FaultConfig;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
-use pagewire_sim::{NodeId, Sim, SimError, Station, Stream};
+use pagewire_sim::{NodeId, Sim, SimError, Station, Stream, Verbs};
 use pagewire_stack::{
     Error, ForwardConfig, Forwarder, ListenerId, Readiness, RecvFlags, Refusal, SendFlags, Stack,
     StackConfig, TcpId,
@@ -103,13 +103,7 @@ impl Line {
         let (server, listener) = (self.server, self.listener);
         let mut theirs = None;
         self.until(|sim| {
-            theirs = theirs.or_else(|| {
-                sim.node_mut(server)
-                    .stack
-                    .listener(listener)
-                    .and_then(|mut listener| listener.accept())
-                    .ok()
-            });
+            theirs = theirs.or_else(|| sim.node_mut(server).stack.accept(listener).ok());
             theirs.is_some()
         });
         (ours, theirs.expect("accepted").0)
@@ -130,15 +124,12 @@ impl Line {
     pub(crate) fn write(&mut self, node: NodeId, id: TcpId, bytes: &'static [u8]) {
         let mut frags = FragVec::from_elem(Frag::from_static(bytes), 1);
         let (stack, now) = self.stack(node);
-        assert_eq!(
-            stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
-            Ok(bytes.len())
-        );
+        assert_eq!(stack.send(now, id, &mut frags), Ok(bytes.len()));
     }
 
     pub(crate) fn shutdown(&mut self, node: NodeId, id: TcpId) {
         let (stack, now) = self.stack(node);
-        stack.tcp(id).expect("it stands").shutdown(now, Shutdown::Write).expect("it stands");
+        stack.shutdown(now, id, Shutdown::Write).expect("it stands");
     }
 
     /// What is there to be read.
@@ -146,7 +137,7 @@ impl Line {
         self.settle();
         let mut buffer = vec![0; 1000];
         let (stack, now) = self.stack(node);
-        let n = stack.tcp(id)?.recv(now, &mut buffer[..], RecvFlags::empty())?;
+        let n = stack.recv(now, id, &mut buffer[..])?;
         buffer.truncate(n);
         Ok(buffer)
     }
@@ -304,8 +295,7 @@ fn fill(line: &mut Line, ours: TcpId) -> u64 {
         loop {
             let piece = Bytes::from(Stream(7).bytes(sent, 60_000));
             let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
-            match stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
-            {
+            match stack.send(now, ours, &mut frags) {
                 Ok(n) => sent += n as u64,
                 Err(error) => break assert_eq!(error, Error::WouldBlock),
             }
@@ -332,13 +322,11 @@ fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windo
     let server = line.server;
     line.until(|sim| {
         let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim.node_mut(server).stack.tcp(theirs).and_then(|mut tcp| {
-            tcp.recv(
-                now,
-                pagewire_stack::Chunks { max: 50_000, into: &mut chunks },
-                RecvFlags::empty(),
-            )
-        });
+        let _ = sim.node_mut(server).stack.recv(
+            now,
+            theirs,
+            pagewire_stack::Chunks { max: 50_000, into: &mut chunks },
+        );
         for chunk in chunks {
             let check = |piece: &[u8]| {
                 Stream(7).check(got, piece).expect("as sent");
@@ -360,7 +348,7 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
         let (ours, _) = line.connect();
         let (stack, now) = line.stack(line.client);
         let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 300_000].into()), 1);
-        let _ = stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
+        let _ = stack.send(now, ours, &mut frags);
     }
     line.settle();
     let used = line.sim.node(line.proxy).stack.receive_memory_used();
@@ -370,18 +358,12 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
     let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 1_000_000].into()), 1);
     line.until(|sim| {
         let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim
-            .node_mut(client)
-            .stack
-            .tcp(ours)
-            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
-        let taken = sim.node_mut(server).stack.tcp(theirs).and_then(|mut tcp| {
-            tcp.recv(
-                now,
-                pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
-                RecvFlags::empty(),
-            )
-        });
+        let _ = sim.node_mut(client).stack.send(now, ours, &mut frags);
+        let taken = sim.node_mut(server).stack.recv(
+            now,
+            theirs,
+            pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
+        );
         got += taken.unwrap_or(0);
         got == 1_000_000
     });
@@ -455,26 +437,16 @@ fn time_of(port: u16, host: u8, faults: &str) -> Duration {
         let stack = &mut sim.node_mut(client).stack;
         while sent < ALL {
             let mut frags = FragVec::from_elem(content.slice(sent..ALL.min(sent + 60_000)), 1);
-            let Ok(n) =
-                stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
-            else {
+            let Ok(n) = stack.send(now, ours, &mut frags) else {
                 break;
             };
             sent += n;
         }
         let stack = &mut sim.node_mut(server).stack;
-        theirs = theirs
-            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
+        theirs = theirs.or_else(|| stack.accept(listener).ok());
         if let Some((id, _)) = theirs {
             got += stack
-                .tcp(id)
-                .and_then(|mut tcp| {
-                    tcp.recv(
-                        now,
-                        pagewire_stack::Chunks { max: ALL, into: &mut Vec::new() },
-                        RecvFlags::empty(),
-                    )
-                })
+                .recv(now, id, pagewire_stack::Chunks { max: ALL, into: &mut Vec::new() })
                 .unwrap_or(0);
         }
         got == ALL

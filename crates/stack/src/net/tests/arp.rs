@@ -435,7 +435,7 @@ fn two_hosts_find_each_other_in_both_families() {
         let (to_a, to_b) = converse(&mut a, &mut b);
         assert!(to_a.is_empty());
         let [Inbound::Transport(got)] = &to_b[..] else { panic!("{to_b:?}") };
-        assert_eq!(payload_of(&got.packet), b"hello");
+        assert_eq!(payload_of(got.packet.frags()), b"hello");
         assert_eq!(a.net.counters.total_drops() + b.net.counters.total_drops(), 0);
     }
 }

@@ -59,7 +59,7 @@ fn fragments_in_any_order_make_the_datagram() {
                 let [Inbound::Transport(got)] = &got[..] else {
                     panic!("{order:?} {}", host.net.counters)
                 };
-                assert_eq!(payload_of(&got.packet), payload);
+                assert_eq!(payload_of(got.packet.frags()), payload);
                 assert_eq!(got.packet.head().len(), 8);
                 assert_eq!(host.net.counters.total_drops(), 0);
                 assert_eq!((host.net.reassembly.len(), host.net.reassembly.pinned()), (0, 0));
@@ -83,7 +83,7 @@ fn payload_is_not_copied_unless_there_are_more_pieces_than_a_packet_carries() {
         got = host.receive_split(&part, 34);
     }
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
-    assert_eq!(payload_of(&got.packet), pattern(8192));
+    assert_eq!(payload_of(got.packet.frags()), pattern(8192));
     assert!(host.mem.ledger.get(CopyReason::Compact) > 0);
     drop(got);
     host.no_page_is_lost();
@@ -99,7 +99,7 @@ fn the_largest_datagram_in_the_smallest_usual_fragments_is_put_together() {
             got = host.receive(&part);
         }
         let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
-        assert_eq!(payload_of(&got.packet), pattern(65_000));
+        assert_eq!(payload_of(got.packet.frags()), pattern(65_000));
     }
 }
 
@@ -333,7 +333,7 @@ fn datagrams_longer_than_the_path_are_cut_by_reference_and_come_together_again()
                 got.extend(b.receive(&on_wire(frame)));
             }
             let [Inbound::Transport(got)] = &got[..] else { panic!("{len} {}", b.net.counters) };
-            assert_eq!(payload_of(&got.packet), payload);
+            assert_eq!(payload_of(got.packet.frags()), payload);
             assert_eq!(a.mem.ledger.ours(), 0);
         }
     }

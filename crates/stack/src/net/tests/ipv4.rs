@@ -11,7 +11,7 @@ fn a_datagram_is_handed_up_with_its_header_in_the_head_and_its_payload_in_fragme
         assert_eq!((got.src, got.dst), (ip("10.0.0.2"), ip("10.0.0.1")));
         assert_eq!((got.protocol, got.hop_limit), (protocol::UDP, 64));
         assert_eq!(got.packet.head().len(), 8, "{head} bytes had landed in the head");
-        assert_eq!(payload_of(&got.packet), b"hello");
+        assert_eq!(payload_of(got.packet.frags()), b"hello");
     }
     assert_eq!(host.net.counters.total_drops(), 0);
 }
@@ -23,12 +23,12 @@ fn payload_behind_the_headers_moves_to_pages_and_is_counted() {
     // 14 + 20 + 32 bytes of headers: 62 bytes of payload are in the head.
     let got = host.receive_transport(&frame);
     assert_eq!(got.packet.head().len(), 32);
-    assert_eq!(payload_of(&got.packet), pattern(1000));
+    assert_eq!(payload_of(got.packet.frags()), pattern(1000));
     assert_eq!(host.mem.ledger.get(CopyReason::LinearHead), 62);
     assert_eq!(host.net.counters.rx_head_payloads, 1);
     // Rightly predicted: nothing moves.
     let Some(Inbound::Transport(got)) = host.receive_split(&frame, 66) else { panic!() };
-    assert_eq!(payload_of(&got.packet), pattern(1000));
+    assert_eq!(payload_of(got.packet.frags()), pattern(1000));
     assert_eq!(host.mem.ledger.ours(), 62);
     drop(got);
 }
@@ -51,7 +51,7 @@ fn a_full_packet_whose_head_holds_payload_is_still_taken_whole() {
     assert_eq!(packet.frags().len(), MAX_FRAGS);
     let got = host.receive_packet(packet);
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
-    assert_eq!(payload_of(&got.packet), payload);
+    assert_eq!(payload_of(got.packet.frags()), payload);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn options_are_skipped_even_where_all_headers_together_outgrow_the_head() {
     let got = host.receive_packet(packet);
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
     assert_eq!(got.packet.head().len(), 60);
-    assert_eq!(payload_of(&got.packet), pattern(500));
+    assert_eq!(payload_of(got.packet.frags()), pattern(500));
     assert_eq!(got.header_len, 0, "the IP header had to go");
 }
 
@@ -81,7 +81,7 @@ fn link_padding_is_trimmed() {
     let mut host = Host::new();
     let mut frame = udp_v4(b"x");
     frame.resize(60, 0xee);
-    assert_eq!(payload_of(&host.receive_transport(&frame).packet), b"x");
+    assert_eq!(payload_of(host.receive_transport(&frame).packet.frags()), b"x");
 }
 
 #[test]
@@ -265,9 +265,9 @@ fn transport_header_lengths_one_less_exact_and_one_more() {
     };
     host.refuses(&length(7), DropReason::UdpLength);
     host.refuses(&length(14), DropReason::UdpLength);
-    assert_eq!(payload_of(&host.receive_transport(&length(13)).packet), b"hello");
-    assert_eq!(payload_of(&host.receive_transport(&length(12)).packet), b"hell");
-    assert_eq!(payload_of(&host.receive_transport(&length(8)).packet), b"");
+    assert_eq!(payload_of(host.receive_transport(&length(13)).packet.frags()), b"hello");
+    assert_eq!(payload_of(host.receive_transport(&length(12)).packet.frags()), b"hell");
+    assert_eq!(payload_of(host.receive_transport(&length(8)).packet.frags()), b"");
 }
 
 #[test]

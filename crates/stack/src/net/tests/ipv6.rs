@@ -32,7 +32,7 @@ fn a_datagram_is_handed_up_wherever_its_bytes_landed() {
         let Some(Inbound::Transport(got)) = host.receive_split(&frame, head) else { panic!() };
         assert_eq!((got.src, got.dst), (ip("fd00::2"), ip("fd00::1")));
         assert_eq!(got.packet.head().len(), 8);
-        assert_eq!(payload_of(&got.packet), b"hello");
+        assert_eq!(payload_of(got.packet.frags()), b"hello");
     }
 }
 
@@ -113,7 +113,7 @@ fn extension_headers_are_walked_to_the_transport() {
             let Some(Inbound::Transport(got)) = host.receive_split(&frame, head) else {
                 panic!("{first} {chain:02x?} {}", host.net.counters);
             };
-            assert_eq!(payload_of(&got.packet), b"payload");
+            assert_eq!(payload_of(got.packet.frags()), b"payload");
         }
     }
 }

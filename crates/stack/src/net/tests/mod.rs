@@ -30,6 +30,10 @@ use super::{IcmpKind, LinkConfig, Mem, Net, NetConfig, Outgoing, Quoted, TooLong
 use crate::counters::DropReason;
 use crate::error::Error;
 use pagewire_tcp::Shared;
+use pagewire_testing::built;
+use pagewire_testing::frames::{
+    arp as arp_packet, bytes_of as flat, fix_v4, payload_of, received as rx_packet,
+};
 
 /// Our station and the peer's.
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -289,15 +293,6 @@ fn converse(a: &mut Host, b: &mut Host) -> (Vec<Inbound>, Vec<Inbound>) {
     panic!("they talk for ever");
 }
 
-fn rx_packet(frame: &[u8], head: usize) -> PacketBuf {
-    let mut packet = PacketBuf::for_rx();
-    packet.append(head).unwrap().copy_from_slice(&frame[..head]);
-    for part in frame[head..].chunks(4096) {
-        packet.push_frag(Frag::from_bytes(Bytes::copy_from_slice(part))).unwrap();
-    }
-    packet
-}
-
 fn udp_packet(payload: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::for_tx();
     let header = super::wire::udp::Header {
@@ -319,34 +314,9 @@ fn on_wire(mut packet: PacketBuf) -> Vec<u8> {
     flat(&packet)
 }
 
-/// Head and fragments, one behind the other.
-fn flat(packet: &PacketBuf) -> Vec<u8> {
-    let mut bytes = packet.head().to_vec();
-    for frag in packet.frags() {
-        let at = bytes.len();
-        bytes.resize(at + frag.len(), 0);
-        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
-    }
-    bytes
-}
-
-fn payload_of(packet: &PacketBuf) -> Vec<u8> {
-    flat(packet).split_off(packet.head().len())
-}
-
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
-
-/// The frame of a builder.
-macro_rules! built {
-    ($builder:expr, $payload:expr) => {{
-        let mut frame = vec![];
-        $builder.write(&mut frame, $payload).unwrap();
-        frame
-    }};
-}
-use built;
 
 fn of_peer_v4() -> PacketBuilderStep<IpHeaders> {
     PacketBuilder::ethernet2(PEER, US).ipv4(PEER_V4, US_V4, 64)
@@ -381,23 +351,6 @@ fn echo_v4(payload: &[u8]) -> Vec<u8> {
 
 fn echo_v6(payload: &[u8]) -> Vec<u8> {
     built!(of_peer_v6().icmpv6_echo_request(3, 4), payload)
-}
-
-fn arp_packet(
-    operation: u8,
-    sender_mac: [u8; 6],
-    sender: [u8; 4],
-    target_mac: [u8; 6],
-    target: [u8; 4],
-) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend(sender_mac);
-    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
-    frame.extend(sender_mac);
-    frame.extend(sender);
-    frame.extend(target_mac);
-    frame.extend(target);
-    frame
 }
 
 /// A neighbour solicitation for `target` to the solicited-node group.
@@ -454,14 +407,6 @@ fn with_v4_header(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8>
     change(&mut frame[14..]);
     fix_v4(&mut frame);
     frame
-}
-
-fn fix_v4(frame: &mut [u8]) {
-    let len = (usize::from(frame[14] & 15) * 4).clamp(20, frame.len() - 14);
-    frame[24..26].fill(0);
-    let mut sum = pagewire_mem::checksum::Checksum::new();
-    sum.add_bytes(&frame[14..14 + len]);
-    frame[24..26].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
 /// An IPv6 frame with extension headers in front of a UDP datagram; `first` names the first.

@@ -258,7 +258,7 @@ fn packets_to_ourselves_come_back_without_leaving() {
             panic!("{dst} {}", host.net.counters)
         };
         assert_eq!((got.src, got.dst), (ip(dst), ip(dst)));
-        assert_eq!(payload_of(&got.packet), pattern(5000));
+        assert_eq!(payload_of(got.packet.frags()), pattern(5000));
         assert_eq!(got.packet.rx_checksum, RxChecksum::Valid);
         assert!(host.poll_inbound().is_none() && host.sent().is_empty());
         assert_eq!(host.mem.ledger.get(CopyReason::LoopPrivate), 5000, "a private copy");

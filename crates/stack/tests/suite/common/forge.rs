@@ -3,6 +3,7 @@
 
 use std::net::SocketAddrV4;
 
+use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{Frag, PacketBuf, RxChecksum};
 use pagewire_tcp::TcpHeader;
 
@@ -51,10 +52,9 @@ fn write_ip(ip: &mut [u8], from: SocketAddrV4, to: SocketAddrV4, payload: usize)
     ip[2..4].copy_from_slice(&total.to_be_bytes());
     ip[12..16].copy_from_slice(&from.ip().octets());
     ip[16..20].copy_from_slice(&to.ip().octets());
-    let sum: u32 = ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    ip[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    let mut sum = Checksum::new();
+    sum.add_bytes(ip);
+    ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
 /// The segment in a frame that a stack sent over IPv4, if it is one: ends and header.
@@ -87,18 +87,12 @@ impl Rng {
 /// Puts the TCP checksum in, and leaves it to be verified.
 pub(crate) fn sum(frame: &mut PacketBuf) {
     let head = frame.head_mut();
-    let len = (head.len() - ETHERNET - IPV4) as u32;
-    let words = |bytes: &[u8]| -> u32 {
-        bytes
-            .chunks(2)
-            .map(|w| u32::from(u16::from_be_bytes([w[0], *w.get(1).unwrap_or(&0)])))
-            .sum()
-    };
     // The pseudo-header: addresses, protocol and length.
-    let sum = words(&head[ETHERNET + 12..]) + 6 + len;
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
+    let mut sum = Checksum::new();
+    sum.add_bytes(&head[ETHERNET + 12..]);
+    sum.add_u16(6);
+    sum.add_u16((head.len() - ETHERNET - IPV4) as u16);
     let at = ETHERNET + IPV4 + 16;
-    head[at..at + 2].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    head[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
     frame.rx_checksum = RxChecksum::Unknown;
 }

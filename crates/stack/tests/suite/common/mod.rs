@@ -4,7 +4,6 @@
 
 pub(crate) mod forge;
 pub(crate) mod gateway;
-mod verbs;
 pub(crate) mod zerocopy;
 
 use std::cell::RefCell;
@@ -17,6 +16,7 @@ use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId};
+use pagewire_testing::frames::payload_of;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Side {
 }
 
 pub(crate) use Side::{A, B};
-pub(crate) use verbs::Verbs;
+pub(crate) use pagewire_sim::Verbs;
 
 type Filter = Box<dyn FnMut(Side, &PacketBuf) -> bool>;
 
@@ -47,6 +47,9 @@ pub(crate) struct Pair {
     /// The wire copies, as one between machines: a receiver holds no memory of the sender's.
     pub(crate) copies: bool,
 }
+
+/// Stations of A and B.
+pub(crate) const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 
 pub(crate) fn capabilities(mac: u8) -> Capabilities {
     let mac = [2, 0, 0, 0, 0, mac];
@@ -326,10 +329,7 @@ impl Pair {
 /// Replaces the payload by memory of nobody's.
 fn copy(frame: &mut PacketBuf) {
     for frag in frame.take_frags() {
-        let mut bytes = vec![0; frag.len()];
-        let (ledger, reason) = (&mut Default::default(), pagewire_mem::CopyReason::AppRead);
-        frag.copy_to(0, &mut bytes, ledger, reason);
-        frame.push_frag(Frag::from_bytes(bytes.into())).unwrap();
+        frame.push_frag(Frag::from_bytes(payload_of(&[frag]).into())).unwrap();
     }
 }
 

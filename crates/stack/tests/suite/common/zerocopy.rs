@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, Notification, TcpId, ZeroCopyCall};
+use pagewire_mem::{Frag, FragVec, Instant, PageBudget};
+use pagewire_stack::{
+    Coalescing, Error, ErrorEntry, Notification, Stack, TcpId, UdpId, UdpTarget, ZeroCopyCall,
+};
 
 use super::{Pair, Verbs, capabilities, config, pattern};
 
@@ -104,6 +106,19 @@ pub(crate) fn try_send(
     p.a.send(p.now, id, (&mut frags, &mut call))?;
     assert!(frags.iter().all(Frag::is_empty), "not everything was taken");
     Ok(call.id())
+}
+
+/// Sends a datagram by reference: how much of it, and under which id.
+pub(crate) fn send_to(
+    stack: &mut Stack,
+    now: Instant,
+    id: UdpId,
+    data: FragVec,
+    to: impl Into<UdpTarget>,
+) -> Result<(usize, Option<u32>), Error> {
+    let mut call = ZeroCopyCall::new();
+    let sent = stack.udp(id)?.send(now, (data, &mut call), to)?;
+    Ok((sent, call.id()))
 }
 
 /// Takes all that has arrived at B by copy, so that nothing refers to it any more.

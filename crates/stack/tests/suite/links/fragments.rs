@@ -28,7 +28,7 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
             world.stacks[LEFT].send_to(now, from, &bytes, peer).unwrap();
             world.run(Duration::from_millis(10));
             let (frags, _) = world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).unwrap();
-            assert_eq!(bytes_of(&frags), bytes);
+            assert_eq!(payload_of(&frags), bytes);
         }
         assert!(world.stacks[MIDDLE].counters().tx_fragments >= 2 + 4);
         assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 0);

@@ -7,8 +7,11 @@ use std::time::Duration;
 use crate::common::Verbs;
 pub(crate) use crate::common::{addr, capabilities as able, plain};
 use pagewire_device::{Capabilities, hand_over};
-use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_mem::{Instant, PacketBuf, TxChecksum};
 use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
+use pagewire_testing::built;
+use pagewire_testing::frames::{self, received};
+pub(crate) use pagewire_testing::frames::{fix_v4, payload_of, sum};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
 pub(crate) const LEFT: usize = 0;
@@ -185,7 +188,7 @@ impl World {
                 for mut frame in frames {
                     check(&frame, &wire.capabilities);
                     if self.watch {
-                        let (bytes, is_super) = (flat(&frame), frame.gso.is_some());
+                        let (bytes, is_super) = (frames::bytes_of(&frame), frame.gso.is_some());
                         self.seen.push(Seen { wire: number, from: end.stack, bytes, is_super });
                     }
                     hand_over(&mut frame);
@@ -370,80 +373,19 @@ fn check(frame: &PacketBuf, caps: &Capabilities) {
     }
 }
 
-/// Head and fragments, one behind the other.
-fn flat(packet: &PacketBuf) -> Vec<u8> {
-    [packet.head(), &bytes_of(packet.frags())].concat()
-}
-
-pub(crate) fn bytes_of(frags: &[Frag]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for frag in frags {
-        let at = bytes.len();
-        bytes.resize(at + frag.len(), 0);
-        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
-    }
-    bytes
-}
-
-/// A frame of the left peer's for the middle, which a builder goes on with.
-macro_rules! left_frame {
-    ($src:expr, $dst:expr, $hops:expr, |$ip:ident| $more:expr, $payload:expr) => {{
-        let (mut frame, payload): (Vec<u8>, &[u8]) = (Vec::new(), $payload);
-        let ethernet = etherparse::PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC);
-        match (ip($src), ip($dst)) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let $ip = ethernet.ipv4(src.octets(), dst.octets(), $hops);
-                $more.write(&mut frame, payload).unwrap();
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let $ip = ethernet.ipv6(src.octets(), dst.octets(), $hops);
-                $more.write(&mut frame, payload).unwrap();
-            }
-            _ => unreachable!("two versions"),
-        }
-        frame
-    }};
-}
-
 /// A datagram of the left peer's.
 pub(crate) fn udp_frame(src: &str, dst: &str, hops: u8, payload: &[u8]) -> Vec<u8> {
-    left_frame!(src, dst, hops, |ip| ip.udp(1000, 2000), payload)
+    built!(frames::ip([LEFT_MAC, WEST_MAC], [ip(src), ip(dst)], hops).udp(1000, 2000), payload)
 }
 
 /// A segment of the left peer's for the right one.
 pub(crate) fn tcp_frame(payload: usize, fin: bool) -> Vec<u8> {
-    let payload = &vec![7; payload][..];
-    match fin {
-        false => left_frame!("10.0.0.2", "10.0.1.2", 64, |ip| ip.tcp(1000, 80, 1, 1000), payload),
-        true => {
-            left_frame!("10.0.0.2", "10.0.1.2", 64, |ip| ip.tcp(1000, 80, 1, 1000).fin(), payload)
-        }
-    }
-}
-
-/// The sum of a header, which is 0xffff if its checksum is right.
-pub(crate) fn sum(header: &[u8]) -> u16 {
-    let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum = words.sum::<u32>();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
-}
-
-/// Makes the checksum of an IPv4 header without options right.
-pub(crate) fn fix_v4(frame: &mut [u8]) {
-    frame[24..26].fill(0);
-    let checksum = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let ends = [ip("10.0.0.2"), ip("10.0.1.2")];
+    let tcp = frames::ip([LEFT_MAC, WEST_MAC], ends, 64).tcp(1000, 80, 1, 1000);
+    built!(if fin { tcp.fin() } else { tcp }, &vec![7; payload])
 }
 
 /// A received frame, as much of it in the head as fits.
 pub(crate) fn packet(frame: &[u8]) -> PacketBuf {
-    let mut packet = PacketBuf::for_rx();
-    let (head, rest) = frame.split_at(frame.len().min(pagewire_mem::HEAD_CAPACITY));
-    packet.append(head.len()).unwrap().copy_from_slice(head);
-    for part in rest.chunks(4096) {
-        packet.push_frag(Frag::from_bytes(bytes::Bytes::copy_from_slice(part))).unwrap();
-    }
-    packet.rx_checksum = RxChecksum::Unknown;
-    packet
+    received(frame, frame.len())
 }

@@ -1,8 +1,0 @@
-//! See `targets::ethernet`.
-#![no_main]
-
-#[path = "../src/targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::ethernet(data));

@@ -1,0 +1,10 @@
+//! See `targets::ring_words`.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    targets::ring_words(data);
+});

@@ -1,0 +1,10 @@
+//! See `targets::tcp_connection`.
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    targets::tcp_connection(data);
+});
