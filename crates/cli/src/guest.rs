@@ -321,7 +321,7 @@ impl Served {
             shown = net::show_line(shown, line);
         }
         let counts = move || match served.upgrade() {
-            Some(served) => served.guest.counters().report().collect(),
+            Some(served) => served.guest.counters().iter().collect(),
             None => Vec::new(),
         };
         shown.section("gateway", counts)
@@ -330,7 +330,7 @@ impl Served {
     /// What `--stats` prints.
     pub(crate) fn report(&self) -> String {
         let mut text = String::from("gateway\n");
-        for (name, value) in self.guest.counters().report().filter(|(_, value)| *value > 0) {
+        for (name, value) in self.guest.counters().iter().filter(|(_, value)| *value > 0) {
             text.push_str(&format!("  {name:<24} {value}\n"));
         }
         let line = self.line.as_ref().map(net::line_text).unwrap_or_default();

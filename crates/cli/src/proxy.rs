@@ -33,7 +33,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     };
     let proxy = Arc::new(Proxy::new(&opened.host, config));
     let counted = Arc::clone(&proxy);
-    let counts = move || counted.counters().report().into_iter().collect();
+    let counts = move || counted.counters().iter().collect();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
     let control = asked.start(shown)?;
     let print = {
@@ -117,7 +117,7 @@ fn drain(proxy: &Proxy) {
 
 fn stats(report: &net::Report, proxy: &Proxy) -> String {
     let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
-    for (name, value) in proxy.counters().report() {
+    for (name, value) in proxy.counters().iter() {
         text.push_str(&format!("  {name:<24} {value}\n"));
     }
     format!("{text}{report}")
