@@ -25,6 +25,8 @@ mod pair;
 mod pcap;
 pub mod port;
 mod queues;
+#[cfg(any(feature = "tap", feature = "vhost-user", feature = "sockets"))]
+mod settings;
 #[cfg(feature = "sockets")]
 mod socket;
 #[cfg(any(feature = "sockets", feature = "vhost-user"))]

@@ -1,6 +1,6 @@
 use std::io::{Read, Write};
 
-use pagewire_mem::{Frag, HEAD_CAPACITY, Region};
+use pagewire_mem::{CopyReason, Frag, HEAD_CAPACITY, Region, TxChecksum};
 use proptest::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
