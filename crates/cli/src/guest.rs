@@ -23,6 +23,7 @@ use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
 use crate::net::{self, Line, Network};
 use crate::user::User;
+use crate::view;
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
@@ -329,10 +330,8 @@ impl Served {
 
     /// What `--stats` prints.
     pub(crate) fn report(&self) -> String {
-        let mut text = String::from("gateway\n");
-        for (name, value) in self.guest.counters().iter().filter(|(_, value)| *value > 0) {
-            text.push_str(&format!("  {name:<24} {value}\n"));
-        }
+        let counts = self.guest.counters().iter().filter(|(_, n)| *n > 0);
+        let text = view::part("gateway", counts);
         let line = self.line.as_ref().map(net::line_text).unwrap_or_default();
         format!("{text}{}{line}", self.host().stats())
     }

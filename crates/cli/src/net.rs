@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{LAST_TIME, PORT_LOOK};
 use crate::signals::Stop;
 use crate::user::User;
+use crate::view;
 
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
@@ -125,19 +125,13 @@ impl std::fmt::Display for Report {
             f.write_str(&line_text(line))?;
         }
         if let Some(port) = &self.port {
-            writeln!(f, "port")?;
-            for (name, value) in port.counters().iter().filter(|(_, value)| *value > 0) {
-                writeln!(f, "  {name:<24} {value}")?;
-            }
+            f.write_str(&view::part("port", port.counters().iter().filter(|(_, n)| *n > 0)))?;
             if let Some(why) = port.refused() {
                 writeln!(f, "  the last front end was disconnected: {why}")?;
             }
         }
         let Some(dhcp) = &self.dhcp else { return Ok(()) };
-        writeln!(f, "dhcp")?;
-        for (name, value) in dhcp.counters().iter() {
-            writeln!(f, "  {name:<24} {value}")?;
-        }
+        f.write_str(&view::part("dhcp", dhcp.counters().iter()))?;
         for lease in dhcp.leases() {
             let client = lease.client.map(|byte| format!("{byte:02x}")).join(":");
             writeln!(f, "  {client:<24} {}", lease.address)?;
@@ -186,9 +180,7 @@ pub(crate) fn show_line(shown: control::Builder, line: &FaultWatch) -> control::
 
 /// What `--stats` prints of a bad line.
 pub(crate) fn line_text(line: &FaultWatch) -> String {
-    let counts = line.iter().filter(|(_, value)| *value > 0);
-    let counts = counts.map(|(name, value)| format!("  {name:<24} {value}\n"));
-    iter::once("line\n".to_owned()).chain(counts).collect()
+    view::part("line", line.iter().filter(|(_, n)| *n > 0))
 }
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.

@@ -116,11 +116,9 @@ fn drain(proxy: &Proxy) {
 }
 
 fn stats(report: &net::Report, proxy: &Proxy) -> String {
-    let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
-    for (name, value) in proxy.counters().iter() {
-        text.push_str(&format!("  {name:<24} {value}\n"));
-    }
-    format!("{text}{report}")
+    let connections = ("connections", proxy.len() as u64);
+    let counts = std::iter::once(connections).chain(proxy.counters().iter());
+    format!("{}{report}", view::part("proxy", counts))
 }
 
 /// A line on standard error for each refusal, up to a limit within a time; the rest is counted.
