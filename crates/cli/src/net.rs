@@ -452,6 +452,9 @@ pub(crate) fn networks(option: &str, texts: &[String]) -> Result<Vec<Cidr>, Fail
         text.parse().map_err(|e| {
             let why = match e {
                 CidrError::TooLong { .. } => e.to_string(),
+                CidrError::Prefix(bits) if bits.parse::<u32>().is_ok() => {
+                    format!("prefix length {bits} is too long: addresses have 32 or 128 bits")
+                }
                 _ => "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64"
                     .into(),
             };
