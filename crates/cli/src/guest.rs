@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire::Device;
 use pagewire::Host;
 use pagewire::device::{Dhcp, DhcpConfig, FaultConfig, FaultWatch};
+use pagewire::{Cidr, Device};
 use pagewire_control as control;
 use pagewire_gateway::netns::InsideNetwork;
 use pagewire_gateway::sandbox::{self, SandboxError, SandboxPlan};
@@ -21,8 +21,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
-use crate::net::{self, Line, Network};
+use crate::net::{self, Line};
 use crate::user::User;
+use crate::view;
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
@@ -33,24 +34,22 @@ const GUEST: u32 = 15;
 /// One network of a guest, and who is who in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestNetwork {
-    pub(crate) ours: Network,
+    pub(crate) ours: Cidr,
     pub(crate) guest: IpAddr,
 }
 
 impl GuestNetwork {
     /// A device whose guest gets its address in this network: the same at each time.
     fn tell(self, device: Box<dyn Device>) -> Result<Box<dyn Device>, Failure> {
-        match (self.ours.address, self.guest) {
+        match (self.ours.addr(), self.guest) {
             (IpAddr::V4(ours), IpAddr::V4(guest)) => {
                 let mut config =
-                    DhcpConfig::network(ours, self.ours.prefix)?.range(guest, guest)?;
+                    DhcpConfig::network(ours, self.ours.prefix())?.range(guest, guest)?;
                 (config.router, config.dns) = (Some(ours), vec![ours]);
                 Ok(Box::new(Dhcp::new(device, config)?))
             }
             (IpAddr::V6(ours), IpAddr::V6(guest)) => {
-                let text = format!("{ours}/{}", self.ours.prefix);
-                let network = text.parse().map_err(|e| Failure::misused(text, e))?;
-                let mut config = AutoconfConfig::new(network);
+                let mut config = AutoconfConfig::new(self.ours);
                 (config.guest, config.dns) = (Some(guest), vec![ours]);
                 Ok(Box::new(Autoconf::new(device, config)?))
             }
@@ -67,7 +66,7 @@ pub(crate) fn networks(options: &GuestOptions) -> Result<Vec<GuestNetwork>, Fail
         options.addr.clone()
     };
     let ours = net::networks("--addr", &given)?;
-    if [true, false].iter().any(|&v4| ours.iter().filter(|n| n.address.is_ipv4() == v4).count() > 1)
+    if [true, false].iter().any(|&v4| ours.iter().filter(|n| n.addr().is_ipv4() == v4).count() > 1)
     {
         let text = "--addr is given twice for one IP version; a guest has one network of each";
         return Err(Failure::Usage(text.into()));
@@ -75,12 +74,11 @@ pub(crate) fn networks(options: &GuestOptions) -> Result<Vec<GuestNetwork>, Fail
     let mut left = options.guest.clone();
     let mut all = Vec::new();
     for ours in ours {
-        let of_it = left.iter().position(|guest| guest.is_ipv4() == ours.address.is_ipv4());
+        let of_it = left.iter().position(|guest| guest.is_ipv4() == ours.addr().is_ipv4());
         let guest = match of_it.map(|at| left.remove(at)) {
             Some(guest) => check(ours, guest)?,
             None => guest_of(ours).ok_or_else(|| {
-                let text = format!("{}/{}", ours.address, ours.prefix);
-                Failure::misused(format!("--addr {text}"), "there is no address left for a guest")
+                Failure::misused(format!("--addr {ours}"), "there is no address left for a guest")
             })?,
         };
         all.push(GuestNetwork { ours, guest });
@@ -95,10 +93,10 @@ pub(crate) fn networks(options: &GuestOptions) -> Result<Vec<GuestNetwork>, Fail
 }
 
 /// A guest's address as given.
-fn check(ours: Network, guest: IpAddr) -> Result<IpAddr, Failure> {
+fn check(ours: Cidr, guest: IpAddr) -> Result<IpAddr, Failure> {
     let failed = |why: &str| Err(Failure::misused(format!("--guest {guest}"), why));
     match guest {
-        _ if guest == ours.address => failed("this is our own address; give another"),
+        _ if guest == ours.addr() => failed("this is our own address; give another"),
         _ if !ours.contains(guest) => failed("it is not in the network of --addr"),
         _ if !is_host(ours, guest) => failed("it is the network's own or its broadcast address"),
         _ => Ok(guest),
@@ -106,28 +104,18 @@ fn check(ours: Network, guest: IpAddr) -> Result<IpAddr, Failure> {
 }
 
 /// A guest's address if none is given: the 15th of the network, or the first that is free.
-fn guest_of(ours: Network) -> Option<IpAddr> {
+fn guest_of(ours: Cidr) -> Option<IpAddr> {
     let fits =
-        |guest: &IpAddr| *guest != ours.address && ours.contains(*guest) && is_host(ours, *guest);
-    [GUEST].into_iter().chain(0..GUEST).map(|n| ours.nth(n)).find(fits)
+        |guest: &IpAddr| *guest != ours.addr() && ours.contains(*guest) && is_host(ours, *guest);
+    [GUEST].into_iter().chain(0..GUEST).map(|n| net::nth(&ours, n)).find(fits)
 }
 
 /// Whether this is neither the network's first address nor, with IPv4, its last.
-fn is_host(network: Network, address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) if network.prefix < 31 => {
-            let hosts = u32::MAX.checked_shr(network.prefix.into()).unwrap_or(0);
-            let host = u32::from(address) & hosts;
-            host != 0 && host != hosts
-        }
-        // RFC 3021: a network of two addresses has neither.
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) if network.prefix < 127 => {
-            let hosts = u128::MAX.checked_shr(network.prefix.into()).unwrap_or(0);
-            u128::from(address) & hosts != 0
-        }
-        IpAddr::V6(_) => true,
-    }
+fn is_host(network: Cidr, address: IpAddr) -> bool {
+    // RFC 3021, RFC 6164: a network of two addresses has neither.
+    let has_edges = network.prefix() < if address.is_ipv4() { 31 } else { 127 };
+    let edges = [Some(network.network()), network.broadcast().map(IpAddr::V4)];
+    !has_edges || !edges.contains(&Some(address))
 }
 
 /// What the kernel inside of a namespace is told.
@@ -136,11 +124,11 @@ pub(crate) fn inside(
     tap: &str,
     networks: &[GuestNetwork],
 ) -> InsideNetwork {
-    let routers: Vec<IpAddr> = networks.iter().map(|network| network.ours.address).collect();
+    let routers: Vec<IpAddr> = networks.iter().map(|network| network.ours.addr()).collect();
     InsideNetwork {
         tap: tap.to_owned(),
         mtu: options.mtu as usize,
-        addresses: networks.iter().map(|n| format!("{}/{}", n.guest, n.ours.prefix)).collect(),
+        addresses: networks.iter().map(|n| format!("{}/{}", n.guest, n.ours.prefix())).collect(),
         resolvers: routers.clone(),
         routers,
     }
@@ -168,7 +156,7 @@ pub(crate) fn open(
 ) -> Result<Opened, Failure> {
     let mut config = GuestConfig::new();
     for GuestNetwork { ours, guest } in networks {
-        let text = format!("{}/{}", ours.address, ours.prefix);
+        let text = ours.to_string();
         config = config.network(&text).map_err(|e| Failure::misused(text, e))?.guest(*guest);
     }
     let mut published = Vec::new();
@@ -244,7 +232,7 @@ fn check_host(address: Ipv4Addr, networks: &[GuestNetwork]) -> Result<(), Failur
         Err(Failure::misused(format!("--host {address}"), why))
     };
     let is_beside = |network: &GuestNetwork| {
-        network.ours.contains(address.into()) && network.ours.address != address
+        network.ours.contains(address.into()) && network.ours.addr() != address
     };
     match address {
         _ if address.is_loopback() => failed("this is the guest's own loopback"),
@@ -278,7 +266,7 @@ fn resolver(words: &[String]) -> Result<Resolver, Failure> {
 /// The names that the gateway answers for.
 fn names(options: &GuestOptions, networks: &[GuestNetwork]) -> OwnNames {
     let mut names = OwnNames::default();
-    let ours = networks.iter().map(|network| ("gateway", network.ours.address));
+    let ours = networks.iter().map(|network| ("gateway", network.ours.addr()));
     let host = options.host.map(|address| ("host", address.into()));
     for (word, address) in ours.chain(host) {
         // These words are names.
@@ -321,7 +309,7 @@ impl Served {
             shown = net::show_line(shown, line);
         }
         let counts = move || match served.upgrade() {
-            Some(served) => served.guest.counters().report().collect(),
+            Some(served) => served.guest.counters().iter().collect(),
             None => Vec::new(),
         };
         shown.section("gateway", counts)
@@ -329,10 +317,8 @@ impl Served {
 
     /// What `--stats` prints.
     pub(crate) fn report(&self) -> String {
-        let mut text = String::from("gateway\n");
-        for (name, value) in self.guest.counters().report().filter(|(_, value)| *value > 0) {
-            text.push_str(&format!("  {name:<24} {value}\n"));
-        }
+        let counts = self.guest.counters().iter().filter(|(_, n)| *n > 0);
+        let text = view::part("gateway", counts);
         let line = self.line.as_ref().map(net::line_text).unwrap_or_default();
         format!("{text}{}{line}", self.host().stats())
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use pagewire::device::{
     VhostUser,
 };
 use pagewire::tcp::mtu_of_pages;
-use pagewire::{Device, Tap};
+use pagewire::{Cidr, CidrError, Device, Tap};
 use pagewire::{Host, LinkId};
 use pagewire_control as control;
 
@@ -22,6 +21,7 @@ use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{LAST_TIME, PORT_LOOK};
 use crate::signals::Stop;
 use crate::user::User;
+use crate::view;
 
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
@@ -79,10 +79,11 @@ impl Opened {
             return;
         }
         let ours = networks("--addr", &options.addr).unwrap_or_default();
-        if let Some(our) = ours.into_iter().find(|our| !our.is_reached()) {
-            let (Network { address, prefix }, other) = (our, our.neighbour());
+        if let Some(our) = ours.into_iter().find(|our| !is_reached(our)) {
+            let (prefix, first) = (our.prefix(), nth(&our, 1));
+            let other = if first == our.addr() { nth(&our, 2) } else { first };
             eprintln!(
-                "pagewire: this machine has no address in the network of {address}/{prefix}: give \
+                "pagewire: this machine has no address in the network of {our}: give \
                  --host-addr {other}/{prefix}, or `ip addr add {other}/{prefix} dev {tap}` and \
                  `ip link set {tap} up`"
             );
@@ -125,19 +126,13 @@ impl std::fmt::Display for Report {
             f.write_str(&line_text(line))?;
         }
         if let Some(port) = &self.port {
-            writeln!(f, "port")?;
-            for (name, value) in port.counters().iter().filter(|(_, value)| *value > 0) {
-                writeln!(f, "  {name:<24} {value}")?;
-            }
+            f.write_str(&view::part("port", port.counters().iter().filter(|(_, n)| *n > 0)))?;
             if let Some(why) = port.refused() {
                 writeln!(f, "  the last front end was disconnected: {why}")?;
             }
         }
         let Some(dhcp) = &self.dhcp else { return Ok(()) };
-        writeln!(f, "dhcp")?;
-        for (name, value) in dhcp.counters().iter() {
-            writeln!(f, "  {name:<24} {value}")?;
-        }
+        f.write_str(&view::part("dhcp", dhcp.counters().iter()))?;
         for lease in dhcp.leases() {
             let client = lease.client.map(|byte| format!("{byte:02x}")).join(":");
             writeln!(f, "  {client:<24} {}", lease.address)?;
@@ -186,9 +181,7 @@ pub(crate) fn show_line(shown: control::Builder, line: &FaultWatch) -> control::
 
 /// What `--stats` prints of a bad line.
 pub(crate) fn line_text(line: &FaultWatch) -> String {
-    let counts = line.iter().filter(|(_, value)| *value > 0);
-    let counts = counts.map(|(name, value)| format!("  {name:<24} {value}\n"));
-    iter::once("line\n".to_owned()).chain(counts).collect()
+    view::part("line", line.iter().filter(|(_, n)| *n > 0))
 }
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.
@@ -252,7 +245,7 @@ pub(crate) fn open_with(
     let host = builder.start()?;
     let report = Report { host: host.clone(), port, dhcp, line: watch };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
-    let addresses = ours.iter().map(|n| n.address).collect();
+    let addresses = ours.iter().map(Cidr::addr).collect();
     let link = Some(LinkId::FIRST);
     let waits_because = None;
     Ok(Opened { host, addresses, report, link, waits_because, memory, _socket: socket })
@@ -350,7 +343,7 @@ pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
     let ours = networks("--addr", &options.addr)?;
     check_addresses(&ours, &[])?;
     let gateways = gateways(options, &ours)?;
-    Ok(if ours.iter().any(|our| our.address == to) {
+    Ok(if ours.iter().any(|our| our.addr() == to) {
         Way::Ourselves
     } else if ours.iter().any(|our| our.contains(to)) {
         Way::Link
@@ -404,13 +397,13 @@ fn capture_failure(path: &Path, error: &io::Error) -> Failure {
 /// What `--dhcp` asks for, over the network of the first IPv4 address; clients get our router.
 fn dhcp_config(
     options: &NetOptions,
-    ours: &[Network],
+    ours: &[Cidr],
     gateways: &[IpAddr],
 ) -> Result<Option<DhcpConfig>, Failure> {
     let Some(range) = &options.dhcp else { return Ok(None) };
     let failed = |why: &str| Failure::misused(format!("--dhcp={range}"), why);
-    let first = ours.iter().find_map(|network| match network.address {
-        IpAddr::V4(address) => Some((address, network.prefix)),
+    let first = ours.iter().find_map(|network| match network.addr() {
+        IpAddr::V4(address) => Some((address, network.prefix())),
         IpAddr::V6(_) => None,
     });
     let (server, prefix) = first.ok_or_else(|| {
@@ -431,97 +424,64 @@ fn dhcp_config(
     all.range(first, last).map(Some).map_err(refused)
 }
 
-/// An address with its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
-    pub(crate) address: IpAddr,
-    pub(crate) prefix: u8,
+/// Whether this machine's kernel has an address in our network from which it would send to ours.
+fn is_reached(our: &Cidr) -> bool {
+    let any: IpAddr = match our.addr() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Chooses the source; sends nothing. The port is discard's (RFC 863).
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((our.addr(), 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| our.contains(source.ip()))
 }
 
-impl Network {
-    pub(crate) fn contains(&self, other: IpAddr) -> bool {
-        let bits = |ip: IpAddr| match ip {
-            IpAddr::V4(ip) => (u128::from(u32::from(ip)) << 96, 32),
-            IpAddr::V6(ip) => (u128::from(ip), 128),
-        };
-        let ((a, a_len), (b, b_len)) = (bits(self.address), bits(other));
-        let host = 128 - u32::from(self.prefix).min(a_len);
-        a_len == b_len && (a ^ b).checked_shr(host).unwrap_or(0) == 0
-    }
-}
-
-impl Network {
-    /// Whether this machine's kernel has an address here from which it would send to ours.
-    fn is_reached(&self) -> bool {
-        let any: IpAddr = match self.address {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        // Chooses the source; sends nothing. The port is discard's (RFC 863).
-        let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-            socket.connect((self.address, 9))?;
-            socket.local_addr()
-        });
-        source.is_ok_and(|source| self.contains(source.ip()))
-    }
-
-    /// Another address of this network: the first, or the second.
-    fn neighbour(&self) -> IpAddr {
-        if self.nth(1) == self.address { self.nth(2) } else { self.nth(1) }
-    }
-
-    /// The address that is `n` behind the network's first.
-    pub(crate) fn nth(&self, n: u32) -> IpAddr {
-        match self.address {
-            IpAddr::V4(address) => {
-                let hosts = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
-                IpAddr::V4(Ipv4Addr::from((u32::from(address) & !hosts) | n))
-            }
-            IpAddr::V6(address) => {
-                let hosts = u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
-                IpAddr::V6(Ipv6Addr::from((u128::from(address) & !hosts) | u128::from(n)))
-            }
-        }
+/// The address that is `n` behind the network's first.
+pub(crate) fn nth(network: &Cidr, n: u32) -> IpAddr {
+    match network.network() {
+        IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() | n).into(),
+        IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() | u128::from(n)).into(),
     }
 }
 
-pub(crate) fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
+/// Addresses with their networks, as an option has them.
+pub(crate) fn networks(option: &str, texts: &[String]) -> Result<Vec<Cidr>, Failure> {
     let parse = |text: &String| {
-        let hint = "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64";
-        let failed = |()| Failure::misused(format!("{option} {text}"), hint);
-        let (address, prefix) = text.split_once('/').ok_or_else(|| failed(()))?;
-        let address: IpAddr = address.parse().map_err(|_| failed(()))?;
-        let prefix: u32 = prefix.parse().map_err(|_| failed(()))?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        match u8::try_from(prefix) {
-            Ok(prefix) if prefix <= most => Ok(Network { address, prefix }),
-            _ => {
-                let why = format!("prefix length {prefix} is too long: {address} has {most} bits");
-                Err(Failure::misused(format!("{option} {text}"), why))
-            }
-        }
+        text.parse().map_err(|e| {
+            let why = match e {
+                CidrError::TooLong { .. } => e.to_string(),
+                CidrError::Prefix(bits) if bits.parse::<u32>().is_ok() => {
+                    format!("prefix length {bits} is too long: addresses have 32 or 128 bits")
+                }
+                _ => "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64"
+                    .into(),
+            };
+            Failure::misused(format!("{option} {text}"), why)
+        })
     };
     texts.iter().map(parse).collect()
 }
 
 /// Mistakes that would otherwise cause no error, only silence.
-fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> {
+fn check_addresses(ours: &[Cidr], theirs: &[Cidr]) -> Result<(), Failure> {
     if ours.is_empty() {
         let text = "--addr is missing: give this stack an address, such as --addr 10.77.0.2/24";
         return Err(Failure::Usage(text.into()));
     }
     for their in theirs {
-        if ours.iter().any(|our| our.address == their.address) {
+        if ours.iter().any(|our| our.addr() == their.addr()) {
             let text = format!(
                 "--addr and --host-addr are both {}: the two ends of a link need different ones",
-                their.address
+                their.addr()
             );
             return Err(Failure::Usage(text));
         }
-        if !ours.iter().any(|our| our.contains(their.address)) {
+        if !ours.iter().any(|our| our.contains(their.addr())) {
             let text = format!(
                 "--host-addr {} is in no network of --addr: the two ends could not reach each other",
-                their.address
+                their.addr()
             );
             return Err(Failure::Usage(text));
         }
@@ -529,13 +489,13 @@ fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> 
     Ok(())
 }
 
-fn gateways(options: &NetOptions, ours: &[Network]) -> Result<Vec<IpAddr>, Failure> {
+fn gateways(options: &NetOptions, ours: &[Cidr]) -> Result<Vec<IpAddr>, Failure> {
     let parse = |text: &String| {
         let failed = |why: &str| Failure::misused(format!("--gateway {text}"), why);
         let gateway: IpAddr = text
             .parse()
             .map_err(|_| failed("give an address without a prefix length, such as 10.77.0.1"))?;
-        if ours.iter().any(|our| our.address == gateway) {
+        if ours.iter().any(|our| our.addr() == gateway) {
             return Err(failed("this is our own address; give the router's"));
         }
         if !ours.iter().any(|our| our.contains(gateway)) {

@@ -33,7 +33,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     };
     let proxy = Arc::new(Proxy::new(&opened.host, config));
     let counted = Arc::clone(&proxy);
-    let counts = move || counted.counters().report().into_iter().collect();
+    let counts = move || counted.counters().iter().collect();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
     let control = asked.start(shown)?;
     let print = {
@@ -116,11 +116,9 @@ fn drain(proxy: &Proxy) {
 }
 
 fn stats(report: &net::Report, proxy: &Proxy) -> String {
-    let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
-    for (name, value) in proxy.counters().report() {
-        text.push_str(&format!("  {name:<24} {value}\n"));
-    }
-    format!("{text}{report}")
+    let connections = ("connections", proxy.len() as u64);
+    let counts = std::iter::once(connections).chain(proxy.counters().iter());
+    format!("{}{report}", view::part("proxy", counts))
 }
 
 /// A line on standard error for each refusal, up to a limit within a time; the rest is counted.

@@ -101,9 +101,5 @@ fn counts(server: &Server) -> Vec<(&'static str, u64)> {
 
 /// The counts of the file server and those of its host, as text.
 fn stats(server: &Server, report: &net::Report) -> String {
-    let mut text = String::from("server\n");
-    for (name, value) in counts(server) {
-        text.push_str(&format!("  {name:<24} {value}\n"));
-    }
-    format!("{text}{report}")
+    format!("{}{report}", view::part("server", counts(server).into_iter()))
 }

@@ -162,6 +162,12 @@ pub(crate) fn sweep(directory: &Path) {
     }
 }
 
+/// A part of what `--stats` prints: its title, and counts.
+pub(crate) fn part(title: &str, counts: impl Iterator<Item = (&'static str, u64)>) -> String {
+    let counts = counts.map(|(name, value)| format!("  {name:<24} {value}\n"));
+    std::iter::once(format!("{title}\n")).chain(counts).collect()
+}
+
 /// Prints the counters on standard error: `text`, or what a control socket says of them.
 pub(crate) fn print_stats(format: StatsFormat, control: &Control, text: impl FnOnce() -> String) {
     let text = match format {

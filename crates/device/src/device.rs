@@ -19,73 +19,36 @@ pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
     Capabilities { max_super_frame, ..capabilities.clone() }
 }
 
-/// Counts of a device, in frames unless the name says bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceCounters {
-    /// Frames sent.
-    pub tx_frames: u64,
-    /// Bytes in them.
-    pub tx_bytes: u64,
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes in them.
-    pub rx_bytes: u64,
-    /// System calls made to send and to receive.
-    pub syscalls: u64,
-    /// Frames lost because the other side or memory was full.
-    pub tx_dropped_full: u64,
-    /// Frames lost because the other side is gone.
-    pub tx_dropped_closed: u64,
-    /// Frames that the kernel refused (a bad address, too long).
-    pub tx_dropped_error: u64,
-    /// Frames lost because no page was free to receive into.
-    pub rx_dropped_memory: u64,
-    /// Malformed frames (a short or contradictory virtio header, too long).
-    pub rx_dropped_malformed: u64,
-    /// Received payload bytes on a page boundary, or right behind their flow's previous bytes.
-    pub rx_aligned_bytes: u64,
-    /// Received payload bytes.
-    pub rx_payload_bytes: u64,
-    /// Frames whose header length was predicted wrongly.
-    pub rx_mispredicted: u64,
-}
-
-impl DeviceCounters {
-    /// Names and counts, in the order of a report.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        // A counter that is not named here does not compile.
-        let Self {
-            tx_frames,
-            tx_bytes,
-            rx_frames,
-            rx_bytes,
-            syscalls,
-            tx_dropped_full,
-            tx_dropped_closed,
-            tx_dropped_error,
-            rx_dropped_memory,
-            rx_dropped_malformed,
-            rx_aligned_bytes,
-            rx_payload_bytes,
-            rx_mispredicted,
-        } = *self;
-        [
-            ("tx_frames", tx_frames),
-            ("tx_bytes", tx_bytes),
-            ("rx_frames", rx_frames),
-            ("rx_bytes", rx_bytes),
-            ("syscalls", syscalls),
-            ("tx_dropped_full", tx_dropped_full),
-            ("tx_dropped_closed", tx_dropped_closed),
-            ("tx_dropped_error", tx_dropped_error),
-            ("rx_dropped_memory", rx_dropped_memory),
-            ("rx_dropped_malformed", rx_dropped_malformed),
-            ("rx_payload_bytes", rx_payload_bytes),
-            ("rx_aligned_bytes", rx_aligned_bytes),
-            ("rx_mispredicted", rx_mispredicted),
-        ]
-        .into_iter()
+pagewire_mem::counters! {
+    /// Counts of a device, in frames unless the name says bytes.
+    #[derive(Copy)]
+    pub struct DeviceCounters {
+        /// Frames sent.
+        tx_frames,
+        /// Bytes in them.
+        tx_bytes,
+        /// Frames received.
+        rx_frames,
+        /// Bytes in them.
+        rx_bytes,
+        /// System calls made to send and to receive.
+        syscalls,
+        /// Frames lost because the other side or memory was full.
+        tx_dropped_full,
+        /// Frames lost because the other side is gone.
+        tx_dropped_closed,
+        /// Frames that the kernel refused (a bad address, too long).
+        tx_dropped_error,
+        /// Frames lost because no page was free to receive into.
+        rx_dropped_memory,
+        /// Malformed frames (a short or contradictory virtio header, too long).
+        rx_dropped_malformed,
+        /// Received payload bytes.
+        rx_payload_bytes,
+        /// Of these, bytes on a page boundary, or right behind their flow's previous bytes.
+        rx_aligned_bytes,
+        /// Frames whose header length was predicted wrongly.
+        rx_mispredicted,
     }
 }
 
@@ -204,9 +167,11 @@ pub(crate) fn room(pool: &PagePool) -> usize {
 }
 
 /// Methods of [`Device`] that a wrapper forwards unchanged to its device.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward_device {
     ($this:ident => $inner:expr; $($method:ident)*) => {
-        $($crate::device::forward_device! { @$method $this $inner })*
+        $($crate::forward_device! { @$method $this $inner })*
     };
     (@capabilities $this:ident $inner:expr) => {
         fn capabilities(&$this) -> &$crate::Capabilities {
@@ -216,9 +181,9 @@ macro_rules! forward_device {
     (@transmit $this:ident $inner:expr) => {
         fn transmit(
             &mut $this,
-            now: ::pagewire_mem::Instant,
-            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
-            ledger: &mut ::pagewire_mem::CopyLedger,
+            now: $crate::memory::Instant,
+            frames: &mut ::std::collections::VecDeque<$crate::memory::PacketBuf>,
+            ledger: &mut $crate::memory::CopyLedger,
         ) -> ::core::result::Result<(), $crate::DeviceError> {
             $inner.transmit(now, frames, ledger)
         }
@@ -226,10 +191,10 @@ macro_rules! forward_device {
     (@receive $this:ident $inner:expr) => {
         fn receive(
             &mut $this,
-            now: ::pagewire_mem::Instant,
-            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
+            now: $crate::memory::Instant,
+            frames: &mut ::std::collections::VecDeque<$crate::memory::PacketBuf>,
             max: usize,
-            ledger: &mut ::pagewire_mem::CopyLedger,
+            ledger: &mut $crate::memory::CopyLedger,
         ) -> ::core::result::Result<usize, $crate::DeviceError> {
             $inner.receive(now, frames, max, ledger)
         }
@@ -237,13 +202,13 @@ macro_rules! forward_device {
     (@take_refused $this:ident $inner:expr) => {
         fn take_refused(
             &mut $this,
-            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
+            frames: &mut ::std::collections::VecDeque<$crate::memory::PacketBuf>,
         ) {
             $inner.take_refused(frames);
         }
     };
     (@poll_timeout $this:ident $inner:expr) => {
-        fn poll_timeout(&$this) -> Option<::pagewire_mem::Instant> {
+        fn poll_timeout(&$this) -> Option<$crate::memory::Instant> {
             $inner.poll_timeout()
         }
     };
@@ -268,7 +233,7 @@ macro_rules! forward_device {
         }
     };
     (@pool_audit $this:ident $inner:expr) => {
-        fn pool_audit(&$this) -> Option<::pagewire_mem::PoolAudit> {
+        fn pool_audit(&$this) -> Option<$crate::memory::PoolAudit> {
             $inner.pool_audit()
         }
     };
@@ -283,7 +248,7 @@ macro_rules! forward_device {
         }
     };
 }
-pub(crate) use forward_device;
+pub(crate) use crate::forward_device;
 
 impl<D: Device + ?Sized> Device for Box<D> {
     forward_device! {

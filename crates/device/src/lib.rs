@@ -17,12 +17,16 @@ mod dhcp;
 #[cfg(feature = "fault")]
 mod fault;
 mod frames;
+#[doc(hidden)]
+pub mod intercept;
 pub mod limits;
 mod pair;
 #[cfg(feature = "pcap")]
 mod pcap;
 pub mod port;
 mod queues;
+#[cfg(any(feature = "tap", feature = "vhost-user", feature = "sockets"))]
+mod settings;
 #[cfg(feature = "sockets")]
 mod socket;
 #[cfg(any(feature = "sockets", feature = "vhost-user"))]
@@ -64,6 +68,10 @@ pub use stream::{StreamLink, StreamLinkBuilder};
 pub use tap::{Tap, TapBuilder};
 #[cfg(feature = "vhost-user")]
 pub use vhost_user::{VhostUser, VhostUserBuilder};
+
+/// For `forward_device`, wherever it is used.
+#[doc(hidden)]
+pub use pagewire_mem as memory;
 
 /// Entry points of the fuzz targets. Not part of the interface.
 #[cfg(any(test, feature = "testing"))]

@@ -1,14 +1,107 @@
-//! What links over Unix sockets share: received frames as packets, and settings.
+//! What links over Unix sockets have in common.
 
-use pagewire_mem::{FragVec, HEAD_CAPACITY, MAX_FRAGS, PacketBuf};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 
-use crate::DeviceError;
-use crate::limits::{MAX_MTU, MIN_MTU};
+use pagewire_mem::{
+    CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, MAX_FRAGS, PacketBuf, PagePool, PageWriter,
+    TxChecksum,
+};
+
+use crate::limits::{MAX_MTU, MIN_MTU, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES};
 use crate::port::header_len;
-use pagewire_mem::link::{Capabilities, HeaderSplit, Medium};
+use crate::settings::{LinkSettings, pool};
+use crate::{DeviceCounters, DeviceError, socket_path};
+use pagewire_mem::link::{Capabilities, HeaderSplit, Medium, offload};
 
-/// The packet of a frame in our pages: its headers move to the head. `None`: too many pieces.
-pub(crate) fn packet(frags: FragVec, len: usize) -> Option<PacketBuf> {
+/// An Ethernet card without any offload, and its memory to receive into.
+#[derive(Debug)]
+pub(crate) struct PlainCard {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) counters: DeviceCounters,
+    pub(crate) pool: PagePool,
+    pub(crate) writer: PageWriter,
+}
+
+impl PlainCard {
+    /// A card on a link at `path`; `link` says of what kind.
+    pub(crate) fn new(
+        link: &'static str,
+        settings: &LinkSettings,
+        path: &Path,
+    ) -> Result<Self, DeviceError> {
+        settings.check(link, MIN_MTU..=MAX_MTU, SOCKET_MIN_POOL_BYTES)?;
+        let mtu = settings.mtu.unwrap_or(1500);
+        let mac = settings.mac.unwrap_or_else(|| socket_path::derive_mac(path));
+        let pool_bytes = settings.pool_bytes.unwrap_or(SOCKET_POOL_BYTES);
+        let capabilities = Capabilities {
+            max_super_frame: mtu,
+            rx_checksum: false,
+            tx_checksum: false,
+            tso_v4: false,
+            tso_v6: false,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::None,
+            ..Capabilities::offloading(mac, mtu)
+        };
+        Ok(Self {
+            capabilities,
+            counters: DeviceCounters::default(),
+            pool: pool(link, "pagewire-socket", pool_bytes)?,
+            writer: PageWriter::new(),
+        })
+    }
+
+    /// The packet of a frame in our pages, counted: its headers move to the head. `None`: too many
+    /// pieces.
+    pub(crate) fn received(
+        &mut self,
+        frags: FragVec,
+        len: usize,
+        ledger: &mut CopyLedger,
+    ) -> Option<PacketBuf> {
+        let Some(packet) = packet(frags, len) else {
+            self.counters.rx_dropped_memory += 1;
+            return None;
+        };
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += len as u64;
+        self.counters.rx_payload_bytes += packet.frag_len() as u64;
+        ledger.note(CopyReason::DeviceRx, packet.frag_len());
+        Some(packet)
+    }
+
+    /// Finishes in software what a wrapper or a forwarding host left to the device.
+    pub(crate) fn finish(&mut self, frames: &mut VecDeque<PacketBuf>, ledger: &mut CopyLedger) {
+        let is_plain = |packet: &PacketBuf| {
+            packet.gso.is_none() && matches!(packet.tx_checksum, TxChecksum::Done)
+        };
+        if frames.iter().all(is_plain) {
+            return;
+        }
+        for packet in std::mem::take(frames) {
+            if offload::segment(packet, frames, ledger).is_err() {
+                self.counters.tx_dropped_error += 1;
+            }
+        }
+    }
+
+    /// Counts a frame that the socket took.
+    pub(crate) fn note_sent(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) {
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += packet.len() as u64;
+        ledger.note(CopyReason::DeviceTx, packet.frag_len());
+    }
+
+    /// Drops frames that have no peer.
+    pub(crate) fn drop_unsent(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        self.counters.tx_dropped_closed += frames.len() as u64;
+        frames.clear();
+    }
+}
+
+fn packet(frags: FragVec, len: usize) -> Option<PacketBuf> {
     let mut front = [0; HEAD_CAPACITY];
     let bytes = frags.iter().flat_map(|frag| frag.as_slice().unwrap_or_default());
     let shown = front.iter_mut().zip(bytes).map(|(to, from)| *to = *from).count();
@@ -20,28 +113,33 @@ pub(crate) fn packet(frags: FragVec, len: usize) -> Option<PacketBuf> {
     packet.linearize(headers).then_some(packet)
 }
 
-/// An Ethernet card without any offload.
-pub(crate) fn plain_card(mac: [u8; 6], mtu: usize) -> Capabilities {
-    Capabilities {
-        max_super_frame: mtu,
-        rx_checksum: false,
-        tx_checksum: false,
-        tso_v4: false,
-        tso_v6: false,
-        max_frags: MAX_FRAGS,
-        header_split: HeaderSplit::None,
-        ..Capabilities::offloading(mac, mtu)
-    }
-}
+/// Methods of [`Device`](crate::Device) that a [`PlainCard`] in the field `card` answers.
+macro_rules! card_methods {
+    () => {
+        fn capabilities(&self) -> &Capabilities {
+            &self.card.capabilities
+        }
 
-/// Refuses settings that cannot work; `link` begins the text.
-pub(crate) fn check(link: &str, mtu: usize, mac: Option<[u8; 6]>) -> Result<(), DeviceError> {
-    let refuse = |what: String| Err(DeviceError::Config(format!("{link}: {what}")));
-    if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
-        return refuse(format!("mtu {mtu} is not between {MIN_MTU} and {MAX_MTU} bytes"));
-    }
-    if mac.is_some_and(|mac| mac[0] & 1 != 0 || mac == [0; 6]) {
-        return refuse("our link address must be a unicast one".into());
-    }
-    Ok(())
+        fn counters(&self) -> DeviceCounters {
+            self.card.counters
+        }
+
+        fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
+            Some(self.card.pool.audit())
+        }
+
+        fn room(&self) -> Option<usize> {
+            Some($crate::device::room(&self.card.pool))
+        }
+    };
+}
+pub(crate) use card_methods;
+
+/// The system refused; `link` begins the text.
+pub(crate) fn system(link: &str, what: &str, source: io::Error) -> DeviceError {
+    let hint = match source.kind() {
+        io::ErrorKind::AddrInUse => " (another program has it open: take another path)",
+        _ => "",
+    };
+    DeviceError::System { what: format!("{link}: {what}{hint}"), source }
 }

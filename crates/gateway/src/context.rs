@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pagewire::Cidr;
 use pagewire::services::Instant;
 
-use crate::ask::{Ask, Direction, GuestId, Journal, Judge, Protocol, Record, Verdict};
+use crate::ask::{Ask, Direction, GuestId, How, Journal, Judge, Protocol, Record, Verdict};
 use crate::counters::Counters;
 use crate::denials::Denials;
 use crate::dns::DnsServer;
@@ -66,6 +66,29 @@ pub(crate) struct Judged {
     pub(crate) ask: Ask,
     /// Where it goes, or why not.
     pub(crate) to: Result<SocketAddr, Denial>,
+}
+
+/// What is written down of a flow without connections when it ends.
+pub(crate) struct Passed {
+    pub(crate) flow: u64,
+    pub(crate) ask: Ask,
+    began: Instant,
+    pub(crate) bytes_out: u64,
+    pub(crate) bytes_in: u64,
+}
+
+impl Passed {
+    /// Nothing yet.
+    pub(crate) fn new(now: Instant, flow: u64, ask: Ask) -> Self {
+        Self { flow, ask, began: now, bytes_out: 0, bytes_in: 0 }
+    }
+
+    /// Writes down how the flow ended.
+    pub(crate) fn close(self, now: Instant, how: How, context: &Context) {
+        let Self { flow, ask, began, bytes_out, bytes_in } = self;
+        let duration = now.saturating_since(began);
+        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+    }
 }
 
 /// A verdict that ends a flow.

@@ -1,94 +1,79 @@
 //! What a guest's relay has done.
 
-/// Defines the counters, and their names in reports.
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of one guest, since it was added.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl Counters {
-            /// Every counter with its name in reports.
-            pub fn report(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-                [$((stringify!($name), self.$name),)*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
-    /// Connections that the guest asked for.
-    asked,
-    /// Dials begun.
-    dialled,
-    /// Connections of the guest that the far side accepted.
-    opened,
-    /// Connections that both sides have ended.
-    finished,
-    /// Connections that one side broke, and the other was reset.
-    broken,
-    /// Connections that were reset because nobody sent anything for too long.
-    idle,
-    /// Asks that rules refused, prohibited or left without an answer.
-    denied,
-    /// Asks that were dropped because the kernel did not say whether the destination is this machine.
-    undecided,
-    /// Names that the resolver did not tell, because of a rule or for want of a resolver.
-    names_denied,
-    /// Of these, names that a denial has for some ports, whose addresses found no room.
-    denials_full,
-    /// Datagrams and echo requests to new destinations, beyond the rate of these.
-    destinations_refused,
-    /// Clients of published UDP ports that made room for others before the guest answered.
-    clients_forgotten,
-    /// Dials that the far side refused.
-    refused,
-    /// Dials that no route led to, or whose host did not answer for the network.
-    unreachable,
-    /// Dials without an answer.
-    silent,
-    /// Asks that the guest gave up, or reset, before there was an answer.
-    given_up,
-    /// Asks that waited for a place among the dials, or because of the rate.
-    waited,
-    /// Dials that were given up for others that waited.
-    yielded,
-    /// Dials that failed for want of descriptors, ports or memory of this process; they are repeated.
-    exhausted,
-    /// Connections of clients to published ports.
-    clients,
-    /// Payload bytes from the guest to the network.
-    bytes_out,
-    /// Payload bytes from the network to the guest.
-    bytes_in,
-    /// Writes to the kernel's sockets.
-    writes,
-    /// Reads from the kernel's sockets.
-    reads,
-    /// The most connections at once.
-    most_at_once,
-    /// Datagrams from the guest to the network.
-    datagrams_out,
-    /// Datagrams from the network to the guest.
-    datagrams_in,
-    /// Datagrams that a socket of the kernel, or the guest's stack, had no room for.
-    datagrams_lost,
-    /// Datagrams from addresses that their receiver has sent nothing to.
-    datagrams_filtered,
-    /// Datagrams and echo requests beyond the limit on endpoints.
-    endpoints_refused,
-    /// Endpoints opened.
-    endpoints_opened,
-    /// Errors of the network about the guest's datagrams, which were passed on.
-    errors_in,
-    /// Echo requests sent.
-    echoes_out,
-    /// Echo requests for which this process has no socket: its group is not in the kernel's
-    /// `net.ipv4.ping_group_range`.
-    echoes_refused,
-    /// Echo replies passed on.
-    echoes_in,
+pagewire::parts::counters! {
+    /// Counts of one guest, since it was added.
+    #[derive(Copy)]
+    pub struct Counters {
+        /// Connections that the guest asked for.
+        asked,
+        /// Dials begun.
+        dialled,
+        /// Connections of the guest that the far side accepted.
+        opened,
+        /// Connections that both sides have ended.
+        finished,
+        /// Connections that one side broke, and the other was reset.
+        broken,
+        /// Connections that were reset because nobody sent anything for too long.
+        idle,
+        /// Asks that rules refused, prohibited or left without an answer.
+        denied,
+        /// Asks that were dropped because the kernel did not say whether the destination is this machine.
+        undecided,
+        /// Names that the resolver did not tell, because of a rule or for want of a resolver.
+        names_denied,
+        /// Of these, names that a denial has for some ports, whose addresses found no room.
+        denials_full,
+        /// Datagrams and echo requests to new destinations, beyond the rate of these.
+        destinations_refused,
+        /// Clients of published UDP ports that made room for others before the guest answered.
+        clients_forgotten,
+        /// Dials that the far side refused.
+        refused,
+        /// Dials that no route led to, or whose host did not answer for the network.
+        unreachable,
+        /// Dials without an answer.
+        silent,
+        /// Asks that the guest gave up, or reset, before there was an answer.
+        given_up,
+        /// Asks that waited for a place among the dials, or because of the rate.
+        waited,
+        /// Dials that were given up for others that waited.
+        yielded,
+        /// Dials that failed for want of descriptors, ports or memory of this process; they are repeated.
+        exhausted,
+        /// Connections of clients to published ports.
+        clients,
+        /// Payload bytes from the guest to the network.
+        bytes_out,
+        /// Payload bytes from the network to the guest.
+        bytes_in,
+        /// Writes to the kernel's sockets.
+        writes,
+        /// Reads from the kernel's sockets.
+        reads,
+        /// The most connections at once.
+        most_at_once,
+        /// Datagrams from the guest to the network.
+        datagrams_out,
+        /// Datagrams from the network to the guest.
+        datagrams_in,
+        /// Datagrams that a socket of the kernel, or the guest's stack, had no room for.
+        datagrams_lost,
+        /// Datagrams from addresses that their receiver has sent nothing to.
+        datagrams_filtered,
+        /// Datagrams and echo requests beyond the limit on endpoints.
+        endpoints_refused,
+        /// Endpoints opened.
+        endpoints_opened,
+        /// Errors of the network about the guest's datagrams, which were passed on.
+        errors_in,
+        /// Echo requests sent.
+        echoes_out,
+        /// Echo requests for which this process has no socket: its group is not in the kernel's
+        /// `net.ipv4.ping_group_range`.
+        echoes_refused,
+        /// Echo replies passed on.
+        echoes_in,
+    }
 }

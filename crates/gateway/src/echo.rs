@@ -23,8 +23,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use slab::Slab;
 
-use crate::ask::{Ask, How, Protocol, Record};
-use crate::context::{Context, Judged};
+use crate::ask::{How, Protocol};
+use crate::context::{Context, Judged, Passed};
 use crate::limits::{ECHO_IDLE, ECHO_PEERS, ECHOES, UDP_BURST, UDP_LONGEST, UDP_SWEEP};
 use crate::sys::datagrams::{self, Sending};
 use crate::udp::errors;
@@ -61,12 +61,8 @@ struct Pinger {
 }
 
 struct Peer {
-    flow: u64,
-    ask: Ask,
+    passed: Passed,
     at: IpAddr,
-    began: Instant,
-    bytes_out: u64,
-    bytes_in: u64,
 }
 
 impl Echo {
@@ -146,7 +142,7 @@ impl Echo {
             Ok(n) => {
                 pinger.active_at = now;
                 if let Some(peer) = pinger.peers.iter_mut().rfind(|p| p.at == to.ip()) {
-                    peer.bytes_out += n as u64;
+                    peer.passed.bytes_out += n as u64;
                 }
                 context.counters.echoes_out += 1;
                 stack.ledger_mut().note(CopyReason::SocketTx, n.saturating_sub(HEAD));
@@ -173,7 +169,7 @@ impl Echo {
         let asked = SocketAddr::new(message.to.ip(), 0);
         if let Some(at) = known
             && let Some(pinger) = self.pingers.get(at as usize)
-            && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.ask.to == asked)
+            && let Some(peer) = pinger.peers.iter().rfind(|peer| peer.passed.ask.to == asked)
         {
             return Ok((at, peer.at));
         }
@@ -193,10 +189,10 @@ impl Echo {
         };
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return Err(None) };
         if pinger.peers.len() >= ECHO_PEERS {
-            pinger.peers.remove(0).close(now, How::Finished, context);
+            pinger.peers.remove(0).passed.close(now, How::Finished, context);
         }
         let Judged { flow, ask, .. } = judged;
-        pinger.peers.push(Peer { flow, ask, at: to, began: now, bytes_out: 0, bytes_in: 0 });
+        pinger.peers.push(Peer { passed: Passed::new(now, flow, ask), at: to });
         Ok((at, to))
     }
 
@@ -241,8 +237,8 @@ impl Echo {
                 let result = datagrams::receive(pinger.socket.as_fd(), &mut head, spare);
                 let received = got.insert(result).as_ref().ok().filter(|r| !r.cut)?;
                 let peer = pinger.peers.iter_mut().rfind(|p| p.at == received.from.ip())?;
-                peer.bytes_in += received.len as u64;
-                let source = Some(SocketAddr::new(peer.ask.to.ip(), pinger.guest.port()));
+                peer.passed.bytes_in += received.len as u64;
+                let source = Some(SocketAddr::new(peer.passed.ask.to.ip(), pinger.guest.port()));
                 let remote = Some(pinger.guest);
                 Some((received.len, UdpTarget { remote, source, ..UdpTarget::default() }))
             });
@@ -267,7 +263,7 @@ impl Echo {
             let Some(reported) = datagrams::take_error(pinger.socket.as_fd()) else { return };
             let to = reported.to.ip();
             let Some(peer) = pinger.peers.iter().rfind(|peer| peer.at == to) else { continue };
-            let asked = peer.ask.to.ip();
+            let asked = peer.passed.ask.to.ip();
             let Some(why) = errors::meaning(&reported, asked) else { continue };
             // The packet's own header, as this machine sent it.
             let (quoted, n) = reported.quoted;
@@ -292,7 +288,7 @@ impl Echo {
     fn close(&mut self, now: Instant, context: &Context, at: usize, how: How) {
         let Some(pinger) = self.pingers.try_remove(at) else { return };
         self.by_guest.remove(&pinger.guest);
-        pinger.peers.into_iter().for_each(|peer| peer.close(now, how, context));
+        pinger.peers.into_iter().for_each(|peer| peer.passed.close(now, how, context));
     }
 
     /// Identifiers at the moment.
@@ -306,14 +302,6 @@ impl Echo {
         all.into_iter().for_each(|at| self.close(now, context, at, How::Removed));
         stack.close(now, self.socket);
         (self.readable, self.sweep_at) = (false, None);
-    }
-}
-
-impl Peer {
-    fn close(self, now: Instant, how: How, context: &Context) {
-        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
-        let duration = now.saturating_since(began);
-        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
     }
 }
 

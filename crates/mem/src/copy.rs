@@ -7,85 +7,44 @@ use core::ptr::NonNull;
 use crate::access::Access;
 #[cfg(target_arch = "x86_64")]
 use crate::limits::{PAGE_SIZE, SHORT_COPY, TRAILING};
+use crate::reasons::Tally;
 
-/// Why payload was copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(usize)]
-#[non_exhaustive]
-pub enum CopyReason {
+crate::reasons! {
+    CopyReason: "Why payload was copied.";
+
     /// An ordinary `write`: the application keeps its buffer, we keep a copy.
-    AppWrite,
+    AppWrite = "app_write",
     /// An ordinary `read` into the application's buffer.
-    AppRead,
+    AppRead = "app_read",
     /// Payload so small that a reference costs more than the copy.
-    SmallSegment,
+    SmallSegment = "small_segment",
     /// A receive queue pinned far more memory than it had bytes, and was packed.
-    Compact,
+    Compact = "compact",
     /// Header prediction missed, and payload had landed behind the headers.
-    LinearHead,
+    LinearHead = "linear_head",
     /// The device cannot gather, or cannot reach this memory.
-    DeviceLinearize,
+    DeviceLinearize = "device_linearize",
     /// A packet that loops back to this host gets private copies.
-    LoopPrivate,
+    LoopPrivate = "loop_private",
     /// Quoted in an ICMP error, or echoed.
-    Icmp,
+    Icmp = "icmp",
     /// Bytes that somebody else may change, read through a snapshot.
-    Snapshot,
+    Snapshot = "snapshot",
     /// A fault wrapper damaged a private copy.
-    Fault,
+    Fault = "fault",
     /// A frame of another owner was moved out of the registered memory of a queue.
-    Misplaced,
+    Misplaced = "misplaced",
     /// At the device's boundary, sending: the kernel copies out of our pages.
-    DeviceTx,
+    DeviceTx = "device_tx",
     /// At the device's boundary, receiving: the kernel copies into our pages.
-    DeviceRx,
+    DeviceRx = "device_rx",
     /// At the boundary to a kernel's socket, sending: the kernel copies out of our pages.
-    SocketTx,
+    SocketTx = "socket_tx",
     /// At the boundary to a kernel's socket, receiving: the kernel copies into our pages.
-    SocketRx,
+    SocketRx = "socket_rx",
 }
 
 impl CopyReason {
-    /// All reasons, in the order of the ledger.
-    pub const ALL: [Self; 15] = [
-        Self::AppWrite,
-        Self::AppRead,
-        Self::SmallSegment,
-        Self::Compact,
-        Self::LinearHead,
-        Self::DeviceLinearize,
-        Self::LoopPrivate,
-        Self::Icmp,
-        Self::Snapshot,
-        Self::Fault,
-        Self::Misplaced,
-        Self::DeviceTx,
-        Self::DeviceRx,
-        Self::SocketTx,
-        Self::SocketRx,
-    ];
-
-    /// Name in reports, in snake case.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AppWrite => "app_write",
-            Self::AppRead => "app_read",
-            Self::SmallSegment => "small_segment",
-            Self::Compact => "compact",
-            Self::LinearHead => "linear_head",
-            Self::DeviceLinearize => "device_linearize",
-            Self::LoopPrivate => "loop_private",
-            Self::Icmp => "icmp",
-            Self::Snapshot => "snapshot",
-            Self::Fault => "fault",
-            Self::Misplaced => "misplaced",
-            Self::DeviceTx => "device_tx",
-            Self::DeviceRx => "device_rx",
-            Self::SocketTx => "socket_tx",
-            Self::SocketRx => "socket_rx",
-        }
-    }
-
     /// Whether the stack made the copy itself; `false` for copies at the boundary of a device, or of a
     /// kernel's socket.
     pub const fn is_ours(self) -> bool {
@@ -96,18 +55,18 @@ impl CopyReason {
 /// Payload bytes copied, by reason. One per host; connections keep one of their own where asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyLedger {
-    bytes: [u64; CopyReason::ALL.len()],
+    bytes: Tally<CopyReason, { CopyReason::COUNT }>,
 }
 
 impl CopyLedger {
     /// Nothing copied yet.
     pub const fn new() -> Self {
-        Self { bytes: [0; CopyReason::ALL.len()] }
+        Self { bytes: Tally::new() }
     }
 
     /// Bytes copied for this reason.
     pub fn get(&self, reason: CopyReason) -> u64 {
-        self.bytes.get(reason as usize).copied().unwrap_or(0)
+        self.bytes.get(reason)
     }
 
     /// Bytes that the stack itself copied, for whatever reason.
@@ -117,22 +76,18 @@ impl CopyLedger {
 
     /// Every reason with its bytes.
     pub fn iter(&self) -> impl Iterator<Item = (CopyReason, u64)> + '_ {
-        CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+        self.bytes.iter()
     }
 
     /// Notes a copy that somebody else made: the kernel, at the boundary of a device or a socket.
     #[inline]
     pub fn note(&mut self, reason: CopyReason, bytes: usize) {
-        if let Some(n) = self.bytes.get_mut(reason as usize) {
-            *n += bytes as u64;
-        }
+        self.bytes.note(reason, bytes as u64);
     }
 
     /// Adds another ledger to this one.
     pub fn add(&mut self, other: &Self) {
-        for (n, m) in self.bytes.iter_mut().zip(other.bytes) {
-            *n += m;
-        }
+        self.bytes.add(&other.bytes);
     }
 }
 

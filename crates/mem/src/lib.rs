@@ -24,6 +24,7 @@ mod carve;
 pub mod checksum;
 mod clock;
 pub mod copy;
+mod counters;
 mod frag;
 mod held;
 mod lease;
@@ -54,6 +55,8 @@ pub use limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS,
 pub use mapping::{MapFault, Mapping, Place};
 pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};
+#[doc(hidden)]
+pub use reasons::{Reason, Tally};
 pub use region::{MemError, Region};
 pub use release::{Deferral, Panicked};
 pub use reports::{Completed, CompletionQueue, Reports};

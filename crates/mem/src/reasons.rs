@@ -1,9 +1,11 @@
-//! The list of reasons for which a crate drops packets.
+//! Reasons that a crate counts by: those of its drops, those of copies.
 
-/// Declares an enum of drop reasons: name and meaning, then the same and a stable name of each.
+use core::fmt;
+
+/// Declares an enum of reasons: what is done for them, then meaning, name, and stable name of each.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! drop_reasons {
+macro_rules! reasons {
     ($reasons:ident: $what:literal; $($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
         #[doc = $what]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,5 +29,91 @@ macro_rules! drop_reasons {
                 }
             }
         }
+
+        impl $crate::Reason for $reasons {
+            const ALL: &'static [Self] = Self::ALL;
+
+            #[inline]
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
     };
+}
+
+/// An enum that the macro `reasons` declares.
+#[doc(hidden)]
+pub trait Reason: Copy + 'static {
+    /// All, in the order of their indices.
+    const ALL: &'static [Self];
+
+    /// The place in a table.
+    fn index(self) -> usize;
+}
+
+/// A count for each of `N` reasons.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tally<R, const N: usize> {
+    counts: [u64; N],
+    of: core::marker::PhantomData<R>,
+}
+
+impl<R: Reason, const N: usize> Tally<R, N> {
+    /// All zero.
+    pub const fn new() -> Self {
+        Self { counts: [0; N], of: core::marker::PhantomData }
+    }
+
+    /// Counts `n` more.
+    #[inline]
+    pub fn note(&mut self, reason: R, n: u64) {
+        if let Some(count) = self.counts.get_mut(reason.index()) {
+            *count += n;
+        }
+    }
+
+    /// The count for a reason.
+    pub fn get(&self, reason: R) -> u64 {
+        self.counts.get(reason.index()).copied().unwrap_or(0)
+    }
+
+    /// Every reason with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (R, u64)> + '_ {
+        R::ALL.iter().copied().zip(self.counts)
+    }
+
+    /// The sum for all reasons.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds the counts of another one to these.
+    pub fn add(&mut self, other: &Self) {
+        for (n, m) in self.counts.iter_mut().zip(other.counts) {
+            *n += m;
+        }
+    }
+
+    /// What was counted since these counts were `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = *self;
+        for (n, m) in since.counts.iter_mut().zip(earlier.counts) {
+            *n = n.saturating_sub(m);
+        }
+        since
+    }
+}
+
+impl<R: Reason, const N: usize> Default for Tally<R, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The counts, in order.
+impl<R, const N: usize> fmt::Debug for Tally<R, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.counts.fmt(f)
+    }
 }

@@ -214,6 +214,8 @@ pub use runtime::Entered;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use topics::bench;
+#[doc(hidden)]
+pub use topics::parts;
 pub use topics::{counts, device, memory, services, tcp, udp};
 
 /// The example of this crate's README, as a test.

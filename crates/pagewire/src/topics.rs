@@ -124,3 +124,10 @@ pub mod bench {
     pub use pagewire_device::vhost_user::double;
     pub use pagewire_stack::StackConfig;
 }
+
+/// What this project's crates share. Not part of the interface: it changes without notice.
+#[doc(hidden)]
+pub mod parts {
+    pub use pagewire_device::{forward_device, intercept};
+    pub use pagewire_mem::counters;
+}

@@ -238,15 +238,16 @@ fn may_not_be_fragmented(frame: &PacketBuf) -> bool {
 
 /// What happened between two counts.
 fn fates(before: &FaultCounters, after: &FaultCounters) -> impl Iterator<Item = Fate> + use<> {
+    let since = after.since(before);
     let pairs = [
-        (Fate::Lost, before.lost, after.lost),
-        (Fate::QueueFull, before.lost_queue_full, after.lost_queue_full),
-        (Fate::Early, before.lost_early, after.lost_early),
-        (Fate::LineFull, before.lost_line_full, after.lost_line_full),
-        (Fate::Duplicated, before.duplicated, after.duplicated),
-        (Fate::Corrupted, before.corrupted, after.corrupted),
-        (Fate::Marked, before.marked, after.marked),
-        (Fate::Reordered, before.reordered, after.reordered),
+        (Fate::Lost, since.lost),
+        (Fate::QueueFull, since.lost_queue_full),
+        (Fate::Early, since.lost_early),
+        (Fate::LineFull, since.lost_line_full),
+        (Fate::Duplicated, since.duplicated),
+        (Fate::Corrupted, since.corrupted),
+        (Fate::Marked, since.marked),
+        (Fate::Reordered, since.reordered),
     ];
-    pairs.into_iter().filter(|(_, before, after)| after > before).map(|(fate, ..)| fate)
+    pairs.into_iter().filter(|(_, n)| *n > 0).map(|(fate, _)| fate)
 }

@@ -3,9 +3,10 @@
 
 use core::fmt;
 
+use pagewire_mem::Tally;
 use pagewire_tcp::DropReason as TcpDropReason;
 
-pagewire_mem::drop_reasons! {
+pagewire_mem::reasons! {
     DropReason: "Why a packet, or what was in it, was dropped.";
 
     // Link.
@@ -284,172 +285,138 @@ pagewire_mem::drop_reasons! {
     LoopbackFull = "loopback_full",
 }
 
-/// Declares the plain counters once: field, meaning. The name in reports is the field's.
-macro_rules! counters {
-    ($($(#[$doc:meta])+ $field:ident,)+) => {
-        /// Counts of a stack, from its beginning.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[$doc])+ pub $field: u64,)+
-            drops: [u64; DropReason::COUNT],
-            tcp_drops: [u64; TcpDropReason::COUNT],
-        }
-
-        impl Default for Counters {
-            fn default() -> Self {
-                Self {
-                    $($field: 0,)+
-                    drops: [0; DropReason::COUNT],
-                    tcp_drops: [0; TcpDropReason::COUNT],
-                }
-            }
-        }
-
-        impl Counters {
-            /// Every counter but drops, with its name.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field),)+].into_iter()
-            }
-
-            /// Adds another stack's counts to these.
-            pub fn add(&mut self, other: &Self) {
-                $(self.$field += other.$field;)+
-                for (n, m) in self.drops.iter_mut().zip(other.drops) {
-                    *n += m;
-                }
-                for (n, m) in self.tcp_drops.iter_mut().zip(other.tcp_drops) {
-                    *n += m;
-                }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Frames received.
-    rx_frames,
-    /// Bytes in them.
-    rx_bytes,
-    /// Frames handed to the device.
-    tx_frames,
-    /// Frames that a device refused.
-    tx_refused,
-    /// Bytes in them.
-    tx_bytes,
-    /// Packets that looped back to an address of ours.
-    loopback_packets,
-    /// Packets forwarded, or waiting for the next hop's address; super-frames counted once.
-    forwarded_packets,
-    /// Bytes in them, IP headers included.
-    forwarded_bytes,
-    /// ARP packets received.
-    rx_arp,
-    /// ARP packets sent.
-    tx_arp,
-    /// IPv4 packets received, fragments singly.
-    rx_ipv4,
-    /// IPv4 packets sent, fragments singly.
-    tx_ipv4,
-    /// IPv6 packets received, fragments singly.
-    rx_ipv6,
-    /// IPv6 packets sent, fragments singly.
-    tx_ipv6,
-    /// Fragments received.
-    rx_fragments,
-    /// Datagrams put together from fragments.
-    reassembled,
-    /// Fragments sent.
-    tx_fragments,
-    /// ICMP messages received, neighbour discovery included.
-    rx_icmp,
-    /// ICMP messages sent, neighbour discovery included.
-    tx_icmp,
-    /// IGMP messages received; MLD's are among those of ICMP.
-    rx_igmp,
-    /// IGMP and MLD messages sent.
-    tx_group_reports,
-    /// Echo requests answered.
-    icmp_echo_answered,
-    /// ICMP errors sent.
-    icmp_errors_sent,
-    /// ICMP errors withheld by the rate limit.
-    icmp_errors_withheld,
-    /// ICMP errors received and passed on to sockets.
-    icmp_errors_received,
-    /// Neighbours that answered.
-    neighbors_resolved,
-    /// Neighbours that never answered.
-    neighbors_failed,
-    /// Neighbour entries evicted to make room.
-    neighbors_evicted,
-    /// Other stations seen using an address of ours.
-    address_conflicts,
-    /// Transport checksums verified in software.
-    rx_checksums_verified,
-    /// Transport checksums completed in software.
-    tx_checksums_completed,
-    /// Super-frames cut in software.
-    tx_cut_in_software,
-    /// Received payloads that had bytes behind the headers moved to pages.
-    rx_head_payloads,
-    /// UDP datagrams received.
-    rx_udp,
-    /// UDP datagrams sent.
-    tx_udp,
-    /// TCP segments received, super-frames counted once.
-    rx_tcp,
-    /// TCP segments sent, super-frames counted once.
-    tx_tcp,
-    /// Connections we opened.
-    tcp_active_opens,
-    /// Connections others opened to us.
-    tcp_passive_opens,
-    /// SYNs that the application was shown before an answer.
-    tcp_requests,
-    /// Requests that lapsed because no further SYN came.
-    tcp_requests_given_up,
-    /// Accepted requests that were reset before their handshake was complete, to make room.
-    tcp_requests_evicted,
-    /// SYNs answered with cookies.
-    tcp_syn_cookies_sent,
-    /// Connections opened by a returned cookie.
-    tcp_syn_cookies_received,
-    /// Acknowledgements with an invalid cookie.
-    tcp_syn_cookies_failed,
-    /// Connection attempts that failed.
-    tcp_attempts_failed,
-    /// Established connections that the peer reset.
-    tcp_established_resets,
-    /// Established connections that ended because the peer did not answer, or was unreachable.
-    tcp_established_lost,
-    /// Connections we opened, with data in the SYN that the peer took (Fast Open).
-    tcp_fast_open_active,
-    /// Connections others opened to us with Fast Open.
-    tcp_fast_open_passive,
-    /// SYNs with an invalid Fast Open cookie.
-    tcp_fast_open_passive_failures,
-    /// SYNs that requested a Fast Open cookie.
-    tcp_fast_open_cookie_requests,
-    /// SYNs whose data was ignored because too many Fast Open connections were pending.
-    tcp_fast_open_overflows,
-    /// Connections we opened whose SYN's data the peer did not take, or did not answer.
-    tcp_fast_open_refused,
-    /// How often a path seemed to swallow Fast Open connections.
-    tcp_fast_open_black_holes,
-    /// ICMP errors that quote a sequence number not in flight.
-    tcp_icmp_outside_window,
-    /// Connections in TIME-WAIT that a new connection of ours replaced.
-    tcp_time_wait_reused,
-    /// Connections in TIME-WAIT that were evicted by later ones.
-    tcp_time_wait_evicted,
-    /// Segments sent with the reset flag.
-    tcp_resets_sent,
-    /// Retransmitted segments.
-    tcp_retransmits,
-    /// Retransmission timeouts.
-    tcp_timeouts,
-    /// Fast recoveries entered.
-    tcp_fast_recoveries,
+pagewire_mem::counters! {
+    /// Counts of a stack, from its beginning.
+    pub struct Counters {
+        /// Frames received.
+        rx_frames,
+        /// Bytes in them.
+        rx_bytes,
+        /// Frames handed to the device.
+        tx_frames,
+        /// Frames that a device refused.
+        tx_refused,
+        /// Bytes in them.
+        tx_bytes,
+        /// Packets that looped back to an address of ours.
+        loopback_packets,
+        /// Packets forwarded, or waiting for the next hop's address; super-frames counted once.
+        forwarded_packets,
+        /// Bytes in them, IP headers included.
+        forwarded_bytes,
+        /// ARP packets received.
+        rx_arp,
+        /// ARP packets sent.
+        tx_arp,
+        /// IPv4 packets received, fragments singly.
+        rx_ipv4,
+        /// IPv4 packets sent, fragments singly.
+        tx_ipv4,
+        /// IPv6 packets received, fragments singly.
+        rx_ipv6,
+        /// IPv6 packets sent, fragments singly.
+        tx_ipv6,
+        /// Fragments received.
+        rx_fragments,
+        /// Datagrams put together from fragments.
+        reassembled,
+        /// Fragments sent.
+        tx_fragments,
+        /// ICMP messages received, neighbour discovery included.
+        rx_icmp,
+        /// ICMP messages sent, neighbour discovery included.
+        tx_icmp,
+        /// IGMP messages received; MLD's are among those of ICMP.
+        rx_igmp,
+        /// IGMP and MLD messages sent.
+        tx_group_reports,
+        /// Echo requests answered.
+        icmp_echo_answered,
+        /// ICMP errors sent.
+        icmp_errors_sent,
+        /// ICMP errors withheld by the rate limit.
+        icmp_errors_withheld,
+        /// ICMP errors received and passed on to sockets.
+        icmp_errors_received,
+        /// Neighbours that answered.
+        neighbors_resolved,
+        /// Neighbours that never answered.
+        neighbors_failed,
+        /// Neighbour entries evicted to make room.
+        neighbors_evicted,
+        /// Other stations seen using an address of ours.
+        address_conflicts,
+        /// Transport checksums verified in software.
+        rx_checksums_verified,
+        /// Transport checksums completed in software.
+        tx_checksums_completed,
+        /// Super-frames cut in software.
+        tx_cut_in_software,
+        /// Received payloads that had bytes behind the headers moved to pages.
+        rx_head_payloads,
+        /// UDP datagrams received.
+        rx_udp,
+        /// UDP datagrams sent.
+        tx_udp,
+        /// TCP segments received, super-frames counted once.
+        rx_tcp,
+        /// TCP segments sent, super-frames counted once.
+        tx_tcp,
+        /// Connections we opened.
+        tcp_active_opens,
+        /// Connections others opened to us.
+        tcp_passive_opens,
+        /// SYNs that the application was shown before an answer.
+        tcp_requests,
+        /// Requests that lapsed because no further SYN came.
+        tcp_requests_given_up,
+        /// Accepted requests that were reset before their handshake was complete, to make room.
+        tcp_requests_evicted,
+        /// SYNs answered with cookies.
+        tcp_syn_cookies_sent,
+        /// Connections opened by a returned cookie.
+        tcp_syn_cookies_received,
+        /// Acknowledgements with an invalid cookie.
+        tcp_syn_cookies_failed,
+        /// Connection attempts that failed.
+        tcp_attempts_failed,
+        /// Established connections that the peer reset.
+        tcp_established_resets,
+        /// Established connections that ended because the peer did not answer, or was unreachable.
+        tcp_established_lost,
+        /// Connections we opened, with data in the SYN that the peer took (Fast Open).
+        tcp_fast_open_active,
+        /// Connections others opened to us with Fast Open.
+        tcp_fast_open_passive,
+        /// SYNs with an invalid Fast Open cookie.
+        tcp_fast_open_passive_failures,
+        /// SYNs that requested a Fast Open cookie.
+        tcp_fast_open_cookie_requests,
+        /// SYNs whose data was ignored because too many Fast Open connections were pending.
+        tcp_fast_open_overflows,
+        /// Connections we opened whose SYN's data the peer did not take, or did not answer.
+        tcp_fast_open_refused,
+        /// How often a path seemed to swallow Fast Open connections.
+        tcp_fast_open_black_holes,
+        /// ICMP errors that quote a sequence number not in flight.
+        tcp_icmp_outside_window,
+        /// Connections in TIME-WAIT that a new connection of ours replaced.
+        tcp_time_wait_reused,
+        /// Connections in TIME-WAIT that were evicted by later ones.
+        tcp_time_wait_evicted,
+        /// Segments sent with the reset flag.
+        tcp_resets_sent,
+        /// Retransmitted segments.
+        tcp_retransmits,
+        /// Retransmission timeouts.
+        tcp_timeouts,
+        /// Fast recoveries entered.
+        tcp_fast_recoveries,
+    }
+    {
+        drops: Tally<DropReason, { DropReason::COUNT }>,
+        tcp_drops: Tally<TcpDropReason, { TcpDropReason::COUNT }>,
+    }
 }
 
 impl Counters {
@@ -465,41 +432,37 @@ impl Counters {
 
     /// Counts `n` drops.
     pub fn drop_many(&mut self, reason: DropReason, n: u64) {
-        if let Some(count) = self.drops.get_mut(reason as usize) {
-            *count += n;
-        }
+        self.drops.note(reason, n);
     }
 
     /// Drops for this reason.
     pub fn drops(&self, reason: DropReason) -> u64 {
-        self.drops.get(reason as usize).copied().unwrap_or(0)
+        self.drops.get(reason)
     }
 
     /// Every reason with its count.
     pub fn iter_drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&reason| (reason, self.drops(reason)))
+        self.drops.iter()
     }
 
     /// Counts one segment, or a part of one, that a connection dropped.
     pub fn drop_tcp(&mut self, reason: TcpDropReason) {
-        if let Some(count) = self.tcp_drops.get_mut(reason as usize) {
-            *count += 1;
-        }
+        self.tcp_drops.note(reason, 1);
     }
 
     /// Drops by connections for this reason.
     pub fn tcp_drops(&self, reason: TcpDropReason) -> u64 {
-        self.tcp_drops.get(reason as usize).copied().unwrap_or(0)
+        self.tcp_drops.get(reason)
     }
 
     /// Every reason of connections with its count.
     pub fn iter_tcp_drops(&self) -> impl Iterator<Item = (TcpDropReason, u64)> + '_ {
-        TcpDropReason::ALL.iter().map(|&reason| (reason, self.tcp_drops(reason)))
+        self.tcp_drops.iter()
     }
 
     /// Drops for all reasons.
     pub fn total_drops(&self) -> u64 {
-        self.drops.iter().sum::<u64>() + self.tcp_drops.iter().sum::<u64>()
+        self.drops.total() + self.tcp_drops.total()
     }
 }
 

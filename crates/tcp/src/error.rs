@@ -70,7 +70,7 @@ impl TcpError {
     }
 }
 
-pagewire_mem::drop_reasons! {
+pagewire_mem::reasons! {
     DropReason: "Why TCP dropped a segment, or a part of it.";
 
     /// The segment is shorter than a header of 20 bytes.

@@ -412,7 +412,7 @@ const MOVES: [(&str, usize, &str); 32] = [
     ("crates/stack/src/net/wire/ndp.rs", 2, "addresses"),
     ("crates/stack/src/sockets/tcp/fast_open/cache.rs", 2, "cookies, in its tests"),
     ("crates/stack/src/sockets/mod.rs", 1, "a key"),
-    ("crates/device/src/dhcp/frame.rs", 2, "headers"),
+    ("crates/device/src/intercept.rs", 2, "headers"),
     ("crates/mem/src/link/offload.rs", 2, "headers, repeated in each segment"),
     ("crates/device/src/port/write.rs", 2, "headers, moved to the head and within it"),
     ("crates/device/src/stream/fuzzing.rs", 1, "a peer's, for tests"),

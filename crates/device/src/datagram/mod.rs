@@ -15,20 +15,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use pagewire_mem::{
-    CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, PoolAudit, TxChecksum,
-};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType, sockopt};
 
-use crate::limits::{
-    MAX_LINK_HEADER, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES, SOCKET_RETRY,
-    SOCKET_SEND_BUFFER,
-};
+use crate::limits::{MAX_LINK_HEADER, SOCKET_BURST, SOCKET_RETRY, SOCKET_SEND_BUFFER};
 use crate::port::limits::MIN_ETHERNET;
+use crate::settings::{LinkSettings, link_setters};
+use crate::socket::{self, PlainCard, card_methods};
 use crate::socket_sys::{self, Name, Pieces};
-use crate::{Device, DeviceCounters, DeviceError, device, socket, socket_path};
-use pagewire_mem::link::{Capabilities, offload};
+use crate::{Device, DeviceCounters, DeviceError, socket_path};
+use pagewire_mem::link::Capabilities;
 
 /// What a guest's side says first.
 const GREETING: &[u8] = b"VFKT";
@@ -48,42 +45,25 @@ pub struct DatagramLink {
     socket: UnixDatagram,
     path: PathBuf,
     peer: Option<Name>,
-    pool: PagePool,
-    writer: PageWriter,
     /// When to try again what found no room.
     retry_at: Option<Instant>,
-    capabilities: Capabilities,
-    counters: DeviceCounters,
+    card: PlainCard,
 }
 
 /// Settings of a [`DatagramLink`].
 #[derive(Clone, Debug, Default)]
 pub struct DatagramLinkBuilder {
-    mtu: Option<usize>,
-    mac: Option<[u8; 6]>,
-    pool_bytes: Option<usize>,
+    settings: LinkSettings,
 }
 
 impl DatagramLinkBuilder {
-    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
-    #[must_use]
-    pub fn mtu(mut self, mtu: usize) -> Self {
-        self.mtu = Some(mtu);
-        self
-    }
-
-    /// The stack's link address, a unicast one; by default derived from the socket's path.
-    #[must_use]
-    pub fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.mac = Some(mac);
-        self
-    }
-
-    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
-    #[must_use]
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
-        self
+    link_setters! {
+        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+        mtu;
+        /// The stack's link address, a unicast one; by default derived from the socket's path.
+        mac;
+        /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+        pool_bytes;
     }
 
     /// Binds a socket at `path`. The device's drop removes it, unless the process has given up the
@@ -93,32 +73,13 @@ impl DatagramLinkBuilder {
     /// [`DeviceError::Config`] for invalid settings, [`DeviceError::System`] if the system refuses.
     pub fn bind(self, path: impl AsRef<Path>) -> Result<DatagramLink, DeviceError> {
         let path = path.as_ref();
-        let mtu = self.mtu.unwrap_or(1500);
-        socket::check("datagram", mtu, self.mac)?;
-        let bytes = self.pool_bytes.unwrap_or(SOCKET_POOL_BYTES);
-        if bytes < SOCKET_MIN_POOL_BYTES {
-            return Err(DeviceError::Config(format!(
-                "datagram: {bytes} bytes to receive into are less than {SOCKET_MIN_POOL_BYTES}"
-            )));
-        }
-        let pool = PagePool::new("pagewire-datagram", bytes)
-            .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
+        let card = PlainCard::new("datagram", &self.settings, path)?;
         let socket = socket_path::bind_anew(path, SocketType::DGRAM)
-            .map_err(|e| system(format!("bind {}", path.display()), e))?;
+            .map_err(|e| system(&format!("bind {}", path.display()), e))?;
         let socket = UnixDatagram::from(socket);
         // A wish: the system's limit is usually less.
         let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_SEND_BUFFER);
-        let mac = self.mac.unwrap_or_else(|| socket_path::derive_mac(path));
-        Ok(DatagramLink {
-            socket,
-            path: path.to_owned(),
-            peer: None,
-            pool,
-            writer: PageWriter::new(),
-            retry_at: None,
-            capabilities: socket::plain_card(mac, mtu),
-            counters: DeviceCounters::default(),
-        })
+        Ok(DatagramLink { socket, path: path.to_owned(), peer: None, retry_at: None, card })
     }
 }
 
@@ -135,23 +96,23 @@ impl DatagramLink {
 
     /// Bytes of the longest frame.
     fn longest(&self) -> usize {
-        MAX_LINK_HEADER + self.capabilities.mtu
+        MAX_LINK_HEADER + self.card.capabilities.mtu
     }
 
     /// Takes one datagram: `Ok(None)`, it was no frame of the peer's.
     fn take_one(&mut self, ledger: &mut CopyLedger) -> io::Result<Option<PacketBuf>> {
         let longest = self.longest();
-        self.counters.syscalls += 1;
-        if !self.writer.reserve(&mut self.pool, longest) {
+        self.card.counters.syscalls += 1;
+        if !self.card.writer.reserve(&mut self.card.pool, longest) {
             rustix::net::recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT)?;
-            self.counters.rx_dropped_memory += 1;
+            self.card.counters.rx_dropped_memory += 1;
             return Ok(None);
         }
-        let got = socket_sys::receive_from(self.socket.as_fd(), &mut self.writer, longest)?;
+        let got = socket_sys::receive_from(self.socket.as_fd(), &mut self.card.writer, longest)?;
         let mut frags = pagewire_mem::FragVec::new();
         let mut left = got.len;
         while left > 0 {
-            let frag = self.writer.commit(left);
+            let frag = self.card.writer.commit(left);
             left -= frag.len();
             frag.append_to(&mut frags);
         }
@@ -162,18 +123,10 @@ impl DatagramLink {
         }
         let is_frame = got.len >= MIN_ETHERNET && !got.cut;
         if !is_frame || self.peer.as_ref() != Some(&got.from) {
-            self.counters.rx_dropped_malformed += 1;
+            self.card.counters.rx_dropped_malformed += 1;
             return Ok(None);
         }
-        let Some(packet) = socket::packet(frags, got.len) else {
-            self.counters.rx_dropped_memory += 1;
-            return Ok(None);
-        };
-        self.counters.rx_frames += 1;
-        self.counters.rx_bytes += got.len as u64;
-        self.counters.rx_payload_bytes += packet.frag_len() as u64;
-        ledger.note(CopyReason::DeviceRx, packet.frag_len());
-        Ok(Some(packet))
+        Ok(self.card.received(frags, got.len, ledger))
     }
 
     /// Sends one frame to the peer.
@@ -188,10 +141,6 @@ impl DatagramLink {
 }
 
 impl Device for DatagramLink {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
     fn transmit(
         &mut self,
         now: Instant,
@@ -199,24 +148,11 @@ impl Device for DatagramLink {
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
         self.retry_at = None;
-        for _ in 0..frames.len() {
-            // What a wrapper or a forwarding host left to the device is finished in software.
-            let Some(packet) = frames.pop_front() else { break };
-            let plain = packet.gso.is_none() && matches!(packet.tx_checksum, TxChecksum::Done);
-            if plain {
-                frames.push_back(packet);
-            } else if offload::segment(packet, frames, ledger).is_err() {
-                self.counters.tx_dropped_error += 1;
-            }
-        }
+        self.card.finish(frames, ledger);
         while let (Some(packet), Some(peer)) = (frames.front(), self.peer) {
-            self.counters.syscalls += 1;
+            self.card.counters.syscalls += 1;
             match self.send(packet, &peer).map_err(|e| errno(&e)) {
-                Ok(()) => {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += packet.len() as u64;
-                    ledger.note(CopyReason::DeviceTx, packet.frag_len());
-                }
+                Ok(()) => self.card.note_sent(packet, ledger),
                 Err(Errno::INTR) => continue,
                 // The peer's queue is full. Nothing announces its room to a socket that is not
                 // connected, and one that were could not be greeted by the next peer.
@@ -228,13 +164,12 @@ impl Device for DatagramLink {
                     self.peer = None;
                     break;
                 }
-                Err(_) => self.counters.tx_dropped_error += 1,
+                Err(_) => self.card.counters.tx_dropped_error += 1,
             }
             frames.pop_front();
         }
         if self.peer.is_none() {
-            self.counters.tx_dropped_closed += frames.len() as u64;
-            frames.clear();
+            self.card.drop_unsent(frames);
         }
         Ok(())
     }
@@ -246,7 +181,7 @@ impl Device for DatagramLink {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        self.pool.drain();
+        self.card.pool.drain();
         let mut count = 0;
         // A flood of what is no frame ends the burst, too.
         for _ in 0..max.min(SOCKET_BURST) {
@@ -258,7 +193,7 @@ impl Device for DatagramLink {
                 Ok(None) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(system("receive".into(), e)),
+                Err(e) => return Err(system("receive", e)),
             }
         }
         Ok(count)
@@ -272,17 +207,7 @@ impl Device for DatagramLink {
         Some(self.socket.as_fd())
     }
 
-    fn counters(&self) -> DeviceCounters {
-        self.counters
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        Some(self.pool.audit())
-    }
-
-    fn room(&self) -> Option<usize> {
-        Some(device::room(&self.pool))
-    }
+    card_methods!();
 }
 
 impl Drop for DatagramLink {
@@ -295,10 +220,6 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-fn system(what: String, source: io::Error) -> DeviceError {
-    let hint = match source.kind() {
-        io::ErrorKind::AddrInUse => " (another program has it open: take another path)",
-        _ => "",
-    };
-    DeviceError::System { what: format!("datagram: {what}{hint}"), source }
+fn system(what: &str, source: io::Error) -> DeviceError {
+    socket::system("datagram", what, source)
 }

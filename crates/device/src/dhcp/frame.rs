@@ -2,8 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use bytes::Bytes;
-use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf, RxChecksum};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr,
@@ -13,6 +12,7 @@ use smoltcp::wire::{
 
 use super::DhcpConfig;
 use super::server::{Answer, Request, Server};
+use crate::intercept::{copy_out, frame_of};
 use crate::limits::DHCP_MAX_FRAME;
 
 /// Ethernet, IPv4 without options, UDP.
@@ -54,7 +54,8 @@ pub(super) fn answer(
 ) -> Option<PacketBuf> {
     let mut bytes = [0; DHCP_MAX_FRAME];
     let checked = frame.rx_checksum == RxChecksum::Valid;
-    let Some(message) = gather(frame, &mut bytes, ledger).and_then(|b| message(b, checked)) else {
+    let Some(message) = copy_out(frame, &mut bytes, ledger).and_then(|b| message(b, checked))
+    else {
         server.counters.malformed += 1;
         return None;
     };
@@ -64,23 +65,6 @@ pub(super) fn answer(
         server.counters.unanswered += 1;
     }
     built
-}
-
-/// The frame's bytes, copied out: they must not change any more.
-fn gather<'a>(
-    frame: &PacketBuf,
-    into: &'a mut [u8; DHCP_MAX_FRAME],
-    ledger: &mut CopyLedger,
-) -> Option<&'a [u8]> {
-    let len = frame.len();
-    let room = into.get_mut(..len)?;
-    let (head, mut rest) = room.split_at_mut_checked(frame.head().len())?;
-    head.copy_from_slice(frame.head());
-    for frag in frame.frags() {
-        let n = frag.copy_to(0, rest, ledger, CopyReason::Snapshot);
-        rest = rest.get_mut(n..)?;
-    }
-    into.get(..len)
 }
 
 /// The content of a request, and what its answer repeats.
@@ -204,10 +188,5 @@ fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Op
         &checksums,
     );
     emitted.ok()?;
-
-    let bytes = Bytes::from(bytes);
-    let mut frame = PacketBuf::for_tx();
-    frame.push(HEADERS)?.copy_from_slice(bytes.get(..HEADERS)?);
-    frame.push_frag(Frag::from_bytes(bytes.slice(HEADERS..))).ok()?;
-    Some(frame)
+    frame_of(bytes, HEADERS)
 }

@@ -3,17 +3,16 @@
 //! Answers go to machines that have no address yet, which only the link layer can name. `server`
 //! decides, without frames and clocks; `frame` reads and builds frames, with `smoltcp`'s formats.
 
-use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
 use crate::device::{Device, DeviceError, forward_device};
+use crate::intercept::{Intercept, Responder};
 use crate::limits::{DHCP_LEASE, DHCP_MAX_ANSWERS, DHCP_MAX_LEASES, DHCP_MAX_RESOLVERS};
-use pagewire_mem::link::Medium;
+use pagewire_mem::link::{Capabilities, Medium};
 use server::Server;
 
 mod frame;
@@ -135,55 +134,31 @@ fn edges(address: Ipv4Addr, prefix: u8) -> (u32, u32) {
     (u32::from(address) & !hosts, u32::from(address) | hosts)
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts of a server, in messages.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct DhcpCounters { $($(#[$doc])* pub $name: u64,)* }
-
-        impl DhcpCounters {
-            /// Names and counts.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-
-        #[derive(Debug, Default)]
-        struct Shared { $($name: AtomicU64,)* leases: Mutex<Vec<DhcpLease>> }
-
-        impl Shared {
-            fn counters(&self) -> DhcpCounters {
-                DhcpCounters { $($name: self.$name.load(Ordering::Relaxed)),* }
-            }
-
-            fn publish(&self, counters: &DhcpCounters) {
-                $(self.$name.store(counters.$name, Ordering::Relaxed);)*
-            }
-        }
-    };
-}
-
-counters! {
-    /// Addresses offered (DHCPOFFER).
-    offers,
-    /// Requests granted (DHCPACK).
-    acks,
-    /// Requests refused (DHCPNAK): for another client's address, or one of another network.
-    naks,
-    /// Answers to clients that have an address already and ask for the rest (DHCPINFORM).
-    informs,
-    /// Addresses given back (DHCPRELEASE).
-    releases,
-    /// Addresses that a client found in use (DHCPDECLINE); they are not given for a while.
-    declines,
-    /// Malformed messages, including those that are too long.
-    malformed,
-    /// Messages for other servers, through relays, or not for servers.
-    ignored,
-    /// Requests without an answer because every address is given.
-    exhausted,
-    /// Requests without an answer because the device took no more frames.
-    unanswered,
+pagewire_mem::counters! {
+    /// Counts of a server, in messages.
+    #[derive(Copy)]
+    pub struct DhcpCounters {
+        /// Addresses offered (DHCPOFFER).
+        offers,
+        /// Requests granted (DHCPACK).
+        acks,
+        /// Requests refused (DHCPNAK): for another client's address, or one of another network.
+        naks,
+        /// Answers to clients that have an address already and ask for the rest (DHCPINFORM).
+        informs,
+        /// Addresses given back (DHCPRELEASE).
+        releases,
+        /// Addresses that a client found in use (DHCPDECLINE); they are not given for a while.
+        declines,
+        /// Malformed messages, including those that are too long.
+        malformed,
+        /// Messages for other servers, through relays, or not for servers.
+        ignored,
+        /// Requests without an answer because every address is given.
+        exhausted,
+        /// Requests without an answer because the device took no more frames.
+        unanswered,
+    }
 }
 
 /// An address that a client has.
@@ -198,17 +173,28 @@ pub struct DhcpLease {
 
 /// A view of a server from outside of its device, on any thread.
 #[derive(Clone, Debug)]
-pub struct DhcpWatch(Arc<Shared>);
+pub struct DhcpWatch(Arc<Mutex<Told>>);
+
+/// What a view shows.
+#[derive(Debug, Default)]
+struct Told {
+    counters: DhcpCounters,
+    leases: Vec<DhcpLease>,
+}
 
 impl DhcpWatch {
     /// Counts so far.
     pub fn counters(&self) -> DhcpCounters {
-        self.0.counters()
+        self.told().counters
     }
 
     /// Granted addresses, in rising order. Expired ones stay until their place is needed.
     pub fn leases(&self) -> Vec<DhcpLease> {
-        self.0.leases.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.told().leases.clone()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -231,14 +217,7 @@ impl DhcpWatch {
 /// assert!(watch.leases().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Dhcp<D> {
-    device: D,
-    server: Server,
-    answers: VecDeque<PacketBuf>,
-    /// Frames of the stack that the device had no room for in the last call.
-    left: usize,
-    shared: Arc<Shared>,
-}
+pub struct Dhcp<D>(Intercept<D, Answering>);
 
 impl<D: Device> Dhcp<D> {
     /// Answers on the link of `device`.
@@ -246,97 +225,67 @@ impl<D: Device> Dhcp<D> {
     /// # Errors
     /// `Config` if the device has no Ethernet, or the settings contradict each other.
     pub fn new(device: D, config: DhcpConfig) -> Result<Self, DeviceError> {
-        if device.capabilities().medium != Medium::Ethernet {
+        let Capabilities { medium, mac, mtu, .. } = *device.capabilities();
+        if medium != Medium::Ethernet {
             let text = "DHCP needs a device whose frames are Ethernet's";
             return Err(DeviceError::Config(text.into()));
         }
-        let server = Server::new(config.checked()?, device.capabilities().mtu);
-        let shared = Arc::default();
-        Ok(Self { device, server, answers: VecDeque::new(), left: 0, shared })
+        let server = Server::new(config.checked()?, mtu);
+        let watch = DhcpWatch(Arc::default());
+        Ok(Self(Intercept::new(device, Answering { server, mac, watch })))
     }
 
     /// A view of this server that outlives its place in a host.
     pub fn watch(&self) -> DhcpWatch {
-        DhcpWatch(Arc::clone(&self.shared))
+        self.0.responder().watch.clone()
     }
 
     /// The device inside.
     pub fn get_ref(&self) -> &D {
-        &self.device
-    }
-
-    /// Removes requests from the frames received from `before` on, and prepares the answers.
-    fn sort(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        before: usize,
-        ledger: &mut CopyLedger,
-    ) {
-        let mut at = before;
-        while let Some(frame) = frames.get_mut(at) {
-            if !frame::is_request(frame, self.server.config()) {
-                at += 1;
-                continue;
-            }
-            let Some(frame) = frames.remove(at) else { break };
-            if self.answers.len() >= DHCP_MAX_ANSWERS {
-                self.server.counters.unanswered += 1;
-                continue;
-            }
-            let mac = self.device.capabilities().mac;
-            self.answers.extend(frame::answer(&mut self.server, now, &frame, mac, ledger));
-        }
-        self.shared.publish(&self.server.counters);
-        let mut leases = self.shared.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.clear();
-        leases.extend(self.server.leases());
+        self.0.get_ref()
     }
 }
 
 impl<D: Device> Device for Dhcp<D> {
-    fn transmit(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        // Frames that the device left behind stay in front, because a capture inside counts from there.
-        if self.left > 0 {
-            frames.append(&mut self.answers);
-        } else {
-            while let Some(answer) = self.answers.pop_back() {
-                frames.push_front(answer);
-            }
-        }
-        let result = self.device.transmit(now, frames, ledger);
-        self.left = frames.len();
-        result
-    }
-
-    fn receive(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        ledger: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        let before = frames.len();
-        let result = self.device.receive(now, frames, max, ledger);
-        let config = self.server.config();
-        if frames.iter_mut().skip(before).any(|frame| frame::is_request(frame, config)) {
-            self.sort(now, frames, before, ledger);
-        }
-        if !self.answers.is_empty() && self.left == 0 {
-            self.device.transmit(now, &mut self.answers, ledger)?;
-        }
-        // As many as the device gave: a full burst means more frames, requests included.
-        result
-    }
-
     forward_device! {
-        self => self.device;
-        capabilities take_refused poll_timeout wait_fd arm disarm counters pool_audit room
-        steering
+        self => self.0;
+        capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
+        pool_audit room steering
+    }
+}
+
+/// The server on a link.
+struct Answering {
+    server: Server,
+    mac: [u8; 6],
+    watch: DhcpWatch,
+}
+
+impl Responder for Answering {
+    const ANSWERS: usize = DHCP_MAX_ANSWERS;
+
+    #[inline]
+    fn wants(&self, frame: &mut PacketBuf) -> bool {
+        frame::is_request(frame, self.server.config())
+    }
+
+    fn handle(
+        &mut self,
+        now: Instant,
+        frame: &PacketBuf,
+        ledger: &mut CopyLedger,
+    ) -> Option<PacketBuf> {
+        frame::answer(&mut self.server, now, frame, self.mac, ledger)
+    }
+
+    fn handle_unanswered(&mut self) {
+        self.server.counters.unanswered += 1;
+    }
+
+    fn end_burst(&mut self) {
+        let mut told = self.watch.told();
+        told.counters = self.server.counters;
+        told.leases.clear();
+        told.leases.extend(self.server.leases());
     }
 }

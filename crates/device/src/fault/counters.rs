@@ -1,58 +1,37 @@
 //! What a line did to frames, and a view of it from outside of the device.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts of a line, in frames: with [`FaultConfig::cut`](super::FaultConfig::cut), which is
-        /// the default, in packets on the wire.
-        ///
-        /// `offered + duplicated` is `delivered`, plus everything lost, plus what is on the line.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct FaultCounters { $($(#[$doc])* pub $name: u64,)* }
-
-        impl FaultCounters {
-            /// Adds what was counted from `before` to `after`.
-            fn add(&mut self, after: &Self, before: &Self) {
-                $(self.$name = self.$name.saturating_add(after.$name.saturating_sub(before.$name));)*
-            }
-        }
-
-        impl FaultWatch {
-            /// Names and counts, the direction in front: `tx_lost`, `rx_lost`.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                let Both { tx, rx } = self.both();
-                let tx = [$((concat!("tx_", stringify!($name)), tx.$name)),*];
-                let rx = [$((concat!("rx_", stringify!($name)), rx.$name)),*];
-                tx.into_iter().chain(rx)
-            }
-        }
-    };
-}
-
-counters! {
-    /// Handed to the line.
-    offered,
-    /// Left the line, copies included.
-    delivered,
-    /// Lost by chance.
-    lost,
-    /// Lost because too many waited for the rate.
-    lost_queue_full,
-    /// Lost because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
-    lost_early,
-    /// Lost because the line can hold no more.
-    lost_line_full,
-    /// Marked because the queue for the rate was too long.
-    marked,
-    /// Nanoseconds that frames waited for the rate, in all.
-    waited_ns,
-    /// Copies made.
-    duplicated,
-    /// Delayed to be overtaken.
-    reordered,
-    /// Marked to be damaged.
-    corrupted,
+pagewire_mem::counters! {
+    /// Counts of a line, in frames: with [`FaultConfig::cut`](super::FaultConfig::cut), which is
+    /// the default, in packets on the wire.
+    ///
+    /// `offered + duplicated` is `delivered`, plus everything lost, plus what is on the line.
+    #[derive(Copy)]
+    pub struct FaultCounters {
+        /// Handed to the line.
+        offered,
+        /// Left the line, copies included.
+        delivered,
+        /// Lost by chance.
+        lost,
+        /// Lost because too many waited for the rate.
+        lost_queue_full,
+        /// Lost because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
+        lost_early,
+        /// Lost because the line can hold no more.
+        lost_line_full,
+        /// Marked because the queue for the rate was too long.
+        marked,
+        /// Nanoseconds that frames waited for the rate, in all.
+        waited_ns,
+        /// Copies made.
+        duplicated,
+        /// Delayed to be overtaken.
+        reordered,
+        /// Marked to be damaged.
+        corrupted,
+    }
 }
 
 /// Both directions, as seen from the stack.
@@ -89,6 +68,19 @@ impl FaultWatch {
         self.both().rx
     }
 
+    /// Names and counts, the direction in front: `tx_lost`, `rx_lost`.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+            let names = |of: &'static str| {
+                FaultCounters::default().iter().map(move |(name, _)| format!("{of}_{name}"))
+            };
+            names("tx").chain(names("rx")).collect()
+        });
+        let Both { tx, rx } = self.both();
+        let counts = tx.iter().chain(rx.iter()).map(|(_, n)| n);
+        NAMES.iter().map(String::as_str).zip(counts)
+    }
+
     fn both(&self) -> Both {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +88,7 @@ impl FaultWatch {
     /// Adds what was counted from `before` to `after`.
     pub(super) fn add(&self, after: &Both, before: &Both) {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sum.tx.add(&after.tx, &before.tx);
-        sum.rx.add(&after.rx, &before.rx);
+        sum.tx.add(&after.tx.since(&before.tx));
+        sum.rx.add(&after.rx.since(&before.rx));
     }
 }

@@ -64,7 +64,7 @@ impl PortError {
     }
 }
 
-pagewire_mem::drop_reasons! {
+pagewire_mem::reasons! {
     PortDrop: "Why a port dropped a frame.";
 
     /// The writer's memory could not be read to the frame's end.

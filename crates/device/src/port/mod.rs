@@ -40,7 +40,7 @@ use account::Account;
 pub use account::{SendBuffer, Wake};
 pub use error::{PortDrop, PortError};
 pub use hook::{EarlyHook, FirstBytes, OutOfBounds, RawFrame, Verdict};
-use pagewire_mem::{Carver, GsoKind, MemError, PacketBuf, PagePool, PoolAudit};
+use pagewire_mem::{Carver, GsoKind, MemError, PacketBuf, PagePool, PoolAudit, Tally};
 pub use source::{BytesSource, Fault, FrameSource};
 use table::Seat;
 pub use table::{PortId, PortTable};
@@ -132,40 +132,41 @@ pub enum Path {
     ZeroCopy,
 }
 
-/// Counts of a port, in frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PortCounters {
-    /// Built in place, dropped later or not.
-    pub built: u64,
-    /// Copied to pages of their own.
-    pub accounted: u64,
-    /// Passed by reference.
-    pub zerocopy: u64,
-    /// Frames that stayed with their writer because the send buffer was full.
-    pub blocked: u64,
-    /// Frames that the hook sent back.
-    pub sent_back: u64,
-    /// Frames that the hook redirected to another port.
-    pub redirected: u64,
-    dropped: [u64; PortDrop::COUNT],
+pagewire_mem::counters! {
+    /// Counts of a port, in frames.
+    #[derive(Copy)]
+    pub struct PortCounters {
+        /// Built in place, dropped later or not.
+        built,
+        /// Copied to pages of their own.
+        accounted,
+        /// Passed by reference.
+        zerocopy,
+        /// Frames that stayed with their writer because the send buffer was full.
+        blocked,
+        /// Frames that the hook sent back.
+        sent_back,
+        /// Frames that the hook redirected to another port.
+        redirected,
+    }
+    {
+        dropped: Tally<PortDrop, { PortDrop::COUNT }>,
+    }
 }
 
 impl PortCounters {
     /// Frames dropped for this reason.
     pub fn dropped(&self, reason: PortDrop) -> u64 {
-        self.dropped.get(reason as usize).copied().unwrap_or(0)
+        self.dropped.get(reason)
     }
 
     /// Frames dropped for any reason.
     pub fn all_dropped(&self) -> u64 {
-        self.dropped.iter().sum()
+        self.dropped.total()
     }
 
     fn drop_one(&mut self, reason: PortDrop) {
-        if let Some(n) = self.dropped.get_mut(reason as usize) {
-            *n += 1;
-        }
+        self.dropped.note(reason, 1);
     }
 }
 

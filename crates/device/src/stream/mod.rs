@@ -23,22 +23,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use pagewire_mem::{
-    CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, PoolAudit, TxChecksum,
-};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, accept_with};
 
 use inbox::{Inbox, Malformed};
 
-use crate::limits::{
-    ACCEPT_RETRY, MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_MIN_POOL_BYTES, SOCKET_POOL_BYTES,
-    SOCKET_RETRY, STREAM_READ,
-};
+use crate::limits::{ACCEPT_RETRY, MAX_SOCKET_FRAME, SOCKET_BURST, SOCKET_RETRY, STREAM_READ};
+use crate::settings::{LinkSettings, link_setters};
+use crate::socket::{self, PlainCard, card_methods};
 use crate::socket_sys::{self, Pieces};
-use crate::{Device, DeviceCounters, DeviceError, device, socket, socket_path};
-use pagewire_mem::link::{Capabilities, offload};
+use crate::{Device, DeviceCounters, DeviceError, socket_path};
+use pagewire_mem::link::Capabilities;
 
 /// Bytes of the length before each frame.
 pub(crate) const PREFIX: usize = 4;
@@ -65,8 +62,6 @@ pub struct StreamLink {
     /// Readable when there is something to do; what it waits for at the peer.
     ready: OwnedFd,
     watched: EventFlags,
-    pool: PagePool,
-    writer: PageWriter,
     inbox: Inbox,
     /// There were no pages to receive into.
     starved: bool,
@@ -76,8 +71,7 @@ pub struct StreamLink {
     unfinished: Option<(PacketBuf, usize)>,
     /// Frames wait for room in the socket.
     blocked: bool,
-    capabilities: Capabilities,
-    counters: DeviceCounters,
+    card: PlainCard,
 }
 
 /// Where peers come from.
@@ -91,31 +85,17 @@ enum Source {
 /// Settings of a [`StreamLink`].
 #[derive(Clone, Debug, Default)]
 pub struct StreamLinkBuilder {
-    mtu: Option<usize>,
-    mac: Option<[u8; 6]>,
-    pool_bytes: Option<usize>,
+    settings: LinkSettings,
 }
 
 impl StreamLinkBuilder {
-    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
-    #[must_use]
-    pub fn mtu(mut self, mtu: usize) -> Self {
-        self.mtu = Some(mtu);
-        self
-    }
-
-    /// The stack's link address, a unicast one; by default derived from the socket's path.
-    #[must_use]
-    pub fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.mac = Some(mac);
-        self
-    }
-
-    /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
-    #[must_use]
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
-        self
+    link_setters! {
+        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default.
+        mtu;
+        /// The stack's link address, a unicast one; by default derived from the socket's path.
+        mac;
+        /// Memory to receive into, in bytes; 16 MiB by default, at least 1 MiB. Touched only as used.
+        pool_bytes;
     }
 
     /// Listens at `path`, where one peer at a time may connect, and others after it. The device's
@@ -127,9 +107,9 @@ impl StreamLinkBuilder {
     pub fn listen(self, path: impl AsRef<Path>) -> Result<StreamLink, DeviceError> {
         let path = path.as_ref();
         let listener = socket_path::bind_anew(path, SocketType::STREAM)
-            .map_err(|e| system(format!("listen on {}", path.display()), e))?;
+            .map_err(|e| system(&format!("listen on {}", path.display()), e))?;
         let link = self.start(Source::Listener(listener.into(), path.to_owned()), path)?;
-        link.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
+        link.watch_listener().map_err(|e| system("wait for a peer", e))?;
         Ok(link)
     }
 
@@ -140,38 +120,25 @@ impl StreamLinkBuilder {
     pub fn over(self, stream: UnixStream) -> Result<StreamLink, DeviceError> {
         let mut link = self.start(Source::Given, Path::new(""))?;
         let peer = stream.set_nonblocking(true).and_then(|()| link.join(stream.into()));
-        peer.map_err(|e| system("wait for the peer".into(), e))?;
+        peer.map_err(|e| system("wait for the peer", e))?;
         Ok(link)
     }
 
     fn start(self, source: Source, path: &Path) -> Result<StreamLink, DeviceError> {
-        let mtu = self.mtu.unwrap_or(1500);
-        socket::check("stream", mtu, self.mac)?;
-        let bytes = self.pool_bytes.unwrap_or(SOCKET_POOL_BYTES);
-        if bytes < SOCKET_MIN_POOL_BYTES {
-            return Err(DeviceError::Config(format!(
-                "stream: {bytes} bytes to receive into are less than {SOCKET_MIN_POOL_BYTES}"
-            )));
-        }
-        let pool = PagePool::new("pagewire-stream", bytes)
-            .map_err(|e| system(format!("map {bytes} bytes"), io::Error::other(e)))?;
+        let card = PlainCard::new("stream", &self.settings, path)?;
         let ready = epoll::create(CreateFlags::CLOEXEC)
-            .map_err(|e| system("make an epoll descriptor".into(), e.into()))?;
-        let mac = self.mac.unwrap_or_else(|| socket_path::derive_mac(path));
+            .map_err(|e| system("make an epoll descriptor", e.into()))?;
         Ok(StreamLink {
             source,
             peer: None,
             ready,
             watched: EventFlags::empty(),
-            pool,
-            writer: PageWriter::new(),
             inbox: Inbox::default(),
             starved: false,
             retry_at: None,
             unfinished: None,
             blocked: false,
-            capabilities: socket::plain_card(mac, mtu),
-            counters: DeviceCounters::default(),
+            card,
         })
     }
 }
@@ -217,10 +184,10 @@ impl StreamLink {
                 return Ok(false);
             }
             self.retry_at = None;
-            self.watch_listener().map_err(|e| system("wait for a peer".into(), e))?;
+            self.watch_listener().map_err(|e| system("wait for a peer", e))?;
         }
         let Source::Listener(listener, _) = &self.source else { return Err(DeviceError::Closed) };
-        self.counters.syscalls += 1;
+        self.card.counters.syscalls += 1;
         let peer = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(peer) => peer,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(false),
@@ -228,15 +195,15 @@ impl StreamLink {
             // reported without end.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 let unwatched = epoll::delete(&self.ready, listener);
-                unwatched.map_err(|e| system("wait for a peer".into(), e.into()))?;
+                unwatched.map_err(|e| system("wait for a peer", e.into()))?;
                 self.retry_at = Some(now + ACCEPT_RETRY);
                 return Ok(false);
             }
-            Err(e) => return Err(system("accept a peer".into(), e.into())),
+            Err(e) => return Err(system("accept a peer", e.into())),
         };
         let unwatched = epoll::delete(&self.ready, listener).map_err(io::Error::from);
         let joined = unwatched.and_then(|()| self.join(peer));
-        joined.map_err(|e| system("wait for a peer".into(), e))?;
+        joined.map_err(|e| system("wait for a peer", e))?;
         Ok(true)
     }
 
@@ -244,7 +211,7 @@ impl StreamLink {
     fn disconnect(&mut self) {
         self.peer = None;
         self.inbox = Inbox::default();
-        self.counters.tx_dropped_closed += u64::from(self.unfinished.take().is_some());
+        self.card.counters.tx_dropped_closed += u64::from(self.unfinished.take().is_some());
         (self.starved, self.retry_at, self.blocked) = (false, None, false);
         // Fails without memory only; the next peer is then found by a turn for another reason.
         let _ = self.watch_listener();
@@ -259,9 +226,9 @@ impl StreamLink {
         if wanted == self.watched {
             return Ok(());
         }
-        self.counters.syscalls += 1;
+        self.card.counters.syscalls += 1;
         epoll::modify(&self.ready, peer, EventData::new_u64(0), wanted)
-            .map_err(|e| system("wait for the peer".into(), e.into()))?;
+            .map_err(|e| system("wait for the peer", e.into()))?;
         self.watched = wanted;
         Ok(())
     }
@@ -269,26 +236,26 @@ impl StreamLink {
     /// Receives once.
     fn read(&mut self, now: Instant) -> Read {
         let Some(peer) = &self.peer else { return Read::Nothing };
-        self.starved = !self.writer.reserve(&mut self.pool, STREAM_READ)
-            && self.writer.spare_runs().next().is_none();
+        self.starved = !self.card.writer.reserve(&mut self.card.pool, STREAM_READ)
+            && self.card.writer.spare_runs().next().is_none();
         self.retry_at = self.starved.then(|| now + SOCKET_RETRY);
         if self.starved {
             return Read::Nothing;
         }
-        self.counters.syscalls += 1;
-        let (mut got, room) = match socket_sys::receive(peer.as_fd(), &mut self.writer, STREAM_READ)
-        {
-            Ok((0, _)) => return Read::End,
-            Ok(received) => received,
-            Err(e) => {
-                let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
-                return if again.contains(&e.kind()) { Read::Nothing } else { Read::End };
-            }
-        };
+        self.card.counters.syscalls += 1;
+        let (mut got, room) =
+            match socket_sys::receive(peer.as_fd(), &mut self.card.writer, STREAM_READ) {
+                Ok((0, _)) => return Read::End,
+                Ok(received) => received,
+                Err(e) => {
+                    let again = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+                    return if again.contains(&e.kind()) { Read::Nothing } else { Read::End };
+                }
+            };
         // A socket that had more would have filled the room.
         let drained = got < room;
         while got > 0 {
-            let frag = self.writer.commit(got);
+            let frag = self.card.writer.commit(got);
             got -= frag.len();
             self.inbox.push(frag);
         }
@@ -306,33 +273,9 @@ impl StreamLink {
         while frames.len() < limit
             && let Some((frags, len)) = self.inbox.next()?
         {
-            match socket::packet(frags, len) {
-                Some(packet) => {
-                    self.counters.rx_frames += 1;
-                    self.counters.rx_bytes += len as u64;
-                    self.counters.rx_payload_bytes += packet.frag_len() as u64;
-                    ledger.note(CopyReason::DeviceRx, packet.frag_len());
-                    frames.push_back(packet);
-                }
-                None => self.counters.rx_dropped_memory += 1,
-            }
+            frames.extend(self.card.received(frags, len, ledger));
         }
         Ok(())
-    }
-
-    /// Finishes in software what a wrapper or a forwarding host left to the device.
-    fn prepare(&mut self, frames: &mut VecDeque<PacketBuf>, ledger: &mut CopyLedger) {
-        let is_plain = |packet: &PacketBuf| {
-            packet.gso.is_none() && matches!(packet.tx_checksum, TxChecksum::Done)
-        };
-        if frames.iter().all(is_plain) {
-            return;
-        }
-        for packet in std::mem::take(frames) {
-            if offload::segment(packet, frames, ledger).is_err() {
-                self.counters.tx_dropped_error += 1;
-            }
-        }
     }
 
     /// Sends as many frames as one call takes. `false`: there is no more room, or no more frame.
@@ -369,7 +312,7 @@ impl StreamLink {
         if pieces.is_empty() {
             return Ok(false);
         }
-        self.counters.syscalls += 1;
+        self.card.counters.syscalls += 1;
         let (sent, whole) = (pieces.send(peer.as_fd())?, pieces.bytes());
         self.note_sent(sent, frames, ledger);
         self.blocked = sent < whole;
@@ -392,28 +335,22 @@ impl StreamLink {
                 return;
             }
             sent -= rest;
-            self.counters.tx_frames += 1;
-            self.counters.tx_bytes += packet.len() as u64;
-            ledger.note(CopyReason::DeviceTx, packet.frag_len());
+            self.card.note_sent(&packet, ledger);
         }
     }
 }
 
 impl Device for StreamLink {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
     fn transmit(
         &mut self,
         _now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        self.prepare(frames, ledger);
+        self.card.finish(frames, ledger);
         let before = frames.len();
         frames.retain(|packet| packet.len() <= MAX_SOCKET_FRAME);
-        self.counters.tx_dropped_error += (before - frames.len()) as u64;
+        self.card.counters.tx_dropped_error += (before - frames.len()) as u64;
         while self.peer.is_some() {
             match self.send_some(frames, ledger) {
                 Ok(true) => {}
@@ -428,8 +365,7 @@ impl Device for StreamLink {
             }
         }
         if self.peer.is_none() {
-            self.counters.tx_dropped_closed += frames.len() as u64;
-            frames.clear();
+            self.card.drop_unsent(frames);
         }
         self.watch()
     }
@@ -444,12 +380,12 @@ impl Device for StreamLink {
         if !self.accept(now)? {
             return Ok(0);
         }
-        self.pool.drain();
+        self.card.pool.drain();
         let before = frames.len();
         let limit = before.saturating_add(max);
         loop {
             if let Err(Malformed) = self.take_frames(frames, limit, ledger) {
-                self.counters.rx_dropped_malformed += 1;
+                self.card.counters.rx_dropped_malformed += 1;
                 self.disconnect();
                 break;
             }
@@ -481,17 +417,7 @@ impl Device for StreamLink {
         self.inbox.has_frame()
     }
 
-    fn counters(&self) -> DeviceCounters {
-        self.counters
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        Some(self.pool.audit())
-    }
-
-    fn room(&self) -> Option<usize> {
-        Some(device::room(&self.pool))
-    }
+    card_methods!();
 }
 
 impl Drop for StreamLink {
@@ -502,10 +428,6 @@ impl Drop for StreamLink {
     }
 }
 
-fn system(what: String, source: io::Error) -> DeviceError {
-    let hint = match source.kind() {
-        io::ErrorKind::AddrInUse => " (another program listens there: take another path)",
-        _ => "",
-    };
-    DeviceError::System { what: format!("stream: {what}{hint}"), source }
+fn system(what: &str, source: io::Error) -> DeviceError {
+    socket::system("stream", what, source)
 }

@@ -1,6 +1,6 @@
 use std::io::{Read, Write};
 
-use pagewire_mem::{HEAD_CAPACITY, Region};
+use pagewire_mem::{CopyReason, HEAD_CAPACITY, Region, TxChecksum};
 use pagewire_testing::built;
 use pagewire_testing::frames::{bytes_of, ip, to_send};
 use proptest::prelude::*;

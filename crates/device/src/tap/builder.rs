@@ -5,7 +5,6 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pagewire_mem::PagePool;
 use rustix::io::Errno;
 
 use super::limits::{
@@ -16,6 +15,7 @@ use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
 use super::{Tap, TapQueues, errno};
 use crate::DeviceError;
+use crate::settings::{self, LinkSettings, link_setters};
 use pagewire_mem::link::{Capabilities, HeaderSplit};
 
 /// Settings of a [`Tap`].
@@ -30,11 +30,9 @@ use pagewire_mem::link::{Capabilities, HeaderSplit};
 #[derive(Clone, Debug, Default)]
 pub struct TapBuilder {
     name: Option<String>,
-    mtu: Option<usize>,
-    mac: Option<[u8; 6]>,
+    settings: LinkSettings,
     host_addresses: Vec<String>,
     host_gateways: Vec<IpAddr>,
-    pool_bytes: Option<usize>,
 }
 
 /// A tap as descriptors: one process makes it, in a network namespace of its own, and hands it to
@@ -71,18 +69,13 @@ impl TapBuilder {
         self
     }
 
-    /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
-    #[must_use]
-    pub fn mtu(mut self, mtu: usize) -> Self {
-        self.mtu = Some(mtu);
-        self
-    }
-
-    /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
-    #[must_use]
-    pub fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.mac = Some(mac);
-        self
+    link_setters! {
+        /// Largest IP packet in bytes, 1,280 to 65,521 [default: the device's own; 1,500 of a new one].
+        mtu;
+        /// The stack's link address, a unicast one. By default it is derived from the kernel side's.
+        mac;
+        /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
+        pool_bytes;
     }
 
     /// An address of the kernel's side, as in `10.77.0.1/24` or `fd77::1/64`; repeatable.
@@ -102,13 +95,6 @@ impl TapBuilder {
     #[must_use]
     pub fn host_gateway(mut self, router: IpAddr) -> Self {
         self.host_gateways.push(router);
-        self
-    }
-
-    /// Memory to receive into, in bytes per queue; by default 64 MiB, touched only as far as used.
-    #[must_use]
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
         self
     }
 
@@ -160,7 +146,7 @@ impl TapBuilder {
     /// [`DeviceError::Config`] for invalid settings or without a queue, [`DeviceError::System`] if
     /// there is no memory.
     pub fn adopt(self, parts: TapParts) -> Result<Tap, DeviceError> {
-        let settings = Self { name: None, mtu: Some(parts.mtu), ..self.clone() }.check(1)?;
+        let settings = Self { name: None, ..self.clone().mtu(parts.mtu) }.check(1)?;
         let TapParts { queues, name, kernel_mac, mtu } = parts;
         let mut queues = queues.into_iter();
         let none = || DeviceError::Config(format!("there is no queue of tap {name} to adopt"));
@@ -194,7 +180,7 @@ impl TapBuilder {
             sys::own(first.as_fd()).map_err(|e| system(format!("set up tap {name}"), e))?;
         }
         let refused = |what: String| move |e: io::Error| system(format!("{what}{}", needs(&e)), e);
-        if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
+        if let Some(mtu) = self.settings.mtu.filter(|&mtu| mtu != found.mtu) {
             let set = netlink.set_mtu(found.index, mtu);
             set.map_err(refused(format!("set the MTU of tap {name} to {mtu}")))?;
         }
@@ -212,7 +198,7 @@ impl TapBuilder {
             let added = netlink.add_default_route(found.index, router);
             added.map_err(refused(format!("make {router} the router behind tap {name}")))?;
         }
-        let mtu = self.mtu.unwrap_or(found.mtu);
+        let mtu = self.settings.mtu.unwrap_or(found.mtu);
         Ok(TapParts { queues: fds, name, kernel_mac: found.mac, mtu })
     }
 
@@ -225,12 +211,10 @@ impl TapBuilder {
         known: Known,
     ) -> Result<Tap, DeviceError> {
         let Known { name, kernel_mac, mtu, queues } = known;
-        let mac = self.mac.unwrap_or_else(|| derive_mac(kernel_mac));
+        let mac = self.settings.mac.unwrap_or_else(|| derive_mac(kernel_mac));
         let card = Capabilities::offloading(mac, mtu);
         let capabilities = Capabilities { header_split: HeaderSplit::Predicted, queues, ..card };
-        let pool = PagePool::new("pagewire-tap", pool_bytes).map_err(|e| {
-            system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
-        })?;
+        let pool = settings::pool("tap", "pagewire-tap", pool_bytes)?;
         let queues =
             TapQueues::new(first, spare).map_err(|e| system("wait on several queues", e))?;
         Ok(Tap::over(queues, name, kernel_mac, capabilities, pool))
@@ -253,23 +237,11 @@ impl TapBuilder {
                 "'{name}' is too long for the name of a network device: at most {MAX_NAME} bytes"
             ));
         }
-        if let Some(mtu) = self.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
-            return config(format!(
-                "an MTU of {mtu} is not possible on a tap: choose {MIN_MTU} to {MAX_MTU}"
-            ));
-        }
-        if let Some(mac) = self.mac.filter(|mac| mac[0] & 1 != 0 || *mac == [0; 6]) {
-            return config(format!("{mac:02x?} is no unicast link address"));
-        }
+        self.settings.check("tap", MIN_MTU..=MAX_MTU, MIN_POOL_BYTES)?;
         if !(1..=MAX_QUEUES).contains(&queues) {
             return config(format!("{queues} queues are not possible: choose 1 to {MAX_QUEUES}"));
         }
-        let pool_bytes = self.pool_bytes.unwrap_or(POOL_BYTES);
-        if pool_bytes < MIN_POOL_BYTES {
-            return config(format!(
-                "{pool_bytes} bytes to receive into are too few: at least {MIN_POOL_BYTES}"
-            ));
-        }
+        let pool_bytes = self.settings.pool_bytes.unwrap_or(POOL_BYTES);
         let addresses =
             self.host_addresses.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
         let lanes = (pool_bytes / LANE_BYTES).saturating_sub(1).min(SPARE_LANES);

@@ -17,6 +17,7 @@ use crate::DeviceError;
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
 use crate::port::{Port, PortConfig, PortTable, SendBuffer};
+use crate::settings::{LinkSettings, link_setters};
 use crate::socket_path::derive_mac;
 use pagewire_mem::link::{Capabilities, Medium};
 
@@ -29,10 +30,8 @@ use pagewire_mem::link::{Capabilities, Medium};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct VhostUserBuilder {
-    mtu: Option<usize>,
-    mac: Option<[u8; 6]>,
+    settings: LinkSettings,
     queue_pairs: Option<usize>,
-    pool_bytes: Option<usize>,
     by_reference: Option<usize>,
     send_buffer: SendBuffer,
     table: Option<Arc<PortTable>>,
@@ -41,32 +40,21 @@ pub struct VhostUserBuilder {
 }
 
 impl VhostUserBuilder {
-    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default. The
-    /// guest has an MTU of its own: give it the same (`host_mtu=` of QEMU's `virtio-net-pci`).
-    #[must_use]
-    pub fn mtu(mut self, mtu: usize) -> Self {
-        self.mtu = Some(mtu);
-        self
-    }
-
-    /// The stack's link address, a unicast one; by default derived from the socket's path.
-    #[must_use]
-    pub fn mac(mut self, mac: [u8; 6]) -> Self {
-        self.mac = Some(mac);
-        self
+    link_setters! {
+        /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default. The
+        /// guest has an MTU of its own: give it the same (`host_mtu=` of QEMU's `virtio-net-pci`).
+        mtu;
+        /// The stack's link address, a unicast one; by default derived from the socket's path.
+        mac;
+        /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as
+        /// used.
+        pool_bytes;
     }
 
     /// Most queue pairs that a guest may use: 1 by default, at most 64.
     #[must_use]
     pub fn queue_pairs(mut self, pairs: usize) -> Self {
         self.queue_pairs = Some(pairs);
-        self
-    }
-
-    /// Memory for copied frames, in bytes; by default 16 MiB, at least 1 MiB. Touched only as used.
-    #[must_use]
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = Some(bytes);
         self
     }
 
@@ -175,7 +163,7 @@ impl VhostUserBuilder {
         let bell = Arc::new(Bell::new().map_err(descriptors)?);
         let events = Arc::new(Events::new(&bell).map_err(descriptors)?);
         let mut config = PortConfig::new(Medium::Ethernet);
-        config.pool_bytes = self.pool_bytes.unwrap_or(config.pool_bytes);
+        config.pool_bytes = self.settings.pool_bytes.unwrap_or(config.pool_bytes);
         let (send_buffer, waker) = (self.send_buffer, Arc::clone(&bell));
         (config.send_buffer, config.table) = (send_buffer, self.table);
         config.wake = Some(Arc::new(move || waker.ring()));
@@ -200,29 +188,21 @@ impl VhostUserBuilder {
         let session = Session::new(features::offered(pairs), &events, &standing);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
-        let mac = self.mac.unwrap_or_else(|| derive_mac(path));
+        let mac = self.settings.mac.unwrap_or_else(|| derive_mac(path));
         // Super-frames are cut in software for a guest that takes none.
-        let card = Capabilities::offloading(mac, self.mtu.unwrap_or(1500));
+        let card = Capabilities::offloading(mac, self.settings.mtu.unwrap_or(1500));
         let capabilities = Capabilities { queues: pairs, ..card };
         Ok(VhostUser::over(control, capabilities, events, receiver))
     }
 
     fn check(&self) -> Result<(), DeviceError> {
+        self.settings.check("vhost-user", MIN_MTU..=MAX_MTU, MIN_POOL_BYTES)?;
         let refuse = |what: String| Err(DeviceError::Config(format!("vhost-user: {what}")));
-        if let Some(mtu) = self.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
-            return refuse(format!("mtu {mtu} is not between {MIN_MTU} and {MAX_MTU} bytes"));
-        }
         if let Some(pairs) = self.queue_pairs.filter(|n| !(1..=MAX_QUEUE_PAIRS).contains(n)) {
             return refuse(format!("{pairs} queue pairs are not between 1 and {MAX_QUEUE_PAIRS}"));
         }
-        if self.mac.is_some_and(|[first, ..]| first & 1 != 0) {
-            return refuse("our link address must be a unicast one".into());
-        }
         if self.send_buffer == SendBuffer::Bytes(0) {
             return refuse("a send buffer has at least one byte".into());
-        }
-        if let Some(bytes) = self.pool_bytes.filter(|&bytes| bytes < MIN_POOL_BYTES) {
-            return refuse(format!("{bytes} bytes to receive into are less than {MIN_POOL_BYTES}"));
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use std::net::Ipv6Addr;
 
-use bytes::Bytes;
 use etherparse::icmpv6::NdpOptionsIterator;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use pagewire::device::{PacketBuf, RxChecksum};
-use pagewire::memory::{CopyLedger, CopyReason, Frag};
+use pagewire::memory::CopyLedger;
+use pagewire::parts::intercept::{copy_out, frame_of};
 
 /// Ethernet and IPv6 headers.
 const HEADERS: usize = 14 + 40;
@@ -76,7 +76,7 @@ pub(super) fn read<'a>(
     ledger: &mut CopyLedger,
 ) -> Option<Asked<'a>> {
     let checked = frame.rx_checksum == RxChecksum::Valid;
-    let bytes = gather(frame, into, ledger)?;
+    let bytes = copy_out(frame, into, ledger)?;
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let mac = *bytes.get(6..12)?.first_chunk()?;
     let Some(NetSlice::Ipv6(ip)) = &packet.net else { return None };
@@ -107,22 +107,6 @@ pub(super) fn read<'a>(
     }
 }
 
-fn gather<'a>(
-    frame: &PacketBuf,
-    into: &'a mut [u8; LONGEST],
-    ledger: &mut CopyLedger,
-) -> Option<&'a [u8]> {
-    let len = frame.len();
-    let room = into.get_mut(..len)?;
-    let (head, mut rest) = room.split_at_mut_checked(frame.head().len())?;
-    head.copy_from_slice(frame.head());
-    for frag in frame.frags() {
-        let n = frag.copy_to(0, rest, ledger, CopyReason::Snapshot);
-        rest = rest.get_mut(n..)?;
-    }
-    into.get(..len)
-}
-
 /// An advertisement to one guest, or to all.
 pub(super) fn advertisement(
     ours: &Ours,
@@ -137,7 +121,7 @@ pub(super) fn advertisement(
     let rest = body.get(4..)?;
     let mut bytes = Vec::with_capacity(front.size(rest.len()));
     front.write(&mut bytes, rest).ok()?;
-    frame(bytes)
+    frame_of(bytes, HEADERS)
 }
 
 /// A DHCPv6 answer to a client.
@@ -147,19 +131,11 @@ pub(super) fn dhcp(ours: &Ours, to: (Ipv6Addr, [u8; 6]), message: &[u8]) -> Opti
         .udp(SERVER_PORT, CLIENT_PORT);
     let mut bytes = Vec::with_capacity(front.size(message.len()));
     front.write(&mut bytes, message).ok()?;
-    frame(bytes)
+    frame_of(bytes, HEADERS)
 }
 
 /// RFC 2464 section 7.
 fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
-}
-
-fn frame(bytes: Vec<u8>) -> Option<PacketBuf> {
-    let bytes = Bytes::from(bytes);
-    let mut frame = PacketBuf::for_tx();
-    frame.push(HEADERS)?.copy_from_slice(bytes.get(..HEADERS)?);
-    frame.push_frag(Frag::from_bytes(bytes.slice(HEADERS..))).ok()?;
-    Some(frame)
 }

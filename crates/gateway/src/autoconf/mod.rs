@@ -4,14 +4,13 @@
 //! `ra.rs` makes advertisements, `dhcp6.rs` decides on DHCPv6 messages, both without frames and
 //! clocks; `frame.rs` reads and builds frames.
 
-use std::collections::VecDeque;
 use std::net::Ipv6Addr;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pagewire::device::{Capabilities, DeviceCounters, DeviceError, Medium, PacketBuf, Steering};
-use pagewire::memory::{CopyLedger, PoolAudit};
+use pagewire::device::{Capabilities, DeviceError, Medium, PacketBuf};
+use pagewire::memory::CopyLedger;
+use pagewire::parts::forward_device;
+use pagewire::parts::intercept::{Intercept, Responder};
 use pagewire::services::Instant;
 use pagewire::{Cidr, Device};
 
@@ -71,58 +70,41 @@ impl AutoconfConfig {
     }
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts, in messages.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct AutoconfCounters { $($(#[$doc])* pub $name: u64,)* }
-
-        impl AutoconfCounters {
-            /// Names and counts.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-
-        #[derive(Debug, Default)]
-        struct Shared { $($name: AtomicU64,)* }
-
-        impl Shared {
-            fn counters(&self) -> AutoconfCounters {
-                AutoconfCounters { $($name: self.$name.load(Ordering::Relaxed)),* }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Router advertisements to all, without being asked.
-    advertisements,
-    /// Router solicitations answered.
-    solicited,
-    /// DHCPv6: addresses offered.
-    offers,
-    /// DHCPv6: answers with an address or settings.
-    replies,
-    /// DHCPv6: addresses that a client found in use.
-    declines,
-    /// Malformed messages.
-    malformed,
-    /// DHCPv6 messages for other servers, from relays, or not for servers.
-    ignored,
-    /// Messages without an answer, because the device took no more frames.
-    unanswered,
+pagewire::parts::counters! {
+    /// Counts, in messages.
+    #[derive(Copy)]
+    pub struct AutoconfCounters {
+        /// Router advertisements to all, without being asked.
+        advertisements,
+        /// Router solicitations answered.
+        solicited,
+        /// DHCPv6: addresses offered.
+        offers,
+        /// DHCPv6: answers with an address or settings.
+        replies,
+        /// DHCPv6: addresses that a client found in use.
+        declines,
+        /// Malformed messages.
+        malformed,
+        /// DHCPv6 messages for other servers, from relays, or not for servers.
+        ignored,
+        /// Messages without an answer, because the device took no more frames.
+        unanswered,
+    }
 }
 
 /// A view of the counts from outside of the device, on any thread.
 #[derive(Clone, Debug)]
-pub struct AutoconfWatch(Arc<Shared>);
+pub struct AutoconfWatch(Arc<Mutex<AutoconfCounters>>);
 
 impl AutoconfWatch {
     /// Counts so far.
     pub fn counters(&self) -> AutoconfCounters {
-        self.0.counters()
+        *self.counted()
+    }
+
+    fn counted(&self) -> MutexGuard<'_, AutoconfCounters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,19 +122,7 @@ impl AutoconfWatch {
 /// assert_eq!(device.watch().counters().solicited, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Autoconf<D> {
-    device: D,
-    /// The body of an advertisement.
-    advertisement: Vec<u8>,
-    dhcp: Dhcp6,
-    ours: frame::Ours,
-    /// When the next advertisement to all is due.
-    next: Instant,
-    answers: VecDeque<PacketBuf>,
-    /// Frames of the stack that the device had no room for in the last call.
-    left: usize,
-    shared: Arc<Shared>,
-}
+pub struct Autoconf<D>(Intercept<D, Router>);
 
 impl<D: Device> Autoconf<D> {
     /// Answers on the link of `device`.
@@ -166,177 +136,114 @@ impl<D: Device> Autoconf<D> {
             return Err(DeviceError::Config(text.into()));
         }
         config.check()?;
-        let ours = frame::Ours { mac, link_local: link_local(mac) };
-        let advertisement = ra::body(&config, mac, mtu);
-        let (dhcp, shared) = (Dhcp6::new(&config, mac), Arc::default());
-        let (answers, next) = (VecDeque::new(), Instant::ZERO);
-        Ok(Self { device, advertisement, dhcp, ours, next, answers, left: 0, shared })
+        let router = Router {
+            advertisement: ra::body(&config, mac, mtu),
+            dhcp: Dhcp6::new(&config, mac),
+            ours: frame::Ours { mac, link_local: link_local(mac) },
+            next: Instant::ZERO,
+            watch: AutoconfWatch(Arc::default()),
+        };
+        Ok(Self(Intercept::new(device, router)))
     }
 
     /// A view of the counts that outlives its place in a host.
     pub fn watch(&self) -> AutoconfWatch {
-        AutoconfWatch(Arc::clone(&self.shared))
+        self.0.responder().watch.clone()
     }
 
     /// The device inside.
     pub fn get_ref(&self) -> &D {
-        &self.device
+        self.0.get_ref()
+    }
+}
+
+impl<D: Device> Device for Autoconf<D> {
+    forward_device! {
+        self => self.0;
+        capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
+        pool_audit room steering
+    }
+}
+
+/// The router that guests see.
+struct Router {
+    /// The body of an advertisement.
+    advertisement: Vec<u8>,
+    dhcp: Dhcp6,
+    ours: frame::Ours,
+    /// When the next advertisement to all is due.
+    next: Instant,
+    watch: AutoconfWatch,
+}
+
+impl Responder for Router {
+    const ANSWERS: usize = AUTOCONF_ANSWERS;
+
+    #[inline]
+    fn wants(&self, frame: &mut PacketBuf) -> bool {
+        frame::is_asked(frame)
     }
 
-    /// Takes what is for us out of the frames received from `before` on, and prepares answers.
-    fn sort(&mut self, frames: &mut VecDeque<PacketBuf>, before: usize, ledger: &mut CopyLedger) {
-        let mut at = before;
-        while let Some(frame) = frames.get_mut(at) {
-            if !frame::is_asked(frame) {
-                at += 1;
-                continue;
-            }
-            let Some(frame) = frames.remove(at) else { break };
-            if self.answers.len() >= AUTOCONF_ANSWERS {
-                add(&self.shared.unanswered);
-                continue;
-            }
-            let answer = self.answer(&frame, ledger);
-            self.answers.extend(answer);
-        }
-    }
-
-    fn answer(&mut self, frame: &PacketBuf, ledger: &mut CopyLedger) -> Option<PacketBuf> {
+    fn handle(
+        &mut self,
+        _now: Instant,
+        frame: &PacketBuf,
+        ledger: &mut CopyLedger,
+    ) -> Option<PacketBuf> {
+        let mut counters = self.watch.counted();
         let mut bytes = [0; frame::LONGEST];
         let Some(asked) = frame::read(frame, &mut bytes, ledger) else {
-            add(&self.shared.malformed);
+            counters.malformed += 1;
             return None;
         };
         match asked {
             Asked::Router { from, mac } => {
-                add(&self.shared.solicited);
+                counters.solicited += 1;
                 frame::advertisement(&self.ours, from.map(|from| (from, mac)), &self.advertisement)
             }
             Asked::Dhcp { from, mac, message } => {
                 let reply = match self.dhcp.handle(message) {
                     Ok(reply) => reply,
                     Err(dhcp6::Unanswered::Malformed) => {
-                        add(&self.shared.malformed);
+                        counters.malformed += 1;
                         return None;
                     }
                     Err(dhcp6::Unanswered::NotForUs) => {
-                        add(&self.shared.ignored);
+                        counters.ignored += 1;
                         return None;
                     }
                 };
-                let counter = match reply.kind {
-                    dhcp6::Kind::Advertise => &self.shared.offers,
-                    dhcp6::Kind::Reply => &self.shared.replies,
-                };
-                add(counter);
-                if reply.declined {
-                    add(&self.shared.declines);
+                match reply.kind {
+                    dhcp6::Kind::Advertise => counters.offers += 1,
+                    dhcp6::Kind::Reply => counters.replies += 1,
                 }
+                counters.declines += u64::from(reply.declined);
                 frame::dhcp(&self.ours, (from, mac), &reply.bytes)
             }
         }
     }
 
-    /// Advertises, if it is time to.
-    fn advertise(&mut self, now: Instant) {
-        if now < self.next || self.answers.len() >= AUTOCONF_ANSWERS {
-            return;
+    fn handle_unanswered(&mut self) {
+        self.watch.counted().unanswered += 1;
+    }
+
+    /// An advertisement to all.
+    fn poll(&mut self, now: Instant) -> Option<PacketBuf> {
+        if now < self.next {
+            return None;
         }
         self.next = now + RA_INTERVAL;
-        add(&self.shared.advertisements);
-        self.answers.extend(frame::advertisement(&self.ours, None, &self.advertisement));
+        self.watch.counted().advertisements += 1;
+        frame::advertisement(&self.ours, None, &self.advertisement)
     }
-}
 
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+    fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.next)
+    }
 }
 
 /// The stack's link-local address: RFC 4291 appendix A.
 fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
-}
-
-impl<D: Device> Device for Autoconf<D> {
-    fn capabilities(&self) -> &Capabilities {
-        self.device.capabilities()
-    }
-
-    fn transmit(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        self.advertise(now);
-        // Frames that the device left behind stay in front, because a wrapper inside counts from there.
-        if self.left > 0 {
-            frames.append(&mut self.answers);
-        } else {
-            while let Some(answer) = self.answers.pop_back() {
-                frames.push_front(answer);
-            }
-        }
-        let result = self.device.transmit(now, frames, ledger);
-        self.left = frames.len();
-        result
-    }
-
-    fn receive(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        ledger: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        let before = frames.len();
-        let result = self.device.receive(now, frames, max, ledger);
-        if frames.iter_mut().skip(before).any(frame::is_asked) {
-            self.sort(frames, before, ledger);
-        }
-        self.advertise(now);
-        if !self.answers.is_empty() && self.left == 0 {
-            self.device.transmit(now, &mut self.answers, ledger)?;
-        }
-        // As many as the device gave: a full burst means more frames, those for us included.
-        result
-    }
-
-    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
-        self.device.take_refused(frames);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let inner = self.device.poll_timeout();
-        Some(inner.map_or(self.next, |at| at.min(self.next)))
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.wait_fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        self.device.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.device.disarm();
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        self.device.pool_audit()
-    }
-
-    fn room(&self) -> Option<usize> {
-        self.device.room()
-    }
-
-    fn steering(&mut self) -> Option<&mut Steering> {
-        self.device.steering()
-    }
 }

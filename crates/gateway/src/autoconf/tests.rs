@@ -1,11 +1,13 @@
 //! The wrapper on a pair: a guest's frames at one end, the stack at the other. Answers are judged
 //! by `etherparse`, options that it does not know by hand.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use etherparse::icmpv6::{NdpOptionSlice, NdpOptionsIterator};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use pagewire::Pair;
-use pagewire::device::{PairEnd, RxChecksum};
+use pagewire::device::{PairConfig, PairEnd, RxChecksum};
 use pagewire::memory::Frag;
 
 use super::*;
@@ -263,9 +265,8 @@ fn a_checksum_that_the_device_answers_for_is_not_computed() {
     damaged[14 + 40 + 2] ^= 1;
     let mut frame = frame(&damaged, 62);
     frame.rx_checksum = RxChecksum::Valid;
-    let mut frames = VecDeque::from([frame]);
-    link.router.sort(&mut frames, 0, &mut link.ledger);
-    assert_eq!((frames.len(), link.router.answers.len()), (0, 1));
+    let answer = link.router.0.responder_mut().handle(link.now, &frame, &mut link.ledger);
+    assert!(answer.is_some());
 }
 
 #[test]
@@ -410,24 +411,25 @@ fn a_release_and_a_decline_are_acknowledged() {
 }
 
 #[test]
-fn answers_wait_behind_frames_that_the_device_left() {
-    let mut link = Link::new(config());
-    let many = 2 * AUTOCONF_ANSWERS;
-    let mut solicitations: VecDeque<_> = (0..many).map(|_| frame(&solicitation(), 62)).collect();
-    link.guest.transmit(link.now, &mut solicitations, &mut link.ledger).unwrap();
-    // The stack has frames that the device did not take.
-    link.router.left = 1;
-    let mut stack = VecDeque::new();
-    link.router.receive(link.now, &mut stack, many, &mut link.ledger).unwrap();
-    let counts = link.counts();
-    assert_eq!(counts.unanswered as usize, many - AUTOCONF_ANSWERS);
-    assert!(stack.is_empty());
-    link.router.left = 0;
-    let mut none = VecDeque::new();
-    link.router.transmit(link.now, &mut none, &mut link.ledger).unwrap();
-    let mut back = VecDeque::new();
-    link.guest.receive(link.now, &mut back, many, &mut link.ledger).unwrap();
-    assert_eq!(back.len(), AUTOCONF_ANSWERS);
+fn answers_that_find_no_room_wait_and_are_bounded() {
+    let small = PairConfig { queue_frames: 4, ..Default::default() };
+    let (router, mut guest) = Pair::with(small).unwrap();
+    let mut router = Autoconf::new(router, config()).unwrap();
+    let (now, mut ledger) = (Instant::from_millis(1), CopyLedger::new());
+    for _ in 0..2 * AUTOCONF_ANSWERS {
+        let mut asked = VecDeque::from([frame(&solicitation(), 62)]);
+        guest.transmit(now, &mut asked, &mut ledger).unwrap();
+        router.receive(now, &mut VecDeque::new(), 64, &mut ledger).unwrap();
+    }
+    // Four are in the device, the first advertisement to all among them.
+    let unanswered = router.watch().counters().unanswered as usize;
+    assert_eq!(unanswered, AUTOCONF_ANSWERS - 3);
+    let (mut back, mut stack) = (VecDeque::new(), VecDeque::new());
+    for _ in 0..AUTOCONF_ANSWERS {
+        guest.receive(now, &mut back, 64, &mut ledger).unwrap();
+        router.transmit(now, &mut stack, &mut ledger).unwrap();
+    }
+    assert_eq!(back.len(), 4 + AUTOCONF_ANSWERS);
 }
 
 #[test]

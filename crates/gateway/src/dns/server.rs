@@ -46,46 +46,34 @@ pub struct DnsConfig {
     pub denied: DeniedName,
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counts of a resolver, in queries unless the name says otherwise.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct DnsCounters { $($(#[$doc])* pub $name: u64,)* }
-
-        impl DnsCounters {
-            /// Names and counts.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-    };
-}
-
-counters! {
-    /// Queries of the guest.
-    queries,
-    /// Answered by a resolver.
-    answered,
-    /// Answered from the gateway's own names.
-    own,
-    /// Forbidden by a rule.
-    denied,
-    /// Of the forbidden ones, those of names that a denial has for some ports, whose addresses found no
-    /// room.
-    denials_full,
-    /// Malformed, or not supported (zone transfers, updates).
-    malformed,
-    /// No resolver answered, or too many were on their way, or in a second.
-    failed,
-    /// Attempts with one resolver that failed or took too long.
-    attempts_failed,
-    /// Messages from resolvers that answer no question of ours.
-    strange,
-    /// TCP connections of the guest that were turned away.
-    clients_refused,
-    /// Answers that the guest's link or connection did not take.
-    unsent,
+pagewire::parts::counters! {
+    /// Counts of a resolver, in queries unless the name says otherwise.
+    #[derive(Copy)]
+    pub struct DnsCounters {
+        /// Queries of the guest.
+        queries,
+        /// Answered by a resolver.
+        answered,
+        /// Answered from the gateway's own names.
+        own,
+        /// Forbidden by a rule.
+        denied,
+        /// Of the forbidden ones, those of names that a denial has for some ports, whose addresses found no
+        /// room.
+        denials_full,
+        /// Malformed, or not supported (zone transfers, updates).
+        malformed,
+        /// No resolver answered, or too many were on their way, or in a second.
+        failed,
+        /// Attempts with one resolver that failed or took too long.
+        attempts_failed,
+        /// Messages from resolvers that answer no question of ours.
+        strange,
+        /// TCP connections of the guest that were turned away.
+        clients_refused,
+        /// Answers that the guest's link or connection did not take.
+        unsent,
+    }
 }
 
 /// Who wants an answer.

@@ -11,8 +11,8 @@ use pagewire::services::Instant;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use super::asking::{Asking, Client};
-use crate::ask::{Ask, Direction, How, Record};
-use crate::context::{Context, Judged};
+use crate::ask::{Direction, How, Record};
+use crate::context::{Context, Judged, Passed};
 use crate::limits::{UDP_DNS, UDP_IDLE, UDP_LEAST, UDP_PEERS};
 use crate::sys::datagrams::{self, Sending};
 
@@ -60,15 +60,11 @@ impl Counts {
 
 /// A destination of an endpoint.
 pub(super) struct Peer {
-    flow: u64,
-    ask: Ask,
+    passed: Passed,
     /// What the guest calls it.
     asked: SocketAddr,
     /// Where it is for this machine.
     pub(super) at: SocketAddr,
-    began: Instant,
-    bytes_out: u64,
-    bytes_in: u64,
 }
 
 impl Endpoint {
@@ -129,17 +125,17 @@ impl Endpoint {
             && let Some(first) = self.peers.pop_front()
         {
             self.ask_again(now, &first, context);
-            first.close(now, How::Finished, context);
+            first.passed.close(now, How::Finished, context);
         }
         let Judged { flow, ask, .. } = judged;
         context.note(|| Record::Opened { flow, ask: ask.clone(), peer: at });
         self.only_dns &= at.port() == DNS;
-        self.peers.push_back(Peer { flow, ask, asked, at, began: now, bytes_out: 0, bytes_in: 0 });
+        self.peers.push_back(Peer { passed: Passed::new(now, flow, ask), asked, at });
     }
 
     /// Keeps a client in mind that makes room for another: what the guest says to it is still an answer.
     fn ask_again(&mut self, now: Instant, peer: &Peer, context: &Context) {
-        let Peer { flow, ask, asked, at, .. } = peer;
+        let Peer { passed: Passed { flow, ask, .. }, asked, at } = peer;
         if ask.direction == Direction::In {
             let judged = Judged { flow: *flow, ask: ask.clone(), to: Ok(ask.to) };
             self.welcome(now, judged, (*asked, *at), false, context);
@@ -158,11 +154,11 @@ impl Endpoint {
     ) -> bool {
         // The guest cannot tell it from an earlier client that it calls the same, and means the later
         // one. A destination that the guest chose itself stays: a client must not draw it away.
-        let same = |peer: &Peer| peer.asked == called && peer.ask.direction == Direction::In;
+        let same = |peer: &Peer| peer.asked == called && peer.passed.ask.direction == Direction::In;
         if let Some(earlier) = self.peers.iter().position(same)
             && let Some(earlier) = self.peers.remove(earlier)
         {
-            earlier.close(now, How::Finished, context);
+            earlier.passed.close(now, How::Finished, context);
         }
         self.asking.add(Client { judged, called, at, asked_at: now, bytes_in: 0 }, full)
     }
@@ -181,7 +177,7 @@ impl Endpoint {
         context.note_client(&judged);
         self.add(now, judged, (called, at), full, context);
         if let Some(peer) = self.peers.back_mut() {
-            peer.bytes_in = bytes_in;
+            peer.passed.bytes_in = bytes_in;
         }
         true
     }
@@ -200,7 +196,7 @@ impl Endpoint {
     pub(super) fn note_sent(&mut self, now: Instant, asked: SocketAddr, bytes: usize) {
         self.sent_at = now;
         if let Some(peer) = self.peer(asked) {
-            peer.bytes_out += bytes as u64;
+            peer.passed.bytes_out += bytes as u64;
         }
     }
 
@@ -235,7 +231,7 @@ impl Endpoint {
         }
         let at = exact.or(self.peers.iter().rposition(near))?;
         let peer = self.peers.get_mut(at)?;
-        peer.bytes_in += bytes as u64;
+        peer.passed.bytes_in += bytes as u64;
         let asked = peer.asked;
         let port = if peer.at == from { asked.port() } else { from.port() };
         self.heard_at = Some(now);
@@ -282,15 +278,7 @@ impl Endpoint {
 
     /// Writes down how its flows ended.
     pub(super) fn close(self, now: Instant, how: How, context: &Context) {
-        self.peers.into_iter().for_each(|peer| peer.close(now, how, context));
-    }
-}
-
-impl Peer {
-    fn close(self, now: Instant, how: How, context: &Context) {
-        let Self { flow, ask, began, bytes_out, bytes_in, .. } = self;
-        let duration = now.saturating_since(began);
-        context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
+        self.peers.into_iter().for_each(|peer| peer.passed.close(now, how, context));
     }
 }
 

@@ -1,7 +1,7 @@
 //! An endpoint's time, its peers and what it hears, in virtual time.
 
 use super::*;
-use crate::ask::{GuestId, Protocol};
+use crate::ask::{Ask, GuestId, Protocol};
 use crate::limits::UDP_PEERS;
 use crate::world::{Settings, lone_context};
 

@@ -262,7 +262,7 @@ fn copies_are_cut_at_the_end_and_counted_exactly() {
 
 #[test]
 fn reasons_are_listed_in_the_order_of_the_ledger() {
-    for (i, reason) in CopyReason::ALL.into_iter().enumerate() {
+    for (i, reason) in CopyReason::ALL.iter().copied().enumerate() {
         assert_eq!(reason as usize, i);
         let mut ledger = CopyLedger::new();
         ledger.note(reason, 3);
@@ -270,8 +270,9 @@ fn reasons_are_listed_in_the_order_of_the_ledger() {
         assert_eq!(counted, [(reason, 3)]);
         assert_eq!(ledger.ours(), if reason.is_ours() { 3 } else { 0 });
     }
-    let names: std::collections::BTreeSet<_> = CopyReason::ALL.map(CopyReason::name).into();
-    assert_eq!(names.len(), CopyReason::ALL.len());
+    let names: std::collections::BTreeSet<_> =
+        CopyReason::ALL.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), CopyReason::COUNT);
 }
 
 #[test]

@@ -70,50 +70,32 @@ impl Default for ForwardConfig {
     }
 }
 
-/// Counts of a forwarder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ForwardCounters {
-    /// Connections accepted, or joined.
-    pub accepted: u64,
-    /// Upstreams that answered, or were joined.
-    pub connected: u64,
-    /// Clients that were reset because no connection to the upstream could be opened.
-    pub refused: u64,
-    /// Pairs that both sides have ended.
-    pub finished: u64,
-    /// Pairs of which one side broke, and the other was reset.
-    pub broken: u64,
-    /// Pairs that were reset because they were idle for too long.
-    pub idle: u64,
-    /// Pairs that were reset because memory was short and their peers did not read.
-    pub stalled: u64,
-    /// The most pairs at once.
-    pub most_at_once: u64,
-    /// Payload bytes forwarded to upstreams.
-    pub bytes_up: u64,
-    /// Payload bytes forwarded to clients.
-    pub bytes_down: u64,
-    /// How often a pair had to wait for its share of the memory.
-    pub waits_for_memory: u64,
-}
-
-impl ForwardCounters {
-    /// Every counter with its name in reports.
-    pub fn report(&self) -> [(&'static str, u64); 11] {
-        [
-            ("accepted", self.accepted),
-            ("connected", self.connected),
-            ("refused", self.refused),
-            ("finished", self.finished),
-            ("broken", self.broken),
-            ("idle", self.idle),
-            ("stalled", self.stalled),
-            ("most_at_once", self.most_at_once),
-            ("bytes_up", self.bytes_up),
-            ("bytes_down", self.bytes_down),
-            ("waits_for_memory", self.waits_for_memory),
-        ]
+pagewire_mem::counters! {
+    /// Counts of a forwarder.
+    #[derive(Copy)]
+    pub struct ForwardCounters {
+        /// Connections accepted, or joined.
+        accepted,
+        /// Upstreams that answered, or were joined.
+        connected,
+        /// Clients that were reset because no connection to the upstream could be opened.
+        refused,
+        /// Pairs that both sides have ended.
+        finished,
+        /// Pairs of which one side broke, and the other was reset.
+        broken,
+        /// Pairs that were reset because they were idle for too long.
+        idle,
+        /// Pairs that were reset because memory was short and their peers did not read.
+        stalled,
+        /// The most pairs at once.
+        most_at_once,
+        /// Payload bytes forwarded to upstreams.
+        bytes_up,
+        /// Payload bytes forwarded to clients.
+        bytes_down,
+        /// How often a pair had to wait for its share of the memory.
+        waits_for_memory,
     }
 }
 
