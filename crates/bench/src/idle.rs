@@ -103,8 +103,9 @@ impl Measurement for Idle {
 
     const NAME: &'static str = "idle";
     const TITLE: &'static str = "Memory of an idle connection";
-    const ABOUT: &'static str = "Growth of the process for each end, both ends in one process. It is measured once; the \
-        kernel's is not measured.";
+    const ABOUT: &'static str = "\
+        Growth of the process for each end, both ends in one process. It is measured once; \
+        the kernel's is not measured.";
     const RATE: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("bytes", |_| some(0)),

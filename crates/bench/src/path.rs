@@ -28,7 +28,7 @@ use crate::meter::{Round, Spread};
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::source::Source;
-use crate::table::{Field, InTurns, Line, Measurement, Results, Samples, measure, records, some};
+use crate::table::{Field, InTurns, Line, Measured, Measurement, Results, measure, records, some};
 
 /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
 #[derive(Clone, Debug, Args)]
@@ -104,7 +104,7 @@ impl Options for PathOptions {
         whats.extend(wanted(Direction::Receive).then_some(What::Receive));
         let (rounds, paths) = (self.common.rounds, self.delay.len() * self.loss.len());
         progress.begin(paths * whats.len() * usize::from(rounds));
-        let mut all: Vec<Samples<Bench>> = Vec::new();
+        let mut all: Vec<Measured<Bench>> = Vec::new();
         for &Delay(delay) in &self.delay {
             for &loss in &self.loss {
                 let flows = self.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });

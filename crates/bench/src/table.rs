@@ -56,7 +56,7 @@ pub(crate) trait InTurns: Measurement {
 }
 
 /// A case, with the results of the rounds that count.
-pub(crate) type Samples<M> = (<M as Measurement>::Case, Vec<<M as Measurement>::Sample>);
+pub(crate) type Measured<M> = (<M as Measurement>::Case, Vec<<M as Measurement>::Sample>);
 
 /// Measures each case once in each round; the first round warms up and does not count.
 pub(crate) fn in_turns<M: InTurns>(
@@ -64,8 +64,8 @@ pub(crate) fn in_turns<M: InTurns>(
     cases: impl IntoIterator<Item = M::Case>,
     rounds: u16,
     progress: &Progress,
-) -> Result<Vec<Samples<M>>, Failure> {
-    let mut all: Vec<Samples<M>> = cases.into_iter().map(|case| (case, Vec::new())).collect();
+) -> Result<Vec<Measured<M>>, Failure> {
+    let mut all: Vec<Measured<M>> = cases.into_iter().map(|case| (case, Vec::new())).collect();
     progress.begin((usize::from(rounds) + 1) * all.len());
     measure(bench, &mut all, 0..=rounds, progress)?;
     progress.end();
@@ -75,7 +75,7 @@ pub(crate) fn in_turns<M: InTurns>(
 /// The rounds of these lines, without the begin and the end of the line of progress.
 pub(crate) fn measure<M: InTurns>(
     bench: &M,
-    all: &mut [Samples<M>],
+    all: &mut [Measured<M>],
     rounds: RangeInclusive<u16>,
     progress: &Progress,
 ) -> Result<(), Failure> {
@@ -107,7 +107,7 @@ pub(crate) struct Line<'a, M: Measurement> {
     pub(crate) bench: &'a M,
     pub(crate) case: &'a M::Case,
     pub(crate) samples: &'a [M::Sample],
-    pub(crate) all: &'a [Samples<M>],
+    pub(crate) all: &'a [Measured<M>],
 }
 
 impl<M: Measurement> Line<'_, M> {
@@ -396,9 +396,9 @@ fn record<M: Measurement>(line: &Line<'_, M>) -> Record {
 }
 
 /// The lines of results.
-pub(crate) fn records<M: Measurement>(bench: &M, all: &[Samples<M>]) -> Vec<Record> {
+pub(crate) fn records<M: Measurement>(bench: &M, all: &[Measured<M>]) -> Vec<Record> {
     let machine = Machine::describe();
-    let record = |(case, samples): &Samples<M>| {
+    let record = |(case, samples): &Measured<M>| {
         record(&Line { bench, case, samples, all })
             .with("cpu", machine.cpu.as_str())
             .with("cpus", machine.cpus)

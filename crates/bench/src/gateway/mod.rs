@@ -17,7 +17,7 @@ use crate::args::{Common, Options, Plan, seconds};
 use crate::failure::Failure;
 use crate::kernel::check_privilege;
 use crate::progress::Progress;
-use crate::table::{Results, Samples, records};
+use crate::table::{Measured, Results, records};
 use engines::{Engine, Guest};
 use load::{Bulk, Small, Way};
 use world::World;
@@ -150,10 +150,11 @@ impl Options for GatewayOptions {
         }
         progress.end();
         drop(guests);
+        let checks = report::checks(&lines);
         lines.retain(|(_, outcomes)| !outcomes.is_empty());
         let results = report::print(records(&Bench { memory }, &lines), self);
         if self.check {
-            report::print_checks(&report::checks(&lines));
+            report::print_checks(&checks);
         }
         Ok(results)
     }
@@ -215,7 +216,7 @@ fn start(
 }
 
 /// Engines of a case follow each other, so that they run under equal conditions.
-fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Samples<Bench>> {
+fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Measured<Bench>> {
     let mut loads: Vec<(u32, Load)> = Vec::new();
     for &mtu in &options.mtu {
         for way in [Way::Out, Way::In] {

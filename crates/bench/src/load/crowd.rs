@@ -225,8 +225,9 @@ impl Measurement for Bench {
 
     const NAME: &'static str = "crowd";
     const TITLE: &'static str = "Many clients at once";
-    const ABOUT: &'static str = "Each moves some bytes and has them echoed. Drops, retransmissions and memory are of \
-        both sides.";
+    const ABOUT: &'static str = "\
+        Each moves some bytes and has them echoed. Drops, retransmissions and memory are \
+        of both sides.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("peer", |of| some(super::peer(*of.case))).part("clients: {}"),
         F::value("connections", |of| some(of.bench.crowd.clients)).group("{} clients"),

@@ -76,7 +76,9 @@ struct Staying {
 impl Requests for Staying {
     const NAME: &'static str = "requests";
     const TITLE: &'static str = "Small requests over connections that stay";
-    const ABOUT: &'static str = "The same tokio programs on both engines, one thread for the server and one for the clients.";
+    const ABOUT: &'static str = "\
+        The same tokio programs on both engines, one thread for the server and one for the \
+        clients.";
     const RATE: (&'static str, &'static str) = ("requests_per_s", "Requests");
     const GROUP: &'static str = "{} connection(s)";
     const OVER: &'static str = "connections";

@@ -142,8 +142,9 @@ impl Measurement for Bench {
 
     const NAME: &'static str = "port";
     const TITLE: &'static str = "Small frames of a virtual machine";
-    const ABOUT: &'static str = "Frames a second of one core, from a port into the stack, beside writes to a tap of the \
-        kernel.";
+    const ABOUT: &'static str = "\
+        Frames a second of one core, from a port into the stack, beside writes to a tap of \
+        the kernel.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("path", |of| some(name(of.case.path))).part("{}"),
         F::value("frame", |of| some(of.case.frame))

@@ -141,7 +141,8 @@ impl Measurement for Bench {
 
     const NAME: &'static str = "receive";
     const TITLE: &'static str = "CPU time of a receiver";
-    const ABOUT: &'static str = "Into a buffer (copy), as mapped pages (map), and by reference (chunks), beside the \
+    const ABOUT: &'static str = "\
+        Into a buffer (copy), as mapped pages (map), and by reference (chunks), beside the \
         kernel's read and TCP_ZEROCOPY_RECEIVE.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("mode", |of| some(name(of.case.mode))).part("{}"),

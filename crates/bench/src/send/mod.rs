@@ -134,7 +134,8 @@ impl Measurement for Engines {
 
     const NAME: &'static str = "send";
     const TITLE: &'static str = "CPU time of a sender";
-    const ABOUT: &'static str = "By copy, and by reference with completions, as in the source document of Linux's \
+    const ABOUT: &'static str = "\
+        By copy, and by reference with completions, as in the source document of Linux's \
         MSG_ZEROCOPY, whose own figures stand beside the ratios.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("mode", |of| some(of.case.mode.name())).part("{}"),

@@ -17,7 +17,7 @@ use crate::machine::Machine;
 use crate::meter::{Round, Spread};
 use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::table::{Field, Line, Measurement, Record, Results, Samples, records, some};
+use crate::table::{Field, Line, Measured, Measurement, Record, Results, records, some};
 
 use scenarios::Figures;
 
@@ -127,7 +127,7 @@ impl Options for SimOptions {
             Some(engine) => std::slice::from_ref(engine),
             None => Simulator::value_variants(),
         };
-        let mut lines: Vec<Samples<Bench>> =
+        let mut lines: Vec<Measured<Bench>> =
             engines.iter().map(|engine| (*engine, Vec::new())).collect();
         progress.begin(usize::from(self.rounds) * engines.len());
         for number in 1..=self.rounds {
@@ -160,8 +160,9 @@ impl Measurement for Bench {
 
     const NAME: &'static str = "sim";
     const TITLE: &'static str = "Simulated programs";
-    const ABOUT: &'static str = "The same programs on both simulators. With turmoil a message is one event; here it is \
-        packets and acknowledgements of a real TCP.";
+    const ABOUT: &'static str = "\
+        The same programs on both simulators. With turmoil a message is one event; here it \
+        is packets and acknowledgements of a real TCP.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("scenario", |of| some(name(of.bench.0.scenario))).group("{}"),
         F::value("hosts", |of| some(of.bench.0.hosts)).group("{} hosts"),

@@ -221,7 +221,8 @@ impl Measurement for Bench {
 
     const NAME: &'static str = "stream";
     const TITLE: &'static str = "Bulk rate of one connection";
-    const ABOUT: &'static str = "By reference from a buffer larger than any cache. A reader that sums touches every \
+    const ABOUT: &'static str = "\
+        By reference from a buffer larger than any cache. A reader that sums touches every \
         byte; one that reads nothing shows the stacks' work alone.";
     const FIELDS: &'static [Field<Self>] = &[
         F::value("direction", |of| match of.case.way {
