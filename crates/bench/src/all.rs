@@ -10,9 +10,9 @@ use std::time::Instant;
 use clap::Parser;
 
 use crate::failure::{Because, Failure, say};
-use crate::options::{Bench, Engine};
+use crate::options::Bench;
 use crate::page::{self, Facts, INDEX, Outcome, Section};
-use crate::plot::Row;
+use crate::table::Row;
 
 /// A command of the run.
 struct Job {
@@ -54,8 +54,7 @@ const PLAN: &[Job] = &[
 ];
 
 /// What no run of ours can do alone.
-const WITH_A_PEER: [&str; 2] =
-    ["stream-vhost-user", "stream --link vhost-user --socket PATH --report DIR"];
+const WITH_A_PEER: Job = job("stream-vhost-user", "stream --link vhost-user --socket PATH", "");
 
 /// The part of the command line behind `bench`.
 #[derive(Debug, Parser)]
@@ -91,7 +90,7 @@ pub(crate) fn run(dir: &Path, quick: bool, command: String) -> Result<(), Failur
         }
         sections.push(section);
     }
-    sections.push(with_a_peer());
+    sections.push(with_a_peer()?);
     page::write(dir, &facts, &sections)?;
     say(format_args!("report: {}", dir.join(INDEX).display()));
     let failed = sections.iter().filter(|s| matches!(s.outcome, Outcome::Failed(_))).count();
@@ -101,23 +100,23 @@ pub(crate) fn run(dir: &Path, quick: bool, command: String) -> Result<(), Failur
     }
 }
 
-fn with_a_peer() -> Section {
-    let [name, args] = WITH_A_PEER;
+fn with_a_peer() -> Result<Section, Failure> {
     let why =
         "It needs a virtual machine that connects to its socket, as scripts/guest/boot starts one.";
-    Section {
-        name: name.to_owned(),
-        bench: "stream".to_owned(),
-        command: format!("pagewire bench {args}"),
+    Ok(Section {
+        name: WITH_A_PEER.name.to_owned(),
+        shown: WITH_A_PEER.bench(false)?.options().plan().shown,
+        command: format!("pagewire bench {} --report DIR", WITH_A_PEER.args),
         outcome: Outcome::LeftOut(why.to_owned()),
         notes: Vec::new(),
-    }
+    })
 }
 
 fn section(job: &Job, quick: bool, part: &str) -> Result<Section, Failure> {
     let (bench, words) = (job.bench(quick)?, job.words(quick));
+    let plan = bench.options().plan();
     let command = format!("pagewire bench {}", words.join(" "));
-    let outcome = match crate::may_run(&bench) {
+    let outcome = match crate::may_run(plan.needs_root) {
         Err(error) => Outcome::LeftOut(error.to_string()),
         Ok(()) => {
             let begun = Instant::now();
@@ -127,8 +126,8 @@ fn section(job: &Job, quick: bool, part: &str) -> Result<Section, Failure> {
             }
         }
     };
-    let (name, notes) = (job.name.to_owned(), notes(&bench));
-    Ok(Section { name, bench: bench.name().to_owned(), command, outcome, notes })
+    let (name, notes) = (job.name.to_owned(), bench.options().notes());
+    Ok(Section { name, shown: plan.shown, command, outcome, notes })
 }
 
 /// The rows of one measurement, which prints its table as always.
@@ -152,21 +151,17 @@ fn measured(words: &[&str], part: &str) -> Result<Vec<Row>, Failure> {
     rows.because("the measurement's rows")
 }
 
-/// What a measurement leaves out on this machine, and why.
-pub(crate) fn notes(bench: &Bench) -> Vec<String> {
-    match bench {
-        Bench::Gateway(_) => {
-            let lacks = |engine: Engine| {
-                let program = engine.lacks()?;
-                Some(format!("{} is not measured: there is no {program} in PATH.", engine.name()))
-            };
-            Engine::ALL.into_iter().filter_map(lacks).collect()
+/// How each measurement is shown.
+#[cfg(test)]
+pub(crate) fn shown() -> Vec<crate::table::Shown> {
+    let mut all: Vec<crate::table::Shown> = Vec::new();
+    for job in PLAN {
+        let shown = job.bench(false).expect("it is in the plan").options().plan().shown;
+        if all.iter().all(|other| other.name != shown.name) {
+            all.push(shown);
         }
-        Bench::Port(_) if !rustix::process::geteuid().is_root() => {
-            vec!["The kernel's tap beside ours needs root.".to_owned()]
-        }
-        _ => Vec::new(),
     }
+    all
 }
 
 #[cfg(test)]
@@ -174,7 +169,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plot::measures;
 
     #[test]
     fn every_measurement_is_in_the_plan_with_options_that_it_takes() {
@@ -183,13 +177,12 @@ mod tests {
         for job in PLAN {
             for quick in [false, true] {
                 let bench = job.bench(quick).unwrap_or_else(|e| panic!("{}: {e}", job.args));
-                assert!(job.name.starts_with(bench.name()), "{}", job.name);
-                benches.insert(bench.name());
+                let name = bench.options().plan().shown.name;
+                assert!(job.name.starts_with(name), "{}", job.name);
+                benches.insert(name);
             }
             assert!(names.insert(job.name), "{} is there twice", job.name);
         }
-        let shown: BTreeSet<&str> = measures::ALL.iter().map(|shown| shown.name).collect();
-        assert_eq!(benches, shown);
         use clap::CommandFactory;
         let line = Line::command();
         let commands: BTreeSet<&str> = line.get_subcommands().map(|c| c.get_name()).collect();

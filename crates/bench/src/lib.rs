@@ -1,10 +1,12 @@
 //! `pagewire bench`: measurements whose figures can be compared. Every engine runs in every round;
-//! the first round warms up; medians are printed with the spread. Read `report` (results), `source`
-//! (what is sent), `meter` (a round), `hosts` (our sockets) and `kernel` first.
+//! the first round warms up; medians are printed with the spread. Read `table` (what a measurement is,
+//! and its results), `source` (what is sent), `meter` (a round), `hosts` (our sockets) and `kernel` first.
 
 #![deny(unsafe_code)]
 
 mod all;
+mod args;
+mod engine;
 mod failure;
 mod flows;
 mod gateway;
@@ -15,6 +17,7 @@ mod kernel;
 mod load;
 mod machine;
 mod meter;
+mod numbers;
 mod options;
 mod page;
 mod path;
@@ -22,7 +25,6 @@ mod plot;
 mod port;
 mod progress;
 mod receive;
-mod report;
 mod ring;
 mod rr;
 mod send;
@@ -31,20 +33,20 @@ mod sim;
 mod source;
 mod stream;
 mod sys;
+mod table;
 
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
+use args::Plan;
 use failure::Because;
 pub use failure::Failure;
-use options::Bench;
 pub use options::{BenchOptions, EXAMPLES};
 use page::{Facts, Outcome, Section};
-use plot::Row;
-use plot::measures::charts;
+use plot::charts;
 use progress::Progress;
-use report::Results;
+use table::{Record, Row};
 
 /// Runs one measurement and prints its results on standard output, or runs all that can run here and
 /// writes a report.
@@ -67,7 +69,9 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         let text = "--quick is for the report of all measurements; give --seconds or the like here";
         return Err(Failure::Usage(text.into()));
     }
-    may_run(bench)?;
+    let bench = bench.options();
+    let Plan { shown, needs_root, writes } = bench.plan();
+    may_run(needs_root)?;
     // Check that the files can be written before minutes of measuring.
     if let Some(file) = &options.plot {
         let opened = OpenOptions::new().create(true).append(true).open(file);
@@ -77,51 +81,31 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
         page::check(dir)?;
     }
     let facts = options.report.as_ref().map(|_| Facts::gather(command(), false));
-    let progress = match bench.writes_while_measuring() {
+    let progress = match writes {
         true => Progress::hidden(),
-        false => Progress::new(bench.name(), options.part.as_deref()),
+        false => Progress::new(shown.name, options.part.as_deref()),
     };
     let begun = Instant::now();
-    let results = one(bench, &progress)?;
-    let rows: Vec<Row> = results.records.iter().map(report::Record::row).collect();
+    let results = bench.run(&progress)?;
+    let rows: Vec<Row> = results.records.into_iter().map(Record::row).collect();
     if let Some(file) = &options.rows {
         write_rows(file, &rows)?;
     }
     if let Some(file) = &options.plot {
-        let image = plot::document(&charts(bench.name(), &rows), &results.heading);
+        let image = plot::document(&charts(&shown, &rows), &results.heading);
         std::fs::write(file, image).because(format_args!("--plot {}", file.display()))?;
     }
     if let (Some(dir), Some(facts)) = (&options.report, &facts) {
-        let (name, took) = (bench.name().to_owned(), begun.elapsed());
-        let outcome = Outcome::Measured { rows, took };
-        let (bench, notes) = (name.clone(), all::notes(bench));
-        page::write(dir, facts, &[Section { name, bench, command: command(), outcome, notes }])?;
+        let outcome = Outcome::Measured { rows, took: begun.elapsed() };
+        let (name, notes) = (shown.name.to_owned(), bench.notes());
+        page::write(dir, facts, &[Section { name, shown, command: command(), outcome, notes }])?;
     }
     Ok(())
 }
 
-fn one(bench: &Bench, progress: &Progress) -> Result<Results, Failure> {
-    match bench {
-        Bench::Stream(options) => stream::run(options, progress),
-        Bench::Send(options) => send::run(options, progress),
-        Bench::Path(options) => path::run(options, progress),
-        Bench::Receive(options) => receive::run(options, progress),
-        Bench::Share(options) => share::run(options, progress),
-        Bench::Ring(options) => ring::run(options, progress),
-        Bench::Rr(options) => rr::run(options, progress),
-        Bench::Idle(options) => idle::run(options, progress),
-        Bench::Port(options) => port::run(options, progress),
-        Bench::Requests(options) => load::requests::run(options, progress),
-        Bench::Connections(options) => load::connections::run(options, progress),
-        Bench::Crowd(options) => load::crowd::run(options, progress),
-        Bench::Gateway(options) => gateway::run(options, progress),
-        Bench::Sim(options) => sim::run(options, progress),
-    }
-}
-
-/// Whether this process may run it.
-fn may_run(bench: &Bench) -> Result<(), Failure> {
-    if bench.needs_root() { kernel::check_privilege() } else { Ok(()) }
+/// Whether this process may run a measurement.
+fn may_run(needs_root: bool) -> Result<(), Failure> {
+    if needs_root { kernel::check_privilege() } else { Ok(()) }
 }
 
 fn write_rows(file: &Path, rows: &[Row]) -> Result<(), Failure> {

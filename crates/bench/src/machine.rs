@@ -25,11 +25,6 @@ impl Machine {
         let kernel = uname().release().to_string_lossy().into_owned();
         Self { cpu, cpus: allowed().len(), kernel }
     }
-
-    /// The heading of a table: what was measured on, and how; `more` follows "medians".
-    pub(crate) fn heading(&self, rounds: u16, seconds: f64, more: &str) -> String {
-        format!("{self}; {rounds} rounds of {seconds} s each, medians{more}")
-    }
 }
 
 /// Of headings, where the least and the most stand beside the median.

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
-use crate::progress::Progress;
 use crate::sys::thread_time;
 
 /// Warm-up of each round: windows open, pages are touched, spins adapt.
@@ -20,7 +18,8 @@ pub(crate) struct Meter {
     bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What a receiver got in a round.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Round {
     pub(crate) bytes: u64,
     pub(crate) time: Duration,
@@ -100,31 +99,6 @@ impl Samples {
     pub(crate) fn finish(self) -> Vec<u32> {
         self.all
     }
-}
-
-/// Measures every line once in each round; the first round warms up and does not count. `what` says
-/// which line it is.
-pub(crate) fn in_turns<L, R>(
-    progress: &Progress,
-    rounds: u16,
-    lines: &mut [L],
-    what: impl Fn(&L) -> String,
-    measure: impl Fn(&L) -> Result<R, Failure>,
-    keep: impl Fn(&mut L, R),
-) -> Result<(), Failure> {
-    progress.begin((usize::from(rounds) + 1) * lines.len());
-    for round in 0..=rounds {
-        for line in &mut *lines {
-            progress.round(round, rounds, &what(line));
-            let result = measure(line)?;
-            progress.step();
-            if round > 0 {
-                keep(line, result);
-            }
-        }
-    }
-    progress.end();
-    Ok(())
 }
 
 /// The median of several values, the least and the most.

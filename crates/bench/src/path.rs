@@ -13,20 +13,70 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use clap::Args;
 use pagewire::device::{Chance, Fault, FaultConfig};
 use pagewire::{Host, Tap};
 
+use crate::args::{Common, Delay, Direction, Options, Plan, seconds};
 use crate::failure::{Because, Failure};
 use crate::flows::{SOCKET, Traffic, host_receive, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{Machine, SPREAD, joined, on_a_thread};
+use crate::machine::{SPREAD, joined, on_a_thread};
 use crate::meter::{Round, Spread};
-use crate::options::{Direction, PathOptions};
+use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
+use crate::table::{Field, InTurns, Line, Measured, Measurement, Results, measure, records, some};
+
+/// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct PathOptions {
+    /// Packets that are lost, each way; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0%,0.1%,1%,3%,10%",
+        value_name = "PERCENT"
+    )]
+    loss: Vec<Chance>,
+
+    /// Delay each way; repeatable, or with commas between
+    #[arg(long, value_delimiter = ',', default_value = "1ms,50ms", value_name = "TIME")]
+    delay: Vec<Delay>,
+
+    /// Direction, as seen from Pagewire [default: both]
+    #[arg(long, value_enum, value_name = "WAY")]
+    direction: Option<Direction>,
+
+    /// Connections side by side [default: 1, and 8 where 0.05% or more are lost]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    flows: Option<u16>,
+
+    /// Seconds that a round lasts, without its warm-up of 20 round trips
+    #[arg(long, default_value_t = 5.0, value_parser = seconds, value_name = "S")]
+    seconds: f64,
+
+    /// Seed of the first round's losses; each round takes the next
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    /// Write the headers of every packet to files in DIR, in pcapng
+    #[arg(long, value_name = "DIR")]
+    pcap: Option<PathBuf>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench path
+      losses of 0 to 10 %, 1 and 50 ms each way, both directions
+  pagewire bench path --loss 1% --delay 20ms --direction send --seconds 30 --pcap captures
+      one path, with a capture of each round in the directory captures";
 
 /// From this loss on, one connection is slow and its rate random: several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);
@@ -37,81 +87,59 @@ const LOSSY_FLOWS: u16 = 8;
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
-pub(crate) fn run(options: &PathOptions, progress: &Progress) -> Result<Results, Failure> {
-    kernel::check_privilege()?;
-    if let Some(dir) = &options.pcap {
-        std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
+impl Options for PathOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(true, self.common.stats)
     }
-    let bench = Bench {
-        source: Source::new(),
-        length: Duration::from_secs_f64(options.seconds),
-        seed: options.seed,
-        stats: options.common.stats,
-        pcap: options.pcap.clone(),
-    };
-    let machine = Machine::describe();
-    let mut records = Vec::new();
-    progress.begin(steps(options));
-    for &delay in &options.delay {
-        for &loss in &options.loss {
-            let flows = options.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
-            let case = Case { loss, delay: delay.0, flows: usize::from(flows) };
-            let wanted = |d: Direction| options.direction.is_none_or(|only| only == d);
-            let lines = [
-                Some(What::Kernel),
-                wanted(Direction::Send).then_some(What::Send),
-                wanted(Direction::Receive).then_some(What::Receive),
-            ];
-            let mut lines: Vec<(What, Vec<Round>)> =
-                lines.into_iter().flatten().map(|what| (what, Vec::new())).collect();
-            for number in 0..options.common.rounds {
-                for (what, rounds) in &mut lines {
-                    progress.round(number + 1, options.common.rounds, &case.name(*what));
-                    rounds.push(bench.round(*what, case, number)?);
-                    progress.step();
-                }
-            }
-            let kernel = lines.first().map_or(0.0, |(_, rounds)| rates(rounds).median);
-            for (what, rounds) in &lines {
-                records.push(record(*what, case, rounds, kernel).on(&machine));
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        kernel::check_privilege()?;
+        if let Some(dir) = &self.pcap {
+            std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
+        }
+        let bench = Bench { source: Source::new(), options: self.clone() };
+        let wanted = |d: Direction| self.direction.is_none_or(|only| only == d);
+        let mut whats = vec![What::Kernel];
+        whats.extend(wanted(Direction::Send).then_some(What::Send));
+        whats.extend(wanted(Direction::Receive).then_some(What::Receive));
+        let (rounds, paths) = (self.common.rounds, self.delay.len() * self.loss.len());
+        progress.begin(paths * whats.len() * usize::from(rounds));
+        let mut all: Vec<Measured<Bench>> = Vec::new();
+        for &Delay(delay) in &self.delay {
+            for &loss in &self.loss {
+                let flows = self.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
+                let case = |&what| Case { what, loss, delay, flows: usize::from(flows) };
+                let mut lines: Vec<_> = whats.iter().map(|what| (case(what), vec![])).collect();
+                measure(&bench, &mut lines, 1..=rounds, progress)?;
+                all.extend(lines);
             }
         }
+        progress.end();
+        let heading = self.common.heading(self.seconds, SPREAD) + "; ratio to kernel to kernel";
+        let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s \
+            min_mbit_per_s max_mbit_per_s ratio";
+        Ok(Results::print(records(&bench, &all), self.common.json, heading, columns))
     }
-    progress.end();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    let heading = heading + "; ratio to kernel to kernel";
-    let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
-        max_mbit_per_s ratio";
-    Ok(print(records, options.common.json, heading, columns))
 }
 
-/// Rounds of all cases.
-fn steps(options: &PathOptions) -> usize {
-    let lines = if options.direction.is_some() { 2 } else { 3 };
-    options.delay.len() * options.loss.len() * lines * usize::from(options.common.rounds)
-}
-
-/// A path, and how many connections it carries.
-#[derive(Clone, Copy, Debug)]
+/// A path, how many connections it carries, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
+    what: What,
     loss: Chance,
     /// Each way.
     delay: Duration,
     flows: usize,
 }
 
-impl Case {
-    /// What is measured, for the line of progress.
-    fn name(self, what: What) -> String {
-        let Self { loss, delay, flows } = self;
-        let what = match what {
-            What::Kernel => "kernel to kernel",
-            What::Send => "to the kernel",
-            What::Receive => "from the kernel",
-        };
-        format!("{what}, {loss} lost, {delay:?} each way, {flows} connection(s)")
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Kernel,
+    Send,
+    Receive,
+}
 
+impl Case {
     fn faults(self, seed: u64) -> FaultConfig {
         FaultConfig {
             loss: self.loss,
@@ -123,67 +151,88 @@ impl Case {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    Kernel,
-    Send,
-    Receive,
-}
-
-fn rates(rounds: &[Round]) -> Spread {
-    Spread::of(rounds.iter().map(Round::gbit_per_s))
-}
-
-fn record(what: What, case: Case, rounds: &[Round], kernel: f64) -> Record {
-    let (engine, link, direction) = match what {
-        What::Kernel => ("kernel", "tap-tap", "send"),
-        What::Send => ("pagewire", "tap", "send"),
-        What::Receive => ("pagewire", "tap", "receive"),
-    };
-    let Spread { min, median, max } = rates(rounds);
-    Record::of_rounds("path", engine, link, rounds)
-        .with("direction", direction)
-        .with("peer", "kernel")
-        .with("loss_percent", f64::from(case.loss.as_per_million()) / 1e4)
-        .with("delay_ms", case.delay.as_secs_f64() * 1e3)
-        .with("flows", case.flows)
-        // On a bad path, the gigabits of every line are mostly zeros.
-        .with("mbit_per_s", rounded(median * 1e3, 3))
-        .with("min_mbit_per_s", rounded(min * 1e3, 3))
-        .with("max_mbit_per_s", rounded(max * 1e3, 3))
-        .with("ratio", rounded(median / kernel.max(1e-9), 3))
-        .with("congestion", "cubic")
-}
-
 struct Bench {
     source: Source,
-    length: Duration,
-    seed: u64,
-    stats: bool,
-    pcap: Option<PathBuf>,
+    options: PathOptions,
 }
 
-impl Bench {
-    fn round(&self, what: What, case: Case, number: u16) -> Result<Round, Failure> {
-        let faults = case.faults(self.seed + u64::from(number));
-        let traffic = Traffic::new(self.stats);
-        let name = format!("{what:?}-{}-{:?}-{number}.pcapng", case.loss, case.delay);
-        let pcap = self.pcap.as_ref().map(|dir| dir.join(name.to_lowercase().replace('%', "")));
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Case;
+    type Sample = Round;
+
+    const NAME: &'static str = "path";
+    const TITLE: &'static str = "Goodput over bad paths";
+    const ABOUT: &'static str =
+        "To and from the kernel, beside kernel to kernel over the same losses.";
+    const RATE: bool = false;
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("direction", |of| match of.case.what {
+            What::Kernel | What::Send => some("send"),
+            What::Receive => some("receive"),
+        })
+        .part("{}"),
+        F::value("peer", |_| some("kernel")),
+        F::value("loss_percent", |of| some(f64::from(of.case.loss.as_per_million()) / 1e4))
+            .group("{} % lost"),
+        F::value("delay_ms", |of| some(of.case.delay.as_secs_f64() * 1e3)).split("{} ms each way"),
+        F::value("flows", |of| some(of.case.flows)).group("{} connection(s)"),
+        // On a bad path, the gigabits of every line are mostly zeros.
+        F::bounded("mbit_per_s", 3, |of| of.spread(|round| round.gbit_per_s() * 1e3))
+            .higher("Goodput", "Mbit/s"),
+        F::value("ratio", ratio).higher("Ratio to kernel to kernel", "times"),
+        F::value("congestion", |_| some("cubic")),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        match case.what {
+            What::Kernel => ("kernel", "tap-tap"),
+            What::Send | What::Receive => ("pagewire", "tap"),
+        }
+    }
+
+    fn round(&self, _: &Case, round: &Round) -> Round {
+        *round
+    }
+}
+
+/// The goodput beside that of two kernels on the same path.
+fn ratio(of: &Line<'_, Bench>) -> Option<serde_json::Value> {
+    let kernels = Case { what: What::Kernel, ..*of.case };
+    let (_, beside) = of.all.iter().find(|(case, _)| *case == kernels)?;
+    let rate = |rounds: &[Round]| Spread::of(rounds.iter().map(Round::gbit_per_s)).median;
+    some(rounded(rate(of.samples) / rate(beside).max(1e-9), 3))
+}
+
+impl InTurns for Bench {
+    fn sample(&self, &case: &Case, round: u16) -> Result<Round, Failure> {
+        let Case { what, loss, delay, .. } = case;
+        let number = round - 1;
+        let faults = case.faults(self.options.seed + u64::from(number));
+        let stats = self.options.common.stats;
+        let traffic = Traffic::new(stats);
+        let name = format!("{what:?}-{loss}-{delay:?}-{number}.pcapng");
+        let name = name.to_lowercase().replace('%', "");
+        let pcap = self.options.pcap.as_ref().map(|dir| dir.join(name));
         let pcap = pcap.as_deref();
         let result = match what {
             What::Kernel => self.kernel_to_kernel(case, faults, pcap, &traffic),
-            What::Send | What::Receive => self.host(what, case, faults, pcap, &traffic),
+            What::Send | What::Receive => self.host(case, faults, pcap, &traffic),
         };
-        if self.stats {
-            let reports = traffic.reports();
-            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", reports.join("\n"));
+        if stats {
+            let reports = traffic.reports().join("\n");
+            eprintln!("{case:?} round {number}: {result:?}\n{reports}");
         }
         result
     }
+}
 
-    fn measure(&self, case: Case, traffic: &Traffic) -> Round {
+impl Bench {
+    fn traffic(&self, case: Case, traffic: &Traffic) -> Round {
         let warm_up = (case.delay * 2 * WARM_UP_ROUND_TRIPS).max(LEAST_WARM_UP);
-        let [round, _] = traffic.measure(case.flows, warm_up, self.length);
+        let length = Duration::from_secs_f64(self.options.seconds);
+        let [round, _] = traffic.measure(case.flows, warm_up, length);
         round
     }
 
@@ -222,7 +271,7 @@ impl Bench {
                     hub::run(vec![left, Box::new(right)], &traffic.over)
                 })
             });
-            let round = self.measure(case, traffic);
+            let round = self.traffic(case, traffic);
             joined(receiving).and(joined(sending)).and(joined(joining))?;
             Ok(round)
         })
@@ -231,7 +280,6 @@ impl Bench {
     /// A host behind the wrapper, and the kernel on the tap's other side.
     fn host(
         &self,
-        what: What,
         case: Case,
         faults: FaultConfig,
         pcap: Option<&Path>,
@@ -244,7 +292,7 @@ impl Bench {
             let host = host.start()?;
             std::thread::scope(|scope| {
                 let (host, flows) = (&host, case.flows);
-                let parts = match what {
+                let parts = match case.what {
                     What::Send | What::Kernel => {
                         let listener = kernel::listen(RIGHT.into())?;
                         let to = listener.local_addr().because(SOCKET)?;
@@ -268,11 +316,11 @@ impl Bench {
                         [receiving, sending]
                     }
                 };
-                let round = self.measure(case, traffic);
+                let round = self.traffic(case, traffic);
                 for part in parts {
                     joined(part)?;
                 }
-                if self.stats {
+                if self.options.common.stats {
                     traffic.report(host.stats().to_string());
                 }
                 Ok(round)

@@ -5,95 +5,168 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use pagewire::TcpStream;
+use serde_json::Value;
 
+use crate::args::{Common, Options, Plan, Time};
+use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::hosts::{RIGHT, accept, connect_in_turns, hosts_in_turns, on_a_pair};
-use crate::kernel::{self, PATIENCE, poll_ping, poll_pong};
-use crate::machine::{Machine, Sides, joined, nap, pin};
-use crate::meter::{Round, Spread, in_turns, percentile};
-use crate::options::RrOptions;
+use crate::kernel::{self, Between, PATIENCE, poll_ping, poll_pong};
+use crate::machine::{Sides, joined, nap, pin};
+use crate::meter::{Round, Spread, percentile};
+use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
+use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+
+/// 64 bytes there and back, both sides polling
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RrOptions {
+    /// Bytes each way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    size: u32,
+
+    #[command(flatten)]
+    time: Time,
+
+    /// Threads that share one host, each with its own connection, to show how fairly they get turns:
+    /// the least and the most round trips of one; 0: none
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
+    threads: u32,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench rr
+      64 bytes each way
+  pagewire bench rr --size 4096 --seconds 5 --json
+      a page each way, for longer, as one object per line
+  pagewire bench rr --threads 8
+      how fair the lock of a host is";
 
 /// Bytes of a batch whose wakeups are counted, and how many batches.
 const BATCH: usize = 256 << 10;
 const BATCHES: u64 = 2_000;
 
-pub(crate) fn run(options: &RrOptions, progress: &Progress) -> Result<Results, Failure> {
-    let sides = Sides::choose();
-    let size = options.size as usize;
-    let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
-    let round = |engine: &Engine| {
-        let mut samples = match engine.name {
-            "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
-            _ => kernel::ping_pong(size, options.seconds, sides)?,
-        };
-        samples.sort_unstable();
-        Ok(samples)
-    };
-    let keep = |engine: &mut Engine, samples: Vec<u32>| engine.add(&samples, size);
-    let what = |engine: &Engine| format!("{} over {}", engine.name, engine.link);
-    in_turns(progress, options.common.rounds, &mut engines, what, round, keep)?;
-    let wakeups = wakeups_per_batch(&Source::new())?;
-    let shares = shares(options.threads as usize, size, options.seconds)?;
-    let machine = Machine::describe();
-    let records: Vec<_> = engines
-        .iter()
-        .map(|e| {
-            let record = e.record(size);
-            let record = match e.name {
-                "pagewire" => {
-                    let record = record.with("wakeups_per_batch", rounded(wakeups, 3));
-                    with_shares(record, &shares)
-                }
-                _ => record,
-            };
-            record.on(&machine)
+impl Options for RrOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(false, self.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let (options, sides) = (self.clone(), Sides::choose());
+        let mut bench = Bench { options, sides, wakeups: 0.0, shares: Vec::new() };
+        let engines = [Engine::Pair, Engine::Kernel(Between::Loopback)];
+        let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
+        bench.wakeups = wakeups_per_batch(&Source::new())?;
+        bench.shares = shares(self)?;
+        let heading = self.common.heading(self.time.seconds, "; both sides poll");
+        let mut columns =
+            "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch"
+                .to_owned();
+        if self.threads > 0 {
+            columns += " threads least_round_trips most_round_trips longest_wait_us";
+        }
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, &columns))
+    }
+}
+
+struct Bench {
+    options: RrOptions,
+    sides: Sides,
+    wakeups: f64,
+    /// Of each thread, if several share a host.
+    shares: Vec<Share>,
+}
+
+/// Times of round trips in one round, in nanoseconds.
+struct Sample {
+    round: Round,
+    p50: u32,
+    p99: u32,
+}
+
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Engine;
+    type Sample = Sample;
+
+    const NAME: &'static str = "rr";
+    const TITLE: &'static str = "A message there and back";
+    const ABOUT: &'static str =
+        "Both sides poll. Wake-ups are those of a blocked reader, for batches of 256 KiB.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("size", |of| some(of.bench.options.size)).group("{} bytes each way"),
+        F::value("rtt_us_p50", |of| p50(of).map(|us| rounded(us.median, 3).into()))
+            .lower("Round trip, median", "µs")
+            .first(),
+        F::spread("rtt_us_p99", 3, |of| of.spread(|s| f64::from(s.p99) / 1000.0))
+            .lower("Round trip, 99th percentile", "µs")
+            .first(),
+        F::bounds("rtt_us_p50", 3, p50),
+        F::value("wakeups_per_batch", |of| of.ours(rounded(of.bench.wakeups, 3)))
+            .lower("Wake-ups of a blocked reader", "for each batch"),
+        F::value("threads", |of| of.of_shares(|shares| Some(shares.len()))),
+        F::value("least_round_trips", |of| {
+            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).min())
         })
-        .collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, "; both sides poll");
-    let columns =
-        "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
-    let of_shares = " threads least_round_trips most_round_trips longest_wait_us";
-    let columns = format!("{columns}{}", if shares.is_empty() { "" } else { of_shares });
-    Ok(print(records, options.common.json, heading, &columns))
-}
+        .higher("Round trips of the slowest thread", "in a round"),
+        F::value("most_round_trips", |of| {
+            of.of_shares(|shares| shares.iter().map(|share| share.round_trips).max())
+        })
+        .higher("Round trips of the fastest thread", "in a round"),
+        F::value("longest_wait_us", |of| {
+            let us = |longest: Duration| rounded(longest.as_secs_f64() * 1e6, 1);
+            of.of_shares(|shares| shares.iter().map(|share| share.longest).max().map(us))
+        })
+        .lower("Longest wait of a thread", "µs"),
+    ];
 
-/// One engine's rounds.
-struct Engine {
-    name: &'static str,
-    link: &'static str,
-    rounds: Vec<Round>,
-    /// Percentiles of each round, in nanoseconds.
-    p50: Vec<u32>,
-    p99: Vec<u32>,
-}
-
-impl Engine {
-    fn new(name: &'static str, link: &'static str) -> Self {
-        Self { name, link, rounds: Vec::new(), p50: Vec::new(), p99: Vec::new() }
+    fn engine(&self, engine: &Engine) -> (&'static str, &'static str) {
+        engine.names()
     }
 
-    fn add(&mut self, sorted: &[u32], size: usize) {
-        let time = sorted.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
-        let bytes = 2 * (size * sorted.len()) as u64;
-        self.rounds.push(Round { bytes, time, receiver_cpu: Duration::ZERO });
-        self.p50.push(percentile(sorted, 0.5));
-        self.p99.push(percentile(sorted, 0.99));
+    fn round(&self, _: &Engine, sample: &Sample) -> Round {
+        sample.round
+    }
+}
+
+fn p50(of: &Line<'_, Bench>) -> Option<Spread> {
+    of.spread(|sample| f64::from(sample.p50) / 1000.0)
+}
+
+impl Line<'_, Bench> {
+    /// What the kernel's line does not have.
+    fn ours(&self, value: impl Into<Value>) -> Option<Value> {
+        (*self.case == Engine::Pair).then(|| value.into())
     }
 
-    fn record(&self, size: usize) -> Record {
-        let us = |value: f64| rounded(value, 3);
-        let spread = |all: &[u32]| Spread::of(all.iter().map(|&ns| f64::from(ns) / 1000.0));
-        let (p50, p99) = (spread(&self.p50), spread(&self.p99));
-        Record::of_rounds("rr", self.name, self.link, &self.rounds)
-            .with("size", size)
-            .with("rtt_us_p50", us(p50.median))
-            .with_spread("rtt_us_p99", p99, 3)
-            .with("min_rtt_us_p50", us(p50.min))
-            .with("max_rtt_us_p50", us(p50.max))
+    fn of_shares<T: Into<Value>>(&self, get: impl Fn(&[Share]) -> Option<T>) -> Option<Value> {
+        let shares = Some(&*self.bench.shares).filter(|shares| !shares.is_empty())?;
+        self.ours(get(shares)?)
+    }
+}
+
+impl InTurns for Bench {
+    fn sample(&self, engine: &Engine, _: u16) -> Result<Sample, Failure> {
+        let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
+        let (sides, stats) = (self.sides, self.options.common.stats);
+        let mut times = match engine {
+            Engine::Kernel(_) => kernel::ping_pong(size, seconds, sides)?,
+            Engine::Pair | Engine::Tap => pair(size, seconds, sides, stats)?,
+        };
+        times.sort_unstable();
+        let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
+        let bytes = 2 * (size * times.len()) as u64;
+        let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
+        Ok(Sample { round, p50: percentile(&times, 0.5), p99: percentile(&times, 0.99) })
     }
 }
 
@@ -133,21 +206,9 @@ struct Share {
     longest: Duration,
 }
 
-fn with_shares(record: Record, shares: &[Share]) -> Record {
-    let trips = || shares.iter().map(|share| share.round_trips);
-    let longest = shares.iter().map(|share| share.longest).max();
-    match (trips().min(), trips().max(), longest) {
-        (Some(least), Some(most), Some(longest)) => record
-            .with("threads", shares.len())
-            .with("least_round_trips", least)
-            .with("most_round_trips", most)
-            .with("longest_wait_us", rounded(longest.as_secs_f64() * 1e6, 1)),
-        _ => record,
-    }
-}
-
 /// Threads of one host make round trips to threads of the other, all competing for the lock.
-fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
+fn shares(options: &RrOptions) -> Result<Vec<Share>, Failure> {
+    let (size, seconds) = (options.size as usize, options.time.seconds);
     // Drivers that poll, as busy as they get.
     let (left, right, _) = on_a_pair(None, |host| host)?;
     let what = "going back and forth";
@@ -155,7 +216,7 @@ fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failu
     let listener = right.listen(on).because(what)?;
     std::thread::scope(|scope| {
         let mut pinging = Vec::new();
-        for _ in 0..threads {
+        for _ in 0..options.threads {
             let client = left.connect_timeout(on, PATIENCE).because(what)?;
             let mut server = accept(&listener, nap).because(what)?;
             server.set_nonblocking(false).because(what)?;

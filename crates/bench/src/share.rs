@@ -9,83 +9,170 @@
 //! Both sides have equally many flows to one kernel, which begin together and are counted apart.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use pagewire::device::{Fault, FaultConfig, FaultDirection, PairEnd};
+use clap::Args;
+use pagewire::device::{Fault, FaultConfig, FaultConfigError, FaultDirection, PairEnd};
 use pagewire::{Device, Host, Tap};
 
+use crate::args::{Common, Delay, Options, Plan, seconds};
 use crate::failure::{Because, Failure};
 use crate::flows::{SOCKET, Traffic, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{Machine, joined};
-use crate::meter::{Round, Spread};
-use crate::options::ShareOptions;
+use crate::machine::{Machine, SPREAD, joined};
+use crate::meter::Round;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
 use crate::source::Source;
+use crate::table::{Field, Measurement, Results, records, some};
+
+/// How flows of Pagewire and of the kernel share a bottleneck; needs root
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ShareOptions {
+    /// Rate of the bottleneck, as in 20mbit
+    #[arg(long, default_value = "50mbit", value_name = "RATE")]
+    rate: Rate,
+
+    /// Packets that its drop-tail queue holds
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
+    limit: u16,
+
+    /// Delay each way
+    #[arg(long, default_value = "10ms", value_name = "TIME")]
+    delay: Delay,
+
+    /// Flows of each side
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    flows: u16,
+
+    /// Seconds that a round lasts, after a warm-up of two
+    #[arg(long, default_value_t = 60.0, value_parser = seconds, value_name = "S")]
+    seconds: f64,
+
+    /// Write the headers of Pagewire's packets to FILE, in pcapng: those of the last round
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    pcap: Option<PathBuf>,
+
+    /// A second kernel in Pagewire's place: how even kernels share
+    #[arg(long)]
+    kernels: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench share
+      two flows of each side in 50 Mbit/s
+  pagewire bench share --rate 20mbit --delay 40ms --flows 8 --kernels
+      how two kernels share that bottleneck";
+
+/// Bits in a second as fault settings have them.
+#[derive(Clone, Copy, Debug)]
+struct Rate(u64);
+
+impl FromStr for Rate {
+    type Err = FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let config = format!("rate={text}").parse::<FaultConfig>()?;
+        Ok(Self(config.rate.unwrap_or_default()))
+    }
+}
 
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
 /// Time before a round counts: all flows are out of slow start.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(options: &ShareOptions, progress: &Progress) -> Result<Results, Failure> {
-    kernel::check_privilege()?;
-    let source = Source::new();
-    let machine = Machine::describe();
-    let mut rounds: Vec<[Round; 2]> = Vec::new();
-    progress.begin(options.common.rounds.into());
-    for number in 1..=options.common.rounds {
-        progress.round(number, options.common.rounds, "both sides at once");
-        rounds.push(round(options, &source)?);
-        progress.step();
+impl Options for ShareOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Sides>(true, self.common.stats)
     }
-    progress.end();
-    let engines = [if options.kernels { "kernel" } else { "pagewire" }, "kernel"];
-    let records: Vec<Record> = engines
-        .iter()
-        .enumerate()
-        .map(|(class, engine)| record(engine, class, &rounds, options).on(&machine))
-        .collect();
-    let heading = format!(
-        "{machine}; {} against {} flow(s) in {} for {} s, {} rounds, medians (lowest and highest \
-         beside them)",
-        options.flows,
-        options.flows,
-        bottleneck(options),
-        options.seconds,
-        options.common.rounds
-    );
-    let columns = "engine flows mbit_per_s share_percent min_share_percent max_share_percent \
-        of_rate_percent";
-    Ok(print(records, options.common.json, heading, columns))
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        kernel::check_privilege()?;
+        let source = Source::new();
+        let mut rounds: Vec<[Round; 2]> = Vec::new();
+        progress.begin(self.common.rounds.into());
+        for number in 1..=self.common.rounds {
+            progress.round(number, self.common.rounds, "both sides at once");
+            rounds.push(round(self, &source)?);
+            progress.step();
+        }
+        progress.end();
+        let heading = format!(
+            "{}; {} against {} flow(s) in {} for {} s, {} rounds, medians{SPREAD}",
+            Machine::describe(),
+            self.flows,
+            self.flows,
+            bottleneck(self),
+            self.seconds,
+            self.common.rounds
+        );
+        let columns = "engine flows mbit_per_s share_percent min_share_percent max_share_percent \
+            of_rate_percent";
+        let lines = [(0, rounds.clone()), (1, rounds)];
+        let records = records(&Sides(self.clone()), &lines);
+        Ok(Results::print(records, self.common.json, heading, columns))
+    }
 }
 
-fn record(engine: &str, class: usize, rounds: &[[Round; 2]], options: &ShareOptions) -> Record {
-    let own: Vec<Round> = rounds.iter().filter_map(|both| both.get(class).copied()).collect();
-    let share = |both: &[Round; 2]| {
-        let all: u64 = both.iter().map(|round| round.bytes).sum();
-        both.get(class).map_or(0.0, |own| own.bytes as f64 * 100.0 / all.max(1) as f64)
-    };
-    let shares = Spread::of(rounds.iter().map(share));
-    let rates = Spread::of(own.iter().map(Round::gbit_per_s));
-    let rate = |times: f64| Spread {
-        min: rates.min * times,
-        median: rates.median * times,
-        max: rates.max * times,
-    };
-    Record::of_rounds("share", engine, "bottleneck", &own)
-        .with("flows", options.flows)
-        .with_spread("mbit_per_s", rate(1e3), 3)
-        .with("share_percent", rounded(shares.median, 1))
-        .with("min_share_percent", rounded(shares.min, 1))
-        .with("max_share_percent", rounded(shares.max, 1))
-        .with_spread("of_rate_percent", rate(1e11 / options.rate.0 as f64), 1)
-        .with("bottleneck", bottleneck(options).to_string())
-        .with("congestion", "cubic")
+/// Both sides, which are measured at once.
+struct Sides(ShareOptions);
+
+/// The round of a class.
+fn own(both: &[Round; 2], class: usize) -> Round {
+    let [first, second] = both;
+    if class == 0 { *first } else { *second }
+}
+
+type F = Field<Sides>;
+
+impl Measurement for Sides {
+    /// The class of flows.
+    type Case = usize;
+    type Sample = [Round; 2];
+
+    const NAME: &'static str = "share";
+    const TITLE: &'static str = "A shared bottleneck";
+    const ABOUT: &'static str = "Flows of both sides meet in one queue. A half each is fair.";
+    const RATE: bool = false;
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("flows", |of| some(of.bench.0.flows)).group("{} flow(s) of each side"),
+        F::spread("mbit_per_s", 3, |of| of.spread(|both| own(both, *of.case).gbit_per_s() * 1e3))
+            .higher("Goodput", "Mbit/s"),
+        F::bounded("share_percent", 1, |of| {
+            of.spread(|both| {
+                let all: u64 = both.iter().map(|round| round.bytes).sum();
+                own(both, *of.case).bytes as f64 * 100.0 / all.max(1) as f64
+            })
+        })
+        .plain("Share of what arrived", "%")
+        .first(),
+        F::spread("of_rate_percent", 1, |of| {
+            let rate = of.bench.0.rate.0 as f64;
+            of.spread(|both| own(both, *of.case).gbit_per_s() * 1e11 / rate)
+        })
+        .plain("Part of the bottleneck", "%"),
+        F::value("bottleneck", |of| some(bottleneck(&of.bench.0).to_string())).group("{}"),
+        F::value("congestion", |_| some("cubic")),
+    ];
+
+    fn engine(&self, class: &usize) -> (&'static str, &'static str) {
+        let ours = *class == 0 && !self.0.kernels;
+        (if ours { "pagewire" } else { "kernel" }, "bottleneck")
+    }
+
+    fn round(&self, class: &usize, both: &[Round; 2]) -> Round {
+        own(both, *class)
+    }
 }
 
 /// Towards the receiver.

@@ -7,20 +7,38 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use super::world::{FAR, NetNs, World, address, default_route};
 use crate::failure::{Because, Failure};
 use crate::kernel::ip;
 use crate::machine::nap;
-use crate::options::Engine;
 
 /// How long a gateway may take until its guest reaches the far side.
 const START_TIME: Duration = Duration::from_secs(10);
 
+/// Engines of this measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Engine {
+    /// `pagewire gateway` on a tap
+    Pagewire,
+    /// passt's form for namespaces
+    Pasta,
+    /// The one of rootless containers
+    Slirp4netns,
+    /// gvisor-tap-vsock, with gvforwarder as its guest's end
+    Gvproxy,
+    /// The kernel's own forwarding, without a gateway
+    Veth,
+    /// No way at all: both ends in one namespace
+    Loopback,
+}
+
 impl Engine {
-    pub(crate) const ALL: [Self; 6] =
+    pub(super) const ALL: [Self; 6] =
         [Self::Pagewire, Self::Pasta, Self::Slirp4netns, Self::Gvproxy, Self::Veth, Self::Loopback];
 
-    pub(crate) const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Pagewire => "pagewire",
             Self::Pasta => "pasta",
@@ -47,7 +65,7 @@ impl Engine {
     }
 
     /// The first of its programs that is not in `PATH`.
-    pub(crate) fn lacks(self) -> Option<&'static str> {
+    pub(super) fn lacks(self) -> Option<&'static str> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let is_there = |name: &str| {
             std::env::split_paths(&path).any(|dir| {

@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +14,7 @@ use super::engines::Guest;
 use super::world::{NetNs, World};
 use crate::failure::{Because, Failure};
 use crate::machine::joined;
-use crate::meter::percentile;
+use crate::meter::{Round, percentile};
 
 /// Connections side by side where their number matters.
 pub(super) const PARALLEL: usize = 64;
@@ -57,22 +56,26 @@ impl Way {
 /// What a bulk round gave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bulk {
-    pub(super) bytes: u64,
-    pub(super) time: Duration,
+    pub(super) round: Round,
     /// CPU time of the engine, unless it is the kernel.
     pub(super) cpu: Option<Duration>,
 }
 
 impl Bulk {
-    pub(super) fn gbit_per_s(&self) -> f64 {
-        self.bytes as f64 * 8e-9 / self.time.as_secs_f64().max(1e-9)
-    }
-
     /// Seconds of CPU for each GiB.
     pub(super) fn cpu_s_per_gib(&self) -> Option<f64> {
-        let gib = self.bytes as f64 / f64::from(1 << 30);
+        let gib = self.round.bytes as f64 / f64::from(1 << 30);
         self.cpu.map(|cpu| cpu.as_secs_f64() / gib.max(1e-9))
     }
+}
+
+/// What a round gave besides bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Small {
+    pub(super) connections_per_s: f64,
+    pub(super) requests_per_s: f64,
+    pub(super) rtt_us: f64,
+    pub(super) udp_rtt_us: f64,
 }
 
 /// What the threads of one load share.
@@ -91,8 +94,8 @@ impl Shared {
         self.count.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// Lets the load run: how much it did in the measured time, how long that was, and what `cpu`
-    /// said at its begin and at its end.
+    /// Lets the load run, and stops it: how much it did in the measured time, how long that was, and
+    /// what `cpu` said at its begin and at its end.
     fn measured<T>(&self, seconds: f64, cpu: impl Fn() -> T) -> (u64, Duration, T, T) {
         std::thread::park_timeout(WARM_UP);
         let (begun, before, from) = (Instant::now(), cpu(), self.count.load(Ordering::Relaxed));
@@ -101,7 +104,9 @@ impl Shared {
             std::thread::park_timeout(left.max(Duration::from_micros(100)));
         }
         let count = self.count.load(Ordering::Relaxed) - from;
-        (count, begun.elapsed(), before, cpu())
+        let measured = (count, begun.elapsed(), before, cpu());
+        self.stop.store(true, Ordering::Relaxed);
+        measured
     }
 }
 
@@ -112,6 +117,34 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// Runs a load with so many threads on each side: `serve` with a listener of the far side, `ask` in
+/// the guest's namespace with its address. The load ends when `wait` says so, or with the last `ask`.
+fn loaded<A: Send, W>(
+    (world, guest): (&World, &Guest),
+    threads: usize,
+    serve: impl Fn(&TcpListener, &Shared) + Sync,
+    ask: impl Fn(SocketAddr, &Shared) -> Result<A, Failure> + Sync,
+    wait: impl FnOnce(&Shared) -> W,
+) -> Result<(Vec<A>, W), Failure> {
+    let (far, ip) = guest.far(world);
+    let (listener, to) = listen(far, ip)?;
+    let shared = Shared::default();
+    std::thread::scope(|scope| {
+        let _stop = Stop(&shared);
+        for _ in 0..threads {
+            scope.spawn(|| serve(&listener, &shared));
+        }
+        let asking = || -> Result<A, Failure> {
+            guest.ns.enter()?;
+            ask(to, &shared)
+        };
+        let asking: Vec<_> = (0..threads).map(|_| scope.spawn(asking)).collect();
+        let waited = wait(&shared);
+        let asked = asking.into_iter().map(joined).collect::<Result<_, _>>()?;
+        Ok((asked, waited))
+    })
 }
 
 /// A listener of the far side.
@@ -163,43 +196,25 @@ pub(super) fn bulk(
     flows: usize,
     seconds: f64,
 ) -> Result<Bulk, Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
-    std::thread::scope(|scope| {
-        let _stop = Stop(&shared);
-        let (shared, listener) = (&shared, &listener);
-        let serving = |_| {
-            scope.spawn(move || -> Result<(), Failure> {
-                let Some(stream) = accept(listener, shared) else { return Ok(()) };
-                match way {
-                    Way::Out => drain(stream, shared),
-                    Way::In => pour(stream, shared),
-                }
-                Ok(())
-            })
-        };
-        let dialling = |_| {
-            scope.spawn(move || -> Result<(), Failure> {
-                guest.ns.enter()?;
-                let stream = dial(to).because("a connection through the engine")?;
-                match way {
-                    Way::Out => pour(stream, shared),
-                    Way::In => drain(stream, shared),
-                }
-                Ok(())
-            })
-        };
-        let all: Vec<ScopedJoinHandle<'_, _>> =
-            (0..flows).map(serving).chain((0..flows).map(dialling)).collect();
-        let (bytes, time, before, after) = shared.measured(seconds, || guest.cpu());
-        shared.stop.store(true, Ordering::Relaxed);
-        for thread in all {
-            joined(thread)?;
+    let serve = |listener: &TcpListener, shared: &Shared| {
+        let Some(stream) = accept(listener, shared) else { return };
+        match way {
+            Way::Out => drain(stream, shared),
+            Way::In => pour(stream, shared),
         }
-        let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        Ok(Bulk { bytes, time, cpu })
-    })
+    };
+    let ask = |to, shared: &Shared| {
+        let stream = dial(to).because("a connection through the engine")?;
+        match way {
+            Way::Out => pour(stream, shared),
+            Way::In => drain(stream, shared),
+        }
+        Ok(())
+    };
+    let wait = |shared: &Shared| shared.measured(seconds, || guest.cpu());
+    let (_, (bytes, time, before, after)) = loaded((world, guest), flows, serve, ask, wait)?;
+    let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+    Ok(Bulk { round: Round { bytes, time, receiver_cpu: Duration::ZERO }, cpu })
 }
 
 fn pour(mut stream: TcpStream, shared: &Shared) {
@@ -221,30 +236,16 @@ fn drain(mut stream: TcpStream, shared: &Shared) {
 
 /// Connections a second: 64 at a time, each accepted and closed by the far side, then by the guest.
 pub(super) fn connections(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
-    std::thread::scope(|scope| {
-        let _stop = Stop(&shared);
-        let (shared, listener) = (&shared, &listener);
-        let serving = scope.spawn(move || -> Result<(), Failure> {
-            while shared.goes_on() {
-                if listener.accept().is_err() {
-                    wait_for(listener, LOOK);
-                }
+    let serve = |listener: &TcpListener, shared: &Shared| {
+        while shared.goes_on() {
+            if listener.accept().is_err() {
+                wait_for(listener, LOOK);
             }
-            Ok(())
-        });
-        let dialling = scope.spawn(move || -> Result<(), Failure> {
-            guest.ns.enter()?;
-            connect_and_close(to, shared)
-        });
-        let (count, time, ..) = shared.measured(seconds, || ());
-        shared.stop.store(true, Ordering::Relaxed);
-        joined(dialling)?;
-        joined(serving)?;
-        Ok(count as f64 / time.as_secs_f64())
-    })
+        }
+    };
+    let wait = |shared: &Shared| shared.measured(seconds, || ());
+    let (_, (count, time, ..)) = loaded((world, guest), 1, serve, connect_and_close, wait)?;
+    Ok(count as f64 / time.as_secs_f64())
 }
 
 /// Begins a connection, which may end at once.
@@ -282,35 +283,24 @@ fn connect_and_close(to: SocketAddr, shared: &Shared) -> Result<(), Failure> {
 
 /// Requests a second: 64 bytes there and back, on 64 connections.
 pub(super) fn requests(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
-    std::thread::scope(|scope| {
-        let _stop = Stop(&shared);
-        let (shared, listener) = (&shared, &listener);
-        let serving = scope.spawn(move || -> Result<(), Failure> {
-            let all: Vec<_> = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
-            echo(all, shared, |_| {});
-            Ok(())
-        });
-        let asking = scope.spawn(move || -> Result<(), Failure> {
-            guest.ns.enter()?;
-            let mut all = Vec::with_capacity(PARALLEL);
-            for _ in 0..PARALLEL {
-                all.push(dial(to).because("a connection through the engine")?);
-            }
-            for stream in &mut all {
-                stream.write_all(&[0x55; REQUEST]).because("a request")?;
-            }
-            echo(all, shared, |n| shared.add(n));
-            Ok(())
-        });
-        let (bytes, time, ..) = shared.measured(seconds, || ());
-        shared.stop.store(true, Ordering::Relaxed);
-        joined(asking)?;
-        joined(serving)?;
-        Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
-    })
+    let serve = |listener: &TcpListener, shared: &Shared| {
+        let all = (0..PARALLEL).map_while(|_| accept(listener, shared)).collect();
+        echo(all, shared, |_| {});
+    };
+    let ask = |to, shared: &Shared| {
+        let mut all = Vec::with_capacity(PARALLEL);
+        for _ in 0..PARALLEL {
+            all.push(dial(to).because("a connection through the engine")?);
+        }
+        for stream in &mut all {
+            stream.write_all(&[0x55; REQUEST]).because("a request")?;
+        }
+        echo(all, shared, |n| shared.add(n));
+        Ok(())
+    };
+    let wait = |shared: &Shared| shared.measured(seconds, || ());
+    let (_, (bytes, time, ..)) = loaded((world, guest), 1, serve, ask, wait)?;
+    Ok(bytes as f64 / REQUEST as f64 / time.as_secs_f64())
 }
 
 /// Sends back what comes, on each connection.
@@ -337,28 +327,21 @@ fn echo(mut all: Vec<TcpStream>, shared: &Shared, note: impl Fn(usize)) {
 
 /// The median of round trips of 64 bytes by TCP, in microseconds.
 pub(super) fn round_trip(world: &World, guest: &Guest, seconds: f64) -> Result<f64, Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
-    std::thread::scope(|scope| {
-        let _stop = Stop(&shared);
-        let (shared, listener) = (&shared, &listener);
-        scope.spawn(move || {
-            let Some(mut stream) = accept(listener, shared) else { return };
-            let mut buffer = [0; REQUEST];
-            while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
-        });
-        let asking = scope.spawn(move || -> Result<f64, Failure> {
-            guest.ns.enter()?;
-            let mut stream = dial(to).because("a connection through the engine")?;
-            let mut buffer = [0x55; REQUEST];
-            sampled(seconds, || {
-                stream.write_all(&buffer)?;
-                stream.read_exact(&mut buffer)
-            })
-        });
-        joined(asking)
-    })
+    let serve = |listener: &TcpListener, shared: &Shared| {
+        let Some(mut stream) = accept(listener, shared) else { return };
+        let mut buffer = [0; REQUEST];
+        while stream.read_exact(&mut buffer).is_ok() && stream.write_all(&buffer).is_ok() {}
+    };
+    let ask = |to, _: &Shared| {
+        let mut stream = dial(to).because("a connection through the engine")?;
+        let mut buffer = [0x55; REQUEST];
+        sampled(seconds, || {
+            stream.write_all(&buffer)?;
+            stream.read_exact(&mut buffer)
+        })
+    };
+    let (medians, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    Ok(medians.into_iter().sum())
 }
 
 /// The same by UDP; a lost datagram costs its time limit.
@@ -426,30 +409,21 @@ fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64
 
 /// The engine's memory while a thousand connections are idle, in bytes; `None` if it is the kernel.
 pub(super) fn idle(world: &World, guest: &Guest) -> Result<Option<u64>, Failure> {
-    let (far, ip) = guest.far(world);
-    let (listener, to) = listen(far, ip)?;
-    let shared = Shared::default();
-    std::thread::scope(|scope| {
-        let _stop = Stop(&shared);
-        let (shared, listener) = (&shared, &listener);
-        scope.spawn(move || {
-            let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
-            while shared.goes_on() {
-                std::thread::park_timeout(LOOK);
-            }
-        });
-        let asking = scope.spawn(move || -> Result<Option<u64>, Failure> {
-            guest.ns.enter()?;
-            let mut held = Vec::with_capacity(IDLE);
-            for _ in 0..IDLE {
-                held.push(dial(to).because("an idle connection through the engine")?);
-            }
-            // What was freed meanwhile has been given back.
-            std::thread::park_timeout(WARM_UP);
-            Ok(guest.rss())
-        });
-        let rss = joined(asking);
-        shared.stop.store(true, Ordering::Relaxed);
-        rss
-    })
+    let serve = |listener: &TcpListener, shared: &Shared| {
+        let _held: Vec<_> = (0..IDLE).map_while(|_| accept(listener, shared)).collect();
+        while shared.goes_on() {
+            std::thread::park_timeout(LOOK);
+        }
+    };
+    let ask = |to, _: &Shared| {
+        let mut held = Vec::with_capacity(IDLE);
+        for _ in 0..IDLE {
+            held.push(dial(to).because("an idle connection through the engine")?);
+        }
+        // What was freed meanwhile has been given back.
+        std::thread::park_timeout(WARM_UP);
+        Ok(guest.rss())
+    };
+    let (rss, ()) = loaded((world, guest), 1, serve, ask, |_| ())?;
+    Ok(rss.into_iter().flatten().next())
 }

@@ -11,19 +11,81 @@ mod load;
 mod report;
 mod world;
 
+use clap::Args;
+
+use crate::args::{Common, Options, Plan, seconds};
 use crate::failure::Failure;
 use crate::kernel::check_privilege;
-use crate::machine::Machine;
-use crate::options::{Engine, GatewayOptions};
 use crate::progress::Progress;
-use crate::report::Results;
-use engines::Guest;
-use load::{Bulk, Way};
+use crate::table::{Measured, Results, records};
+use engines::{Engine, Guest};
+use load::{Bulk, Small, Way};
 use world::World;
+
+/// What a guest gets through `pagewire gateway`, beside other gateways; needs root
+///
+/// Bytes in both directions, connections and requests a second, round trips and memory. Beside it
+/// run pasta, slirp4netns and gvproxy where they are installed, and the kernel's own forwarding.
+/// All of it is in network namespaces of its own.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct GatewayOptions {
+    /// What is measured; repeatable, or with commas between [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ENGINE")]
+    engine: Vec<Engine>,
+
+    /// Largest IP packet that guests send and receive, in bytes: 1280 to 65520; the first is that of
+    /// connections, requests and round trips
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1500,65520",
+        value_parser = clap::value_parser!(u32).range(1280..=65_520),
+        value_name = "BYTES"
+    )]
+    mtu: Vec<u32>,
+
+    /// Connections side by side that move bytes; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8",
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        value_name = "N"
+    )]
+    flows: Vec<u16>,
+
+    /// Seconds that a round of each case lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    seconds: f64,
+
+    /// Print our ratios to the other gateways, and which of them are as they should be
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench gateway --json
+      every engine that is there, MTU 1500 and 65520, one and eight connections
+  pagewire bench gateway --engine pagewire,pasta --mtu 1500 --flows 1 --check
+      ours beside pasta's, and whether the ratios are what they should be";
 
 /// What is measured with one guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Case {
+struct Case {
+    /// Which of the guests.
+    guest: usize,
+    engine: Engine,
+    mtu: u32,
+    load: Load,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
     Bulk {
         way: Way,
         flows: usize,
@@ -32,24 +94,11 @@ enum Case {
     Small,
 }
 
-/// A case of a guest, with the results of the rounds that count.
-struct Line {
-    /// Which of the guests.
-    guest: usize,
-    engine: Engine,
-    mtu: u32,
-    case: Case,
-    bulk: Vec<Bulk>,
-    small: Vec<Small>,
-}
-
-/// What a round gave besides bytes.
+/// What a round gave.
 #[derive(Clone, Copy, Debug)]
-struct Small {
-    connections_per_s: f64,
-    requests_per_s: f64,
-    rtt_us: f64,
-    udp_rtt_us: f64,
+enum Outcome {
+    Bulk(Bulk),
+    Small(Small),
 }
 
 /// Memory of an engine, in bytes, before it was used, and with idle connections.
@@ -60,54 +109,66 @@ struct Memory {
     idle: Option<u64>,
 }
 
-enum Outcome {
-    Bulk(Bulk),
-    Small(Small),
+/// All that the results need to know besides the rounds.
+struct Bench {
+    memory: Vec<Memory>,
 }
 
-pub(crate) fn run(options: &GatewayOptions, progress: &Progress) -> Result<Results, Failure> {
-    check_privilege()?;
-    let world = World::new()?;
-    progress.prepare("starting guests");
-    let (guests, memory) = start(options, &world, progress)?;
-    let mut lines = lines(options, &guests);
-    let rounds = options.common.rounds;
-    progress.begin((usize::from(rounds) + 1) * lines.len());
-    for round in 0..=rounds {
-        for line in &mut lines {
-            progress.round(round, rounds, &line.name());
-            let Some(guest) = guests.get(line.guest) else { continue };
-            match measure(&world, guest, line.case, options.seconds) {
-                Ok(_) if round == 0 => {}
-                Ok(Outcome::Bulk(bulk)) => line.bulk.push(bulk),
-                Ok(Outcome::Small(small)) => line.small.push(small),
-                // The others go on: that an engine fails is a result, too.
-                Err(error) => progress.note(&format!("{}: {error:?}", line.name())),
+impl Options for GatewayOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(true, self.common.stats)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let lacks = |engine: Engine| {
+            let program = engine.lacks()?;
+            Some(format!("{} is not measured: there is no {program} in PATH.", engine.name()))
+        };
+        Engine::ALL.into_iter().filter_map(lacks).collect()
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        check_privilege()?;
+        let world = World::new()?;
+        progress.prepare("starting guests");
+        let (guests, memory) = start(self, &world, progress)?;
+        let mut lines = lines(self, &guests);
+        let rounds = self.common.rounds;
+        progress.begin((usize::from(rounds) + 1) * lines.len());
+        for round in 0..=rounds {
+            for (case, outcomes) in &mut lines {
+                progress.round(round, rounds, &case.name());
+                let Some(guest) = guests.get(case.guest) else { continue };
+                match measure(&world, guest, case.load, self.seconds) {
+                    Ok(_) if round == 0 => {}
+                    Ok(outcome) => outcomes.push(outcome),
+                    // The others go on: that an engine fails is a result, too.
+                    Err(error) => progress.note(&format!("{}: {error:?}", case.name())),
+                }
+                progress.step();
             }
-            progress.step();
         }
+        progress.end();
+        drop(guests);
+        let checks = report::checks(&lines);
+        lines.retain(|(_, outcomes)| !outcomes.is_empty());
+        let results = report::print(records(&Bench { memory }, &lines), self);
+        if self.check {
+            report::print_checks(&checks);
+        }
+        Ok(results)
     }
-    progress.end();
-    drop(guests);
-    let machine = Machine::describe();
-    let records = report::records(&lines, &memory, &machine);
-    let results = report::print(records, options, &machine);
-    let checks = report::checks(&lines);
-    if options.check {
-        report::print_checks(&checks);
-    }
-    Ok(results)
 }
 
-impl Line {
+impl Case {
     /// What is measured, for the line of progress.
     fn name(&self) -> String {
         let (engine, mtu) = (self.engine.name(), self.mtu);
-        match self.case {
-            Case::Bulk { way, flows } => {
+        match self.load {
+            Load::Bulk { way, flows } => {
                 format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", way.name())
             }
-            Case::Small => format!("{engine}, connections, requests and round trips"),
+            Load::Small => format!("{engine}, connections, requests and round trips"),
         }
     }
 }
@@ -155,30 +216,28 @@ fn start(
 }
 
 /// Engines of a case follow each other, so that they run under equal conditions.
-fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Line> {
-    let mut cases: Vec<Option<(u32, Case)>> = Vec::new();
+fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Measured<Bench>> {
+    let mut loads: Vec<(u32, Load)> = Vec::new();
     for &mtu in &options.mtu {
         for way in [Way::Out, Way::In] {
-            for &flows in &options.flows {
-                cases.push(Some((mtu, Case::Bulk { way, flows: flows.into() })));
-            }
+            let bulk = |flows: &u16| (mtu, Load::Bulk { way, flows: usize::from(*flows) });
+            loads.extend(options.flows.iter().map(bulk));
         }
     }
-    cases.push(options.mtu.first().map(|mtu| (*mtu, Case::Small)));
+    loads.extend(options.mtu.first().map(|mtu| (*mtu, Load::Small)));
     let mut all = Vec::new();
-    for (mtu, case) in cases.into_iter().flatten() {
+    for (mtu, load) in loads {
         for (at, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.mtu == mtu) {
-            let (bulk, small) = (Vec::new(), Vec::new());
-            all.push(Line { guest: at, engine: guest.engine, mtu, case, bulk, small });
+            all.push((Case { guest: at, engine: guest.engine, mtu, load }, Vec::new()));
         }
     }
     all
 }
 
-fn measure(world: &World, guest: &Guest, case: Case, seconds: f64) -> Result<Outcome, Failure> {
-    Ok(match case {
-        Case::Bulk { way, flows } => Outcome::Bulk(load::bulk(world, guest, way, flows, seconds)?),
-        Case::Small => Outcome::Small(Small {
+fn measure(world: &World, guest: &Guest, load: Load, seconds: f64) -> Result<Outcome, Failure> {
+    Ok(match load {
+        Load::Bulk { way, flows } => Outcome::Bulk(load::bulk(world, guest, way, flows, seconds)?),
+        Load::Small => Outcome::Small(Small {
             connections_per_s: load::connections(world, guest, seconds)?,
             requests_per_s: load::requests(world, guest, seconds)?,
             rtt_us: load::round_trip(world, guest, seconds)?,

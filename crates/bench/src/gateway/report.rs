@@ -1,97 +1,135 @@
 //! Lines of results, and how ours compare.
 
-use super::load::Bulk;
-use super::{Case, Line, Memory, Small};
+use serde_json::Value;
+
+use super::engines::Engine;
+use super::load::{Bulk, Small};
+use super::{Bench, Case, GatewayOptions, Load, Memory, Outcome};
 use crate::failure::say;
-use crate::machine::{Machine, SPREAD};
-use crate::meter::Spread;
-use crate::options::{Engine, GatewayOptions};
-use crate::report::{Record, Results, print as print_records, rounded, show};
+use crate::machine::SPREAD;
+use crate::meter::{Round, Spread};
+use crate::numbers::rounded;
+use crate::table::{
+    Field, Line, Measured, Measurement, Record, Results, print_json, print_table, some,
+};
 
-/// The results, bulk lines first.
-pub(super) fn records(lines: &[Line], memory: &[Memory], machine: &Machine) -> Vec<Record> {
-    let bulk = lines.iter().filter_map(bulk_record);
-    let small = lines.iter().filter_map(|line| small_record(line, memory));
-    bulk.chain(small).map(|record| record.on(machine)).collect()
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Case;
+    type Sample = Outcome;
+
+    const NAME: &'static str = "gateway";
+    const TITLE: &'static str = "A guest's network through a gateway";
+    const ABOUT: &'static str = "\
+        Each gateway with a guest of its own, all in one run. veth is the kernel's own \
+        forwarding, loopback no way at all.";
+    const RATE: bool = false;
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("mtu", |of| of.bulk().map(|_| of.case.mtu.into())).group("MTU {}"),
+        F::value("direction", |of| of.bulk().map(|(way, _)| way.name().into()))
+            .group("{} of the guest"),
+        F::value("flows", |of| of.bulk().map(|(_, flows)| flows.into())).group("{} connection(s)"),
+        F::value("gbit_per_s", |of| rates(of).map(|rates| rounded(rates.median, 3).into()))
+            .higher("Rate", "Gbit/s"),
+        F::spread("cpu_s_per_gib", 4, |of| cpus(of.samples))
+            .lower("CPU time of the gateway", "s for each GiB"),
+        F::spread("connections_per_s", 0, |of| small(of.samples, |s| s.connections_per_s))
+            .higher("Connections", "a second"),
+        F::spread("requests_per_s", 0, |of| small(of.samples, |s| s.requests_per_s))
+            .higher("Requests", "a second"),
+        F::spread("rtt_us_p50", 1, |of| small(of.samples, |s| s.rtt_us))
+            .lower("Round trip over TCP, median", "µs"),
+        F::spread("udp_rtt_us_p50", 1, |of| small(of.samples, |s| s.udp_rtt_us))
+            .lower("Round trip over UDP, median", "µs"),
+        F::value("rss_bytes", |of| of.memory(|memory| memory.fresh))
+            .lower("Memory at the start", "bytes"),
+        F::value("rss_bytes_1000_idle", |of| of.memory(|memory| memory.idle))
+            .lower("Memory with 1,000 idle connections", "bytes"),
+        F::value("rounds", |of| some(of.samples.len())),
+        F::bounds("gbit_per_s", 3, rates),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        (case.engine.name(), "")
+    }
+
+    fn round(&self, _: &Case, outcome: &Outcome) -> Round {
+        match outcome {
+            Outcome::Bulk(Bulk { round, .. }) => *round,
+            Outcome::Small(_) => Round::default(),
+        }
+    }
+
+    fn head(line: &Line<'_, Self>) -> Record {
+        line.named()
+    }
 }
 
-fn bulk_record(line: &Line) -> Option<Record> {
-    let Case::Bulk { way, flows } = line.case else { return None };
-    let rate = Spread::by(&line.bulk, |bulk| bulk.gbit_per_s())?;
-    let record = Record::default()
-        .with("bench", "gateway")
-        .with("engine", line.engine.name())
-        .with("mtu", line.mtu)
-        .with("direction", way.name())
-        .with("flows", flows)
-        .with("gbit_per_s", rounded(rate.median.gbit_per_s(), 3));
-    let record = match cpus(&line.bulk) {
-        Some(cpus) => record.with_spread("cpu_s_per_gib", cpus, 4),
-        None => record,
-    };
-    let record = record
-        .with("rounds", line.bulk.len())
-        .with("min_gbit_per_s", rounded(rate.min.gbit_per_s(), 3))
-        .with("max_gbit_per_s", rounded(rate.max.gbit_per_s(), 3));
-    Some(record)
+impl Line<'_, Bench> {
+    fn bulk(&self) -> Option<(super::Way, usize)> {
+        match self.case.load {
+            Load::Bulk { way, flows } => Some((way, flows)),
+            Load::Small => None,
+        }
+    }
+
+    /// Only beside what else is measured once for an engine.
+    fn memory(&self, get: fn(&Memory) -> Option<u64>) -> Option<Value> {
+        let of_engine = |memory: &&Memory| memory.engine == self.case.engine;
+        let memory = self.bench.memory.iter().find(of_engine)?;
+        get(memory).filter(|_| self.bulk().is_none()).map(Value::from)
+    }
 }
 
-/// CPU seconds for a GiB.
-fn cpus(all: &[Bulk]) -> Option<Spread> {
-    let values: Option<Vec<f64>> = all.iter().map(Bulk::cpu_s_per_gib).collect();
+fn rates(of: &Line<'_, Bench>) -> Option<Spread> {
+    of.bulk().map(|_| rate(of.samples))
+}
+
+fn rate(all: &[Outcome]) -> Spread {
+    Spread::of(bulks(all).map(|bulk| bulk.round.gbit_per_s()))
+}
+
+fn bulks(all: &[Outcome]) -> impl Iterator<Item = &Bulk> {
+    all.iter().filter_map(|outcome| match outcome {
+        Outcome::Bulk(bulk) => Some(bulk),
+        Outcome::Small(_) => None,
+    })
+}
+
+/// CPU seconds for a GiB; nothing if the engine is the kernel.
+fn cpus(all: &[Outcome]) -> Option<Spread> {
+    let values: Option<Vec<f64>> = bulks(all).map(Bulk::cpu_s_per_gib).collect();
     values.filter(|values| !values.is_empty()).map(Spread::of)
 }
 
-fn cpu(all: &[Bulk]) -> Option<f64> {
-    cpus(all).map(|cpus| cpus.median)
-}
-
-fn spread(all: &[Small], value: fn(&Small) -> f64) -> Spread {
-    Spread::of(all.iter().map(value))
-}
-
-fn median(all: &[Small], value: fn(&Small) -> f64) -> f64 {
-    spread(all, value).median
-}
-
-fn small_record(line: &Line, memory: &[Memory]) -> Option<Record> {
-    let all = &line.small;
-    if line.case != Case::Small || all.is_empty() {
-        return None;
-    }
-    let mut record = Record::default()
-        .with("bench", "gateway")
-        .with("engine", line.engine.name())
-        .with_spread("connections_per_s", spread(all, |s| s.connections_per_s), 0)
-        .with_spread("requests_per_s", spread(all, |s| s.requests_per_s), 0)
-        .with_spread("rtt_us_p50", spread(all, |s| s.rtt_us), 1)
-        .with_spread("udp_rtt_us_p50", spread(all, |s| s.udp_rtt_us), 1);
-    if let Some(memory) = memory.iter().find(|memory| memory.engine == line.engine) {
-        if let Some(fresh) = memory.fresh {
-            record = record.with("rss_bytes", fresh);
-        }
-        if let Some(idle) = memory.idle {
-            record = record.with("rss_bytes_1000_idle", idle);
-        }
-    }
-    Some(record.with("rounds", all.len()))
+fn small(all: &[Outcome], value: fn(&Small) -> f64) -> Option<Spread> {
+    let values: Option<Vec<f64>> = all
+        .iter()
+        .map(|outcome| match outcome {
+            Outcome::Small(small) => Some(value(small)),
+            Outcome::Bulk(_) => None,
+        })
+        .collect();
+    values.filter(|values| !values.is_empty()).map(Spread::of)
 }
 
 /// Prints them: one object in each line, or two tables.
-pub(super) fn print(records: Vec<Record>, options: &GatewayOptions, machine: &Machine) -> Results {
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
+pub(super) fn print(records: Vec<Record>, options: &GatewayOptions) -> Results {
+    let heading = options.common.heading(options.seconds, SPREAD);
     if options.common.json {
-        return print_records(records, true, heading, "");
+        print_json(&records);
+        return Results { heading, records };
     }
-    let (bulk, small): (Vec<Record>, Vec<Record>) =
-        records.iter().cloned().partition(|record| record.get("direction").is_some());
+    let (bulk, small): (Vec<&Record>, Vec<&Record>) =
+        records.iter().partition(|record| record.line.contains_key("direction"));
     let columns =
         "engine mtu direction flows gbit_per_s min_gbit_per_s max_gbit_per_s cpu_s_per_gib";
-    show(&bulk, false, &heading, columns);
+    print_table(bulk, &heading, columns);
     say("");
     let columns = "engine connections_per_s requests_per_s rtt_us_p50 udp_rtt_us_p50 rss_bytes \
-                   rss_bytes_1000_idle";
-    show(&small, false, "64 connections, 64 bytes each way", columns);
+        rss_bytes_1000_idle";
+    print_table(small, "64 connections, 64 bytes each way", columns);
     Results { heading, records }
 }
 
@@ -129,26 +167,31 @@ const LARGE: u32 = 32_768;
 
 /// Ours beside the best of the other gateways: eight times the rate and a quarter of the CPU at
 /// small MTUs, one and a half times the rate at no more CPU than pasta's at large ones.
-pub(super) fn checks(lines: &[Line]) -> Vec<Check> {
+pub(super) fn checks(lines: &[Measured<Bench>]) -> Vec<Check> {
     let mut all = Vec::new();
-    for ours in lines.iter().filter(|line| line.engine == Engine::Pagewire) {
-        let same = |line: &&Line| line.mtu == ours.mtu && line.case == ours.case;
-        let peers = || lines.iter().filter(same).filter(|line| line.engine.is_peer());
-        let Case::Bulk { way, flows } = ours.case else {
-            all.extend(small_checks(ours, lines));
+    for (case, samples) in lines.iter().filter(|(case, _)| case.engine == Engine::Pagewire) {
+        let peers = |of: fn(Engine) -> bool| {
+            let same = move |c: &Case| c.mtu == case.mtu && c.load == case.load && of(c.engine);
+            lines.iter().filter(move |(case, _)| same(case)).map(|(_, samples)| &**samples)
+        };
+        let Load::Bulk { way, flows } = case.load else {
+            all.extend(
+                peers(|e| e == Engine::Pasta).flat_map(|pasta| small_checks(samples, pasta)),
+            );
             continue;
         };
-        let large = ours.mtu >= LARGE;
-        let what = format!("MTU {}, {}, {flows} flow(s)", ours.mtu, way.name());
-        let rate = |line: &Line| Spread::of(line.bulk.iter().map(Bulk::gbit_per_s)).median;
-        if let Some(theirs) = peers().map(rate).reduce(f64::max) {
+        let large = case.mtu >= LARGE;
+        let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, way.name());
+        let median = |all: &[Outcome]| rate(all).median;
+        if let Some(theirs) = peers(Engine::is_peer).map(median).reduce(f64::max) {
             let goal = Goal::AtLeast(if large { 1.5 } else { 8.0 });
             let what = format!("{what}: Gbit/s, best of the others");
-            all.push(Check { what, ours: rate(ours), theirs, goal });
+            all.push(Check { what, ours: median(samples), theirs, goal });
         }
-        let compared = peers().filter(|line| !large || line.engine == Engine::Pasta);
-        let theirs = compared.filter_map(|line| cpu(&line.bulk)).reduce(f64::min);
-        if let (Some(ours), Some(theirs)) = (cpu(&ours.bulk), theirs) {
+        let cpu = |all: &[Outcome]| cpus(all).map(|cpus| cpus.median);
+        let compared = if large { |e| e == Engine::Pasta } else { Engine::is_peer };
+        let theirs = peers(compared).filter_map(cpu).reduce(f64::min);
+        if let (Some(ours), Some(theirs)) = (cpu(samples), theirs) {
             let (goal, whose) = if large { (1.0, "pasta") } else { (0.25, "best of the others") };
             let what = format!("{what}: CPU s/GiB, {whose}");
             all.push(Check { what, ours, theirs, goal: Goal::AtMost(goal) });
@@ -157,22 +200,18 @@ pub(super) fn checks(lines: &[Line]) -> Vec<Check> {
     all
 }
 
-fn small_checks(ours: &Line, lines: &[Line]) -> Vec<Check> {
-    let pasta = |line: &&Line| line.engine == Engine::Pasta && line.case == Case::Small;
-    let Some(pasta) = lines.iter().find(pasta).filter(|line| !line.small.is_empty()) else {
-        return Vec::new();
+fn small_checks(ours: &[Outcome], pasta: &[Outcome]) -> Vec<Check> {
+    let check = |what: &str, value: fn(&Small) -> f64, goal| {
+        let median = |all| small(all, value).map(|spread| spread.median);
+        let (ours, theirs) = (median(ours).unwrap_or_default(), median(pasta)?);
+        Some(Check { what: format!("{what}, pasta"), ours, theirs, goal })
     };
-    let check = |what: &str, value: fn(&Small) -> f64, goal| Check {
-        what: format!("{what}, pasta"),
-        ours: median(&ours.small, value),
-        theirs: median(&pasta.small, value),
-        goal,
-    };
-    vec![
+    let all = [
         check("connections/s", |s| s.connections_per_s, Goal::AtLeast(1.5)),
         check("requests/s", |s| s.requests_per_s, Goal::AtLeast(1.3)),
         check("TCP round trip", |s| s.rtt_us, Goal::AtMost(0.5)),
-    ]
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// Prints each ratio with its goal, and what is not met.
@@ -198,40 +237,41 @@ mod tests {
 
     use super::super::load::Way;
     use super::*;
+    use crate::table::records;
 
-    fn bulk(engine: Engine, mtu: u32, gbit: f64, cpu_ms: Option<u64>) -> Line {
-        let cpu = cpu_ms.map(Duration::from_millis);
-        let round = Bulk { bytes: (gbit / 8e-9) as u64, time: Duration::from_secs(1), cpu };
-        let case = Case::Bulk { way: Way::Out, flows: 1 };
-        Line { guest: 0, engine, mtu, case, bulk: vec![round; 3], small: Vec::new() }
+    fn bulk(engine: Engine, mtu: u32, gbit: f64, cpu_ms: Option<u64>) -> Measured<Bench> {
+        let (bytes, time) = ((gbit / 8e-9) as u64, Duration::from_secs(1));
+        let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
+        let bulk = Bulk { round, cpu: cpu_ms.map(Duration::from_millis) };
+        let load = Load::Bulk { way: Way::Out, flows: 1 };
+        (Case { guest: 0, engine, mtu, load }, vec![Outcome::Bulk(bulk); 3])
     }
 
-    fn small(engine: Engine, factor: f64) -> Line {
+    fn small(engine: Engine, factor: f64) -> Measured<Bench> {
         let round = Small {
             connections_per_s: 1000.0 * factor,
             requests_per_s: 1000.0 * factor,
             rtt_us: 10.0 / factor,
             udp_rtt_us: 10.0,
         };
-        let small = vec![round; 3];
-        Line { guest: 0, engine, mtu: 1500, case: Case::Small, bulk: Vec::new(), small }
+        let case = Case { guest: 0, engine, mtu: 1500, load: Load::Small };
+        (case, vec![Outcome::Small(round); 3])
     }
 
     #[test]
     fn a_line_has_the_fields_that_readers_look_for() {
-        let machine = Machine { cpu: "c".into(), cpus: 2, kernel: "k".into() };
         let lines = [
             bulk(Engine::Pasta, 1500, 8.589_934_592, Some(500)),
             bulk(Engine::Veth, 1500, 8.0, None),
             small(Engine::Pasta, 1.0),
         ];
-        let memory = [Memory { engine: Engine::Pasta, fresh: Some(1), idle: Some(2) }];
-        let texts: Vec<String> = records(&lines, &memory, &machine)
+        let memory = vec![Memory { engine: Engine::Pasta, fresh: Some(1), idle: Some(2) }];
+        let texts: Vec<String> = records(&Bench { memory }, &lines)
             .iter()
-            .map(|record| serde_json::to_string(record).unwrap())
+            .map(|record| serde_json::to_string(&record.line).unwrap())
             .collect();
         assert!(texts[0].starts_with(
-            r#"{"bench":"gateway","engine":"pasta","mtu":1500,"direction":"out","flows":1,"gbit_per_s":8.59,"cpu_s_per_gib":0.5,"#
+            r#"{"bench":"gateway","engine":"pasta","mtu":1500,"direction":"out","flows":1,"gbit_per_s":8.59,"cpu_s_per_gib":0.5,"rounds":3,"#
         ), "{}", texts[0]);
         assert!(!texts[1].contains("cpu_s_per_gib"), "the kernel is no process");
         assert!(texts[2].starts_with(

@@ -8,41 +8,55 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
+use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::network::{Listener, Network, connect};
-use super::place::{Place, Programs};
+use super::place::Programs;
 use super::requests::{Window, answer};
 use super::usage::Books;
-use super::{Engine, Line, Sample, lines};
+use super::{Bench, Requested, Requests, Sample};
+use crate::args::{Link, Options, Plan};
 use crate::failure::{Because, Failure};
-use crate::machine::{Machine, SPREAD};
-use crate::meter::in_turns;
-use crate::options::ConnectionsOptions;
 use crate::progress::Progress;
-use crate::report::{Results, print};
+use crate::table::Results;
 
-pub(crate) fn run(options: &ConnectionsOptions, progress: &Progress) -> Result<Results, Failure> {
-    let engines = Engine::on(options.link)?;
-    let place = Place::new(options.place, options.common.stats);
-    let size = options.size as usize;
-    let mut lines = lines(engines, &options.connections);
-    let round = |line: &Line| {
-        let clients = line.connections;
-        let visits = Visits { clients, size, seconds: options.seconds };
-        Ok(place.run(line.engine, &visits)?.outcome)
-    };
-    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
-        line.samples.push(sample)
-    })?;
-    let machine = Machine::describe();
-    let rate = ["connections_per_s", "min_connections_per_s", "max_connections_per_s"];
-    let records: Vec<_> =
-        lines.iter().map(|line| line.record("connections", rate, size).on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    let columns = "engine link peer connections size connections_per_s min_connections_per_s \
-        max_connections_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request";
-    Ok(print(records, options.common.json, heading, columns))
+/// Connect, one request, close
+///
+/// The programs are as those of `bench requests`; the server closes first.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ConnectionsOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// Clients side by side, each with one connection at a time; several numbers with commas
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
+    connections: Vec<u32>,
+
+    #[command(flatten)]
+    more: Requested,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench connections
+      64 clients side by side over the pair link, beside kernel loopback
+  pagewire bench connections --link tap --connections 1,64
+      from clients of the kernel over a tap, beside veth; root";
+
+impl Options for ConnectionsOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench<Visits>>(self.link == Link::Tap, self.more.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let columns = "engine link peer connections size connections_per_s min_connections_per_s \
+            max_connections_per_s p50_us p99_us server_cpu_us_per_request \
+            client_cpu_us_per_request";
+        Bench::<Visits>::run(self.link, &self.connections, &self.more, columns, progress)
+    }
 }
 
 struct Visits {
@@ -51,6 +65,19 @@ struct Visits {
     /// Bytes of a request, and of an answer.
     size: usize,
     seconds: f64,
+}
+
+impl Requests for Visits {
+    const NAME: &'static str = "connections";
+    const TITLE: &'static str = "Connect, one request, close";
+    const ABOUT: &'static str = "The same tokio programs on both engines. The server closes first.";
+    const RATE: (&'static str, &'static str) = ("connections_per_s", "Connections");
+    const GROUP: &'static str = "{} client(s) side by side";
+    const OVER: &'static str = "clients side by side";
+
+    fn new(clients: u32, size: usize, seconds: f64) -> Self {
+        Self { clients, size, seconds }
+    }
 }
 
 impl Programs for Visits {

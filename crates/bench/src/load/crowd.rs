@@ -11,21 +11,61 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use clap::Args;
+use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf, split};
 use tokio::task::spawn_local;
 
-use super::Engine;
 use super::memory::{Memory, watched};
 use super::network::{Counts, Listener, Network, within};
-use super::place::{Place, Programs};
-use super::usage::{Books, Used};
+use super::place::{Place, PlaceOptions, Programs};
+use super::usage::{Books, Used, raise_descriptor_limit};
+use crate::args::{Common, Link, Options, Plan, send_size};
+use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::machine::Machine;
-use crate::meter::{Round, Spread, in_turns};
-use crate::options::CrowdOptions;
+use crate::meter::{Round, Spread};
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
+use crate::table::{
+    Field, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records, some,
+};
+
+/// Many clients that move some bytes each, all at once
+///
+/// The server echoes what comes. The time is from the first connect to the last byte. Drops for
+/// want of memory, retransmissions and memory are of both sides together.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct CrowdOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// Clients
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000), value_name = "N")]
+    connections: u32,
+
+    /// Bytes that each sends and has echoed: a number with K or M, 1 to 16M
+    #[arg(long, default_value = "1M", value_parser = send_size, value_name = "BYTES")]
+    size: u64,
+
+    /// Of a hundred clients, so many write and never read
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99), value_name = "PERCENT")]
+    not_reading: u8,
+
+    #[command(flatten)]
+    place: PlaceOptions,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench crowd
+      1,000 clients of 1 MiB over the pair link, beside kernel loopback
+  pagewire bench crowd --link tap --connections 5000 --not-reading 50
+      half of them never read what comes back, over a tap, beside veth; root";
 
 /// What fails, if a connection does.
 const CLIENT: &str = "a client of the crowd";
@@ -36,28 +76,26 @@ const PIECE: usize = 16 << 10;
 /// Longest round: a crowd for which no memory is left makes progress by timeouts only.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(options: &CrowdOptions, progress: &Progress) -> Result<Results, Failure> {
-    let engines = Engine::on(options.link)?;
-    let place = Place::new(options.place, options.common.stats);
-    let not_reading = options.connections * u32::from(options.not_reading) / 100;
-    let data = (0..options.size).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();
-    let crowd = Crowd { clients: options.connections, not_reading, data };
-    let mut lines = engines.map(|engine| Line { engine, samples: Vec::new() });
-    let round = |line: &Line| {
-        let (ran, memory) = watched(|| place.run(line.engine, &crowd))?;
-        let (time, used) = ran.outcome;
-        Ok(Sample { time, used, counts: ran.counts, memory })
-    };
-    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
-        line.samples.push(sample)
-    })?;
-    let machine = Machine::describe();
-    let records: Vec<_> = lines.iter().map(|line| line.record(&crowd).on(&machine)).collect();
-    let heading = format!("{machine}; {} rounds, medians", options.common.rounds);
-    let columns = "engine link peer connections not_reading size seconds min_seconds max_seconds \
-        drops_for_memory retransmissions peak_memory_bytes peak_process_bytes peak_kernel_bytes \
-        server_cpu_us_per_mib client_cpu_us_per_mib";
-    Ok(print(records, options.common.json, heading, columns))
+impl Options for CrowdOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(self.link == Link::Tap, self.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        raise_descriptor_limit();
+        let engines = Engine::on(self.link, None)?;
+        let place = Place::new(self.place, self.common.stats);
+        let not_reading = self.connections * u32::from(self.not_reading) / 100;
+        let data = (0..self.size).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();
+        let crowd = Crowd { clients: self.connections, not_reading, data };
+        let bench = Bench { place, crowd };
+        let lines = in_turns(&bench, engines, self.common.rounds, progress)?;
+        let heading = format!("{}; {} rounds, medians", Machine::describe(), self.common.rounds);
+        let columns = "engine link peer connections not_reading size seconds min_seconds \
+            max_seconds drops_for_memory retransmissions peak_memory_bytes peak_process_bytes \
+            peak_kernel_bytes server_cpu_us_per_mib client_cpu_us_per_mib";
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, columns))
+    }
 }
 
 struct Crowd {
@@ -164,54 +202,89 @@ struct Sample {
     memory: Memory,
 }
 
-struct Line {
-    engine: Engine,
-    samples: Vec<Sample>,
+struct Bench {
+    place: Place,
+    crowd: Crowd,
 }
 
-impl Line {
-    /// What is measured, for the line of progress.
-    fn name(&self) -> String {
-        let (engine, link, _) = self.engine.names();
-        format!("{engine} over {link}")
-    }
-
-    fn record(&self, crowd: &Crowd) -> Record {
-        let (engine, link, peer) = self.engine.names();
-        let (size, reading) = (crowd.data.len(), crowd.clients - crowd.not_reading);
-        let bytes = 2 * size as u64 * u64::from(reading);
-        let round = |s: &Sample| Round { bytes, time: s.time, receiver_cpu: s.used.server.cpu };
-        let rounds: Vec<Round> = self.samples.iter().map(round).collect();
-        let spread = |part: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(part));
-        let most = |part: fn(&Memory) -> u64| self.samples.iter().map(|s| part(&s.memory)).max();
-        let mib = bytes as f64 / f64::from(1 << 20);
-        let per_mib = |part: fn(&Sample) -> Duration| {
-            Spread::of(self.samples.iter().map(|s| us(part(s)) / mib.max(1e-9)))
-        };
-        let times = spread(|s| s.time.as_secs_f64());
-        let mut drops = Counts::default();
-        self.samples.iter().for_each(|sample| drops.add(&sample.counts));
-        let drops: serde_json::Map<String, Value> =
-            drops.drops.into_iter().map(|(name, n)| (name, n.into())).collect();
-        Record::of_rounds("crowd", engine, link, &rounds)
-            .with("peer", peer)
-            .with("connections", crowd.clients)
-            .with("not_reading", crowd.not_reading)
-            .with("size", size)
-            .with("min_seconds", rounded(times.min, 6))
-            .with("max_seconds", rounded(times.max, 6))
-            .with_counts("drops_for_memory", spread(|s| s.counts.all_drops() as f64))
-            .with("drops_by_reason_all_rounds", drops)
-            .with_counts("retransmissions", spread(|s| s.counts.retransmits as f64))
-            .with("peak_memory_bytes", most(Memory::all))
-            .with("peak_process_bytes", most(|memory| memory.process))
-            .with("peak_kernel_bytes", most(|memory| memory.kernel))
-            .with_spread("server_cpu_us_per_mib", per_mib(|s| s.used.server.cpu), 3)
-            .with_spread("client_cpu_us_per_mib", per_mib(|s| s.used.client.cpu), 3)
-            .with("congestion", "cubic")
+impl Bench {
+    /// Bytes of a round, there and back.
+    fn bytes(&self) -> u64 {
+        let reading = self.crowd.clients - self.crowd.not_reading;
+        2 * self.crowd.data.len() as u64 * u64::from(reading)
     }
 }
 
-fn us(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+const PACKETS: &str = "packets in a round";
+
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Engine;
+    type Sample = Sample;
+
+    const NAME: &'static str = "crowd";
+    const TITLE: &'static str = "Many clients at once";
+    const ABOUT: &'static str = "\
+        Each moves some bytes and has them echoed. Drops, retransmissions and memory are \
+        of both sides.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("peer", |of| some(super::peer(*of.case))).part("clients: {}"),
+        F::value("connections", |of| some(of.bench.crowd.clients)).group("{} clients"),
+        F::value("not_reading", |of| some(of.bench.crowd.not_reading)),
+        F::value("size", |of| some(of.bench.crowd.data.len())),
+        F::bounds("seconds", 6, |of| of.spread(|s| s.time.as_secs_f64()))
+            .lower("Time until all is echoed", "s")
+            .first(),
+        F::count("drops_for_memory", |of| of.spread(|s| s.counts.all_drops() as f64))
+            .lower("Drops for want of memory", PACKETS),
+        F::value("drops_by_reason_all_rounds", |of| {
+            let mut all = Counts::default();
+            of.samples.iter().for_each(|sample| all.add(&sample.counts));
+            let drops: Map<String, Value> =
+                all.drops.into_iter().map(|(name, n)| (name, n.into())).collect();
+            some(drops)
+        }),
+        F::count("retransmissions", |of| of.spread(|s| s.counts.retransmits as f64))
+            .lower("Retransmissions", PACKETS),
+        F::value("peak_memory_bytes", |of| of.most(Memory::all))
+            .lower("Most memory, process and kernel", "bytes"),
+        F::value("peak_process_bytes", |of| of.most(|memory| memory.process))
+            .lower("Most memory of the process", "bytes"),
+        F::value("peak_kernel_bytes", |of| of.most(|memory| memory.kernel))
+            .lower("Most memory of the kernel's sockets", "bytes"),
+        F::spread("server_cpu_us_per_mib", 3, |of| of.us_per_mib(|s| s.used.server.cpu))
+            .lower("CPU time of the server", US_PER_MIB),
+        F::spread("client_cpu_us_per_mib", 3, |of| of.us_per_mib(|s| s.used.client.cpu))
+            .lower("CPU time of the clients", US_PER_MIB),
+        F::value("congestion", |_| some("cubic")),
+    ];
+
+    fn engine(&self, engine: &Engine) -> (&'static str, &'static str) {
+        engine.names()
+    }
+
+    fn round(&self, _: &Engine, sample: &Sample) -> Round {
+        let (bytes, cpu) = (self.bytes(), sample.used.server.cpu);
+        Round { bytes, time: sample.time, receiver_cpu: cpu }
+    }
+}
+
+impl Line<'_, Bench> {
+    fn most(&self, part: fn(&Memory) -> u64) -> Option<Value> {
+        self.samples.iter().map(|sample| part(&sample.memory)).max().map(Value::from)
+    }
+
+    fn us_per_mib(&self, part: fn(&Sample) -> Duration) -> Option<Spread> {
+        let mib = self.bench.bytes() as f64 / f64::from(1 << 20);
+        self.spread(|sample| part(sample).as_secs_f64() * 1e6 / mib.max(1e-9))
+    }
+}
+
+impl InTurns for Bench {
+    fn sample(&self, engine: &Engine, _: u16) -> Result<Sample, Failure> {
+        let (ran, memory) = watched(|| self.place.run(*engine, &self.crowd))?;
+        let (time, used) = ran.outcome;
+        Ok(Sample { time, used, counts: ran.counts, memory })
+    }
 }

@@ -10,52 +10,176 @@
 //! [`network`] has the sockets, [`place`] the threads and namespaces, [`usage`] and [`memory`] what
 //! they cost.
 
-pub(crate) mod connections;
-pub(crate) mod crowd;
+mod connections;
+mod crowd;
 mod memory;
 mod network;
 mod place;
-pub(crate) mod requests;
+mod requests;
 mod usage;
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use clap::Args;
+
+use crate::args::{Common, Link, Time};
+use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::kernel::{Between, check_privilege};
+use crate::machine::SPREAD;
 use crate::meter::{Round, Spread, percentile};
-use crate::options::Link;
-use crate::report::{Record, rounded};
+use crate::progress::Progress;
+use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+pub(crate) use connections::ConnectionsOptions;
+pub(crate) use crowd::CrowdOptions;
+use place::{Place, PlaceOptions, Programs};
+pub(crate) use requests::RequestsOptions;
 use usage::Used;
 
-/// An engine on its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Engine {
-    Pair,
-    Tap,
-    Kernel(Between),
+/// Arguments of both measurements of requests.
+#[derive(Clone, Debug, Args)]
+struct Requested {
+    /// Bytes of a request, and of an answer
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    size: u32,
+
+    #[command(flatten)]
+    place: PlaceOptions,
+
+    #[command(flatten)]
+    time: Time,
+
+    #[command(flatten)]
+    common: Common,
 }
 
-impl Engine {
-    /// Those that are compared, once this process may run them.
-    fn on(link: Link) -> Result<[Self; 2], Failure> {
+/// Programs that make requests, as they are measured.
+trait Requests: Programs<Outcome = Sample> + 'static {
+    const NAME: &'static str;
+    const TITLE: &'static str;
+    const ABOUT: &'static str;
+    /// The field of the rate, and its plot's title.
+    const RATE: (&'static str, &'static str);
+    /// What a group of lines has in common, and what curves go over.
+    const GROUP: &'static str;
+    const OVER: &'static str;
+
+    /// With so many connections, and requests and answers of `size` bytes.
+    fn new(connections: u32, size: usize, seconds: f64) -> Self;
+}
+
+/// A measurement of requests.
+struct Bench<P> {
+    options: Requested,
+    place: Place,
+    programs: PhantomData<P>,
+}
+
+/// An engine, and how many connections it has.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    engine: Engine,
+    connections: u32,
+}
+
+impl<P: Requests> Bench<P> {
+    /// Every engine with every number of connections, engines side by side.
+    fn run(
+        link: Link,
+        connections: &[u32],
+        options: &Requested,
+        columns: &str,
+        progress: &Progress,
+    ) -> Result<Results, Failure> {
         usage::raise_descriptor_limit();
-        match link {
-            Link::Pair => Ok([Self::Pair, Self::Kernel(Between::Loopback)]),
-            Link::Tap => {
-                check_privilege()?;
-                Ok([Self::Tap, Self::Kernel(Between::Veth { mtu: None })])
-            }
-        }
+        let engines = Engine::on(link, None)?;
+        let place = Place::new(options.place, options.common.stats);
+        let bench = Self { options: options.clone(), place, programs: PhantomData };
+        let case = |connections| engines.map(|engine| Case { engine, connections });
+        let cases = connections.iter().copied().flat_map(case);
+        let lines = in_turns(&bench, cases, options.common.rounds, progress)?;
+        let heading = options.common.heading(options.time.seconds, SPREAD);
+        Ok(Results::print(records(&bench, &lines), options.common.json, heading, columns))
+    }
+}
+
+/// Whose the clients of an engine are.
+const fn peer(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Pair => "pagewire",
+        Engine::Tap | Engine::Kernel(_) => "kernel",
+    }
+}
+
+const US: &str = "µs for each request";
+
+type F<P> = Field<Bench<P>>;
+
+impl<P: Requests> Measurement for Bench<P> {
+    type Case = Case;
+    type Sample = Sample;
+
+    const NAME: &'static str = P::NAME;
+    const TITLE: &'static str = P::TITLE;
+    const ABOUT: &'static str = P::ABOUT;
+    const FIELDS: &'static [Field<Self>] = &[
+        F::<P>::value("peer", |of| some(peer(of.case.engine))).part("clients: {}"),
+        F::<P>::value("connections", |of| some(of.case.connections)).group(P::GROUP).over(P::OVER),
+        F::<P>::value("size", |of| some(of.bench.options.size)),
+        F::<P>::bounded(P::RATE.0, 1, |of| of.spread(Sample::per_second))
+            .higher(P::RATE.1, "a second")
+            .first(),
+        F::<P>::spread("p50_us", 3, |of| of.us(|s| s.p50.as_secs_f64()))
+            .lower("Time of a request, median", "µs")
+            .first(),
+        F::<P>::spread("p99_us", 3, |of| of.us(|s| s.p99.as_secs_f64()))
+            .lower("Time of a request, 99th percentile", "µs")
+            .first(),
+        F::<P>::spread("server_cpu_us_per_request", 3, |of| {
+            of.us(|s| s.each(s.used.server.cpu.as_secs_f64()))
+        })
+        .lower("CPU time of the server", US)
+        .first(),
+        F::<P>::spread("client_cpu_us_per_request", 3, |of| {
+            of.us(|s| s.each(s.used.client.cpu.as_secs_f64()))
+        })
+        .lower("CPU time of the clients", US)
+        .first(),
+        F::<P>::spread("server_sleeps_per_request", 3, |of| {
+            of.spread(|s| s.each(s.used.server.sleeps as f64))
+        })
+        .lower("How often the server sleeps", "for each request")
+        .first(),
+        F::<P>::spread("client_sleeps_per_request", 3, |of| {
+            of.spread(|s| s.each(s.used.client.sleeps as f64))
+        })
+        .lower("How often the clients sleep", "for each request")
+        .first(),
+        F::<P>::value("congestion", |_| some("cubic")),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        case.engine.names()
     }
 
-    /// The engine, its link, and whose the clients are.
-    const fn names(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Self::Pair => ("pagewire", "pair", "pagewire"),
-            Self::Tap => ("pagewire", "tap", "kernel"),
-            Self::Kernel(Between::Loopback) => ("kernel", "loopback", "kernel"),
-            Self::Kernel(Between::Veth { .. }) => ("kernel", "veth", "kernel"),
-        }
+    fn round(&self, _: &Case, sample: &Sample) -> Round {
+        let bytes = 2 * sample.answered * u64::from(self.options.size);
+        Round { bytes, time: sample.time, receiver_cpu: sample.used.server.cpu }
+    }
+}
+
+impl<P: Requests> Line<'_, Bench<P>> {
+    /// A time in seconds, in microseconds.
+    fn us(&self, seconds: fn(&Sample) -> f64) -> Option<Spread> {
+        let Spread { min, median, max } = self.spread(seconds)?;
+        Some(Spread { min: min * 1e6, median: median * 1e6, max: max * 1e6 })
+    }
+}
+
+impl<P: Requests> InTurns for Bench<P> {
+    fn sample(&self, case: &Case, _: u16) -> Result<Sample, Failure> {
+        let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
+        Ok(self.place.run(case.engine, &P::new(case.connections, size, seconds))?.outcome)
     }
 }
 
@@ -84,71 +208,5 @@ impl Sample {
     /// A share of what was used, for each request.
     fn each(&self, used: f64) -> f64 {
         used / (self.answered as f64).max(1.0)
-    }
-}
-
-/// What is measured in turns, and what came out.
-struct Line {
-    engine: Engine,
-    connections: u32,
-    samples: Vec<Sample>,
-}
-
-/// Every engine with every number of connections, engines side by side.
-fn lines(engines: [Engine; 2], connections: &[u32]) -> Vec<Line> {
-    let line = |engine, &connections| Line { engine, connections, samples: Vec::new() };
-    connections.iter().flat_map(|n| engines.map(|engine| line(engine, n))).collect()
-}
-
-impl Line {
-    /// What is measured, for the line of progress.
-    fn name(&self) -> String {
-        let (engine, link, _) = self.engine.names();
-        format!("{engine} over {link}, {} connection(s)", self.connections)
-    }
-
-    /// The fields of requests; `unit` names the field of their rate, `size` is bytes each way.
-    fn record(&self, bench: &str, [rate, least, most]: [&'static str; 3], size: usize) -> Record {
-        let (engine, link, peer) = self.engine.names();
-        let bytes = |s: &Sample| 2 * s.answered * size as u64;
-        let round =
-            |s: &Sample| Round { bytes: bytes(s), time: s.time, receiver_cpu: s.used.server.cpu };
-        let rounds: Vec<Round> = self.samples.iter().map(round).collect();
-        let spread = |part: fn(&Sample) -> f64| Spread::of(self.samples.iter().map(part));
-        let us = |part: fn(&Sample) -> f64| {
-            let Spread { min, median, max } = spread(part);
-            Spread { min: min * 1e6, median: median * 1e6, max: max * 1e6 }
-        };
-        let rates = spread(Sample::per_second);
-        Record::of_rounds(bench, engine, link, &rounds)
-            .with("peer", peer)
-            .with("connections", self.connections)
-            .with("size", size)
-            .with(rate, rounded(rates.median, 1))
-            .with(least, rounded(rates.min, 1))
-            .with(most, rounded(rates.max, 1))
-            .with_spread("p50_us", us(|s| s.p50.as_secs_f64()), 3)
-            .with_spread("p99_us", us(|s| s.p99.as_secs_f64()), 3)
-            .with_spread(
-                "server_cpu_us_per_request",
-                us(|s| s.each(s.used.server.cpu.as_secs_f64())),
-                3,
-            )
-            .with_spread(
-                "client_cpu_us_per_request",
-                us(|s| s.each(s.used.client.cpu.as_secs_f64())),
-                3,
-            )
-            .with_spread(
-                "server_sleeps_per_request",
-                spread(|s| s.each(s.used.server.sleeps as f64)),
-                3,
-            )
-            .with_spread(
-                "client_sleeps_per_request",
-                spread(|s| s.each(s.used.client.sleeps as f64)),
-                3,
-            )
-            .with("congestion", "cubic")
     }
 }

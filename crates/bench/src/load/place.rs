@@ -6,18 +6,39 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::task::Poll;
 
+use clap::{Args, ValueEnum};
 use pagewire::{BindOptions, Host};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
-use super::Engine;
 use super::network::{BACKLOG, Counts, Kernel, Listener, Network, connect, kernel_listener};
 use super::usage::{Books, Threads};
+use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel::{self, Between, SOCKET};
 use crate::machine::{self, Sides, joined, on_a_thread};
-use crate::options::{Driver, PlaceOptions};
+
+/// Arguments that say where the two programs and their stacks run.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct PlaceOptions {
+    /// What drives Pagewire's hosts
+    #[arg(long, value_enum, default_value_t = Driver::Task, value_name = "KIND")]
+    driver: Driver,
+
+    /// Keep each side's threads on one processor, instead of leaving them to the kernel
+    #[arg(long)]
+    pin: bool,
+}
+
+/// What drives a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Driver {
+    /// A task of the program's runtime
+    Task,
+    /// A thread of its own, as for programs without a runtime
+    Thread,
+}
 
 /// The two programs.
 pub(super) trait Programs: Sync {

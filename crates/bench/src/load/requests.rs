@@ -8,54 +8,87 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::network::{Listener, Network, connect};
-use super::place::{Place, Programs};
+use super::place::Programs;
 use super::usage::{Books, Used};
-use super::{Engine, Line, Sample, lines};
+use super::{Bench, Requested, Requests, Sample};
+use crate::args::{Link, Options, Plan};
 use crate::failure::{Because, Failure};
-use crate::machine::{Machine, SPREAD};
-use crate::meter::{WARM_UP, in_turns};
-use crate::options::RequestsOptions;
+use crate::meter::WARM_UP;
 use crate::progress::Progress;
-use crate::report::{Results, print};
+use crate::table::Results;
+
+/// Small requests and answers over connections that stay
+///
+/// The server and the clients are one thread each, tokio programs that are the same for both
+/// engines. Over a tap (root) the clients are the kernel's, as they are over veth beside it.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RequestsOptions {
+    /// Kind of link; over a tap the clients are kernel sockets (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// Connections, each with one request under way; several numbers with commas
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1000", value_parser = clap::value_parser!(u32).range(1..=20_000), value_name = "N")]
+    connections: Vec<u32>,
+
+    #[command(flatten)]
+    more: Requested,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench requests
+      128 bytes each way over the pair link, beside kernel loopback
+  pagewire bench requests --link tap --connections 1,64,1000 --json
+      from clients of the kernel over a tap, beside veth; root
+  pagewire bench requests --link tap --pin
+      the server's side on one processor, the clients' on another";
+
+impl Options for RequestsOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench<Staying>>(self.link == Link::Tap, self.more.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let columns = "engine link peer connections size requests_per_s min_requests_per_s \
+            max_requests_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request \
+            server_sleeps_per_request client_sleeps_per_request";
+        Bench::<Staying>::run(self.link, &self.connections, &self.more, columns, progress)
+    }
+}
 
 /// What fails, if a connection does.
 const REQUEST: &str = "a connection with requests";
 
-pub(crate) fn run(options: &RequestsOptions, progress: &Progress) -> Result<Results, Failure> {
-    let engines = Engine::on(options.link)?;
-    let place = Place::new(options.place, options.common.stats);
-    let size = options.size as usize;
-    let mut lines = lines(engines, &options.connections);
-    let round = |line: &Line| {
-        let connections = line.connections;
-        let requests = Requests { connections, size, seconds: options.seconds };
-        Ok(place.run(line.engine, &requests)?.outcome)
-    };
-    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, sample| {
-        line.samples.push(sample)
-    })?;
-    let machine = Machine::describe();
-    let rate = ["requests_per_s", "min_requests_per_s", "max_requests_per_s"];
-    let records: Vec<_> =
-        lines.iter().map(|line| line.record("requests", rate, size).on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    let columns = "engine link peer connections size requests_per_s min_requests_per_s \
-        max_requests_per_s p50_us p99_us server_cpu_us_per_request client_cpu_us_per_request \
-        server_sleeps_per_request client_sleeps_per_request";
-    Ok(print(records, options.common.json, heading, columns))
-}
-
-struct Requests {
+/// Programs whose connections stay.
+struct Staying {
     connections: u32,
     /// Bytes of a request, and of an answer.
     size: usize,
     seconds: f64,
 }
 
-impl Programs for Requests {
+impl Requests for Staying {
+    const NAME: &'static str = "requests";
+    const TITLE: &'static str = "Small requests over connections that stay";
+    const ABOUT: &'static str = "\
+        The same tokio programs on both engines, one thread for the server and one for the \
+        clients.";
+    const RATE: (&'static str, &'static str) = ("requests_per_s", "Requests");
+    const GROUP: &'static str = "{} connection(s)";
+    const OVER: &'static str = "connections";
+
+    fn new(connections: u32, size: usize, seconds: f64) -> Self {
+        Self { connections, size, seconds }
+    }
+}
+
+impl Programs for Staying {
     type Outcome = Sample;
 
     async fn serve<L: Listener>(&self, listener: L) -> Result<(), Failure> {

@@ -77,7 +77,7 @@ fn a_browser_shows_every_plot_on_a_desk_and_on_a_phone_and_reports_no_error() {
     fs::write(&looked, page).expect("a page");
     let phone = place.path().join("phone.html");
     fs::write(&phone, PHONE).expect("a page");
-    let charts = sections.iter().flat_map(|s| measures::charts(&s.bench, s.rows()));
+    let charts = sections.iter().flat_map(|s| charts(&s.shown, s.rows()));
     let titles: Vec<String> = charts.map(|chart| chart.title).collect();
     for (page, width) in [(&looked, 1280.0), (&phone, 360.0)] {
         let seen = open(page);

@@ -11,7 +11,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
 use crate::failure::{Because, Failure};
-use crate::plot::{Row, STYLE, inline, measures, subtitle};
+use crate::plot::{STYLE, charts, inline, subtitle};
+use crate::table::{Row, Shown};
 pub(crate) use facts::Facts;
 
 /// The page's file within the report's directory.
@@ -28,8 +29,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 pub(crate) struct Section {
     /// The name of the file of rows, without its ending.
     pub(crate) name: String,
-    /// The measurement's name on the command line.
-    pub(crate) bench: String,
+    pub(crate) shown: Shown,
     /// As it was typed.
     pub(crate) command: String,
     pub(crate) outcome: Outcome,
@@ -59,8 +59,8 @@ impl Section {
 
     /// A heading: the measurement's, and the link where there are several.
     fn title(&self) -> String {
-        let title = measures::shown(&self.bench).map_or(&*self.bench, |shown| shown.title);
-        match self.name.strip_prefix(&self.bench) {
+        let title = self.shown.title;
+        match self.name.strip_prefix(self.shown.name) {
             Some(more) if !more.is_empty() => {
                 format!("{title}: {}", more.trim_start_matches('-').replace('-', ", "))
             }
@@ -175,20 +175,18 @@ fn reading() -> Markup {
 
 fn measurement(section: &Section) -> Markup {
     let rows = section.rows();
-    let charts = measures::charts(&section.bench, rows);
-    let about = measures::shown(&section.bench).map(|shown| shown.about);
     html! {
         section id=(section.name) {
             h2 { (section.title()) }
-            @if let Some(about) = about { p { (about) } }
+            p { (section.shown.about) }
             pre { code { (section.command) } }
             p class="soft" { (conduct(section)) }
             @for note in &section.notes { p class="note" { (note) } }
             div class="charts" {
-                @for chart in &charts {
+                @for chart in charts(&section.shown, rows) {
                     figure {
-                        figcaption { strong { (chart.title) } br; span class="soft" { (subtitle(chart)) } }
-                        (inline(chart))
+                        figcaption { strong { (chart.title) } br; span class="soft" { (subtitle(&chart)) } }
+                        (inline(&chart))
                     }
                 }
             }

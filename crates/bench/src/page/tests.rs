@@ -1,8 +1,8 @@
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::plot::measures::ALL;
+use crate::all::shown;
+use crate::table::Role;
 
 /// Rows of every measurement, as a quick run of an unoptimised build wrote them.
 const SAMPLE: &str = include_str!("sample.jsonl");
@@ -17,39 +17,33 @@ pub(super) fn facts() -> Facts {
 
 /// A section for each measurement.
 pub(super) fn sections() -> Vec<Section> {
-    let mut by_bench: BTreeMap<String, Vec<Row>> = BTreeMap::new();
-    for line in SAMPLE.lines() {
-        let row: Row = serde_json::from_str(line).expect("a row");
-        let bench = row["bench"].as_str().expect("a name").to_owned();
-        by_bench.entry(bench).or_default().push(row);
-    }
-    let section = |(bench, rows): (String, Vec<Row>)| Section {
-        name: bench.clone(),
-        command: format!("pagewire bench {bench} --plot 'a<b'"),
-        outcome: Outcome::Measured { rows, took: Duration::from_secs(7) },
+    let rows: Vec<Row> =
+        SAMPLE.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    let section = |shown: Shown| Section {
+        name: shown.name.to_owned(),
+        command: format!("pagewire bench {} --plot 'a<b'", shown.name),
+        outcome: Outcome::Measured {
+            rows: rows.iter().filter(|row| row["bench"] == shown.name).cloned().collect(),
+            took: Duration::from_secs(7),
+        },
         notes: Vec::new(),
-        bench,
+        shown,
     };
-    by_bench.into_iter().map(section).collect()
+    shown().into_iter().map(section).collect()
 }
 
 fn left_out(why: &str) -> Section {
-    Section {
-        name: "path".to_owned(),
-        bench: "path".to_owned(),
-        command: "pagewire bench path".to_owned(),
-        outcome: Outcome::LeftOut(why.to_owned()),
-        notes: Vec::new(),
-    }
+    let path = sections().into_iter().find(|section| section.name == "path").expect("path");
+    let command = "pagewire bench path".to_owned();
+    Section { command, outcome: Outcome::LeftOut(why.to_owned()), ..path }
 }
 
 #[test]
 fn every_measurement_of_the_command_has_its_plots_and_its_rows() {
     let sections = sections();
-    assert_eq!(sections.len(), ALL.len(), "the sample has every measurement");
     let page = page(&facts(), &sections);
     for section in &sections {
-        let charts = measures::charts(&section.bench, section.rows());
+        let charts = charts(&section.shown, section.rows());
         assert!(!charts.is_empty(), "{}", section.name);
         for chart in charts {
             let caption = html! { strong { (chart.title) } }.into_string();
@@ -59,7 +53,7 @@ fn every_measurement_of_the_command_has_its_plots_and_its_rows() {
             format!("<section id=\"{}\">", section.name),
             format!("href=\"{}.jsonl\"", section.name),
             format!("All {} rows", section.rows().len()),
-            format!("pagewire bench {} --plot 'a&lt;b'", section.bench),
+            format!("pagewire bench {} --plot 'a&lt;b'", section.name),
         ] {
             assert!(page.contains(&text), "{text}");
         }
@@ -67,48 +61,57 @@ fn every_measurement_of_the_command_has_its_plots_and_its_rows() {
 }
 
 #[test]
-fn every_number_of_a_row_is_plotted_or_says_how_it_was_measured() {
-    // Of every measurement: its size, what the machine is, and what rates follow from.
-    let common = ["bytes", "seconds", "rounds", "cpus"];
+fn every_field_of_a_row_is_in_the_table_of_its_measurement() {
+    // What every line begins and ends with.
+    let common = [
+        "bench", "engine", "link", "bytes", "seconds", "rounds", "cpu", "cpus", "kernel", "spread",
+    ];
     for section in sections() {
-        let shown = measures::shown(&section.bench).expect("it is shown");
-        for row in section.rows() {
-            for (field, _) in row.iter().filter(|(_, value)| value.is_number()) {
-                let setting = |field: &str| shown.settings.contains(&field);
-                let of = |field: &str| shown.measures.iter().any(|m| m.field == field);
-                let bound = field.strip_prefix("min_").or_else(|| field.strip_prefix("max_"));
-                let is_known = of(field)
-                    || bound.is_some_and(|field| of(field) || setting(field))
-                    || common.contains(&field.as_str())
-                    || setting(field);
-                assert!(is_known, "{}: {field}", section.bench);
-            }
+        let of = |name: &str| {
+            name == "gbit_per_s" || section.shown.entries.iter().any(|entry| entry.name == name)
+        };
+        for field in section.rows().iter().flat_map(Row::keys) {
+            let bound = field.strip_prefix("min_").or_else(|| field.strip_prefix("max_"));
+            let is_known = common.contains(&&**field) || of(bound.unwrap_or(field));
+            assert!(is_known, "{}: {field}", section.name);
         }
     }
 }
 
 #[test]
 fn what_was_measured_in_rounds_shows_its_spread() {
-    for section in sections() {
-        let shown = measures::shown(&section.bench).expect("it is shown");
-        // Counts of the median round; what is measured once, or the most of all rounds.
-        let without = ["sends", "completions", "completed_copied", "zc_bytes", "copy_bytes"];
-        let once =
-            ["wakeups_per_batch", "resident_bytes", "bytes_per_connection", "rss_bytes_1000_idle"];
-        let derived = ["to_accounted", "to_kernel_tap", "ratio", "events"];
-        for measure in shown.measures {
-            let all = section.rows().iter().filter_map(|row| measure.value(row));
-            let has_spread = all.clone().all(|value| value.spread.is_some());
-            let is_plain = without.contains(&measure.field)
-                || once.contains(&measure.field)
-                || derived.contains(&measure.field)
-                || measure.field.ends_with("_copied")
-                || measure.field.starts_with("peak_")
-                || (section.bench == "idle" && measure.field == "seconds")
-                // Follows from what was measured.
-                || (section.bench == "sim" && measure.field == "gbit_per_s")
-                || (section.bench == "gateway" && measure.field == "rss_bytes");
-            assert!(has_spread || is_plain, "{}: {}", section.bench, measure.field);
+    // Counts of the median round; the most of all rounds; what is measured once, or follows.
+    let plain = [
+        "sends",
+        "completions",
+        "completed_copied",
+        "zc_bytes",
+        "copy_bytes",
+        "payload_bytes_copied",
+        "device_bytes_copied",
+        "peak_memory_bytes",
+        "peak_process_bytes",
+        "peak_kernel_bytes",
+        "wakeups_per_batch",
+        "resident_bytes",
+        "bytes_per_connection",
+        "rss_bytes_1000_idle",
+        "to_accounted",
+        "to_kernel_tap",
+        "ratio",
+        "events",
+    ];
+    let plain_in = [("idle", "seconds"), ("sim", "gbit_per_s"), ("gateway", "rss_bytes")];
+    for Section { shown, outcome, .. } in sections() {
+        let Outcome::Measured { rows, .. } = outcome else { panic!("{}", shown.name) };
+        let measured = shown.entries.iter().filter(|e| matches!(e.role, Role::Measured { .. }));
+        for name in measured.map(|entry| entry.name) {
+            let is_plain = plain.contains(&name) || plain_in.contains(&(shown.name, name));
+            for row in rows.iter().filter(|row| row.contains_key(name)) {
+                let spread = row.get("spread").and_then(|all| all.get(name));
+                let has_spread = spread.is_some() || row.contains_key(&format!("min_{name}"));
+                assert!(has_spread || is_plain, "{}: {name}", shown.name);
+            }
         }
     }
 }

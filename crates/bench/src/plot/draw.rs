@@ -3,8 +3,10 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::scale::{Scale, short};
-use super::{Bar, Better, Chart, Curve, Group, Kind, STYLE, Value};
+use super::scale::Scale;
+use super::{Bar, Chart, Curve, Group, Kind, STYLE, Value};
+use crate::numbers::{short, size_name};
+use crate::table::Better;
 
 /// Narrow enough to be read on a phone without being made much smaller.
 const WIDTH: f64 = 440.0;
@@ -270,19 +272,6 @@ fn mark(nth: usize, x: f64, y: f64) -> Markup {
 fn place(at: f64) -> String {
     let text = format!("{at:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
-}
-
-/// A size or a count: 4K, 1M where it is a power of two, and otherwise as it is.
-pub(crate) fn size_name(value: f64) -> String {
-    let whole = value as u64;
-    if whole as f64 != value || whole == 0 {
-        return short(value);
-    }
-    match whole {
-        _ if whole.is_multiple_of(1 << 20) => format!("{}M", whole >> 20),
-        _ if whole.is_multiple_of(1 << 10) => format!("{}K", whole >> 10),
-        _ => whole.to_string(),
-    }
 }
 
 /// In lines of at most so many letters, unless a word is longer; a list that is too long for a line is

@@ -1,17 +1,16 @@
 //! Plots of results: every measurement with the median of its rounds, and the lowest and the highest
 //! round as whiskers.
 //!
-//! [`measures`] says what the fields of each measurement's rows mean, and makes [`Chart`]s of rows.
+//! [`charts()`] makes [`Chart`]s of rows, whose fields are in the table of their measurement.
 //! [`scale`] goes from values to places, and [`draw`] makes SVG of a chart.
 
+mod charts;
 mod draw;
-pub(crate) mod measures;
 mod scale;
 
-pub(crate) use draw::{document, inline, size_name, subtitle};
-
-/// One object of a measurement's results.
-pub(crate) type Row = serde_json::Map<String, serde_json::Value>;
+use crate::table::Better;
+pub(crate) use charts::charts;
+pub(crate) use draw::{document, inline, subtitle};
 
 /// The colours of the plots, in the light and in the dark.
 pub(crate) const STYLE: &str = include_str!("plot.css");
@@ -23,15 +22,6 @@ pub(crate) struct Chart {
     pub(crate) unit: &'static str,
     pub(crate) better: Better,
     pub(crate) kind: Kind,
-}
-
-/// Which way a quantity is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
-    Higher,
-    Lower,
-    /// It only describes.
-    Neither,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -98,28 +98,6 @@ fn nice(value: f64) -> f64 {
     steps.iter().map(|step| step * power).find(|s| *s >= value * 0.9999).unwrap_or(value)
 }
 
-/// A number as people read it, with three digits: `0.92`, `131`, `5.5k`, `1.2M`.
-pub(super) fn short(value: f64) -> String {
-    let (scaled, unit) = match value.abs() {
-        v if v >= 99_950_000_000.0 => (value / 1e9, "G"),
-        v if v >= 999_500_000.0 => (value / 1e9, "G"),
-        v if v >= 999_500.0 => (value / 1e6, "M"),
-        v if v >= 9_999.5 => (value / 1e3, "k"),
-        _ => (value, ""),
-    };
-    let decimals = match scaled.abs() {
-        0.0 => 0,
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.9995 => 2,
-        v => (2.0 - v.log10().floor()).min(9.0) as usize,
-    };
-    let text = format!("{scaled:.decimals$}");
-    let text =
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    format!("{text}{unit}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,13 +127,5 @@ mod tests {
                 assert!(scale.ticks().len() <= MOST_TICKS + 1, "{values:?}: {:?}", scale.ticks());
             }
         }
-    }
-
-    #[test]
-    fn numbers_have_three_digits_and_the_unit_of_their_size() {
-        let all = [0.0, 0.001_234, 0.92, 3.4, 131.4, 4979.0, 12_345.0, 1_234_567.0, 2.5e9];
-        let texts = all.map(short);
-        let expected = ["0", "0.00123", "0.92", "3.4", "131", "4979", "12.3k", "1.23M", "2.5G"];
-        assert_eq!(texts, expected);
     }
 }

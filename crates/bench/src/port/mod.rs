@@ -12,14 +12,60 @@
 mod ours;
 mod tap;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
+use crate::args::{Common, Options, Plan, name};
 use crate::failure::Failure;
 use crate::machine::{Machine, Sides, on_a_thread, pin};
-use crate::meter::{Round, Spread, in_turns};
-use crate::options::{PortOptions, PortPath, name};
+use crate::meter::{Round, Spread};
+use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
+use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
+
+/// Small frames into the stack through a port, beside writes to a kernel's tap
+///
+/// Frames per second of one core: built in place, copied and charged to a send buffer, with a hook
+/// that passes or drops them, and written to a tap of the kernel (root).
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct PortOptions {
+    /// Bytes of a frame, its Ethernet header included; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "60,128,256,512,1024,1500", value_parser = clap::value_parser!(u32).range(60..=9014), value_name = "BYTES")]
+    frame: Vec<u32>,
+
+    /// Frames of a round
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), value_name = "N")]
+    frames: u64,
+
+    /// Only these paths; several with commas
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PATH")]
+    path: Vec<PortPath>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench port
+      frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
+  pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
+      two lengths by two paths, longer rounds";
+
+/// How frames enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PortPath {
+    /// Built in place
+    Build,
+    /// Copied to pages of their own, and charged
+    Accounted,
+    /// Built in place, a hook passes them
+    HookPass,
+    /// Built in place, a hook drops them
+    HookDrop,
+    /// Written to a tap of the kernel
+    KernelTap,
+}
 
 /// Frames that enter before the socket is emptied: a ring's burst.
 const BURST: usize = 64;
@@ -27,86 +73,123 @@ const BURST: usize = 64;
 /// The port that the datagrams are for.
 const SINK: u16 = 9;
 
-pub(crate) fn run(options: &PortOptions, progress: &Progress) -> Result<Results, Failure> {
-    let cpu = Sides::choose().left;
-    let wanted = |path: &PortPath| options.path.is_empty() || options.path.contains(path);
-    let all = PortPath::value_variants().iter().copied();
-    let mut paths: Vec<PortPath> = all.filter(wanted).collect();
-    if paths.contains(&PortPath::KernelTap) && !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: the kernel's tap beside ours needs root");
-        paths.retain(|path| *path != PortPath::KernelTap);
+impl Options for PortOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(false, self.common.stats)
     }
-    let mut lines: Vec<Line> = Vec::new();
-    for &frame in &options.frame {
-        lines.extend(paths.iter().map(|&path| Line { path, frame, rounds: Vec::new() }));
+
+    fn notes(&self) -> Vec<String> {
+        let text = "The kernel's tap beside ours needs root.";
+        if is_root() { Vec::new() } else { vec![text.to_owned()] }
     }
-    let round = |line: &Line| line.round(options, cpu);
-    let what = |line: &Line| format!("{}, frames of {}", name(line.path), line.frame);
-    in_turns(progress, options.common.rounds, &mut lines, what, round, |line, round| {
-        line.rounds.push(round)
-    })?;
-    let machine = Machine::describe();
-    let records: Vec<_> =
-        lines.iter().map(|line| line.record(options.frames, &lines).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} frames each, medians; frames per second of one core",
-        options.common.rounds, options.frames
-    );
-    let columns = "engine link path frame frames mpps min_mpps max_mpps to_accounted to_kernel_tap";
-    Ok(print(records, options.common.json, heading, columns))
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let wanted = |path: &PortPath| self.path.is_empty() || self.path.contains(path);
+        let all = PortPath::value_variants().iter().copied();
+        let mut paths: Vec<PortPath> = all.filter(wanted).collect();
+        if paths.contains(&PortPath::KernelTap) && !is_root() {
+            eprintln!("SKIPPED: the kernel's tap beside ours needs root");
+            paths.retain(|path| *path != PortPath::KernelTap);
+        }
+        let cases = self.frame.iter().flat_map(|&frame| {
+            let paths = paths.iter();
+            paths.map(move |&path| Case { path, frame })
+        });
+        let (frames, stats) = (self.frames, self.common.stats);
+        let bench = Bench { frames, cpu: Sides::choose().left, stats };
+        let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
+        let heading = format!(
+            "{}; {} rounds of {frames} frames each, medians; frames per second of one core",
+            Machine::describe(),
+            self.common.rounds
+        );
+        let columns =
+            "engine link path frame frames mpps min_mpps max_mpps to_accounted to_kernel_tap";
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, columns))
+    }
 }
 
-struct Line {
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
     path: PortPath,
+    /// Bytes of a frame.
     frame: u32,
-    rounds: Vec<Round>,
 }
 
-impl Line {
-    fn round(&self, options: &PortOptions, cpu: Option<usize>) -> Result<Round, Failure> {
-        let (path, frame, frames) = (self.path, self.frame as usize, options.frames);
-        let time = on_a_thread(|| {
-            pin(cpu);
-            match path {
-                PortPath::KernelTap => tap::round(frame, frames),
-                _ => ours::round(path, frame, frames, options.common.stats),
-            }
-        })?;
-        Ok(Round { bytes: frames * u64::from(self.frame), time, receiver_cpu: time })
-    }
+struct Bench {
+    frames: u64,
+    cpu: Option<usize>,
+    stats: bool,
+}
 
-    fn rate(&self, frames: u64, round: &Round) -> f64 {
-        frames as f64 / round.time.as_secs_f64().max(1e-9) / 1e6
-    }
-
+impl Bench {
     /// Million frames per second.
-    fn rates(&self, frames: u64) -> Spread {
-        Spread::of(self.rounds.iter().map(|round| self.rate(frames, round)))
+    fn rates(&self, rounds: &[Round]) -> Spread {
+        let rate = |round: &Round| self.frames as f64 / round.time.as_secs_f64().max(1e-9) / 1e6;
+        Spread::of(rounds.iter().map(rate))
     }
+}
 
-    fn record(&self, frames: u64, all: &[Self]) -> Record {
-        let (engine, link) = match self.path {
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Case;
+    type Sample = Round;
+
+    const NAME: &'static str = "port";
+    const TITLE: &'static str = "Small frames of a virtual machine";
+    const ABOUT: &'static str = "\
+        Frames a second of one core, from a port into the stack, beside writes to a tap of \
+        the kernel.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("path", |of| some(name(of.case.path))).part("{}"),
+        F::value("frame", |of| some(of.case.frame))
+            .group("frames of {} bytes")
+            .over("bytes of a frame"),
+        F::value("frames", |of| some(of.bench.frames)),
+        F::bounded("mpps", 3, |of| Some(of.bench.rates(of.samples)))
+            .higher("Frames of one core", "million a second")
+            .first(),
+        F::value("to_accounted", |of| ratio(of, PortPath::Accounted))
+            .higher("Ratio to the usual way, with a charge each", "times"),
+        F::value("to_kernel_tap", |of| ratio(of, PortPath::KernelTap))
+            .higher("Ratio to the kernel's tap", "times"),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        match case.path {
             PortPath::KernelTap => ("kernel", "tap"),
             _ => ("pagewire", "vhost-user"),
-        };
-        let Spread { min, median: mpps, max } = self.rates(frames);
-        let mut record = Record::of_rounds("port", engine, link, &self.rounds)
-            .with("path", name(self.path))
-            .with("frame", self.frame)
-            .with("frames", frames)
-            .with("mpps", rounded(mpps, 3))
-            .with("min_mpps", rounded(min, 3))
-            .with("max_mpps", rounded(max, 3));
-        let others =
-            [("to_accounted", PortPath::Accounted), ("to_kernel_tap", PortPath::KernelTap)];
-        for (name, other) in others {
-            let beside = all.iter().find(|l| l.path == other && l.frame == self.frame);
-            if let Some(beside) = beside.filter(|_| other != self.path) {
-                record =
-                    record.with(name, rounded(mpps / beside.rates(frames).median.max(1e-9), 3));
-            }
         }
-        record
+    }
+
+    fn round(&self, _: &Case, round: &Round) -> Round {
+        *round
+    }
+}
+
+/// The rate beside that of another path.
+fn ratio(of: &Line<'_, Bench>, path: PortPath) -> Option<serde_json::Value> {
+    let other = Case { path, ..*of.case };
+    let (_, beside) = of.all.iter().find(|(case, _)| *case == other && other != *of.case)?;
+    let rate = |rounds: &[Round]| of.bench.rates(rounds).median;
+    some(rounded(rate(of.samples) / rate(beside).max(1e-9), 3))
+}
+
+impl InTurns for Bench {
+    fn sample(&self, &Case { path, frame }: &Case, _: u16) -> Result<Round, Failure> {
+        let time = on_a_thread(|| {
+            pin(self.cpu);
+            match path {
+                PortPath::KernelTap => tap::round(frame as usize, self.frames),
+                _ => ours::round(path, frame as usize, self.frames, self.stats),
+            }
+        })?;
+        Ok(Round { bytes: self.frames * u64::from(frame), time, receiver_cpu: time })
     }
 }
 

@@ -11,9 +11,8 @@ use pagewire::device::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict, Vho
 use pagewire::services::{Instant, RecvFlags, SocketBind, Stack, UdpId};
 use pagewire::{Device, LinkId};
 
-use super::{BURST, SINK, datagram};
+use super::{BURST, PortPath, SINK, datagram};
 use crate::failure::Failure;
-use crate::options::PortPath;
 use crate::sys::thread_time;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -8,12 +8,11 @@ use std::time::Instant;
 use pagewire::memory::PAGE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Bench, CHUNK, Counter, Taken, Tally};
+use super::{Bench, CHUNK, Counter, ReceiveMode, Taken, Tally};
 use crate::failure::{Because, Failure};
 use crate::kernel::{
     Between, PATIENCE, SOCKET, accept, connect, join, send, send_zerocopy, set_zerocopy,
 };
-use crate::options::ReceiveMode;
 use crate::source::Source;
 use crate::sys::{KernelWindow, set_socket_option};
 
@@ -24,9 +23,9 @@ const MSS: i32 = 7 * PAGE_SIZE as i32 + 12;
 const MTU: u32 = MSS as u32 + 40;
 
 /// One round between two kernel sockets for each flow.
-pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
+pub(super) fn round(bench: &Bench, between: Between, mode: ReceiveMode) -> Result<Tally, Failure> {
     let map = mode == ReceiveMode::Map;
-    let between = match bench.between() {
+    let between = match between {
         Between::Veth { mtu: None } if map => Between::Veth { mtu: Some(MTU) },
         between => between,
     };
@@ -34,7 +33,7 @@ pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> 
     let receiving = |listener: &TcpListener| receive(bench, map, listener);
     let sending = |to: SocketAddr| {
         std::thread::scope(|scope| {
-            for _ in 0..bench.flows {
+            for _ in 0..bench.options.flows {
                 let connection = connect(to)?;
                 scope.spawn(move || match map {
                     true => send_mappable(&connection, &bench.source),
@@ -78,14 +77,14 @@ fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Fa
         set_socket_option(listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, MSS).because(SOCKET)?;
     }
     let mut flows = Vec::new();
-    for _ in 0..bench.flows {
+    for _ in 0..bench.options.flows {
         let socket = accept(listener)?;
         socket.set_nonblocking(true).because(SOCKET)?;
         let window = map.then(|| KernelWindow::new(socket.as_fd(), CHUNK)).transpose();
         flows.push((socket, window.because(SOCKET)?));
     }
     let mut buffer = vec![0; CHUNK];
-    let mut counter = Counter::new(bench.seconds);
+    let mut counter = Counter::new(bench.options.time.seconds);
     let mut last = Instant::now();
     loop {
         let mut all = Taken::default();
@@ -93,7 +92,7 @@ fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Fa
             let max = match window {
                 None => buffer.len(),
                 Some(window) => {
-                    let see = |bytes: &[u8]| bench.reader.see(bytes);
+                    let see = |bytes: &[u8]| bench.options.reader.see(bytes);
                     let (mapped, skip) = window.receive(socket.as_fd(), see).because(SOCKET)?;
                     all.bytes += mapped;
                     all.mapped += mapped;
@@ -107,7 +106,7 @@ fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Fa
             match socket.read(into) {
                 Ok(0) => return Err(Failure::Failed("a kernel sender ended too early".into())),
                 Ok(n) => {
-                    bench.reader.see(into.get(..n).unwrap_or_default());
+                    bench.options.reader.see(into.get(..n).unwrap_or_default());
                     all.bytes += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}

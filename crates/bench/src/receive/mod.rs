@@ -12,153 +12,173 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
+use crate::args::{Common, Link, Mtu, Options, Plan, Time, name};
+use crate::engine::Engine;
 use crate::failure::{Failure, say};
-use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
-use crate::meter::{Round, Spread, WARM_UP, in_turns};
-use crate::options::{Link, ReceiveMode, ReceiveOptions, name};
+use crate::machine::{SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, WARM_UP};
+use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
 use crate::source::{Reader, Source};
 use crate::sys::{Usage, process_usage, thread_usage};
+use crate::table::{
+    COPIED, Field, IN_A_ROUND, InTurns, Measurement, Results, US_PER_MIB, in_turns, records, some,
+};
+
+/// CPU time of a receiver: by copy, by mapping and in chunks
+///
+/// Beside it, the kernel's sockets with read and with TCP_ZEROCOPY_RECEIVE. Over the pair link the
+/// time of the receiver's stack and application is measured apart from the sender's; over a tap
+/// (root) kernel sockets send.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ReceiveOptions {
+    /// Kind of link; over a tap kernel sockets send (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// How the receiver takes what came [default: each in its turn]
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<ReceiveMode>,
+
+    /// Connections that are received on at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    flows: u16,
+
+    /// Whether the receiver touches every byte
+    #[arg(long, value_enum, default_value_t = Reader::None, value_name = "READER")]
+    reader: Reader,
+
+    #[command(flatten)]
+    time: Time,
+
+    #[command(flatten)]
+    link_mtu: Mtu,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    payload_pages: Option<u8>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench receive --flows 8 --reader sum
+      eight connections over the pair link, every byte summed
+  pagewire bench receive --link tap --mode map --payload-pages 15
+      mapped, from a kernel socket that sends whole pages; root";
+
+/// How a receiver takes data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReceiveMode {
+    /// Into a buffer of its own
+    Copy,
+    /// Whole pages as one view, the rest by copy
+    Map,
+    /// By reference, whatever the alignment
+    Chunks,
+}
 
 /// Bytes read or mapped at once, by either engine: as in the kernel's `tcp_mmap`.
 const CHUNK: usize = 512 << 10;
 
-pub(crate) fn run(options: &ReceiveOptions, progress: &Progress) -> Result<Results, Failure> {
-    if options.link == Link::Tap {
-        check_privilege()?;
+impl Options for ReceiveOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(self.link == Link::Tap, self.common.stats)
     }
-    let bench = Bench {
-        source: Source::new(),
-        sides: Sides::choose(),
-        link: options.link,
-        flows: usize::from(options.flows),
-        reader: options.reader,
-        seconds: options.seconds,
-        mtu: options.mtu,
-        payload_pages: options.payload_pages,
-        stats: options.common.stats,
-    };
-    let mut lines = lines(options);
-    let round = |line: &Line| bench.round(line.what);
-    let what = |line: &Line| {
-        format!("{} over {}, {}", line.engine(), bench.link(line.what), name(line.mode()))
-    };
-    in_turns(progress, options.common.rounds, &mut lines, what, round, |line, tally| {
-        line.tallies.push(tally)
-    })?;
-    let machine = Machine::describe();
-    let records: Vec<_> = lines.iter().map(|line| bench.record(line).on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    if !options.common.json {
-        for line in &lines {
-            let mode = name(line.mode());
-            say(format_args!("{} {}, {mode}:", line.engine(), bench.link(line.what)));
-            line.tallies.iter().for_each(say);
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        let [ours, kernel] = Engine::on(self.link, self.link_mtu.mtu)?;
+        let (source, sides) = (Source::new(), Sides::choose());
+        let bench = Bench { source, sides, options: self.clone() };
+        let wanted = |mode: ReceiveMode| self.mode.is_none_or(|only| only == mode);
+        let mut cases: Vec<Case> = Vec::new();
+        for &mode in ReceiveMode::value_variants().iter().filter(|mode| wanted(**mode)) {
+            cases.push(Case { engine: ours, mode });
         }
+        // The kernel's receive by copy is always measured: all others are compared with it.
+        cases.push(Case { engine: kernel, mode: ReceiveMode::Copy });
+        if wanted(ReceiveMode::Map) {
+            cases.push(Case { engine: kernel, mode: ReceiveMode::Map });
+        }
+        let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
+        if !self.common.json {
+            for (Case { engine, mode }, tallies) in &lines {
+                let (engine, link) = engine.names();
+                say(format_args!("{engine} {link}, {}:", name(*mode)));
+                tallies.iter().for_each(say);
+            }
+        }
+        let heading = self.common.heading(self.time.seconds, SPREAD);
+        let columns = "engine link mode reader flows mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
+            receiver_cpu_us_per_mib system_cpu_us_per_mib mapped_percent payload_bytes_copied";
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, columns))
     }
-    let columns = "engine link mode reader flows mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
-        receiver_cpu_us_per_mib system_cpu_us_per_mib mapped_percent payload_bytes_copied";
-    Ok(print(records, options.common.json, heading, columns))
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    Kernel(ReceiveMode),
-    Pagewire(ReceiveMode),
-}
-
-struct Line {
-    what: What,
-    tallies: Vec<Tally>,
-}
-
-fn lines(options: &ReceiveOptions) -> Vec<Line> {
-    let wanted = |mode: &ReceiveMode| options.mode.is_none_or(|only| only == *mode);
-    let modes = ReceiveMode::value_variants().iter().copied();
-    let ours = modes.filter(wanted).map(What::Pagewire);
-    // The kernel's receive by copy is always measured: all others are compared with it.
-    let theirs = [What::Kernel(ReceiveMode::Copy), What::Kernel(ReceiveMode::Map)];
-    let theirs = theirs.into_iter().filter(|what| match what {
-        What::Kernel(ReceiveMode::Map) => wanted(&ReceiveMode::Map),
-        _ => true,
-    });
-    ours.chain(theirs).map(|what| Line { what, tallies: Vec::new() }).collect()
-}
-
-impl Line {
-    fn mode(&self) -> ReceiveMode {
-        match self.what {
-            What::Kernel(mode) | What::Pagewire(mode) => mode,
-        }
-    }
-
-    fn engine(&self) -> &'static str {
-        match self.what {
-            What::Kernel(_) => "kernel",
-            What::Pagewire(_) => "pagewire",
-        }
-    }
-
-    fn spread(&self, of: impl Fn(&Tally) -> f64) -> Spread {
-        Spread::of(self.tallies.iter().map(of))
-    }
+struct Case {
+    engine: Engine,
+    mode: ReceiveMode,
 }
 
 struct Bench {
     source: Source,
     sides: Sides,
-    link: Link,
-    flows: usize,
-    reader: Reader,
-    seconds: f64,
-    mtu: Option<u32>,
-    payload_pages: Option<u8>,
-    stats: bool,
+    options: ReceiveOptions,
 }
 
-impl Bench {
-    fn round(&self, what: What) -> Result<Tally, Failure> {
-        on_a_thread(|| match (what, self.link) {
-            (What::Kernel(mode), _) => kernel::round(self, mode),
-            (What::Pagewire(mode), Link::Pair) => ours::pair(self, mode),
-            (What::Pagewire(mode), Link::Tap) => ours::tap(self, mode),
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Case;
+    type Sample = Tally;
+
+    const NAME: &'static str = "receive";
+    const TITLE: &'static str = "CPU time of a receiver";
+    const ABOUT: &'static str = "\
+        Into a buffer (copy), as mapped pages (map), and by reference (chunks), beside the \
+        kernel's read and TCP_ZEROCOPY_RECEIVE.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("mode", |of| some(name(of.case.mode))).part("{}"),
+        F::value("flows", |of| some(of.bench.options.flows)).group("{} connection(s)"),
+        F::value("reader", |of| some(name(of.bench.options.reader))),
+        F::value("mtu", |of| of.samples.last().map(|tally| tally.mtu.into())),
+        F::spread("receiver_cpu_us_per_mib", 3, |of| of.spread(Tally::receiver_us_per_mib))
+            .lower("CPU time of the receiver", US_PER_MIB)
+            .first(),
+        F::spread("system_cpu_us_per_mib", 3, |of| of.spread(Tally::system_us_per_mib))
+            .lower("CPU time of both stacks", US_PER_MIB)
+            .first(),
+        F::spread("mapped_percent", 4, |of| of.spread(Tally::mapped_percent))
+            .higher("Received in mapped pages", "% of the bytes"),
+        F::value("payload_bytes_copied", |of| {
+            of.samples.iter().map(|tally| tally.copied).max().map(Into::into)
         })
+        .lower(COPIED, IN_A_ROUND),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        case.engine.names()
     }
 
-    /// Where kernel talks to kernel beside us.
-    fn between(&self) -> Between {
-        match self.link {
-            Link::Pair => Between::Loopback,
-            Link::Tap => Between::Veth { mtu: self.mtu },
-        }
+    fn round(&self, _: &Case, tally: &Tally) -> Round {
+        tally.round
     }
+}
 
-    fn link(&self, what: What) -> &'static str {
-        match (what, self.link) {
-            (What::Pagewire(_), Link::Pair) => "pair",
-            (What::Pagewire(_), Link::Tap) => "tap",
-            (What::Kernel(_), Link::Pair) => "loopback",
-            (What::Kernel(_), Link::Tap) => "veth",
-        }
-    }
-
-    fn record(&self, line: &Line) -> Record {
-        let rounds: Vec<Round> = line.tallies.iter().map(|t| t.round).collect();
-        let mtu = line.tallies.last().map_or(0, |t| t.mtu);
-        let copied = line.tallies.iter().map(|t| t.copied).max().unwrap_or(0);
-        Record::of_rounds("receive", line.engine(), self.link(line.what), &rounds)
-            .with("mode", name(line.mode()))
-            .with("flows", self.flows)
-            .with("reader", name(self.reader))
-            .with("mtu", mtu)
-            .with_spread("receiver_cpu_us_per_mib", line.spread(Tally::receiver_us_per_mib), 3)
-            .with_spread("system_cpu_us_per_mib", line.spread(Tally::system_us_per_mib), 3)
-            .with_spread("mapped_percent", line.spread(Tally::mapped_percent), 4)
-            .with("payload_bytes_copied", copied)
+impl InTurns for Bench {
+    fn sample(&self, &Case { engine, mode }: &Case, _: u16) -> Result<Tally, Failure> {
+        on_a_thread(|| match engine {
+            Engine::Kernel(between) => kernel::round(self, between, mode),
+            Engine::Pair => ours::pair(self, mode),
+            Engine::Tap => ours::tap(self, mode),
+        })
     }
 }
 

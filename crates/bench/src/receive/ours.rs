@@ -7,20 +7,19 @@ use pagewire::memory::{Frag, PAGE_SIZE};
 use pagewire::tcp::mtu_of_pages;
 use pagewire::{Host, HostBuilder, TcpStream};
 
-use super::{Bench, CHUNK, Counter, Taken, Tally};
+use super::{Bench, CHUNK, Counter, ReceiveMode, Taken, Tally};
 use crate::failure::Failure;
 use crate::hosts::{
     self, Feed, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, would_block,
 };
 use crate::kernel::{self, PATIENCE, PEER_MESSAGE};
 use crate::machine::{joined, pin};
-use crate::options::ReceiveMode;
 use crate::source::{Reader, SOURCE_LEN};
 
 impl Bench {
     /// A receiving host's settings.
     fn receiver(&self, builder: HostBuilder) -> HostBuilder {
-        match self.payload_pages {
+        match self.options.payload_pages {
             Some(pages) => builder.payload_pages(pages),
             None => builder,
         }
@@ -28,8 +27,8 @@ impl Bench {
 
     /// The MTU that was asked for, or that segments of whole pages take.
     fn mtu(&self) -> Option<u32> {
-        let pages = self.payload_pages.map(|pages| mtu_of_pages(pages, false) as u32);
-        self.mtu.or(pages)
+        let pages = self.options.payload_pages.map(|pages| mtu_of_pages(pages, false) as u32);
+        self.options.link_mtu.mtu.or(pages)
     }
 }
 
@@ -105,12 +104,13 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     let (a, b, mtu) = hosts::pair(bench.mtu())?;
     let left = hosts::on(a, LEFT).manual().start()?;
     let right = bench.receiver(hosts::on(b, RIGHT)).manual().start()?;
-    let connections = connect_many_in_turns(&left, &right, bench.flows)?;
+    let flows = usize::from(bench.options.flows);
+    let connections = connect_many_in_turns(&left, &right, flows)?;
     let pieces = SOURCE_LEN / SEND_PIECE;
-    let start = |flow: usize| bench.source.region_frags(SEND_PIECE, flow * pieces / bench.flows);
-    let mut feeds: Vec<_> = (0..bench.flows).map(|flow| Feed::new(start(flow))).collect();
-    let mut taker = Taker::new(mode, bench.reader);
-    let mut counter = Counter::new(bench.seconds);
+    let start = |flow: usize| bench.source.region_frags(SEND_PIECE, flow * pieces / flows);
+    let mut feeds: Vec<_> = (0..flows).map(|flow| Feed::new(start(flow))).collect();
+    let mut taker = Taker::new(mode, bench.options.reader);
+    let mut counter = Counter::new(bench.options.time.seconds);
     let mut receiving = Duration::ZERO;
     loop {
         for (feed, (sender, _)) in feeds.iter_mut().zip(&connections) {
@@ -132,7 +132,7 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
             && let Some(tally) = counter.add(all, Some(receiving))
         {
             let stats = [&left, &right].map(Host::stats);
-            if bench.stats {
+            if bench.options.common.stats {
                 stats.iter().for_each(|stats| eprint!("{stats}"));
             }
             let copied = stats.iter().map(|stats| stats.ledger.ours()).sum();
@@ -151,7 +151,7 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     let listener = host.listen(on)?;
     let tally = std::thread::scope(|scope| {
         let mut sending = Vec::new();
-        for _ in 0..bench.flows {
+        for _ in 0..bench.options.flows {
             sending.push(scope.spawn(move || -> Result<(), Failure> {
                 pin(bench.sides.right);
                 kernel::send(kernel::connect(on)?, &bench.source, PEER_MESSAGE);
@@ -173,7 +173,7 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
         received
     })?;
     let stats = host.stats();
-    if bench.stats {
+    if bench.options.common.stats {
         eprint!("{stats}");
     }
     Ok(Tally { copied: stats.ledger.ours(), mtu, ..tally })
@@ -187,13 +187,13 @@ fn receive(
     mut accept: impl FnMut() -> Result<TcpStream, Failure>,
 ) -> Result<Tally, Failure> {
     let mut connections = Vec::new();
-    for _ in 0..bench.flows {
+    for _ in 0..bench.options.flows {
         let connection = accept()?;
         connection.set_nonblocking(true)?;
         connections.push(connection);
     }
-    let mut taker = Taker::new(mode, bench.reader);
-    let mut counter = Counter::new(bench.seconds);
+    let mut taker = Taker::new(mode, bench.options.reader);
+    let mut counter = Counter::new(bench.options.time.seconds);
     let mut last = Instant::now();
     let result = loop {
         let mut all = Taken::default();

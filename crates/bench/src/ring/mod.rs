@@ -9,27 +9,112 @@ mod ends;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::Args;
 use pagewire::device::{Queues, Rule};
 use pagewire::memory::{PAGE_SIZE, Region};
 use pagewire::rings::{COPY_GROUP, EngineConfig, QueueConfig, Rings};
 use pagewire::{Device, Host};
 
+use crate::args::{Common, Link, Mtu, Options, Plan, Time, name};
 use crate::failure::{Failure, say};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
-use crate::kernel;
-use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
-use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, RingOptions, name};
+use crate::kernel::{self, PEER_MESSAGE};
+use crate::machine::{Sides, joined, on_a_thread, pin};
+use crate::meter::{Round, Spread};
 use crate::progress::Progress;
-use crate::report::{Record, Results, print};
 use crate::source::{Mode, Source};
+use crate::table::{
+    COPIED, Field, IN_A_ROUND, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records,
+    some,
+};
 use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
 
-/// Bytes of single writes of a kernel peer.
-const PEER_MESSAGE: usize = 1 << 20;
+/// Receive through rings, by copy and by reference
+///
+/// By reference over the pair link, the receiver has registered the sender's memory, and nothing is
+/// copied; with --place its end writes into its own region instead, one copy by the device. Over a
+/// tap (root) the kernel writes into the region.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct RingOptions {
+    /// Kind of link; over a tap the sender is a kernel socket (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// By reference over a pair: have the receiver's end write payload into a registered region, as
+    /// a network card would, instead of registering the sender's memory
+    #[arg(long)]
+    place: bool,
+
+    /// Datagrams instead of a stream
+    #[arg(long)]
+    udp: bool,
+
+    /// Payload bytes of each datagram [default: what one packet of the link takes, in whole pages if
+    /// that is more than one]
+    #[arg(long, requires = "udp", value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65_507))]
+    datagram: Option<u32>,
+
+    /// MiB of the registered region, and of the copy group: pages go round through the fill ring, so
+    /// a region larger than the caches is written to cold memory
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "MIB")]
+    region: u32,
+
+    #[command(flatten)]
+    time: Time,
+
+    #[command(flatten)]
+    link_mtu: Mtu,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench ring
+      the sender's memory is registered with the receiver: nothing is copied
+  pagewire bench ring --place --region 16
+      the receiver's end of the pair writes into a region of 16 MiB
+  pagewire bench ring --link tap --json
+      the kernel writes into the region; root";
 
 /// IPv4's header and UDP's, in bytes.
 const DATAGRAM_HEADERS: usize = 28;
+
+impl Options for RingOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(self.link == Link::Tap && !self.place, self.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        if self.place && self.link != Link::Pair {
+            let text =
+                "--place says what an end of a pair does; over a tap the kernel always writes";
+            return Err(Failure::Usage(text.into()));
+        }
+        if self.link == Link::Tap {
+            kernel::check_privilege()?;
+        }
+        let (source, sides) = (Source::new(), Sides::choose());
+        let bench = Bench { options: self.clone(), source, sides };
+        let lines = in_turns(&bench, [Mode::Copy, Mode::Zerocopy], self.common.rounds, progress)?;
+        let heading = self.common.heading(self.time.seconds, "");
+        let records = records(&bench, &lines);
+        if self.common.json {
+            return Ok(Results::print(records, true, heading, ""));
+        }
+        say(&heading);
+        lines.iter().for_each(|(mode, outcomes)| bench.show(*mode, outcomes));
+        Ok(Results { heading, records })
+    }
+}
+
+struct Bench {
+    options: RingOptions,
+    source: Source,
+    sides: Sides,
+}
 
 struct Outcome {
     round: Round,
@@ -46,38 +131,61 @@ struct Outcome {
     device: u64,
 }
 
-struct Bench {
-    options: RingOptions,
-    source: Source,
-    sides: Sides,
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Mode;
+    type Sample = Outcome;
+
+    const NAME: &'static str = "ring";
+    const TITLE: &'static str = "Receiving through rings";
+    const ABOUT: &'static str =
+        "By copy and by reference. The kernel has no measurement beside this one.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("transport", |of| some(if of.bench.options.udp { "udp" } else { "tcp" }))
+            .group("{}"),
+        F::value("datagram_bytes", |of| of.median(|one| one.size).filter(|_| is_udp(of))),
+        F::value("datagrams", |of| of.median(|one| one.datagrams).filter(|_| is_udp(of)))
+            .higher("Datagrams", "in a round"),
+        F::value("datagrams_dropped", |of| of.median(|one| one.dropped).filter(|_| is_udp(of)))
+            .lower("Datagrams without room", "in a round"),
+        F::value("mode", |of| some(of.case.name())).part("{}"),
+        F::value("memory", |of| some(of.bench.memory(*of.case))).part("memory {}"),
+        F::value("copy_bytes", |of| of.median(|one| one.copied))
+            .plain("Received by copy", IN_A_ROUND),
+        F::value("zc_bytes", |of| of.median(|one| one.zc))
+            .plain("Received by reference", IN_A_ROUND),
+        F::value("total_bytes", |of| of.median(|one| one.copied + one.zc)),
+        F::spread("receiver_cpu_us_per_mib", 3, |of| Some(of.receiver_us_per_mib()))
+            .lower("CPU time of the receiver", US_PER_MIB)
+            .first(),
+        F::value("payload_bytes_copied", |of| of.median(|one| one.ours)).lower(COPIED, IN_A_ROUND),
+        F::value("device_bytes_copied", |of| of.median(|one| one.device))
+            .plain("Payload that the device wrote", IN_A_ROUND),
+        F::value("region_mib", |of| some(of.bench.options.region)),
+        F::value("mtu", |of| of.median(|one| one.mtu)),
+    ];
+
+    fn engine(&self, _: &Mode) -> (&'static str, &'static str) {
+        ("pagewire", if self.options.link == Link::Pair { "pair" } else { "tap" })
+    }
+
+    fn round(&self, _: &Mode, outcome: &Outcome) -> Round {
+        outcome.round
+    }
 }
 
-pub(crate) fn run(options: &RingOptions, progress: &Progress) -> Result<Results, Failure> {
-    if options.place && options.link != Link::Pair {
-        let text = "--place says what an end of a pair does; over a tap the kernel always writes";
-        return Err(Failure::Usage(text.into()));
+fn is_udp(of: &Line<'_, Bench>) -> bool {
+    of.bench.options.udp
+}
+
+impl InTurns for Bench {
+    fn sample(&self, mode: &Mode, _: u16) -> Result<Outcome, Failure> {
+        on_a_thread(|| match self.options.link {
+            Link::Pair => self.pair(*mode),
+            Link::Tap => self.tap(*mode),
+        })
     }
-    if options.link == Link::Tap {
-        kernel::check_privilege()?;
-    }
-    let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
-    let mut modes = [(Mode::Copy, Vec::new()), (Mode::Zerocopy, Vec::new())];
-    let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
-    let what =
-        |(mode, _): &(Mode, Vec<Outcome>)| format!("{} over {}", mode.name(), name(options.link));
-    in_turns(progress, options.common.rounds, &mut modes, what, round, |(_, outcomes), one| {
-        outcomes.push(one)
-    })?;
-    let machine = Machine::describe();
-    let records: Vec<Record> =
-        modes.iter().map(|(mode, all)| bench.record(*mode, all).on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, "");
-    if options.common.json {
-        return Ok(print(records, true, heading, ""));
-    }
-    say(&heading);
-    modes.iter().for_each(|(mode, outcomes)| bench.show(*mode, outcomes));
-    Ok(Results { heading, records })
 }
 
 impl Bench {
@@ -91,34 +199,10 @@ impl Bench {
         }
     }
 
-    fn record(&self, mode: Mode, outcomes: &[Outcome]) -> Record {
-        let rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.round).collect();
-        let record = Record::of_rounds("ring", "pagewire", &name(self.options.link), &rounds);
-        let Some(median) = median(outcomes) else { return record };
-        let record = match median.size {
-            0 => record.with("transport", "tcp"),
-            size => record
-                .with("transport", "udp")
-                .with("datagram_bytes", size)
-                .with("datagrams", median.datagrams)
-                .with("datagrams_dropped", median.dropped),
-        };
-        record
-            .with("mode", mode.name())
-            .with("memory", self.memory(mode))
-            .with("copy_bytes", median.copied)
-            .with("zc_bytes", median.zc)
-            .with("total_bytes", median.copied + median.zc)
-            .with_mean("receiver_cpu_us_per_mib", Round::us_per_mib(&rounds), 3)
-            .with("payload_bytes_copied", median.ours)
-            .with("device_bytes_copied", median.device)
-            .with("region_mib", self.options.region)
-            .with("mtu", median.mtu)
-    }
-
     /// The lines that users of the source document's program know.
     fn show(&self, mode: Mode, outcomes: &[Outcome]) {
-        let Some(median) = median(outcomes) else { return };
+        let by_rate = Spread::by(outcomes, |outcome| outcome.round.gbit_per_s());
+        let Some(Spread { median, .. }) = by_rate else { return };
         let link = name(self.options.link);
         say(format!("{} over {link}, memory {}:", mode.name(), self.memory(mode)));
         say(format!(" copy bytes: {}", median.copied));
@@ -168,17 +252,10 @@ impl Bench {
         Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 
-    fn round(&self, mode: Mode) -> Result<Outcome, Failure> {
-        on_a_thread(|| match self.options.link {
-            Link::Pair => self.pair(mode),
-            Link::Tap => self.tap(mode),
-        })
-    }
-
     /// Sender, receiver and both stacks, in turns.
     fn pair(&self, mode: Mode) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (a, b, mtu) = hosts::pair(self.options.mtu)?;
+        let (a, b, mtu) = hosts::pair(self.options.link_mtu.mtu)?;
         let left = hosts::on(a, LEFT).manual().start()?;
         let b: Box<dyn Device> =
             if self.options.place { Box::new(Queues::new(b, 2)) } else { Box::new(b) };
@@ -186,7 +263,8 @@ impl Bench {
         let right = right.start()?;
         let mut rings = self.rings(&right)?;
         let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
-        let mut receiver = Receiver::open(&mut rings, RIGHT, group, size, self.options.seconds)?;
+        let mut receiver =
+            Receiver::open(&mut rings, RIGHT, group, size, self.options.time.seconds)?;
         let mut sender = Sender::open(&left, &self.source, size)?;
         loop {
             sender.send()?;
@@ -201,13 +279,14 @@ impl Bench {
     /// A kernel socket sends; the receiver sleeps on its rings.
     fn tap(&self, mode: Mode) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.options.mtu)?;
+        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
         let mut rings = self.rings(&host)?;
         let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mut receiver = Receiver::open(&mut rings, LEFT, group, size, self.options.seconds)?;
+            let mut receiver =
+                Receiver::open(&mut rings, LEFT, group, size, self.options.time.seconds)?;
             if size > 0 {
                 receiver.answer(&mut rings)?;
             }
@@ -238,11 +317,6 @@ impl Bench {
             joined(sending).and(outcome)
         })
     }
-}
-
-/// The round whose rate is the median.
-fn median(outcomes: &[Outcome]) -> Option<&Outcome> {
-    Spread::by(outcomes, |outcome| outcome.round.gbit_per_s()).map(|all| all.median)
 }
 
 fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {

@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 use pagewire::memory::Frag;
 use pagewire::{Completion, Host, HostBuilder, TcpStream};
 
-use super::Case;
+use super::{Case, SendOptions, Taking};
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Sides, joined, nap, pin};
 use crate::meter::{Round, WARM_UP};
-use crate::options::Taking;
 use crate::source::{Mode, SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
 
@@ -76,10 +75,7 @@ impl Sent {
 pub(super) struct Engines {
     pub(super) source: Source,
     pub(super) sides: Sides,
-    pub(super) seconds: f64,
-    pub(super) mtu: Option<u32>,
-    pub(super) receiver: Taking,
-    pub(super) stats: bool,
+    pub(super) options: SendOptions,
 }
 
 impl Engines {
@@ -88,11 +84,11 @@ impl Engines {
     pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
         let set = |host: HostBuilder| host.manual().zerocopy_memory(HELD);
-        let (left, right, mtu) = hosts::on_a_pair(self.mtu, set)?;
+        let (left, right, mtu) = hosts::on_a_pair(self.options.link_mtu.mtu, set)?;
         let (stream, peer) = connect_in_turns(&left, &right)?;
         let mut sides = InTurns {
             sender: Sender::new(&self.source, &stream, case)?,
-            receiver: Receiver::new(&peer, self.receiver),
+            receiver: Receiver::new(&peer, self.options.receiver),
             left: &left,
             right: &right,
         };
@@ -103,7 +99,7 @@ impl Engines {
         let copied = || left.stats().ledger.ours();
         let (sent, received, copies) = (sides.sender.sent, sides.receiver.bytes, copied());
         let (mut ours, mut theirs) = (0, 0);
-        let length = Duration::from_secs_f64(self.seconds);
+        let length = Duration::from_secs_f64(self.options.seconds);
         let (cpu, begun, first) = (thread_time(), Instant::now(), ticks());
         while begun.elapsed() < length {
             let (sender, receiver) = sides.turn()?;
@@ -136,7 +132,7 @@ impl Engines {
     /// and the kernel's work for the receiver during its system calls.
     pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
+        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).manual().zerocopy_memory(HELD).start()?;
         std::thread::scope(|scope| {
             let listener = kernel::listen(RIGHT.into())?;
@@ -148,7 +144,7 @@ impl Engines {
             let stream = patient(host.connect_timeout(to, PATIENCE))?;
             let mut sender = Sender::new(&self.source, &stream, case)?;
             let copied = || host.stats().ledger.ours();
-            let (mut clock, mut copies) = (Clock::new(self.seconds), 0);
+            let (mut clock, mut copies) = (Clock::new(self.options.seconds), 0);
             while clock.done.is_none() {
                 sender.call()?;
                 sender.read_completions();
@@ -177,7 +173,7 @@ impl Engines {
     }
 
     fn kernel_send(&self, mut connection: KernelStream, case: Case) -> Result<Clock, Failure> {
-        let mut clock = Clock::new(self.seconds);
+        let mut clock = Clock::new(self.options.seconds);
         let (mut bytes, mut sent) = (0, Sent::default());
         if case.mode == Mode::Zerocopy {
             kernel::set_zerocopy(&connection)?;
@@ -206,7 +202,7 @@ impl Engines {
     }
 
     fn print_stats(&self, hosts: &[&Host]) {
-        for host in hosts.iter().filter(|_| self.stats) {
+        for host in hosts.iter().filter(|_| self.options.common.stats) {
             eprint!("{}", host.stats());
         }
     }

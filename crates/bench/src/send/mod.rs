@@ -7,19 +7,77 @@
 
 mod engines;
 
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use crate::args::{Common, Link, Mtu, Options, Plan, name, seconds, send_size};
+use crate::engine::Engine;
 use crate::failure::{Failure, say};
-use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
-use crate::meter::{Round, Spread, in_turns};
-use crate::options::{Link, SendOptions, Taking, name};
-use crate::plot::size_name;
+use crate::machine::{SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, Spread};
+use crate::numbers::size_name;
 use crate::progress::Progress;
-use crate::report::{Record, Results, print, rounded};
 use crate::source::{Mode, Source};
+use crate::table::{
+    COPIED, Field, IN_A_ROUND, InTurns, Line, Measurement, Results, Row, US_PER_MIB, in_turns,
+    records, some,
+};
 use engines::{Engines, Sample};
 
+/// CPU time of a sender: by copy, and by reference with completions
+///
+/// Beside it, the kernel's sockets with and without MSG_ZEROCOPY. Over the pair link the sender's
+/// figure excludes the receiver; over a tap (root) the peer is a kernel socket.
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct SendOptions {
+    /// Kind of link; over a tap the peer is a kernel socket (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    link: Link,
+
+    /// Bytes of each send: a number with K or M, 1 to 16M; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "4K,16K,64K,256K,1M",
+        value_parser = send_size,
+        value_name = "BYTES"
+    )]
+    size: Vec<u64>,
+
+    /// How the receiver on the pair link takes the data, in both modes
+    #[arg(long, value_enum, default_value_t = Taking::Reference, value_name = "HOW")]
+    receiver: Taking,
+
+    /// Seconds that a round of each size, mode and engine lasts
+    #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
+    seconds: f64,
+
+    #[command(flatten)]
+    link_mtu: Mtu,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench send --rounds 5 --plot send.svg
+      sizes of 4K to 1M by copy and by reference, and a drawing of them
+  pagewire bench send --link tap --size 64K,1M
+      to a kernel socket; root";
+
+/// How received data is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Taking {
+    /// As references, which are dropped
+    Reference,
+    /// Copied out, into one buffer
+    Copy,
+}
+
 /// The cover letter's figures for a size in bytes: per cent of copy, for the sender and its system.
-pub(crate) const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
+const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (4 << 10, 41, 79),
     (16 << 10, 18, 67),
     (64 << 10, 11, 64),
@@ -27,198 +85,170 @@ pub(crate) const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
     (1 << 20, 8, 61),
 ];
 
-pub(crate) fn run(options: &SendOptions, progress: &Progress) -> Result<Results, Failure> {
-    let kernel = match options.link {
-        Link::Pair => Between::Loopback,
-        Link::Tap if options.receiver == Taking::Copy => {
+impl Options for SendOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Engines>(self.link == Link::Tap, self.common.stats)
+    }
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        if self.link == Link::Tap && self.receiver == Taking::Copy {
             let text = "--receiver says how the pair link's receiver takes data; over a tap it is the kernel's";
             return Err(Failure::Usage(text.into()));
         }
-        Link::Tap => Between::Veth { mtu: options.mtu },
-    };
-    if options.link == Link::Tap {
-        check_privilege()?;
+        let engines = Engine::on(self.link, self.link_mtu.mtu)?;
+        let (source, sides) = (Source::new(), Sides::choose());
+        let bench = Engines { source, sides, options: self.clone() };
+        // Copy and zero copy of an engine follow each other, so that they run under equal conditions.
+        let mut cases = Vec::new();
+        for &size in &self.size {
+            for engine in engines {
+                let modes = [Mode::Copy, Mode::Zerocopy];
+                cases.extend(modes.map(|mode| Case { engine, mode, size: size as usize }));
+            }
+        }
+        let lines = in_turns(&bench, cases, self.common.rounds, progress)?;
+        let heading = self.common.heading(self.seconds, SPREAD);
+        let columns = "engine link mode size gbit_per_s sends completions completed_copied \
+            sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
+            system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
+        let results = Results::print(records(&bench, &lines), self.common.json, heading, columns);
+        if !self.common.json {
+            print_ratios(&results);
+        }
+        Ok(results)
     }
-    let engines = Engines {
-        source: Source::new(),
-        sides: Sides::choose(),
-        seconds: options.seconds,
-        mtu: options.mtu,
-        receiver: options.receiver,
-        stats: options.common.stats,
-    };
-    let mut lines = lines(options, kernel);
-    let sample = |line: &Line| on_a_thread(|| engines.sample(line.engine, line.case));
-    in_turns(progress, options.common.rounds, &mut lines, Line::name, sample, |line, sample| {
-        line.samples.push(sample)
-    })?;
-    let machine = Machine::describe();
-    let ratios: Vec<_> = lines.iter().map(|line| ratios(line, &lines)).collect();
-    let records: Vec<_> =
-        lines.iter().zip(&ratios).map(|(line, r)| line.record(*r, options).on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    let columns = "engine link mode size gbit_per_s sends completions completed_copied \
-        sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
-        system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
-    let results = print(records, options.common.json, heading, columns);
-    if !options.common.json {
-        print_ratios(&lines, &ratios);
-    }
-    Ok(results)
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    engine: Engine,
     mode: Mode,
     size: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Engine {
-    Pair,
-    Tap,
-    Kernel(Between),
-}
+type F = Field<Engines>;
 
-impl Engine {
-    /// The engine and its link.
-    const fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Pair => ("pagewire", "pair"),
-            Self::Tap => ("pagewire", "tap"),
-            Self::Kernel(Between::Loopback) => ("kernel", "loopback"),
-            Self::Kernel(Between::Veth { .. }) => ("kernel", "veth"),
+impl Measurement for Engines {
+    type Case = Case;
+    type Sample = Sample;
+
+    const NAME: &'static str = "send";
+    const TITLE: &'static str = "CPU time of a sender";
+    const ABOUT: &'static str = "\
+        By copy, and by reference with completions, as in the source document of Linux's \
+        MSG_ZEROCOPY, whose own figures stand beside the ratios.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("mode", |of| some(of.case.mode.name())).part("{}"),
+        F::value("size", |of| some(of.case.size))
+            .group("sends of {} bytes")
+            .over("bytes of each send"),
+        F::value("sends", |of| of.median(|s| s.sent.sends)).plain("Sends", "in a round"),
+        F::value("completions", |of| of.median(|s| s.sent.completions))
+            .plain("Completions", "in a round"),
+        F::value("completed_copied", |of| of.median(|s| s.sent.completed_copied))
+            .lower("Completions of copies", "in a round"),
+        F::bounded("sender_cpu_us_per_mib", 3, |of| of.spread(|s| s.sender))
+            .lower("CPU time of the sender", US_PER_MIB)
+            .first(),
+        F::bounded("system_cpu_us_per_mib", 3, |of| of.spread(|s| s.system))
+            .lower("CPU time of both stacks", US_PER_MIB)
+            .first(),
+        F::value("receiver", |of| match of.case.engine {
+            Engine::Pair => some(name(of.bench.options.receiver)),
+            Engine::Tap | Engine::Kernel(_) => some("kernel"),
+        }),
+        F::value("mtu", |of| of.median(|s| s.mtu)),
+        F::spread("sender_percent_of_copy", 1, |of| percent_of_copy(of, |s| s.sender))
+            .lower("Sender, by reference", "% of by copy")
+            .first(),
+        F::spread("system_percent_of_copy", 1, |of| percent_of_copy(of, |s| s.system))
+            .lower("Both stacks, by reference", "% of by copy")
+            .first(),
+        F::spread("sender_cycles_per_64k", 0, |of| {
+            let has_cycles = of.case.engine == Engine::Pair && cfg!(target_arch = "x86_64");
+            of.spread(|s| s.ticks.unwrap_or_default()).filter(|_| has_cycles)
+        })
+        .lower("Cycles of the sender", "for 64 KiB"),
+        F::value("payload_bytes_copied", |of| {
+            of.median(|s| s.copied).filter(|_| !of.case.engine.is_kernel())
+        })
+        .lower(COPIED, IN_A_ROUND),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        case.engine.names()
+    }
+
+    fn round(&self, _: &Case, sample: &Sample) -> Round {
+        sample.round
+    }
+
+    /// The figures of MSG_ZEROCOPY's source document, beside ratios.
+    fn beside(field: &str, rows: &[&Row]) -> Vec<Row> {
+        if !field.ends_with("_percent_of_copy") {
+            return Vec::new();
         }
+        let measured = |size: usize| rows.iter().any(|row| row.get("size") == Some(&size.into()));
+        let known = SOURCE_DOCUMENT.iter().filter(|(size, ..)| measured(*size));
+        let row = |&(size, sender, system): &(usize, u32, u32)| {
+            let engine = ("engine", "source document of MSG_ZEROCOPY".into());
+            let percent = |who, n: u32| (who, n.into());
+            let sender = percent("sender_percent_of_copy", sender);
+            let system = percent("system_percent_of_copy", system);
+            let fields = [engine, ("size", size.into()), sender, system];
+            fields
+                .map(|(name, value): (&str, Value)| (name.to_owned(), value))
+                .into_iter()
+                .collect()
+        };
+        known.map(row).collect()
     }
 }
 
-/// What is measured in turns, and what came out.
-struct Line {
-    engine: Engine,
-    case: Case,
-    samples: Vec<Sample>,
-}
-
-/// Copy and zero copy of an engine follow each other, so that they run under equal conditions.
-fn lines(options: &SendOptions, kernel: Between) -> Vec<Line> {
-    let ours = match options.link {
-        Link::Pair => Engine::Pair,
-        Link::Tap => Engine::Tap,
-    };
-    let mut all = Vec::new();
-    for &size in &options.size {
-        for engine in [ours, Engine::Kernel(kernel)] {
-            for mode in [Mode::Copy, Mode::Zerocopy] {
-                let case = Case { mode, size: size as usize };
-                all.push(Line { engine, case, samples: Vec::new() });
-            }
-        }
-    }
-    all
-}
-
-impl Engines {
-    fn sample(&self, engine: Engine, case: Case) -> Result<Sample, Failure> {
-        match engine {
+impl InTurns for Engines {
+    fn sample(&self, &case: &Case, _: u16) -> Result<Sample, Failure> {
+        on_a_thread(|| match case.engine {
             Engine::Pair => self.pair(case),
             Engine::Tap => self.tap(case),
             Engine::Kernel(between) => self.kernel(between, case),
-        }
+        })
     }
 }
 
-/// Zero copy in per cent of copy, of the sender and of the system.
-type Ratios = (Spread, Spread);
-
-/// Medians of pairs of rounds.
-fn ratios(line: &Line, all: &[Line]) -> Option<Ratios> {
-    let same = |l: &&Line| l.engine == line.engine && l.case.size == line.case.size;
-    let copy = all.iter().filter(same).find(|l| l.case.mode == Mode::Copy)?;
-    let of = |part: fn(&Sample) -> f64| {
-        let pairs = line.samples.iter().zip(&copy.samples);
-        Spread::of(pairs.map(|(zc, copy)| 100.0 * part(zc) / part(copy).max(1e-9)))
-    };
-    (line.case.mode == Mode::Zerocopy).then(|| (of(|s| s.sender), of(|s| s.system)))
-}
-
-impl Line {
-    /// What is measured, for the line of progress.
-    fn name(&self) -> String {
-        let ((engine, link), Case { mode, size }) = (self.engine.names(), self.case);
-        format!("{engine} over {link}, {}, sends of {}", mode.name(), size_name(size as f64))
-    }
-
-    fn spread(&self, part: fn(&Sample) -> f64) -> Spread {
-        Spread::of(self.samples.iter().map(part))
-    }
-
-    /// The round whose rate is the median.
-    fn median_round(&self) -> Option<&Sample> {
-        Spread::by(&self.samples, |s| s.round.gbit_per_s()).map(|all| all.median)
-    }
-
-    fn record(&self, ratios: Option<Ratios>, options: &SendOptions) -> Record {
-        let (engine, link) = self.engine.names();
-        let rounds: Vec<Round> = self.samples.iter().map(|s| s.round).collect();
-        let (sender, system) = (self.spread(|s| s.sender), self.spread(|s| s.system));
-        let median = self.median_round();
-        let sent = median.map(|s| s.sent).unwrap_or_default();
-        let receiver = match self.engine {
-            Engine::Pair => name(options.receiver),
-            Engine::Tap | Engine::Kernel(_) => "kernel".to_owned(),
-        };
-        let mut record = Record::of_rounds("send", engine, link, &rounds)
-            .with("mode", self.case.mode.name())
-            .with("size", self.case.size)
-            .with("sends", sent.sends)
-            .with("completions", sent.completions)
-            .with("completed_copied", sent.completed_copied)
-            .with("sender_cpu_us_per_mib", rounded(sender.median, 3))
-            .with("min_sender_cpu_us_per_mib", rounded(sender.min, 3))
-            .with("max_sender_cpu_us_per_mib", rounded(sender.max, 3))
-            .with("system_cpu_us_per_mib", rounded(system.median, 3))
-            .with("min_system_cpu_us_per_mib", rounded(system.min, 3))
-            .with("max_system_cpu_us_per_mib", rounded(system.max, 3))
-            .with("receiver", receiver)
-            .with("mtu", median.map_or(0, |s| s.mtu));
-        if let Some((sender, system)) = ratios {
-            record = record.with_spread("sender_percent_of_copy", sender, 1).with_spread(
-                "system_percent_of_copy",
-                system,
-                1,
-            );
-        }
-        if self.engine == Engine::Pair && cfg!(target_arch = "x86_64") {
-            let cycles = self.spread(|s| s.ticks.unwrap_or_default());
-            record = record.with_spread("sender_cycles_per_64k", cycles, 0);
-        }
-        if engine == "pagewire" {
-            record = record.with("payload_bytes_copied", median.map_or(0, |s| s.copied));
-        }
-        record
-    }
+/// Zero copy in per cent of copy, in pairs of rounds.
+fn percent_of_copy(of: &Line<'_, Engines>, part: fn(&Sample) -> f64) -> Option<Spread> {
+    let Case { engine, mode, size } = *of.case;
+    let is_copy = |c: &Case| c.engine == engine && c.size == size && c.mode == Mode::Copy;
+    let (_, copies) = of.all.iter().find(|(case, _)| is_copy(case))?;
+    let pairs = of.samples.iter().zip(copies);
+    let percent = |(zc, copy): (&Sample, &Sample)| 100.0 * part(zc) / part(copy).max(1e-9);
+    (mode == Mode::Zerocopy).then(|| Spread::of(pairs.map(percent)))
 }
 
 /// The table of the cover letter, with ours beside it.
-fn print_ratios(lines: &[Line], ratios: &[Option<Ratios>]) {
+fn print_ratios(results: &Results) {
     say("");
     say("CPU time by reference in per cent of by copy, beside MSG_ZEROCOPY's cover letter");
     say(format_args!(
         "{:>8}  {:>8}  {:>8}  {:>10}  {:>8}  {:>8}  {:>10}",
         "size", "engine", "sender", "(document)", "system", "", "(document)"
     ));
-    for (line, ratios) in lines.iter().zip(ratios) {
-        let Some((sender, system)) = ratios else { continue };
-        let (sender, system) = (sender.median, system.median);
-        let known = SOURCE_DOCUMENT.iter().find(|(size, ..)| *size == line.case.size);
+    for line in results.records.iter().map(|record| &record.line) {
+        let number = |field: &str| line.get(field).and_then(Value::as_f64);
+        let engine = line.get("engine").and_then(Value::as_str).unwrap_or_default();
+        let (Some(size), Some(sender), Some(system)) =
+            (number("size"), number("sender_percent_of_copy"), number("system_percent_of_copy"))
+        else {
+            continue;
+        };
+        let known = SOURCE_DOCUMENT.iter().find(|(known, ..)| *known as f64 == size);
         let (its_sender, its_system) = known
             .map_or(("-".to_owned(), "-".to_owned()), |(_, a, b)| {
                 (format!("{a} %"), format!("{b} %"))
             });
-        let (engine, _) = line.engine.names();
         say(format_args!(
             "{:>8}  {engine:>8}  {sender:>6.1} %  {its_sender:>10}  {system:>6.1} %  {:>8}  {its_system:>10}",
-            size_name(line.case.size as f64),
+            size_name(size),
             ""
         ));
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::{Scenario, SimOptions};
 use crate::failure::Failure;
-use crate::options::{Scenario, SimOptions};
 
 const MESSAGE: usize = 1024;
 const BULK: usize = 1 << 20;

@@ -9,209 +9,318 @@ mod guest;
 mod via;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagewire::memory::{CopyLedger, Frag};
+use clap::{Args, ValueEnum};
+use pagewire::memory::Frag;
 use pagewire::{Host, TcpStream};
 
+use guest::Guest;
+
+use crate::args::{Common, Direction, Mtu, Options, Plan, Time, name};
 use crate::failure::Failure;
 use crate::hosts::{
     self, Feed, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns,
     hosts_in_turns, patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
-use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
-use crate::meter::{Meter, Round, in_turns};
-use crate::options::{Direction, StreamLink, StreamOptions, name};
+use crate::machine::{SPREAD, Sides, joined, nap, on_a_thread, pin};
+use crate::meter::{Meter, Round};
 use crate::progress::Progress;
-use crate::report::{Record, Results, print};
 use crate::source::{Reader, Source};
+use crate::table::{
+    COPIED, Field, IN_A_ROUND, InTurns, Measurement, Results, US_PER_MIB, in_turns, records, some,
+};
 
-pub(crate) fn run(options: &StreamOptions, progress: &Progress) -> Result<Results, Failure> {
-    if options.link == StreamLink::VhostUser {
-        return guest::run(options, progress);
+/// Bulk rate of one connection
+#[derive(Clone, Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct StreamOptions {
+    /// Kind of link
+    #[arg(long, value_enum, default_value_t = StreamLink::Pair, value_name = "KIND")]
+    link: StreamLink,
+
+    /// Unix socket of `--link vhost-user`, for a virtual machine; what to run in it is printed at the
+    /// start
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Direction over a tap or to a virtual machine, as seen from Pagewire [default: both]; not with --link pair
+    #[arg(long, value_enum, value_name = "WAY")]
+    direction: Option<Direction>,
+
+    /// Also with a proxy between sender and receiver, which forwards by reference: twice as many sends
+    /// and receives, on the same processors
+    #[arg(long)]
+    via_proxy: bool,
+
+    #[command(flatten)]
+    time: Time,
+
+    #[command(flatten)]
+    link_mtu: Mtu,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire bench stream --via-proxy
+      over the pair link, also forwarded; no privilege
+  pagewire bench stream --link tap --direction receive --seconds 3
+      from a kernel socket over a tap, beside kernel to kernel over veth; root
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+      with a virtual machine, as scripts/guest/boot --vhost-user /tmp/pw.sock makes one";
+
+/// Kinds of links of this measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StreamLink {
+    /// Two ends in one process, frames by reference
+    Pair,
+    /// A tap device of the kernel; needs root or CAP_NET_ADMIN
+    Tap,
+    /// A port for a virtual machine: QEMU, Cloud Hypervisor and others connect to a Unix socket
+    VhostUser,
+}
+
+impl Options for StreamOptions {
+    fn plan(&self) -> Plan {
+        Plan::of::<Bench>(self.link == StreamLink::Tap, self.common.stats)
     }
-    if options.socket.is_some() {
-        return Err(Failure::Usage("--socket needs --link vhost-user".into()));
+
+    fn run(&self, progress: &Progress) -> Result<Results, Failure> {
+        self.check()?;
+        let kernel = match self.link {
+            StreamLink::Pair => Between::Loopback,
+            StreamLink::Tap | StreamLink::VhostUser => Between::Veth { mtu: self.link_mtu.mtu },
+        };
+        let guest = self.socket.as_deref().map(|path| Guest::plugged(self, path)).transpose()?;
+        let (source, sides, options) = (Source::new(), Sides::choose(), self.clone());
+        let mut bench = Bench { source, sides, options, kernel, message: 0, guest };
+        if bench.guest.is_none() {
+            progress.prepare("the kernel's best message size");
+            let none = Reader::None;
+            bench.message = kernel::best_message(kernel, &bench.source, none, bench.sides)?;
+        }
+        let lines = in_turns(&bench, self.cases(), self.common.rounds, progress)?;
+        let heading = self.common.heading(self.time.seconds, SPREAD);
+        let columns = match self.link {
+            StreamLink::VhostUser => {
+                "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
+                 payload_bytes_copied"
+            }
+            StreamLink::Pair | StreamLink::Tap => {
+                "engine link direction peer reader threads via mtu message gbit_per_s \
+                 min_gbit_per_s max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied"
+            }
+        };
+        Ok(Results::print(records(&bench, &lines), self.common.json, heading, columns))
     }
-    if options.link == StreamLink::Pair && options.direction.is_some() {
-        let text = "--direction says which way over a tap; with it give --link tap";
-        return Err(Failure::Usage(text.into()));
+}
+
+impl StreamOptions {
+    fn check(&self) -> Result<(), Failure> {
+        let text = match self.link {
+            StreamLink::VhostUser if self.socket.is_none() => {
+                "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in"
+            }
+            StreamLink::VhostUser if self.via_proxy => {
+                "--via-proxy is for --link pair and --link tap"
+            }
+            StreamLink::VhostUser => return Ok(()),
+            _ if self.socket.is_some() => "--socket needs --link vhost-user",
+            StreamLink::Pair if self.direction.is_some() => {
+                "--direction says which way over a tap; with it give --link tap"
+            }
+            StreamLink::Pair => return Ok(()),
+            StreamLink::Tap => return kernel::check_privilege(),
+        };
+        Err(Failure::Usage(text.into()))
     }
-    if options.link == StreamLink::Tap {
-        kernel::check_privilege()?;
+
+    fn cases(&self) -> Vec<Case> {
+        let both = |way: Way| [Reader::None, Reader::Sum].map(|reader| Case { way, reader });
+        let wanted = |d: &Direction| self.direction.is_none_or(|only| only == *d);
+        let mut all: Vec<Case> = Vec::new();
+        match self.link {
+            StreamLink::Pair => {
+                for threads in [1, 2] {
+                    all.extend(both(Way::Pair { threads }));
+                    if self.via_proxy {
+                        all.extend(both(Way::PairViaProxy { threads }));
+                    }
+                }
+            }
+            StreamLink::Tap => {
+                if wanted(&Direction::Send) {
+                    all.push(Case { way: Way::Tap(Direction::Send), reader: Reader::None });
+                }
+                if wanted(&Direction::Receive) {
+                    all.extend(both(Way::Tap(Direction::Receive)));
+                }
+                if self.via_proxy {
+                    all.extend(both(Way::TapViaProxy));
+                }
+            }
+            StreamLink::VhostUser => {
+                if wanted(&Direction::Receive) {
+                    all.extend(both(Way::Guest(Direction::Receive)));
+                }
+                if wanted(&Direction::Send) {
+                    all.push(Case { way: Way::Guest(Direction::Send), reader: Reader::None });
+                }
+                return all;
+            }
+        }
+        all.extend(both(Way::Kernel));
+        all
     }
-    let bench = Bench {
-        source: Source::new(),
-        sides: Sides::choose(),
-        seconds: options.seconds,
-        mtu: options.mtu,
-        stats: options.common.stats,
-    };
-    let kernel = match options.link {
-        StreamLink::Pair => Between::Loopback,
-        StreamLink::Tap | StreamLink::VhostUser => Between::Veth { mtu: options.mtu },
-    };
-    progress.prepare("the kernel's best message size");
-    let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
-    let mut lines: Vec<Line> = lines(options, kernel, message);
-    let round = |line: &Line| bench.round(line.what);
-    in_turns(progress, options.common.rounds, &mut lines, Line::name, round, |line, result| {
-        line.rounds.push(result.round);
-        (line.ledger, line.mtu) = (result.ledger, result.mtu);
-    })?;
-    let machine = Machine::describe();
-    let records: Vec<_> = lines.iter().map(|line| line.record().on(&machine)).collect();
-    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
-    let columns = "engine link direction peer reader threads via mtu message gbit_per_s min_gbit_per_s \
-        max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied";
-    Ok(print(records, options.common.json, heading, columns))
+}
+
+/// From where the bytes come, and to where they go.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Kernel,
+    Pair { threads: usize },
+    Tap(Direction),
+    PairViaProxy { threads: usize },
+    TapViaProxy,
+    Guest(Direction),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
-    Kernel { between: Between, message: usize, reader: Reader },
-    Pair { reader: Reader, threads: usize },
-    Tap { direction: Direction, reader: Reader },
-    PairViaProxy { reader: Reader, threads: usize },
-    TapViaProxy { reader: Reader },
+struct Case {
+    way: Way,
+    reader: Reader,
 }
 
-struct Line {
-    what: What,
-    rounds: Vec<Round>,
-    ledger: CopyLedger,
+struct Outcome {
+    round: Round,
+    /// Payload bytes that our stacks copied.
+    copied: u64,
     mtu: u32,
-}
-
-fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> {
-    let line = |what| Line { what, rounds: Vec::new(), ledger: CopyLedger::new(), mtu: 0 };
-    let both = [Reader::None, Reader::Sum];
-    let mut all: Vec<What> = Vec::new();
-    match options.link {
-        StreamLink::Pair => {
-            for threads in [1, 2] {
-                all.extend(both.map(|reader| What::Pair { reader, threads }));
-                if options.via_proxy {
-                    all.extend(both.map(|reader| What::PairViaProxy { reader, threads }));
-                }
-            }
-        }
-        StreamLink::Tap | StreamLink::VhostUser => {
-            let wanted = |d: &Direction| options.direction.is_none_or(|only| only == *d);
-            for direction in [Direction::Send, Direction::Receive].into_iter().filter(wanted) {
-                all.push(What::Tap { direction, reader: Reader::None });
-                if direction == Direction::Receive {
-                    all.push(What::Tap { direction, reader: Reader::Sum });
-                }
-            }
-        }
-    }
-    if options.via_proxy && options.link == StreamLink::Tap {
-        all.extend(both.map(|reader| What::TapViaProxy { reader }));
-    }
-    all.extend(both.map(|reader| What::Kernel { between: kernel, message, reader }));
-    all.into_iter().map(line).collect()
-}
-
-impl Line {
-    /// What is measured, for the line of progress.
-    fn name(&self) -> String {
-        match self.what {
-            What::Kernel { between: Between::Loopback, reader, .. } => {
-                format!("kernel over loopback, reader {}", name(reader))
-            }
-            What::Kernel { reader, .. } => format!("kernel over veth, reader {}", name(reader)),
-            What::Pair { reader, threads } => {
-                format!("pair on {threads} thread(s), reader {}", name(reader))
-            }
-            What::PairViaProxy { reader, threads } => {
-                format!("pair through a proxy on {threads} thread(s), reader {}", name(reader))
-            }
-            What::Tap { direction, reader } => {
-                format!("tap, {}, reader {}", name(direction), name(reader))
-            }
-            What::TapViaProxy { reader } => {
-                format!("tap through a proxy, reader {}", name(reader))
-            }
-        }
-    }
-
-    fn record(&self) -> Record {
-        let (engine, link) = match self.what {
-            What::Kernel { between: Between::Loopback, .. } => ("kernel", "loopback"),
-            What::Kernel { .. } => ("kernel", "veth"),
-            What::Pair { .. } | What::PairViaProxy { .. } => ("pagewire", "pair"),
-            What::Tap { .. } | What::TapViaProxy { .. } => ("pagewire", "tap"),
-        };
-        let (direction, peer, reader, threads) = match self.what {
-            What::Kernel { reader, .. } => ("send", "kernel", reader, 2),
-            What::Pair { reader, threads } | What::PairViaProxy { reader, threads } => {
-                ("send", "pagewire", reader, threads)
-            }
-            What::TapViaProxy { reader } => ("send", "kernel", reader, 2),
-            What::Tap { direction: Direction::Send, reader } => ("send", "kernel", reader, 2),
-            What::Tap { direction: Direction::Receive, reader } => ("receive", "kernel", reader, 2),
-        };
-        let mut record = Record::of_rounds("stream", engine, link, &self.rounds)
-            .with("direction", direction)
-            .with("peer", peer)
-            .with("reader", name(reader))
-            .with("threads", threads)
-            .with("mtu", self.mtu);
-        if let What::PairViaProxy { .. } | What::TapViaProxy { .. } = self.what {
-            record = record.with("via", "proxy");
-        }
-        if let What::Kernel { message, .. } = self.what {
-            record = record.with("message", message).with("congestion", "cubic");
-        }
-        // On one thread, the thread's clock cannot separate sender and receiver.
-        let per_mib = match self.what {
-            What::Pair { threads: 1, .. } | What::PairViaProxy { .. } => "cpu_us_per_mib",
-            _ => "receiver_cpu_us_per_mib",
-        };
-        record = record.with_mean(per_mib, Round::us_per_mib(&self.rounds), 3);
-        if engine == "pagewire" {
-            record = record.with("payload_bytes_copied", self.ledger.ours());
-        }
-        record
-    }
 }
 
 struct Bench {
     source: Source,
     sides: Sides,
-    seconds: f64,
-    mtu: Option<u32>,
-    stats: bool,
+    options: StreamOptions,
+    kernel: Between,
+    /// Bytes of single writes and reads of the kernel.
+    message: usize,
+    guest: Option<Guest>,
 }
 
-struct Outcome {
-    round: Round,
-    ledger: CopyLedger,
-    mtu: u32,
+type F = Field<Bench>;
+
+impl Measurement for Bench {
+    type Case = Case;
+    type Sample = Outcome;
+
+    const NAME: &'static str = "stream";
+    const TITLE: &'static str = "Bulk rate of one connection";
+    const ABOUT: &'static str = "\
+        By reference from a buffer larger than any cache. A reader that sums touches every \
+        byte; one that reads nothing shows the stacks' work alone.";
+    const FIELDS: &'static [Field<Self>] = &[
+        F::value("direction", |of| match of.case.way {
+            Way::Tap(direction) | Way::Guest(direction) => some(name(direction)),
+            _ => some("send"),
+        })
+        .part("{}"),
+        F::value("peer", |of| match of.case.way {
+            Way::Pair { .. } | Way::PairViaProxy { .. } => some("pagewire"),
+            Way::Guest(_) => some("guest"),
+            Way::Kernel | Way::Tap(_) | Way::TapViaProxy => some("kernel"),
+        }),
+        F::value("reader", |of| some(name(of.case.reader))).group("reader: {}"),
+        F::value("threads", |of| match of.case.way {
+            Way::Pair { threads } | Way::PairViaProxy { threads } => some(threads),
+            Way::Guest(_) => None,
+            Way::Kernel | Way::Tap(_) | Way::TapViaProxy => some(2),
+        })
+        .part("{} thread(s)"),
+        F::value("mtu", |of| of.samples.last().map(|last| last.mtu.into())),
+        F::value("via", |of| match of.case.way {
+            Way::PairViaProxy { .. } | Way::TapViaProxy => some("proxy"),
+            _ => None,
+        })
+        .part("through a {}"),
+        F::value("message", |of| of.case.is_kernel().then(|| of.bench.message.into())),
+        F::value("congestion", |of| of.case.is_kernel().then(|| "cubic".into())),
+        F::spread("receiver_cpu_us_per_mib", 3, |of| match of.case.way {
+            Way::Pair { threads: 1 } | Way::PairViaProxy { .. } | Way::Guest(_) => None,
+            _ => Some(of.receiver_us_per_mib()),
+        })
+        .lower("CPU time of the receiver", US_PER_MIB),
+        // On one thread, the thread's clock cannot separate sender and receiver.
+        F::spread("cpu_us_per_mib", 3, |of| match of.case.way {
+            Way::Pair { threads: 1 } | Way::PairViaProxy { .. } => Some(of.receiver_us_per_mib()),
+            _ => None,
+        })
+        .lower("CPU time of both ends on one thread", US_PER_MIB),
+        F::value("payload_bytes_copied", |of| {
+            let last = of.samples.last().filter(|_| !of.case.is_kernel());
+            last.map(|last| last.copied.into())
+        })
+        .lower(COPIED, IN_A_ROUND),
+    ];
+
+    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+        match case.way {
+            Way::Kernel if self.kernel == Between::Loopback => ("kernel", "loopback"),
+            Way::Kernel => ("kernel", "veth"),
+            Way::Pair { .. } | Way::PairViaProxy { .. } => ("pagewire", "pair"),
+            Way::Tap(_) | Way::TapViaProxy => ("pagewire", "tap"),
+            Way::Guest(_) => ("pagewire", "vhost-user"),
+        }
+    }
+
+    fn round(&self, _: &Case, outcome: &Outcome) -> Round {
+        outcome.round
+    }
+}
+
+impl Case {
+    fn is_kernel(&self) -> bool {
+        matches!(self.way, Way::Kernel)
+    }
+}
+
+impl InTurns for Bench {
+    fn sample(&self, &Case { way, reader }: &Case, _: u16) -> Result<Outcome, Failure> {
+        if let (Way::Guest(direction), Some(guest)) = (way, &self.guest) {
+            return guest.round(self, direction, reader);
+        }
+        on_a_thread(|| match way {
+            Way::Kernel | Way::Guest(_) => {
+                let (between, source, message) = (self.kernel, &self.source, self.message);
+                let round = kernel::stream(
+                    between,
+                    source,
+                    message,
+                    reader,
+                    self.options.time.seconds,
+                    self.sides,
+                )?;
+                Ok(Outcome { round, copied: 0, mtu: between.mtu() })
+            }
+            Way::Pair { threads: 1 } => self.pair_on_one_thread(reader),
+            Way::Pair { .. } => self.pair_on_two_threads(reader),
+            Way::Tap(direction) => self.tap(direction, reader),
+            Way::PairViaProxy { threads } => self.pair_via_proxy(reader, threads),
+            Way::TapViaProxy => self.tap_via_proxy(reader),
+        })
+    }
 }
 
 impl Bench {
-    fn round(&self, what: What) -> Result<Outcome, Failure> {
-        on_a_thread(|| match what {
-            What::Kernel { between, message, reader } => {
-                let (source, seconds) = (&self.source, self.seconds);
-                let round = kernel::stream(between, source, message, reader, seconds, self.sides)?;
-                Ok(Outcome { round, ledger: CopyLedger::new(), mtu: between.mtu() })
-            }
-            What::Pair { reader, threads: 1 } => self.pair_on_one_thread(reader),
-            What::Pair { reader, .. } => self.pair_on_two_threads(reader),
-            What::Tap { direction, reader } => self.tap(direction, reader),
-            What::PairViaProxy { reader, threads } => self.pair_via_proxy(reader, threads),
-            What::TapViaProxy { reader } => self.tap_via_proxy(reader),
-        })
-    }
-
     /// Sender, receiver and both stacks, in turns.
     fn pair_on_one_thread(&self, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (left, right, mtu) = hosts_in_turns(self.mtu)?;
+        let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let (sender, receiver) = connect_in_turns(&left, &right)?;
         let round = self.in_turns(&sender, &receiver, reader, || left.turn() | right.turn())?;
         Ok(self.finish(round, mtu, &[&left, &right]))
@@ -226,7 +335,7 @@ impl Bench {
         turn: impl Fn() -> bool,
     ) -> Result<Round, Failure> {
         let mut feed = Feed::new(self.source.frags(SEND_PIECE));
-        let mut meter = Meter::new(self.seconds);
+        let mut meter = Meter::new(self.options.time.seconds);
         let mut frags: Vec<Frag> = Vec::new();
         loop {
             while feed.send(sender)?.is_some() {}
@@ -252,7 +361,7 @@ impl Bench {
     /// Each host on a thread of its own, polling.
     fn pair_on_two_threads(&self, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (left, right, mtu) = hosts_in_turns(self.mtu)?;
+        let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let (sender, receiver) = connect_in_turns(&left, &right)?;
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -267,7 +376,7 @@ impl Bench {
             });
             let receiving = scope.spawn(|| -> Result<Round, Failure> {
                 pin(self.sides.right);
-                let result = receive(&receiver, reader, self.seconds, || {
+                let result = receive(&receiver, reader, self.options.time.seconds, || {
                     if !right.turn() {
                         std::hint::spin_loop();
                     }
@@ -284,7 +393,7 @@ impl Bench {
     /// A stack on a tap, and a kernel socket on the tap's other side.
     fn tap(&self, direction: Direction, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
+        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
         let round = std::thread::scope(|scope| match direction {
             Direction::Send => {
@@ -306,7 +415,7 @@ impl Bench {
                 let listener = host.listen(on)?;
                 let sending = scope.spawn(move || self.kernel_sends(on));
                 let connection = patient(accept(&listener, nap))?;
-                let round = receive(&connection, reader, self.seconds, || {});
+                let round = receive(&connection, reader, self.options.time.seconds, || {});
                 connection.abort();
                 drop(connection);
                 joined(sending)?;
@@ -324,19 +433,15 @@ impl Bench {
 
     fn kernel_receives(&self, listener: &TcpListener, reader: Reader) -> Result<Round, Failure> {
         pin(self.sides.right);
-        kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.seconds)
+        kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.options.time.seconds)
     }
 
     fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> Outcome {
-        let mut ledger = CopyLedger::new();
-        for host in hosts {
-            let stats = host.stats();
-            ledger.add(&stats.ledger);
-            if self.stats {
-                eprint!("{stats}");
-            }
+        let stats: Vec<_> = hosts.iter().map(|host| host.stats()).collect();
+        if self.options.common.stats {
+            stats.iter().for_each(|stats| eprint!("{stats}"));
         }
-        Outcome { round, ledger, mtu }
+        Outcome { round, copied: stats.iter().map(|stats| stats.ledger.ours()).sum(), mtu }
     }
 }
 

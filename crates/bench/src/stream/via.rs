@@ -32,7 +32,7 @@ impl Bench {
         threads: usize,
     ) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (left, right, mtu) = hosts_in_turns(self.mtu)?;
+        let (left, right, mtu) = hosts_in_turns(self.options.link_mtu.mtu)?;
         let proxy = proxy(&right, RIGHT.into(), SocketAddr::from((LEFT, PORT)))?;
         let stop = AtomicBool::new(false);
         let round = std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ impl Bench {
     /// Kernel sockets as both ends.
     pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
+        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
         let listener = kernel::listen(RIGHT.into())?;
         let to = listener.local_addr()?;

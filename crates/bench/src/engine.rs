@@ -1,0 +1,40 @@
+//! The engines that most measurements compare: Pagewire on a link, and the kernel beside it.
+
+use crate::args::Link;
+use crate::failure::Failure;
+use crate::kernel::{Between, check_privilege};
+
+/// An engine on its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Pair,
+    Tap,
+    Kernel(Between),
+}
+
+impl Engine {
+    /// Those that are compared, once this process may run them: ours, and the kernel.
+    pub(crate) fn on(link: Link, mtu: Option<u32>) -> Result<[Self; 2], Failure> {
+        match link {
+            Link::Pair => Ok([Self::Pair, Self::Kernel(Between::Loopback)]),
+            Link::Tap => {
+                check_privilege()?;
+                Ok([Self::Tap, Self::Kernel(Between::Veth { mtu })])
+            }
+        }
+    }
+
+    pub(crate) const fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+
+    /// The engine and its link, as results have them.
+    pub(crate) const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pair => ("pagewire", "pair"),
+            Self::Tap => ("pagewire", "tap"),
+            Self::Kernel(Between::Loopback) => ("kernel", "loopback"),
+            Self::Kernel(Between::Veth { .. }) => ("kernel", "veth"),
+        }
+    }
+}

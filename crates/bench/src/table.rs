@@ -1,0 +1,512 @@
+//! A measurement and its table: each [`Field`] is a value of its results, with all that is known of
+//! it. JSON lines, the columns of the text and the plots come from the table.
+//!
+//! [`in_turns`] measures every line of a [`Measurement`] once in each round.
+
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+use crate::failure::{Failure, say};
+use crate::machine::Machine;
+use crate::meter::{Round, Spread};
+use crate::numbers::{rounded, size_name};
+use crate::progress::Progress;
+
+/// One object of a measurement's results.
+pub(crate) type Row = serde_json::Map<String, Value>;
+
+/// What is measured, and how its results are shown.
+pub(crate) trait Measurement: Sized + 'static {
+    /// What distinguishes the lines of the results.
+    type Case;
+    /// What a round of a case gives.
+    type Sample;
+
+    /// The name on the command line.
+    const NAME: &'static str;
+    const TITLE: &'static str;
+    const ABOUT: &'static str;
+    /// In the order of a JSON line, behind those of [`head`].
+    const FIELDS: &'static [Field<Self>];
+    /// Whether the rate in Gbit/s is worth a plot.
+    const RATE: bool = true;
+
+    /// The engine of a case, and its link.
+    fn engine(&self, case: &Self::Case) -> (&'static str, &'static str);
+
+    /// What a sample is in bytes and time.
+    fn round(&self, case: &Self::Case, sample: &Self::Sample) -> Round;
+
+    /// What each line begins with.
+    fn head(line: &Line<'_, Self>) -> Record {
+        head(line)
+    }
+
+    /// Rows that were measured elsewhere, to stand beside these in the plot of a field.
+    fn beside(_field: &str, _rows: &[&Row]) -> Vec<Row> {
+        Vec::new()
+    }
+}
+
+/// A measurement whose cases are measured in turns.
+pub(crate) trait InTurns: Measurement {
+    /// One round of a case; the first is 1, and 0 warms up.
+    fn sample(&self, case: &Self::Case, round: u16) -> Result<Self::Sample, Failure>;
+}
+
+/// A case, with the results of the rounds that count.
+pub(crate) type Measured<M> = (<M as Measurement>::Case, Vec<<M as Measurement>::Sample>);
+
+/// Measures each case once in each round; the first round warms up and does not count.
+pub(crate) fn in_turns<M: InTurns>(
+    bench: &M,
+    cases: impl IntoIterator<Item = M::Case>,
+    rounds: u16,
+    progress: &Progress,
+) -> Result<Vec<Measured<M>>, Failure> {
+    let mut all: Vec<Measured<M>> = cases.into_iter().map(|case| (case, Vec::new())).collect();
+    progress.begin((usize::from(rounds) + 1) * all.len());
+    measure(bench, &mut all, 0..=rounds, progress)?;
+    progress.end();
+    Ok(all)
+}
+
+/// The rounds of these lines, without the begin and the end of the line of progress.
+pub(crate) fn measure<M: InTurns>(
+    bench: &M,
+    all: &mut [Measured<M>],
+    rounds: RangeInclusive<u16>,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let last = *rounds.end();
+    for round in rounds {
+        for (case, samples) in &mut *all {
+            progress.round(round, last, &what(bench, case));
+            let sample = bench.sample(case, round)?;
+            progress.step();
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is measured, for the line of progress.
+fn what<M: Measurement>(bench: &M, case: &M::Case) -> String {
+    let row = record(&Line { bench, case, samples: &[], all: &[] }).line;
+    let shown = Shown::of::<M>();
+    let groups = [Role::split, Role::group].map(|form| shown.labels(&row, form));
+    let all = [shown.line(&row)].into_iter().chain(groups).filter(|label| !label.is_empty());
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// A line of the results before it is written, with the others beside it.
+pub(crate) struct Line<'a, M: Measurement> {
+    pub(crate) bench: &'a M,
+    pub(crate) case: &'a M::Case,
+    pub(crate) samples: &'a [M::Sample],
+    pub(crate) all: &'a [Measured<M>],
+}
+
+impl<M: Measurement> Line<'_, M> {
+    /// What every line begins with.
+    pub(crate) fn named(&self) -> Record {
+        let (engine, link) = self.bench.engine(self.case);
+        let record = Record::default().with("bench", M::NAME).with("engine", engine);
+        if link.is_empty() { record } else { record.with("link", link) }
+    }
+
+    /// Of all rounds.
+    pub(crate) fn spread(&self, of: impl Fn(&M::Sample) -> f64) -> Option<Spread> {
+        Some(Spread::of(self.samples.iter().map(of)))
+    }
+
+    pub(crate) fn rounds(&self) -> Vec<Round> {
+        self.samples.iter().map(|sample| self.bench.round(self.case, sample)).collect()
+    }
+
+    /// Of the round whose rate is the median.
+    pub(crate) fn median<T: Into<Value>>(&self, of: impl Fn(&M::Sample) -> T) -> Option<Value> {
+        let rate = |sample: &&M::Sample| self.bench.round(self.case, sample).gbit_per_s();
+        Spread::by(self.samples, rate).map(|all| of(all.median).into())
+    }
+
+    /// CPU time of the receiver for each MiB, in microseconds: of all rounds, and the spread of single
+    /// ones.
+    pub(crate) fn receiver_us_per_mib(&self) -> Spread {
+        let (median, spread) = Round::us_per_mib(&self.rounds());
+        Spread { median, ..spread }
+    }
+}
+
+/// The value of a field that every line has.
+pub(crate) fn some(value: impl Into<Value>) -> Option<Value> {
+    Some(value.into())
+}
+
+/// A field, without how it is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    /// What a curve over this field is titled, where it has several values.
+    pub(crate) over: Option<&'static str>,
+    /// Plotted before the others.
+    pub(crate) is_first: bool,
+}
+
+/// What a field says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    /// How it was measured, or what follows from other fields.
+    Setting,
+    /// Which plot a row is in, which group of it, or which line of the group; `{}` is the value.
+    Split(&'static str),
+    Group(&'static str),
+    Part(&'static str),
+    /// What was measured, which has a plot of its own.
+    Measured {
+        title: &'static str,
+        unit: &'static str,
+        better: Better,
+    },
+}
+
+impl Role {
+    pub(crate) fn split(self) -> Option<&'static str> {
+        if let Self::Split(form) = self { Some(form) } else { None }
+    }
+
+    pub(crate) fn group(self) -> Option<&'static str> {
+        if let Self::Group(form) = self { Some(form) } else { None }
+    }
+
+    pub(crate) fn part(self) -> Option<&'static str> {
+        if let Self::Part(form) = self { Some(form) } else { None }
+    }
+}
+
+/// Which way a quantity is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Higher,
+    Lower,
+    /// It only describes.
+    Neither,
+}
+
+/// A field of a measurement's results.
+pub(crate) struct Field<M: Measurement> {
+    entry: Entry,
+    get: Get<M>,
+}
+
+/// How a line comes to a field; nothing: it does not have the field.
+enum Get<M: Measurement> {
+    Value(fn(&Line<'_, M>) -> Option<Value>),
+    Rounds(fn(&Line<'_, M>) -> Option<Spread>, Form),
+}
+
+/// How the spread of rounds is written.
+#[derive(Clone, Copy)]
+enum Form {
+    /// The median; lines are too long already for the lowest and the highest, which plots have.
+    Median(i32),
+    /// The same in whole numbers.
+    Count,
+    /// Also the lowest as `min_` and the highest as `max_`.
+    Bounds(i32),
+    /// Only these: the median is another field.
+    OnlyBounds(i32),
+}
+
+/// What many measurements plot.
+pub(crate) const US_PER_MIB: &str = "µs for each MiB";
+pub(crate) const IN_A_ROUND: &str = "bytes in a round";
+pub(crate) const COPIED: &str = "Payload that our stack copied";
+
+impl<M: Measurement> Field<M> {
+    const fn new(name: &'static str, get: Get<M>) -> Self {
+        Self { entry: Entry { name, role: Role::Setting, over: None, is_first: false }, get }
+    }
+
+    /// A field with one value for all rounds.
+    pub(crate) const fn value(name: &'static str, get: fn(&Line<'_, M>) -> Option<Value>) -> Self {
+        Self::new(name, Get::Value(get))
+    }
+
+    /// A median with so many decimals.
+    pub(crate) const fn spread(
+        name: &'static str,
+        decimals: i32,
+        get: fn(&Line<'_, M>) -> Option<Spread>,
+    ) -> Self {
+        Self::new(name, Get::Rounds(get, Form::Median(decimals)))
+    }
+
+    /// A median of whole numbers.
+    pub(crate) const fn count(name: &'static str, get: fn(&Line<'_, M>) -> Option<Spread>) -> Self {
+        Self::new(name, Get::Rounds(get, Form::Count))
+    }
+
+    /// A median, and fields for the lowest and the highest round.
+    pub(crate) const fn bounded(
+        name: &'static str,
+        decimals: i32,
+        get: fn(&Line<'_, M>) -> Option<Spread>,
+    ) -> Self {
+        Self::new(name, Get::Rounds(get, Form::Bounds(decimals)))
+    }
+
+    /// The lowest and the highest round of a field that stands before.
+    pub(crate) const fn bounds(
+        name: &'static str,
+        decimals: i32,
+        get: fn(&Line<'_, M>) -> Option<Spread>,
+    ) -> Self {
+        Self::new(name, Get::Rounds(get, Form::OnlyBounds(decimals)))
+    }
+
+    const fn role(mut self, role: Role) -> Self {
+        self.entry.role = role;
+        self
+    }
+
+    /// A plot of its own for each value.
+    pub(crate) const fn split(self, form: &'static str) -> Self {
+        self.role(Role::Split(form))
+    }
+
+    /// Values are compared within a group, which has one value of this.
+    pub(crate) const fn group(self, form: &'static str) -> Self {
+        self.role(Role::Group(form))
+    }
+
+    /// It distinguishes the lines of a group.
+    pub(crate) const fn part(self, form: &'static str) -> Self {
+        self.role(Role::Part(form))
+    }
+
+    /// Curves go over it, where there is more than one value.
+    pub(crate) const fn over(mut self, title: &'static str) -> Self {
+        self.entry.over = Some(title);
+        self
+    }
+
+    pub(crate) const fn higher(self, title: &'static str, unit: &'static str) -> Self {
+        self.role(Role::Measured { title, unit, better: Better::Higher })
+    }
+
+    pub(crate) const fn lower(self, title: &'static str, unit: &'static str) -> Self {
+        self.role(Role::Measured { title, unit, better: Better::Lower })
+    }
+
+    pub(crate) const fn plain(self, title: &'static str, unit: &'static str) -> Self {
+        self.role(Role::Measured { title, unit, better: Better::Neither })
+    }
+
+    /// Plotted before the others.
+    pub(crate) const fn first(mut self) -> Self {
+        self.entry.is_first = true;
+        self
+    }
+
+    fn write(&self, line: &Line<'_, M>, record: &mut Record) {
+        let name = self.entry.name;
+        let (get, form) = match self.get {
+            Get::Value(get) => return record.line.extend(get(line).map(|v| (name.to_owned(), v))),
+            Get::Rounds(get, form) => (get, form),
+        };
+        let Some(Spread { min, median, max }) = get(line) else { return };
+        let (both, median): ([Value; 2], Value) = match form {
+            Form::Count => ([min, max].map(|v| (v as u64).into()), (median as u64).into()),
+            Form::Median(places) | Form::Bounds(places) | Form::OnlyBounds(places) => {
+                ([min, max].map(|v| rounded(v, places).into()), rounded(median, places).into())
+            }
+        };
+        if !matches!(form, Form::OnlyBounds(_)) {
+            record.line.insert(name.to_owned(), median);
+        }
+        match form {
+            Form::Median(_) | Form::Count => {
+                record.spreads.insert(name.to_owned(), both.to_vec().into());
+            }
+            Form::Bounds(_) | Form::OnlyBounds(_) => {
+                let names = ["min", "max"].map(|which| format!("{which}_{name}"));
+                record.line.extend(names.into_iter().zip(both));
+            }
+        }
+    }
+}
+
+/// One line of results.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    /// In the order in which they are printed.
+    pub(crate) line: Row,
+    /// The lowest and the highest round of fields that have no fields of their own for it.
+    spreads: Row,
+}
+
+impl Record {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.line.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The fields, and `spread` with the lowest and the highest round of each that has one.
+    pub(crate) fn row(self) -> Row {
+        let Self { line: mut row, spreads } = self;
+        if !spreads.is_empty() {
+            row.insert("spread".to_owned(), spreads.into());
+        }
+        row
+    }
+}
+
+/// The fields that most lines begin with, from the rounds that count.
+pub(crate) fn head<M: Measurement>(line: &Line<'_, M>) -> Record {
+    let rounds = line.rounds();
+    let by_rate = Spread::by(&rounds, |round| round.gbit_per_s());
+    let rate = |r: Option<&Round>| rounded(r.map_or(0.0, Round::gbit_per_s), 3);
+    let median = by_rate.map(|all| all.median);
+    line.named()
+        .with("bytes", median.map_or(0, |r| r.bytes))
+        .with("seconds", rounded(median.map_or(0.0, |r| r.time.as_secs_f64()), 6))
+        .with("gbit_per_s", rate(median))
+        .with("rounds", rounds.len())
+        .with("min_gbit_per_s", rate(by_rate.map(|all| all.min)))
+        .with("max_gbit_per_s", rate(by_rate.map(|all| all.max)))
+}
+
+/// Of [`head`].
+const RATE: Entry = Entry {
+    name: "gbit_per_s",
+    role: Role::Measured { title: "Rate", unit: "Gbit/s", better: Better::Higher },
+    over: None,
+    is_first: false,
+};
+
+fn record<M: Measurement>(line: &Line<'_, M>) -> Record {
+    let mut record = M::head(line);
+    M::FIELDS.iter().for_each(|field| field.write(line, &mut record));
+    record
+}
+
+/// The lines of results.
+pub(crate) fn records<M: Measurement>(bench: &M, all: &[Measured<M>]) -> Vec<Record> {
+    let machine = Machine::describe();
+    let record = |(case, samples): &Measured<M>| {
+        record(&Line { bench, case, samples, all })
+            .with("cpu", machine.cpu.as_str())
+            .with("cpus", machine.cpus)
+            .with("kernel", machine.kernel.as_str())
+    };
+    all.iter().map(record).collect()
+}
+
+/// A measurement as its results are shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) about: &'static str,
+    /// In the order of plots.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) beside: fn(&str, &[&Row]) -> Vec<Row>,
+}
+
+impl Shown {
+    pub(crate) fn of<M: Measurement>() -> Self {
+        let rate = M::RATE.then_some(RATE);
+        let fields = M::FIELDS.iter().map(|field| field.entry);
+        let mut entries: Vec<Entry> = rate.into_iter().chain(fields).collect();
+        entries.sort_by_key(|entry| !entry.is_first);
+        Self { name: M::NAME, title: M::TITLE, about: M::ABOUT, entries, beside: M::beside }
+    }
+
+    /// The engine, its link, and what else distinguishes the row.
+    pub(crate) fn line(&self, row: &Row) -> String {
+        let text = |field: &str| row.get(field).and_then(Value::as_str);
+        let mut line = text("engine").unwrap_or("?").to_owned();
+        if let Some(link) = text("link").filter(|link| !link.is_empty()) {
+            line = format!("{line} over {link}");
+        }
+        match self.labels(row, Role::part) {
+            more if more.is_empty() => line,
+            more => format!("{line}, {more}"),
+        }
+    }
+
+    /// What the row says in the fields of a role, with commas between; `{}` of their form is the value.
+    pub(crate) fn labels(&self, row: &Row, form: fn(Role) -> Option<&'static str>) -> String {
+        let text = |entry: &Entry| {
+            let form = form(entry.role)?;
+            let value = match row.get(entry.name)? {
+                Value::String(text) => text.clone(),
+                Value::Number(n) if entry.name == "size" => size_name(n.as_f64()?),
+                Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), |n| n.to_string()),
+                other => other.to_string(),
+            };
+            let form =
+                if value == "1" { form.replace("(s)", "") } else { form.replace("(s)", "s") };
+            Some(form.replace("{}", &value.replace("zerocopy", "zero copy")))
+        };
+        self.entries.iter().filter_map(text).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What a measurement came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Results {
+    /// What it was measured on, and how.
+    pub(crate) heading: String,
+    pub(crate) records: Vec<Record>,
+}
+
+impl Results {
+    /// Prints all lines: one object each, or a table of the named columns under the heading.
+    pub(crate) fn print(records: Vec<Record>, json: bool, heading: String, columns: &str) -> Self {
+        if json {
+            print_json(&records);
+        } else {
+            print_table(&records, &heading, columns);
+        }
+        Self { heading, records }
+    }
+}
+
+pub(crate) fn print_json(records: &[Record]) {
+    for record in records {
+        say(serde_json::to_string(&record.line).unwrap_or_default());
+    }
+}
+
+pub(crate) fn print_table<'a>(
+    records: impl IntoIterator<Item = &'a Record>,
+    heading: &str,
+    columns: &str,
+) {
+    say(heading);
+    let cell = |value: Option<&Value>| match value {
+        None => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(n)) if n.is_f64() => format!("{:.3}", n.as_f64().unwrap_or(0.0)),
+        Some(other) => other.to_string(),
+    };
+    let columns: Vec<&str> = columns.split_whitespace().collect();
+    let mut rows = vec![columns.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()];
+    let cells = |r: &Record| columns.iter().map(|c| cell(r.line.get(*c))).collect();
+    rows.extend(records.into_iter().map(cells));
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns.len()).map(width).collect();
+    for row in &rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(c, w)| format!("{c:>w$}")).collect();
+        say(cells.join("  "));
+    }
+}
+
+#[cfg(test)]
+mod tests;
