@@ -108,8 +108,9 @@ pub(crate) struct Socket<R: Runtime, Id: Kind> {
     id: Id,
     /// A socket of IPv6 shows peers of IPv4 as mapped addresses.
     v6: bool,
-    /// The address that the socket was bound to before it listened or connected.
-    _reservation: Option<Reserved<R>>,
+    /// The address that the socket was bound to before it listened or connected. Few have one, and every
+    /// connection pays for its room.
+    _reservation: Option<Box<Reserved<R>>>,
     /// The id has another owner.
     released: AtomicBool,
     nonblocking: AtomicBool,
@@ -157,7 +158,7 @@ impl<R: Runtime, Id: Kind> Socket<R, Id> {
             runtime,
             id,
             v6,
-            _reservation: reservation,
+            _reservation: reservation.map(Box::new),
             released,
             nonblocking,
             read_timeout,
