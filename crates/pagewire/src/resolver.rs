@@ -33,7 +33,7 @@ const MIN_RECORD: usize = 5;
 
 /// A [`Resolver`] that knows some names, and asks DNS servers for the others (RFC 1035), over UDP and, for
 /// answers that are too long, over TCP. Addresses of both IP versions are asked for at the same time; those of
-/// IPv6 come first. A server has 5 seconds; then the next one is asked, and after the last one the first again.
+/// IPv6 come first. A server has 5 seconds; then the next one is asked. Each is asked twice at most.
 ///
 /// A lookup fails with `NotFound` for a name without addresses, `TimedOut` if no server answered,
 /// `InvalidData` for an answer that is none, `Other` with the server's code.
