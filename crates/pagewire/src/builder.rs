@@ -277,7 +277,7 @@ impl HostBuilder {
         self
     }
 
-    /// What finds the addresses of names, such as [`Dns`](crate::Dns). Without a resolver, the host
+    /// What finds the addresses of names, such as `Dns` (feature `dns`). Without a resolver, the host
     /// knows `localhost` only.
     pub fn resolver(mut self, resolver: impl Resolver) -> Self {
         self.resolver = Some(Arc::new(resolver));

@@ -455,7 +455,7 @@ impl std::fmt::Debug for Host {
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
 /// A resolver of names for a host: [`HostBuilder::resolver`](crate::HostBuilder::resolver). Without one, a host
-/// knows `localhost` only: the kernel's resolver would use the kernel's network. [`Dns`](crate::Dns) is one.
+/// knows `localhost` only: the kernel's resolver would use the kernel's network. `Dns` (feature `dns`) is one.
 ///
 /// ```
 /// use pagewire::{Host, Resolver, Resolving};

@@ -8,7 +8,7 @@
 //! forwards whole connections; `rings` (feature) receive into memory that the application registered.
 //!
 //! Tasks use the same sockets in the forms of the module [`net`], which are shaped as tokio's and work on
-//! any executor. Names are found by the host's own resolver ([`Dns`]). Received memory is a
+//! any executor. Names are found by the host's own resolver (`Dns`). Received memory is a
 //! [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
 //! copy where nobody else can change it ([`Chunks`]).
 //!
@@ -46,6 +46,7 @@
 //! |---|---|
 //! | `tap` (default) | `Tap`: the kernel's network |
 //! | `tokio` | tokio's traits for the sockets of [`net`]; a host that a task of a runtime drives |
+//! | `dns` | `Dns`: names, from a DNS server |
 //! | `rings` | the module `rings`: receive into registered memory |
 //! | `vhost-user` | `device::VhostUser`: a virtual machine's port |
 //! | `sockets` | `device::StreamLink`, `device::DatagramLink`: virtual machines on Unix sockets |
@@ -170,6 +171,7 @@ mod inside;
 mod link;
 pub mod net;
 pub mod proxy;
+#[cfg(feature = "dns")]
 mod resolver;
 #[cfg(feature = "rings")]
 pub mod rings;
@@ -209,6 +211,7 @@ pub use pagewire_sockets::{
     SendBuf, Sent, by_reference,
 };
 pub use pagewire_stack::{Cidr, CidrError, KeepAlive, LinkId, MtuDiscover, SocketOption};
+#[cfg(feature = "dns")]
 pub use resolver::Dns;
 pub use runtime::Entered;
 #[cfg(feature = "bench")]
