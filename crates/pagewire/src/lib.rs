@@ -161,6 +161,8 @@
 mod builder;
 mod contain;
 mod devices;
+#[cfg(feature = "dns")]
+mod dns;
 mod down;
 mod driver;
 mod error;
@@ -169,10 +171,9 @@ mod exit;
 mod host;
 mod inside;
 mod link;
+mod names;
 pub mod net;
 pub mod proxy;
-#[cfg(feature = "dns")]
-mod resolver;
 #[cfg(feature = "rings")]
 pub mod rings;
 #[cfg(not(feature = "rings"))]
@@ -198,6 +199,8 @@ pub type TcpListener = pagewire_sockets::blocking::TcpListener<Host>;
 pub type UdpSocket = pagewire_sockets::blocking::UdpSocket<Host>;
 
 pub use builder::HostBuilder;
+#[cfg(feature = "dns")]
+pub use dns::Dns;
 pub use down::Failed;
 pub use error::{NetworkDown, StartError};
 pub use event_fd::EventFd;
@@ -211,8 +214,6 @@ pub use pagewire_sockets::{
     SendBuf, Sent, by_reference,
 };
 pub use pagewire_stack::{Cidr, CidrError, KeepAlive, LinkId, MtuDiscover, SocketOption};
-#[cfg(feature = "dns")]
-pub use resolver::Dns;
 pub use runtime::Entered;
 #[cfg(feature = "bench")]
 #[doc(hidden)]

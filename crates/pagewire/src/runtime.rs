@@ -74,7 +74,7 @@ impl Runtime for Host {
     }
 
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
-        crate::resolver::resolve(self, self.handle().resolver.as_deref(), name).await
+        crate::names::resolve(self, self.handle().resolver.as_deref(), name).await
     }
 }
 

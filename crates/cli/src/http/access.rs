@@ -10,10 +10,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use serde_json::json;
-
-use crate::failure::ascii;
-
 /// How a request is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AccessFormat {
@@ -22,6 +18,7 @@ pub(crate) enum AccessFormat {
     #[default]
     Combined,
     /// An object of JSON
+    #[cfg(feature = "full")]
     Json,
 }
 
@@ -50,6 +47,7 @@ impl AccessLog {
     pub(crate) fn note(&self, access: &Access<'_>) {
         let mut line = match self.format {
             AccessFormat::Combined => access.combined(),
+            #[cfg(feature = "full")]
             AccessFormat::Json => access.json(),
         };
         line.push('\n');
@@ -143,10 +141,11 @@ impl Access<'_> {
         )
     }
 
+    #[cfg(feature = "full")]
     fn json(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let seconds = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let entry = json!({
+        let entry = serde_json::json!({
             "time": (seconds.as_secs_f64() * 1000.0).round() / 1000.0,
             "client": self.peer,
             "request": text(self.line()),
@@ -157,7 +156,7 @@ impl Access<'_> {
             "referer": self.field("referer").map(text),
             "user_agent": self.field("user-agent").map(text),
         });
-        ascii(&entry.to_string())
+        crate::failure::ascii(&entry.to_string())
     }
 }
 
@@ -200,11 +199,12 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "full")]
     #[test]
     fn or_an_object_of_json() {
         let head = b"GET / HTTP/1.1\r\nReferer: http://a/\r\n\r\n";
         let value: serde_json::Value = serde_json::from_str(&access(head).json()).unwrap();
-        assert_eq!((&value["status"], &value["bytes"]), (&json!(200), &json!(612)));
+        assert_eq!((&value["status"], &value["bytes"]), (&200.into(), &612.into()));
         assert_eq!(value["client"], "10.77.0.1");
         assert_eq!(value["referer"], "http://a/");
         assert_eq!(value["time"], 784_111_777.0);

@@ -1,4 +1,4 @@
-//! Names to addresses: what a host asks, and a DNS client over the host's own network.
+//! A DNS client over the host's own network.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -13,6 +13,7 @@ use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, QTYPE, Question, RCODE, TYPE};
 
 use crate::host::{Host, Resolver, Resolving};
+use crate::names::{normal, not_found};
 use crate::net::{TcpStream, UdpSocket};
 
 /// How long a server has for its answer, and how often each server is asked (`resolv.conf(5)`: `timeout`,
@@ -104,42 +105,6 @@ impl Resolver for Dns {
     fn resolve<'a>(&'a self, host: &'a Host, name: &'a str) -> Resolving<'a> {
         Box::pin(self.ask(host, name))
     }
-}
-
-/// The addresses of a name, by a host's resolver. `localhost` is this host (RFC 6761 section 6.3).
-pub(crate) async fn resolve(
-    host: &Host,
-    resolver: Option<&dyn Resolver>,
-    name: &str,
-) -> io::Result<Vec<IpAddr>> {
-    let lower = normal(name);
-    if lower == "localhost" || lower.ends_with(".localhost") {
-        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
-    }
-    match resolver {
-        Some(resolver) => match resolver.resolve(host, name).await? {
-            none if none.is_empty() => Err(not_found(name)),
-            found => Ok(found),
-        },
-        None => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "`{name}` is no IP address, and the host has no resolver: give it one by \
-                 `HostBuilder::resolver`, or resolve names before this call"
-            ),
-        )),
-    }
-}
-
-/// Names are compared in lower case, and without a dot at the end.
-fn normal(name: &str) -> String {
-    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
-}
-
-/// The error of the C library, as std words it.
-fn not_found(name: &str) -> io::Error {
-    let text = format!("failed to lookup address information: Name or service not known: `{name}`");
-    io::Error::new(io::ErrorKind::NotFound, text)
 }
 
 /// Asks one server for the addresses of one kind.
