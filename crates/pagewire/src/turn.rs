@@ -244,13 +244,23 @@ impl Inner {
         if self.failed {
             return None;
         }
-        let due = (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked;
-        let unfinished = due.then_some(Instant::ZERO);
-        let timers = self.waiters.sockets.next_timer();
-        let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout(), timers];
-        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
-        let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));
-        moments.into_iter().chain(services).flatten().min()
+        if (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked {
+            return Some(Instant::ZERO);
+        }
+        // One by one, without a list: every call of an application that sends or receives asks.
+        let first = earlier(self.stack.poll_timeout(), self.devices.poll_timeout());
+        let first = earlier(first, self.waiters.sockets.next_timer());
+        match self.services.is_empty() {
+            true => first,
+            false => earlier(first, self.services_timeout()),
+        }
+    }
+
+    /// When a service wants its next turn.
+    #[inline(never)]
+    fn services_timeout(&self) -> Option<Instant> {
+        let _call = Call::of(self.id);
+        self.services.iter().filter_map(|service| service.poll_timeout(&self.panics)).min()
     }
 
     /// How long a thread may sleep, at most `limit`, if no descriptor wakes it.
@@ -265,5 +275,14 @@ impl Inner {
         let blocked = self.devices.is_blocked().then_some(BLOCKED_RETRY);
         let stuck = self.rings.is_stuck().then_some(STUCK_RETRY);
         blocked.into_iter().chain(stuck).min()
+    }
+}
+
+/// The earlier of two times, of which either may be missing.
+#[inline]
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
     }
 }

@@ -76,6 +76,7 @@ pub(crate) fn write_slices(
 
 /// Queues slices, one after the other, as far as there is room: a reference to the memory of a slice
 /// where that is given, and copies of the rest.
+#[inline]
 pub(crate) fn queue_slices<'a>(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,
@@ -107,6 +108,7 @@ pub(crate) fn queue_slices<'a>(
 }
 
 /// Copies received bytes into a slice.
+#[inline]
 pub(crate) fn read(
     (stack, clock): (&mut Stack, &Clock<'_>),
     id: TcpId,

@@ -123,6 +123,7 @@ pub trait Blocking: Runtime {
 }
 
 /// Tries `op`, and registers the waker if there is no answer yet, both under one lock.
+#[inline]
 pub(crate) fn register<R: Runtime, T>(
     runtime: &R,
     socket: SocketId,

@@ -367,6 +367,7 @@ impl<R: Runtime, Id: Kind> std::fmt::Debug for Socket<R, Id> {
 }
 
 /// Runs `op` for a caller that polls a socket. On `WouldBlock` the caller's waker is kept.
+#[inline]
 pub(crate) fn poll_on<R: Runtime, T>(
     runtime: &R,
     socket: SocketId,

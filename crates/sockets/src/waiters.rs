@@ -107,6 +107,7 @@ impl Waiters {
     /// Remembers `waiter` until the socket gains one of `interest`. Only a socket that is not ready now
     /// can become ready: try the operation first. Returns the waker that is replaced, to be dropped without
     /// the runtime's lock.
+    #[inline]
     pub fn add(&mut self, socket: SocketId, interest: Readiness, waiter: Waiter) -> Option<Waker> {
         self.insert(socket, Entry { interest, stays: false, waiter })
     }
