@@ -70,12 +70,12 @@ fn leave_all() {
     let mut until = Shared::latest_end(Duration::ZERO);
     for host in all.iter().filter(|host| host.departure.report().is_none()) {
         if host.manual {
-            host.reset_all();
+            host.reset_at_exit();
         } else if inside::drives(host.id) || host.is_driven_by_waits() {
             // Code that the driver called ends the process, or a task of the runtime that drives the host:
             // this thread must drive it.
             host.ask_to_leave(host.shutdown_limit, false);
-            host.leave_here(Shared::latest_end(host.shutdown_limit));
+            host.leave_at_exit(Shared::latest_end(host.shutdown_limit));
         } else {
             until = until.max(Shared::latest_end(host.shutdown_limit));
             host.ask_to_leave(host.shutdown_limit, true);

@@ -272,7 +272,7 @@ fn an_end_within_the_host_is_none_of_another_link() {
 // The end of the process, with a client in the kernel.
 
 /// What a child process is to do with its connection, and how it ends.
-const ENDS: [&str; 6] = ["return", "exit", "panic", "static", "thread", "driver"];
+const ENDS: [&str; 7] = ["return", "exit", "panic", "static", "thread", "driver", "task"];
 
 /// The host of a child that forgets it.
 static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
@@ -282,7 +282,11 @@ static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
 fn child_that_sends_and_ends() {
     let Ok(how) = std::env::var("PAGEWIRE_TEST_END") else { return };
     let tap = Tap::builder("pwleave0").host_address("10.79.0.1/24").open().expect("tap");
-    let host = Host::builder().device(tap).address("10.79.0.2/24").start().expect("host");
+    let host = Host::builder().device(tap).address("10.79.0.2/24");
+    if how == "task" {
+        return end_in_a_task(host);
+    }
+    let host = host.start().expect("host");
     let listener = host.listen("10.79.0.2:9000").expect("listen");
     eprintln!("ready");
     let (stream, _) = listener.accept().expect("accept");
@@ -304,6 +308,26 @@ fn child_that_sends_and_ends() {
         }
         other => panic!("{other}"),
     }
+}
+
+/// A task of the runtime that drives the host ends the process, while another one waits to read.
+fn end_in_a_task(host: pagewire::HostBuilder) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let host = host.start_in_runtime().expect("host");
+        let listener = host.listen("10.79.0.2:9000").expect("listen");
+        eprintln!("ready");
+        let (stream, _) =
+            pagewire::net::TcpListener::from(listener).accept().await.expect("accept");
+        let (mut reads, writes) = stream.into_split();
+        tokio::task::spawn_local(async move {
+            tokio::io::copy(&mut reads, &mut tokio::io::sink()).await
+        });
+        tokio::task::yield_now().await;
+        writes.send(vec![7; 300_000]).await.expect("send");
+        std::process::exit(0);
+    });
 }
 
 /// A service whose drop runs on the host's own thread.
@@ -409,6 +433,9 @@ fn a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for() {
             stream.read_to_end(&mut got).unwrap_or_else(|e| panic!("{how}: {e}"));
             assert_eq!(got.len(), 300_000, "{how}");
             drop(stream);
+            let mut rest = String::new();
+            said.read_to_string(&mut rest).expect("text");
+            assert!(!rest.contains("Thread Local Storage"), "{how}: {rest}");
             child.wait().expect("it ends");
         }
     });
