@@ -6,7 +6,7 @@
 
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant as WallClock};
 
 use crate::inside;
 use crate::shared::Shared;
@@ -68,24 +68,49 @@ fn leave_all() {
     drop(hosts);
     // All at once: they may talk to each other, and one limit is enough.
     let mut until = Shared::latest_end(Duration::ZERO);
+    let mut here = Vec::new();
     for host in all.iter().filter(|host| host.departure.report().is_none()) {
-        if host.manual {
-            host.reset_at_exit();
-        } else if inside::drives(host.id) || host.is_driven_by_waits() {
-            // Code that the driver called ends the process, or a task of the runtime that drives the host:
-            // this thread must drive it.
-            host.ask_to_leave(host.shutdown_limit, false);
-            host.leave_at_exit(Shared::latest_end(host.shutdown_limit));
-        } else {
+        // Code that the driver called ends the process, or a task of the runtime that drives the host.
+        let drives = inside::drives(host.id) || host.is_driven_by_waits();
+        if !host.manual {
             until = until.max(Shared::latest_end(host.shutdown_limit));
-            host.ask_to_leave(host.shutdown_limit, true);
+            host.ask_to_leave(host.shutdown_limit, !drives);
+        }
+        // Not a host whose lock this thread holds: a service ends the process.
+        if (host.manual || drives) && !inside::is_called_by(host.id) {
+            here.push(Arc::clone(host));
         }
     }
-    // Not for a host whose lock this thread holds: a service ends the process.
+    drive_to_the_end(here, until);
     let waits = |host: &&Arc<Shared>| !host.manual && !inside::is_called_by(host.id);
     for host in all.iter().filter(waits) {
         host.departure.wait(until);
     }
     // Threads may still use them.
     std::mem::forget(all);
+}
+
+/// Ends hosts that this thread drives, or nobody, on a thread of its own: their ends wake tasks, for which
+/// an executor may need values of the thread, and those of this one are gone.
+fn drive_to_the_end(hosts: Vec<Arc<Shared>>, until: WallClock) {
+    if hosts.is_empty() {
+        return;
+    }
+    let hosts = Arc::new(hosts);
+    let ours = Arc::clone(&hosts);
+    let end = move |hosts: &[Arc<Shared>]| {
+        for host in hosts {
+            match host.manual {
+                true => host.reset_all(),
+                false => drop(host.leave_here(until)),
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("pagewire-exit".into());
+    match thread.spawn(move || end(&ours)) {
+        Ok(thread) => drop(thread.join()),
+        Err(_) => end(&hosts),
+    }
+    // Threads may still use them.
+    std::mem::forget(hosts);
 }

@@ -8,7 +8,7 @@
 //! forwards whole connections; `rings` (feature) receive into memory that the application registered.
 //!
 //! Tasks use the same sockets in the forms of the module [`net`], which are shaped as tokio's and work on
-//! any executor. Names are found by the host's own resolver (`Dns`). Received memory is a
+//! any executor. Names are found by the host's own resolver (`Dns`, feature `dns`). Received memory is a
 //! [`bytes::Buf`], and becomes [`bytes::Bytes`] without a
 //! copy where nobody else can change it ([`Chunks`]).
 //!

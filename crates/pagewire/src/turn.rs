@@ -247,7 +247,7 @@ impl Inner {
         if (self.unfinished && !self.devices.are_all_blocked()) || self.services_worked {
             return Some(Instant::ZERO);
         }
-        // One by one, without a list: every call of an application that sends or receives asks.
+        // One by one, without a list: while the driver sleeps, every send and receive of an application asks.
         let first = earlier(self.stack.poll_timeout(), self.devices.poll_timeout());
         let first = earlier(first, self.waiters.sockets.next_timer());
         match self.services.is_empty() {

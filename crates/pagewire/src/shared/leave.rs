@@ -171,20 +171,10 @@ impl Shared {
 
     /// Ends a host that has no driver: sends what the device takes, and resets all. Never waits.
     pub(crate) fn reset_all(&self) {
-        self.reset_with(|_| {});
-    }
-
-    /// [`reset_all`](Self::reset_all) at the end of the process, as [`leave_at_exit`](Self::leave_at_exit).
-    pub(crate) fn reset_at_exit(&self) {
-        self.reset_with(Inner::forget_wakes);
-    }
-
-    fn reset_with(&self, each: fn(&mut Inner)) {
         self.ask_to_leave(Duration::ZERO, false);
         let Some(mut inner) = self.try_lock() else { return };
         let now = self.now();
         let report = self.leave(&mut inner, now);
-        each(&mut inner);
         drop(inner);
         report.into_iter().for_each(|report| self.departure.set_report(report));
     }
@@ -203,17 +193,6 @@ impl Shared {
 
     /// Takes all steps on this thread; `None`: the lock is not available, or `until` has passed.
     pub(crate) fn leave_here(&self, until: WallClock) -> Option<ShutdownReport> {
-        self.leave_with(until, |_| {})
-    }
-
-    /// [`leave_here`](Self::leave_here) at the end of the process, on the thread that ends it. Nobody is
-    /// woken: an executor's waker needs the thread's local values, which are gone, and no task runs any more.
-    pub(crate) fn leave_at_exit(&self, until: WallClock) {
-        self.leave_with(until, Inner::forget_wakes);
-    }
-
-    /// Takes all steps on this thread, with `each` at the end of each step.
-    fn leave_with(&self, until: WallClock, each: fn(&mut Inner)) -> Option<ShutdownReport> {
         loop {
             if inside::is_called_by(self.id) {
                 return None;
@@ -221,7 +200,6 @@ impl Shared {
             let (mut inner, now) = self.lock_now();
             let over = self.leave(&mut inner, now);
             inner.turn(now);
-            each(&mut inner);
             self.unlock_and_wake(inner);
             if let Some(report) = over {
                 self.departure.set_report(report);
@@ -250,11 +228,6 @@ impl Shared {
 }
 
 impl Inner {
-    /// Calls none of the wakers that are due, and drops none: either may need what the thread has lost.
-    fn forget_wakes(&mut self) {
-        self.waiters.ready.drain(..).for_each(std::mem::forget);
-    }
-
     /// Takes the next step; returns the report when the end is over.
     fn leave(&mut self, now: Instant, limit: Duration) -> Option<ShutdownReport> {
         if self.failed {
