@@ -66,5 +66,12 @@ fn a_kernel_gets_an_address_a_route_and_answers_from_the_resolver_by_itself() {
         let (len, from) = socket.recv_from(&mut answer).unwrap();
         assert_eq!(from.ip(), IpAddr::V6(GATEWAY));
         assert_eq!(answer[len - 16..len], GATEWAY.octets());
+
+        // The kernel asks its router whether it is there, and keeps the route: the answer is a router's.
+        let route = shows("-6 route show default", &["via fe80::"]);
+        let router = route.split(' ').nth(2).expect("default via ROUTER");
+        ip(&format!("-6 neighbor change {router} dev guest0 router nud probe"));
+        shows(&format!("-6 neighbor show {router}"), &["REACHABLE"]);
+        shows("-6 route show default", &["via fe80::"]);
     });
 }

@@ -134,7 +134,7 @@ pub(super) fn announce(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkInd
             IpAddr::V6(target) => {
                 // RFC 4861 section 7.2.6: unsolicited advertisements.
                 let message = ndp::Message::Advertisement {
-                    router: false,
+                    router: net.is_router(link),
                     solicited: false,
                     overrides: true,
                     target,
@@ -283,7 +283,7 @@ fn handle_solicitation(
         net.counters.address_conflicts += 1;
     }
     let answer = ndp::Message::Advertisement {
-        router: false,
+        router: net.is_router(link),
         // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
         solicited: !probe,
         overrides: true,

@@ -429,6 +429,12 @@ impl Net {
         link.is_some_and(|link| link.transparent && link.is_usable())
     }
 
+    /// Whether we are a router to the link's hosts, which take packets to others from us. A host that
+    /// hears from a router of its list that it is none forgets its default route (RFC 4861 section 7.2.5).
+    pub(super) fn is_router(&self, link: LinkIndex) -> bool {
+        self.forwarding.is_some() || self.links.at(link).transparent
+    }
+
     /// Whether the packet is to another host's address, which counts as ours on its link.
     pub(super) fn is_for_another(&self, received: &Received) -> bool {
         received.delivery == Delivery::Unicast

@@ -2,6 +2,7 @@
 
 use super::*;
 
+const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
@@ -16,6 +17,24 @@ fn a_solicitation_for_our_address_is_answered() {
     assert_eq!(answer[62..78], v6("fd00::1"));
     assert_eq!(answer[80..86], US);
     assert_eq!(host.net.counters.total_drops(), 0);
+}
+
+#[test]
+fn whoever_passes_packets_on_says_that_it_is_a_router() {
+    type Change = fn(&mut Host);
+    let transparent: Change = |host| host.net.links.at_mut(0).transparent = true;
+    let forwarding: Change = |host| host.net.set_forwarding(true);
+    for change in [transparent, forwarding] {
+        let mut host = Host::changed(|config| config.announce = true);
+        change(&mut host);
+        host.pass(Duration::ZERO);
+        let mut advertisements = host.sent();
+        advertisements.retain(|frame| frame[12..14] == [0x86, 0xdd] && frame[54] == 136);
+        assert!(!advertisements.is_empty());
+        assert!(advertisements.iter().all(|frame| frame[58] == ROUTER | OVERRIDE));
+        host.receive(&solicitation(PEER, "fd00::2", "fd00::1", 255));
+        assert_eq!(host.sent_one()[58], ROUTER | SOLICITED | OVERRIDE);
+    }
 }
 
 #[test]
