@@ -270,15 +270,14 @@ impl Shared {
     }
 
     /// A wait of this thread that drove the stack is over: a driver that sleeps on the devices has to arm
-    /// them again.
+    /// them again. So has an event loop of the program's, each time: this wait may have taken the wake-up
+    /// that the last one left for the loop.
     pub(crate) fn hand_back(&self) {
         if self.manual {
-            let mut inner = self.lock();
-            if inner.poller != Poller::Armed {
+            if !self.in_a_loop.load(Ordering::Acquire) {
                 return;
             }
-            // So does an event loop of the program's.
-            inner.poller = Poller::Running;
+            self.lock().poller = Poller::Running;
         }
         self.kick();
     }

@@ -134,8 +134,11 @@ fn a_call_that_waited_on_the_devices_makes_it_readable() {
         while wait(&events, Duration::ZERO) {
             events.drive().expect("turns");
         }
-        call();
-        assert!(wait(&events, Duration::ZERO), "nobody waits on the devices");
+        // The second takes the wake-up that the first leaves.
+        for _ in 0..2 {
+            call();
+            assert!(wait(&events, Duration::ZERO), "nobody waits on the devices");
+        }
     }
 }
 
