@@ -6,6 +6,7 @@
 
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
 use crate::inside;
@@ -81,7 +82,10 @@ fn leave_all() {
             here.push(Arc::clone(host));
         }
     }
-    drive_to_the_end(here, until);
+    let threads: Vec<_> = here.iter().map(|host| end_on_a_thread(host, until)).collect();
+    for thread in threads.into_iter().flatten() {
+        let _ = thread.join();
+    }
     let waits = |host: &&Arc<Shared>| !host.manual && !inside::is_called_by(host.id);
     for host in all.iter().filter(waits) {
         host.departure.wait(until);
@@ -90,27 +94,19 @@ fn leave_all() {
     std::mem::forget(all);
 }
 
-/// Ends hosts that this thread drives, or nobody, on a thread of its own: their ends wake tasks, for which
-/// an executor may need values of the thread, and those of this one are gone.
-fn drive_to_the_end(hosts: Vec<Arc<Shared>>, until: WallClock) {
-    if hosts.is_empty() {
-        return;
-    }
-    let hosts = Arc::new(hosts);
-    let ours = Arc::clone(&hosts);
-    let end = move |hosts: &[Arc<Shared>]| {
-        for host in hosts {
-            match host.manual {
-                true => host.reset_all(),
-                false => drop(host.leave_here(until)),
-            }
-        }
+/// Ends a host that this thread drives, or nobody, on a thread of its own: its end wakes tasks, for which an
+/// executor may need values of the thread, and those of this one are gone.
+fn end_on_a_thread(host: &Arc<Shared>, until: WallClock) -> Option<JoinHandle<()>> {
+    let end = move |host: &Shared| match host.manual {
+        true => host.reset_all(),
+        false => drop(host.leave_here(until)),
     };
+    let ours = Arc::clone(host);
     let thread = std::thread::Builder::new().name("pagewire-exit".into());
-    match thread.spawn(move || end(&ours)) {
-        Ok(thread) => drop(thread.join()),
-        Err(_) => end(&hosts),
+    let thread = thread.spawn(move || end(&ours)).ok();
+    if thread.is_none() {
+        // The end matters more than the wake-ups.
+        end(host);
     }
-    // Threads may still use them.
-    std::mem::forget(hosts);
+    thread
 }

@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpStream as KernelStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::services::Service;
 use pagewire::services::{Event, Stack};
-use pagewire::{Host, Link, NetworkDown, Pair, Tap, TcpStream};
+use pagewire::{Host, HostBuilder, Link, NetworkDown, Pair, Tap, TcpStream};
 
 use crate::support::{
     Joined, PATIENCE, builders, builders_on, chunks_of, hosts, joined, joined_with, pair,
@@ -281,6 +281,9 @@ static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
 #[test]
 fn child_that_sends_and_ends() {
     let Ok(how) = std::env::var("PAGEWIRE_TEST_END") else { return };
+    if how == "pair" {
+        return end_with_two_hosts();
+    }
     let tap = Tap::builder("pwleave0").host_address("10.79.0.1/24").open().expect("tap");
     let host = Host::builder().device(tap).address("10.79.0.2/24");
     if how == "task" {
@@ -311,7 +314,7 @@ fn child_that_sends_and_ends() {
 }
 
 /// A task of the runtime that drives the host ends the process, while another one waits to read.
-fn end_in_a_task(host: pagewire::HostBuilder) {
+fn end_in_a_task(host: HostBuilder) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     tokio::task::LocalSet::new().block_on(&runtime, async move {
@@ -326,6 +329,22 @@ fn end_in_a_task(host: pagewire::HostBuilder) {
         });
         tokio::task::yield_now().await;
         writes.send(vec![7; 300_000]).await.expect("send");
+        std::process::exit(0);
+    });
+}
+
+/// A task ends the process and with it both ends of an idle connection, which its runtime drives.
+fn end_with_two_hosts() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    runtime.block_on(async {
+        let start = |builder: HostBuilder| builder.shutdown_limit(PATIENCE).start_in_runtime();
+        let (one, other) = builders();
+        let (one, other) = (start(one).expect("host"), start(other).expect("host"));
+        let listener = pagewire::net::TcpListener::from(one.listen("10.0.0.1:80").expect("listen"));
+        let connects = pagewire::net::TcpStream::connect_on(&other, "10.0.0.1:80");
+        let (accepted, connected) = tokio::join!(listener.accept(), connects);
+        let _ends = (accepted.expect("accept"), connected.expect("connect"));
         std::process::exit(0);
     });
 }
@@ -401,6 +420,21 @@ fn a_call_from_under_the_hosts_lock_panics_and_a_socket_dropped_there_is_closed(
     server.on_event(|_| {});
 }
 
+/// This program, as [`child_that_sends_and_ends`].
+fn child_that_ends(how: &str) -> Command {
+    let mut command = pagewire_testing::command(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "leaving::child_that_sends_and_ends", "--nocapture"]);
+    command.arg("--test-threads=1").env("PAGEWIRE_TEST_END", how).stdout(Stdio::null());
+    command
+}
+
+#[test]
+fn two_hosts_of_one_runtime_end_with_the_process_at_once() {
+    let began = Instant::now();
+    assert!(child_that_ends("pair").status().expect("a child").success());
+    assert!(began.elapsed() < PATIENCE / 2, "one waited for the other");
+}
+
 #[test]
 fn a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for() {
     if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
@@ -408,19 +442,7 @@ fn a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for() {
     }
     pagewire_testing::Netns::new().inside(|| {
         for how in ENDS {
-            let mut child =
-                pagewire_testing::command(std::env::current_exe().expect("this program"))
-                    .args([
-                        "--exact",
-                        "leaving::child_that_sends_and_ends",
-                        "--nocapture",
-                        "--test-threads=1",
-                    ])
-                    .env("PAGEWIRE_TEST_END", how)
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .expect("a child");
+            let mut child = child_that_ends(how).stderr(Stdio::piped()).spawn().expect("a child");
             let mut said = BufReader::new(child.stderr.take().expect("piped"));
             let mut line = String::new();
             while !line.contains("ready") {
