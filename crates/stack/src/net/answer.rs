@@ -7,7 +7,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use super::head::take;
 use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{Envelope, OWN, Refused, TOO_LONG, fits, prepare_checksum};
+use super::output::{Envelope, OWN, Refused, TOO_LONG, fits};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
 use super::{Mem, Net, TooLong};
@@ -37,7 +37,7 @@ impl Net {
             hop_limit: DEFAULT_HOP_LIMIT,
             by,
         };
-        try_send_back(self, mem, now, &envelope, checksum_offset, packet).map_err(
+        self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
             |(error, reason)| {
                 self.counters.drop_one(reason);
                 error
@@ -46,55 +46,57 @@ impl Net {
     }
 }
 
-#[inline(always)]
-fn try_send_back(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    to: &Envelope,
-    checksum_offset: u16,
-    packet: &mut PacketBuf,
-) -> Result<(), Refused> {
-    prepare_checksum(net, mem, packet, to, checksum_offset)?;
-    let (out, hop) = net.way(now, to)?;
-    let header = match hop {
-        Hop::Direct => None,
-        Hop::Neighbor(next) => match header_to(net, now, out, next) {
-            Some(header) => Some(header),
-            // It has to be resolved first.
-            None => return net.send_slowly(mem, now, *to, take(packet)),
-        },
-        Hop::Local | Hop::Group(_) => return net.send_slowly(mem, now, *to, take(packet)),
-    };
-    let link = &net.links.at(out).link;
-    if !fits(link, packet, to, link.mtu)? {
-        return Err(TOO_LONG);
+impl Net {
+    #[inline(always)]
+    fn try_send_back(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        to: &Envelope,
+        checksum_offset: u16,
+        packet: &mut PacketBuf,
+    ) -> Result<(), Refused> {
+        self.prepare_checksum(mem, packet, to, checksum_offset)?;
+        let (out, hop) = self.way(now, to)?;
+        let header = match hop {
+            Hop::Direct => None,
+            Hop::Neighbor(next) => match self.header_to(now, out, next) {
+                Some(header) => Some(header),
+                // It has to be resolved first.
+                None => return self.send_slowly(mem, now, *to, take(packet)),
+            },
+            Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
+        };
+        let link = &self.links.at(out).link;
+        if !fits(link, packet, to, link.mtu)? {
+            return Err(TOO_LONG);
+        }
+        self.wrap(packet, to)?;
+        self.finish(mem, packet, out, header.as_ref())?;
+        self.enqueue(mem, take(packet), out, OWN)
     }
-    net.wrap(packet, to)?;
-    net.finish(mem, packet, out, header.as_ref())?;
-    net.enqueue(mem, take(packet), out, OWN)
-}
 
-/// The link header for a neighbour, if its station is known.
-fn header_to(
-    net: &mut Net,
-    now: Instant,
-    out: LinkIndex,
-    next: IpAddr,
-) -> Option<[u8; ethernet::LEN]> {
-    let generation = net.links.at(out).neighbors.generation();
-    if let Some(last) = net.last_next
-        && (last.next, last.out, last.generation) == (next, out, generation)
-        && now < last.until
-    {
-        return Some(last.link);
+    /// The link header for a neighbour, if its station is known.
+    fn header_to(
+        &mut self,
+        now: Instant,
+        out: LinkIndex,
+        next: IpAddr,
+    ) -> Option<[u8; ethernet::LEN]> {
+        let generation = self.links.at(out).neighbors.generation();
+        if let Some(last) = self.last_next
+            && (last.next, last.out, last.generation) == (next, out, generation)
+            && now < last.until
+        {
+            return Some(last.link);
+        }
+        let neighbors = &mut self.links.at_mut(out).neighbors;
+        let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
+        let generation = neighbors.generation();
+        let link = self.link_header(out, mac, next.is_ipv6());
+        self.last_next = Some(LastNext { next, out, generation, until, link });
+        Some(link)
     }
-    let neighbors = &mut net.links.at_mut(out).neighbors;
-    let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
-    let generation = neighbors.generation();
-    let link = net.link_header(out, mac, next.is_ipv6());
-    net.last_next = Some(LastNext { next, out, generation, until, link });
-    Some(link)
 }
 
 /// The way to the neighbour that the last answer went to.

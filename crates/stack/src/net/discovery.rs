@@ -11,7 +11,7 @@ use super::received::{IcmpKind, Inbound, Received};
 use super::wire::arp::{self, Operation};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{icmp, ndp};
-use super::{Mem, Net, ip_forward};
+use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
 
@@ -20,151 +20,159 @@ const NDP_HOP_LIMIT: u8 = 255;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Handles an ARP packet, its head behind the link header.
-pub(super) fn handle_arp(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    link: LinkIndex,
-    frame: &mut PacketBuf,
-) -> Result<(), DropReason> {
-    if !frame.linearize(arp::LEN) {
-        return Err(DropReason::ArpTruncated);
-    }
-    let packet = arp::Packet::parse(frame.head())?;
-    let (sender, target) = (IpAddr::V4(packet.sender), IpAddr::V4(packet.target));
-    if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
-        return Err(DropReason::ArpSender);
-    }
-    if packet.sender_mac == net.links.at(link).link.mac {
-        // Our own packet, heard again.
-        return Err(DropReason::ArpSender);
-    }
-    // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
-    // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
-    // 'sender hardware address' does not match", there is a conflict.
-    if net.routes.is_ours_on(link, sender) {
-        handle_conflict(net, mem, now, link, packet.sender);
-        return Err(DropReason::ArpConflict);
-    }
-    // Only for addresses of this link, as Linux with `arp_ignore`: links may share a medium.
-    let for_us = net.routes.is_ours_on(link, target);
-    if packet.sender.is_unspecified() {
-        // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
-        if for_us && packet.operation == Operation::Request {
-            send_arp_reply(net, mem, link, &packet);
-            return Ok(());
+impl Net {
+    /// Handles an ARP packet, its head behind the link header.
+    pub(super) fn handle_arp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        link: LinkIndex,
+        frame: &mut PacketBuf,
+    ) -> Result<(), DropReason> {
+        if !frame.linearize(arp::LEN) {
+            return Err(DropReason::ArpTruncated);
         }
-        return Err(DropReason::ArpNotForUs);
-    }
-    let plausible = net.routes.is_plausible_source(sender) && net.routes.is_on_link(link, sender);
-    if !plausible {
-        return Err(DropReason::ArpSender);
-    }
-    // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
-    // translation table, update [it]"; a new pair is learned only from requests for us.
-    let neighbors = &net.links.at(link).neighbors;
-    let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
-    let claim = Claim {
-        mac: Some(packet.sender_mac),
-        solicited: asked && for_us,
-        overrides: true,
-        create: for_us && packet.operation == Operation::Request,
-    };
-    let known = neighbors.knows(sender);
-    learn(net, mem, now, link, sender, claim);
-    match packet.operation {
-        Operation::Request if for_us => {
-            send_arp_reply(net, mem, link, &packet);
-            Ok(())
+        let packet = arp::Packet::parse(frame.head())?;
+        let (sender, target) = (IpAddr::V4(packet.sender), IpAddr::V4(packet.target));
+        if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
+            return Err(DropReason::ArpSender);
         }
-        _ if known => Ok(()),
-        _ => Err(DropReason::ArpNotForUs),
+        if packet.sender_mac == self.links.at(link).link.mac {
+            // Our own packet, heard again.
+            return Err(DropReason::ArpSender);
+        }
+        // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
+        // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
+        // 'sender hardware address' does not match", there is a conflict.
+        if self.routes.is_ours_on(link, sender) {
+            self.handle_conflict(mem, now, link, packet.sender);
+            return Err(DropReason::ArpConflict);
+        }
+        // Only for addresses of this link, as Linux with `arp_ignore`: links may share a medium.
+        let for_us = self.routes.is_ours_on(link, target);
+        if packet.sender.is_unspecified() {
+            // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
+            if for_us && packet.operation == Operation::Request {
+                self.send_arp_reply(mem, link, &packet);
+                return Ok(());
+            }
+            return Err(DropReason::ArpNotForUs);
+        }
+        let plausible =
+            self.routes.is_plausible_source(sender) && self.routes.is_on_link(link, sender);
+        if !plausible {
+            return Err(DropReason::ArpSender);
+        }
+        // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
+        // translation table, update [it]"; a new pair is learned only from requests for us.
+        let neighbors = &self.links.at(link).neighbors;
+        let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
+        let claim = Claim {
+            mac: Some(packet.sender_mac),
+            solicited: asked && for_us,
+            overrides: true,
+            create: for_us && packet.operation == Operation::Request,
+        };
+        let known = neighbors.knows(sender);
+        self.learn_neighbor(mem, now, link, sender, claim);
+        match packet.operation {
+            Operation::Request if for_us => {
+                self.send_arp_reply(mem, link, &packet);
+                Ok(())
+            }
+            _ if known => Ok(()),
+            _ => Err(DropReason::ArpNotForUs),
+        }
     }
-}
 
-/// Handles a solicitation or an advertisement, its head at the ICMP header, checksum verified.
-pub(super) fn handle_ndp(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    received: &Received,
-) -> Result<(), DropReason> {
-    // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the
-    // packet could not possibly have been forwarded by a router."
-    if received.hop_limit != NDP_HOP_LIMIT || received.loopback {
-        return Err(DropReason::NdpHopLimit);
-    }
-    let len = packet.len();
-    if !packet.linearize(len) {
-        return Err(DropReason::HeadTooLong);
-    }
-    match ndp::Message::parse(packet.head())? {
-        ndp::Message::Solicitation { target, source_mac } => {
-            handle_solicitation(net, mem, now, received, target, source_mac)
+    /// Handles a solicitation or an advertisement, its head at the ICMP header, checksum verified.
+    pub(super) fn handle_ndp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        received: &Received,
+    ) -> Result<(), DropReason> {
+        // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the
+        // packet could not possibly have been forwarded by a router."
+        if received.hop_limit != NDP_HOP_LIMIT || received.loopback {
+            return Err(DropReason::NdpHopLimit);
         }
-        ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
-            // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
-            // the Solicited flag is zero."
-            if solicited && received.dst.is_multicast() {
-                return Err(DropReason::NdpSource);
+        let len = packet.len();
+        if !packet.linearize(len) {
+            return Err(DropReason::HeadTooLong);
+        }
+        match ndp::Message::parse(packet.head())? {
+            ndp::Message::Solicitation { target, source_mac } => {
+                self.handle_solicitation(mem, now, received, target, source_mac)
             }
-            let (target, link) = (IpAddr::V6(target), received.link);
-            if net.routes.is_ours_on(link, target) {
-                // RFC 4862 section 5.4.4: another node has our address.
-                net.counters.address_conflicts += 1;
-                return Err(DropReason::NdpConflict);
+            ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
+                // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
+                // the Solicited flag is zero."
+                if solicited && received.dst.is_multicast() {
+                    return Err(DropReason::NdpSource);
+                }
+                let (target, link) = (IpAddr::V6(target), received.link);
+                if self.routes.is_ours_on(link, target) {
+                    // RFC 4862 section 5.4.4: another node has our address.
+                    self.counters.address_conflicts += 1;
+                    return Err(DropReason::NdpConflict);
+                }
+                if !self.links.at(link).neighbors.knows(target) {
+                    return Err(DropReason::NdpNotForUs);
+                }
+                let claim = Claim { mac: target_mac, solicited, overrides, create: false };
+                self.learn_neighbor(mem, now, link, target, claim);
+                Ok(())
             }
-            if !net.links.at(link).neighbors.knows(target) {
-                return Err(DropReason::NdpNotForUs);
-            }
-            let claim = Claim { mac: target_mac, solicited, overrides, create: false };
-            learn(net, mem, now, link, target, claim);
-            Ok(())
         }
     }
-}
 
-/// Announces all our addresses on a link, once.
-pub(super) fn announce(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
-    for addr in net.routes.of_link(link).collect::<Vec<_>>() {
-        match addr.addr() {
-            IpAddr::V4(addr) => announce_v4(net, mem, link, addr),
-            IpAddr::V6(target) => {
-                // RFC 4861 section 7.2.6: unsolicited advertisements.
-                let message = ndp::Message::Advertisement {
-                    router: net.is_router(link),
-                    solicited: false,
-                    overrides: true,
-                    target,
-                    target_mac: Some(net.links.at(link).link.mac),
-                };
-                send_ndp(net, mem, now, &message, target.into(), ALL_NODES.into(), None);
+    /// Announces all our addresses on a link, once.
+    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+        for addr in self.routes.of_link(link).collect::<Vec<_>>() {
+            match addr.addr() {
+                IpAddr::V4(addr) => self.announce_v4(mem, link, addr),
+                IpAddr::V6(target) => {
+                    // RFC 4861 section 7.2.6: unsolicited advertisements.
+                    let message = ndp::Message::Advertisement {
+                        router: self.is_router(link),
+                        solicited: false,
+                        overrides: true,
+                        target,
+                        target_mac: Some(self.links.at(link).link.mac),
+                    };
+                    self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
+                }
             }
         }
+        let interface = self.links.at_mut(link);
+        interface.announcements = interface.announcements.saturating_sub(1);
+        interface.announce_at = now + ANNOUNCE_INTERVAL;
     }
-    let interface = net.links.at_mut(link);
-    interface.announcements = interface.announcements.saturating_sub(1);
-    interface.announce_at = now + ANNOUNCE_INTERVAL;
-}
 
-/// Does what neighbours' timeouts ask for.
-pub(super) fn handle_timeout(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
-    let mut actions = Vec::new();
-    let neighbors = &mut net.links.at_mut(link).neighbors;
-    neighbors.handle_timeout(now, &mut net.counters, &mut actions);
-    for action in actions {
-        match action {
-            Action::Request { addr, station } => {
-                net.send_solicitation(mem, now, link, addr, station);
+    /// Does what neighbours' timeouts ask for.
+    pub(super) fn handle_discovery_timeout(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        link: LinkIndex,
+    ) {
+        let mut actions = Vec::new();
+        let neighbors = &mut self.links.at_mut(link).neighbors;
+        neighbors.handle_timeout(now, &mut self.counters, &mut actions);
+        for action in actions {
+            match action {
+                Action::Request { addr, station } => {
+                    self.send_solicitation(mem, now, link, addr, station);
+                }
+                Action::Failed { addr, queue } => {
+                    self.routes.handle_dead_neighbor(now, link, addr);
+                    self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
+                    self.tell_unreachable(mem, now, queue);
+                }
+                Action::Evicted { queue } => self.tell_unreachable(mem, now, queue),
             }
-            Action::Failed { addr, queue } => {
-                net.routes.handle_dead_neighbor(now, link, addr);
-                net.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                tell_unreachable(net, mem, now, queue);
-            }
-            Action::Evicted { queue } => tell_unreachable(net, mem, now, queue),
         }
     }
 }
@@ -190,7 +198,7 @@ impl Net {
                     target_mac: Mac::ZERO,
                     target,
                 };
-                send_arp(self, mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
+                self.send_arp(mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
             }
             (_, IpAddr::V6(target)) => {
                 let message = ndp::Message::Solicitation { target, source_mac: Some(mac) };
@@ -199,166 +207,180 @@ impl Net {
                     Some(_) => addr,
                     None => ndp::solicited_node(target).into(),
                 };
-                send_ndp(self, mem, now, &message, src, dst, station.map(|mac| (link, mac)));
+                self.send_ndp(mem, now, &message, src, dst, station.map(|mac| (link, mac)));
             }
             _ => {}
         }
     }
 }
 
-fn send_arp_reply(net: &mut Net, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
-    let reply = arp::Packet {
-        operation: Operation::Reply,
-        sender_mac: net.links.at(link).link.mac,
-        sender: request.target,
-        target_mac: request.sender_mac,
-        target: request.sender,
-    };
-    send_arp(net, mem, link, &reply, request.sender_mac);
-}
+impl Net {
+    fn send_arp_reply(&mut self, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
+        let reply = arp::Packet {
+            operation: Operation::Reply,
+            sender_mac: self.links.at(link).link.mac,
+            sender: request.target,
+            target_mac: request.sender_mac,
+            target: request.sender,
+        };
+        self.send_arp(mem, link, &reply, request.sender_mac);
+    }
 
-fn send_arp(net: &mut Net, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
-    let src = net.links.at(link).link.mac;
-    let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
-    let mut frame = PacketBuf::for_tx();
-    if let Some(room) = frame.push(arp::LEN) {
-        room.copy_from_slice(&packet.emit());
-    }
-    net.counters.tx_arp += 1;
-    if let Err((_, reason)) = net.emit(mem, frame, link, Some(&header.emit())) {
-        net.counters.drop_one(reason);
-    }
-}
-
-/// Announces that an address is ours (RFC 5227 section 2.3: an ARP request for it).
-fn announce_v4(net: &mut Net, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
-    let packet = arp::Packet {
-        operation: Operation::Request,
-        sender_mac: net.links.at(link).link.mac,
-        sender: addr,
-        target_mac: Mac::ZERO,
-        target: addr,
-    };
-    send_arp(net, mem, link, &packet, Mac::BROADCAST);
-}
-
-/// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
-fn handle_conflict(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
-    net.counters.address_conflicts += 1;
-    let interface = net.links.at_mut(link);
-    if now >= interface.defend_after {
-        interface.defend_after = now + DEFEND_INTERVAL;
-        announce_v4(net, mem, link, addr);
-    }
-}
-
-fn handle_solicitation(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    received: &Received,
-    target: Ipv6Addr,
-    source_mac: Option<Mac>,
-) -> Result<(), DropReason> {
-    let (probe, link) = (received.src.is_unspecified(), received.link);
-    // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
-    // without a source link-layer address.
-    if probe && (source_mac.is_some() || received.dst != ndp::solicited_node(target)) {
-        return Err(DropReason::NdpSource);
-    }
-    if !net.routes.is_ours_on(link, target.into()) {
-        return Err(DropReason::NdpNotForUs);
-    }
-    if !probe && !net.routes.is_on_link(link, received.src) {
-        return Err(DropReason::NdpSource);
-    }
-    if source_mac.is_some() {
-        // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
-        // entry for the IP Source Address of the solicitation."
-        let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
-        learn(net, mem, now, link, received.src, claim);
-    }
-    if probe {
-        // RFC 4862 section 5.4.3: another node checks whether our address is free.
-        net.counters.address_conflicts += 1;
-    }
-    let answer = ndp::Message::Advertisement {
-        router: net.is_router(link),
-        // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
-        solicited: !probe,
-        overrides: true,
-        target,
-        target_mac: Some(net.links.at(link).link.mac),
-    };
-    let to = if probe { ALL_NODES.into() } else { received.src };
-    // A sender that names its station needs no look-up, and no entry is used for it.
-    let station = source_mac.map(|mac| (link, mac));
-    send_ndp(net, mem, now, &answer, target.into(), to, station);
-    Ok(())
-}
-
-/// Sends a message: to the station if one is given, else by the route to `dst`.
-fn send_ndp(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    message: &ndp::Message,
-    src: IpAddr,
-    dst: IpAddr,
-    station: Option<(LinkIndex, Mac)>,
-) {
-    let (bytes, len) = message.emit();
-    let mut packet = PacketBuf::for_tx();
-    if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
-        room.copy_from_slice(bytes);
-    }
-    let Some(station) = station else {
-        net.send_icmp(mem, now, (src, dst), Some(NDP_HOP_LIMIT), packet);
-        return;
-    };
-    net.counters.tx_icmp += 1;
-    if let Err((_, reason)) =
-        net.send_to_station(mem, (src, dst), NDP_HOP_LIMIT, icmp::CHECKSUM_OFFSET, packet, station)
-    {
-        net.counters.drop_one(reason);
-    }
-}
-
-/// Learns what a packet claims about a neighbour, and sends the packets that waited for it.
-fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAddr, claim: Claim) {
-    let neighbors = &mut net.links.at_mut(link).neighbors;
-    let queue = neighbors.learn(now, addr, claim, &mut net.counters);
-    if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
-        net.release(mem, link, mac, queue);
-    }
-}
-
-/// Tells the senders of packets whose neighbour did not answer.
-fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<Waiting>) {
-    for Waiting { packet, ours } in queue {
-        match ours {
-            true => notify_unreachable(net, &packet),
-            false => ip_forward::send_unreachable(net, mem, now, packet),
+    fn send_arp(&mut self, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
+        let src = self.links.at(link).link.mac;
+        let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
+        let mut frame = PacketBuf::for_tx();
+        if let Some(room) = frame.push(arp::LEN) {
+            room.copy_from_slice(&packet.emit());
+        }
+        self.counters.tx_arp += 1;
+        if let Err((_, reason)) = self.emit(mem, frame, link, Some(&header.emit())) {
+            self.counters.drop_one(reason);
         }
     }
-}
 
-/// Tells the sockets that the neighbour did not answer.
-fn notify_unreachable(net: &mut Net, packet: &PacketBuf) {
-    let head = packet.head();
-    let about = match head.first().map(|b| b >> 4) {
-        Some(4) => icmp::parse_quoted_v4(head),
-        _ => icmp::parse_quoted_v6(head),
-    };
-    // Later fragments add nothing to what the first says.
-    let Ok(about) = about else { return };
-    let told = net.notices.iter().any(|notice| {
-        matches!(notice, Inbound::IcmpError { about: other, .. }
-            if (other.src, other.dst) == (about.src, about.dst)
-                && (other.src_port, other.dst_port, other.protocol)
-                    == (about.src_port, about.dst_port, about.protocol))
-    });
-    if !told && net.notices.len() < NOTICES {
-        net.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
+    /// Announces that an address is ours (RFC 5227 section 2.3: an ARP request for it).
+    fn announce_v4(&mut self, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
+        let packet = arp::Packet {
+            operation: Operation::Request,
+            sender_mac: self.links.at(link).link.mac,
+            sender: addr,
+            target_mac: Mac::ZERO,
+            target: addr,
+        };
+        self.send_arp(mem, link, &packet, Mac::BROADCAST);
+    }
+
+    /// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
+    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
+        self.counters.address_conflicts += 1;
+        let interface = self.links.at_mut(link);
+        if now >= interface.defend_after {
+            interface.defend_after = now + DEFEND_INTERVAL;
+            self.announce_v4(mem, link, addr);
+        }
+    }
+
+    fn handle_solicitation(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        received: &Received,
+        target: Ipv6Addr,
+        source_mac: Option<Mac>,
+    ) -> Result<(), DropReason> {
+        let (probe, link) = (received.src.is_unspecified(), received.link);
+        // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
+        // without a source link-layer address.
+        if probe && (source_mac.is_some() || received.dst != ndp::solicited_node(target)) {
+            return Err(DropReason::NdpSource);
+        }
+        if !self.routes.is_ours_on(link, target.into()) {
+            return Err(DropReason::NdpNotForUs);
+        }
+        if !probe && !self.routes.is_on_link(link, received.src) {
+            return Err(DropReason::NdpSource);
+        }
+        if source_mac.is_some() {
+            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
+            // entry for the IP Source Address of the solicitation."
+            let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
+            self.learn_neighbor(mem, now, link, received.src, claim);
+        }
+        if probe {
+            // RFC 4862 section 5.4.3: another node checks whether our address is free.
+            self.counters.address_conflicts += 1;
+        }
+        let answer = ndp::Message::Advertisement {
+            router: self.is_router(link),
+            // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
+            solicited: !probe,
+            overrides: true,
+            target,
+            target_mac: Some(self.links.at(link).link.mac),
+        };
+        let to = if probe { ALL_NODES.into() } else { received.src };
+        // A sender that names its station needs no look-up, and no entry is used for it.
+        let station = source_mac.map(|mac| (link, mac));
+        self.send_ndp(mem, now, &answer, target.into(), to, station);
+        Ok(())
+    }
+
+    /// Sends a message: to the station if one is given, else by the route to `dst`.
+    fn send_ndp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        message: &ndp::Message,
+        src: IpAddr,
+        dst: IpAddr,
+        station: Option<(LinkIndex, Mac)>,
+    ) {
+        let (bytes, len) = message.emit();
+        let mut packet = PacketBuf::for_tx();
+        if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
+            room.copy_from_slice(bytes);
+        }
+        let Some(station) = station else {
+            self.send_icmp(mem, now, (src, dst), Some(NDP_HOP_LIMIT), packet);
+            return;
+        };
+        self.counters.tx_icmp += 1;
+        if let Err((_, reason)) = self.send_to_station(
+            mem,
+            (src, dst),
+            NDP_HOP_LIMIT,
+            icmp::CHECKSUM_OFFSET,
+            packet,
+            station,
+        ) {
+            self.counters.drop_one(reason);
+        }
+    }
+
+    /// Learns what a packet claims about a neighbour, and sends the packets that waited for it.
+    fn learn_neighbor(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        link: LinkIndex,
+        addr: IpAddr,
+        claim: Claim,
+    ) {
+        let neighbors = &mut self.links.at_mut(link).neighbors;
+        let queue = neighbors.learn(now, addr, claim, &mut self.counters);
+        if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
+            self.release(mem, link, mac, queue);
+        }
+    }
+
+    /// Tells the senders of packets whose neighbour did not answer.
+    fn tell_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<Waiting>) {
+        for Waiting { packet, ours } in queue {
+            match ours {
+                true => self.notify_unreachable(&packet),
+                false => self.return_unreachable(mem, now, packet),
+            }
+        }
+    }
+
+    /// Tells the sockets that the neighbour did not answer.
+    fn notify_unreachable(&mut self, packet: &PacketBuf) {
+        let head = packet.head();
+        let about = match head.first().map(|b| b >> 4) {
+            Some(4) => icmp::parse_quoted_v4(head),
+            _ => icmp::parse_quoted_v6(head),
+        };
+        // Later fragments add nothing to what the first says.
+        let Ok(about) = about else { return };
+        let told = self.notices.iter().any(|notice| {
+            matches!(notice, Inbound::IcmpError { about: other, .. }
+                if (other.src, other.dst) == (about.src, about.dst)
+                    && (other.src_port, other.dst_port, other.protocol)
+                        == (about.src_port, about.dst_port, about.protocol))
+        });
+        if !told && self.notices.len() < NOTICES {
+            self.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
+        }
     }
 }

@@ -8,13 +8,13 @@ use pagewire_mem::{CopyReason, Instant, PacketBuf};
 use smallvec::SmallVec;
 
 use super::head::{append, spill_head, take};
-use super::icmp_error::{self, IcmpError};
+use super::icmp_error::IcmpError;
 use super::reassembly::{Fragment, Key};
 use super::received::{Outcome, Received};
 use super::route::Delivery;
 use super::wire::ipv6::OptionsVerdict;
 use super::wire::{ipv4, ipv6, protocol};
-use super::{Mem, Net, transport};
+use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_BYTES, EXTENSION_HEADERS};
 
@@ -40,36 +40,38 @@ struct Walk<'a> {
     fragments: u64,
 }
 
-/// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
-pub(super) fn walk(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    mut received: Received,
-    reassembled: bool,
-) -> Outcome {
-    let mut walk = Walk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
-    let found = walk.find_transport(&mut received, reassembled);
-    let Walk { at, gone, fragments, .. } = walk;
-    net.counters.rx_fragments += fragments;
-    match found {
-        Ok(None) => {
-            packet.pull(at);
-            received.header_len = if gone == 0 { at as u16 } else { 0 };
-            transport::verify_and_hand_up(net, mem, now, packet, received)
-        }
-        Ok(Some(part)) => {
-            let quote = if gone == 0 { at } else { 0 };
-            let headers = SmallVec::from_slice(packet.head().get(..quote).unwrap_or_default());
-            packet.pull(at);
-            handle_fragment(net, mem, now, packet, received, part, headers)
-        }
-        Err(Refusal { reason, error }) => {
-            if let (Some(error), 0) = (error, gone) {
-                icmp_error::send(net, mem, now, &received, take(packet), error);
+impl Net {
+    /// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
+    pub(super) fn walk_extensions(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        mut received: Received,
+        reassembled: bool,
+    ) -> Outcome {
+        let mut walk = Walk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
+        let found = walk.find_transport(&mut received, reassembled);
+        let Walk { at, gone, fragments, .. } = walk;
+        self.counters.rx_fragments += fragments;
+        match found {
+            Ok(None) => {
+                packet.pull(at);
+                received.header_len = if gone == 0 { at as u16 } else { 0 };
+                self.verify_and_hand_up(mem, now, packet, received)
             }
-            Err(reason)
+            Ok(Some(part)) => {
+                let quote = if gone == 0 { at } else { 0 };
+                let headers = SmallVec::from_slice(packet.head().get(..quote).unwrap_or_default());
+                packet.pull(at);
+                self.handle_fragment(mem, now, packet, received, part, headers)
+            }
+            Err(Refusal { reason, error }) => {
+                if let (Some(error), 0) = (error, gone) {
+                    self.send_icmp_error(mem, now, &received, take(packet), error);
+                }
+                Err(reason)
+            }
         }
     }
 }
@@ -190,65 +192,67 @@ impl Walk<'_> {
     }
 }
 
-/// Handles a fragment, its head at the payload. `headers`: what was in front, for an ICMP error.
-pub(super) fn handle_fragment(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    received: Received,
-    part: ipv6::Fragment,
-    headers: SmallVec<[u8; 64]>,
-) -> Outcome {
-    // No fragment of a broadcast is kept: no long datagram is expected by broadcast.
-    if received.delivery == Delivery::Broadcast {
-        return Err(DropReason::TransportBroadcast);
-    }
-    spill_head(mem, packet, 0, CopyReason::LinearHead)?;
-    let ipv6::Fragment { offset, more, id, .. } = part;
-    let v4 = received.dst.is_ipv4();
-    let protocol = if v4 { received.protocol } else { 0 };
-    let key = Key { src: received.src, dst: received.dst, id, protocol };
-    let (offset, payload) = (usize::from(offset), packet.take_frags());
-    let fragment = Fragment { offset, more, received, headers, payload };
-    let whole = net.reassembly.handle_fragment(mem, now, key, fragment, &mut net.counters)?;
-    let Some(whole) = whole else { return Ok(None) };
-    net.counters.reassembled += 1;
-    *packet = whole.packet;
-    // The headers of the datagram as one packet.
-    let (protocol, ecn, hop_limit) = (whole.protocol, whole.ecn, whole.hop_limit);
-    let header_len = match (received.src, received.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let header = ipv4::Header {
-                tos: ecn,
-                id: id as u16,
-                ttl: hop_limit,
-                ..ipv4::Header::new(src, dst, protocol, whole.len)
-            };
-            append(packet, &header.emit())
+impl Net {
+    /// Handles a fragment, its head at the payload. `headers`: what was in front, for an ICMP error.
+    pub(super) fn handle_fragment(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        received: Received,
+        part: ipv6::Fragment,
+        headers: SmallVec<[u8; 64]>,
+    ) -> Outcome {
+        // No fragment of a broadcast is kept: no long datagram is expected by broadcast.
+        if received.delivery == Delivery::Broadcast {
+            return Err(DropReason::TransportBroadcast);
         }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = ipv6::Header {
-                traffic_class: ecn,
-                hop_limit,
-                ..ipv6::Header::new(src, dst, protocol, whole.len)
-            };
-            append(packet, &header.emit())
+        spill_head(mem, packet, 0, CopyReason::LinearHead)?;
+        let ipv6::Fragment { offset, more, id, .. } = part;
+        let v4 = received.dst.is_ipv4();
+        let protocol = if v4 { received.protocol } else { 0 };
+        let key = Key { src: received.src, dst: received.dst, id, protocol };
+        let (offset, payload) = (usize::from(offset), packet.take_frags());
+        let fragment = Fragment { offset, more, received, headers, payload };
+        let whole = self.reassembly.handle_fragment(mem, now, key, fragment, &mut self.counters)?;
+        let Some(whole) = whole else { return Ok(None) };
+        self.counters.reassembled += 1;
+        *packet = whole.packet;
+        // The headers of the datagram as one packet.
+        let (protocol, ecn, hop_limit) = (whole.protocol, whole.ecn, whole.hop_limit);
+        let header_len = match (received.src, received.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = ipv4::Header {
+                    tos: ecn,
+                    id: id as u16,
+                    ttl: hop_limit,
+                    ..ipv4::Header::new(src, dst, protocol, whole.len)
+                };
+                append(packet, &header.emit())
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = ipv6::Header {
+                    traffic_class: ecn,
+                    hop_limit,
+                    ..ipv6::Header::new(src, dst, protocol, whole.len)
+                };
+                append(packet, &header.emit())
+            }
+            _ => return Err(DropReason::IpVersion),
+        };
+        let next_field = if v4 { 9 } else { 6 };
+        let received = Received {
+            protocol,
+            ecn,
+            hop_limit,
+            header_len: header_len as u16,
+            next_field,
+            ..received
+        };
+        if !v4 {
+            return self.walk_extensions(mem, now, packet, received, true);
         }
-        _ => return Err(DropReason::IpVersion),
-    };
-    let next_field = if v4 { 9 } else { 6 };
-    let received = Received {
-        protocol,
-        ecn,
-        hop_limit,
-        header_len: header_len as u16,
-        next_field,
-        ..received
-    };
-    if !v4 {
-        return walk(net, mem, now, packet, received, true);
+        packet.pull(header_len);
+        self.verify_and_hand_up(mem, now, packet, received)
     }
-    packet.pull(header_len);
-    transport::verify_and_hand_up(net, mem, now, packet, received)
 }

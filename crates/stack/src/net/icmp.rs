@@ -13,50 +13,52 @@ use super::received::{IcmpKind, Inbound, Outcome, Received};
 use super::route::{Delivery, smallest_path_mtu};
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net, Outgoing, TooLong, discovery, multicast};
+use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::DropReason;
 
-/// Handles an ICMP message, its head at the ICMP header, checksum verified.
-pub(super) fn handle(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    received: &Received,
-) -> Outcome {
-    let header = icmp::Header::parse(packet.head())?;
-    if received.dst.is_ipv4() {
-        return match header.kind {
-            v4::ECHO_REQUEST => answer_echo(net, mem, now, packet, received, v4::ECHO_REPLY),
-            v4::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
-            v4::REDIRECT => Err(DropReason::IcmpRedirect),
-            v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM => {
-                handle_error(net, packet, received, header)
+impl Net {
+    /// Handles an ICMP message, its head at the ICMP header, checksum verified.
+    pub(super) fn handle_icmp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        received: &Received,
+    ) -> Outcome {
+        let header = icmp::Header::parse(packet.head())?;
+        if received.dst.is_ipv4() {
+            return match header.kind {
+                v4::ECHO_REQUEST => self.answer_echo(mem, now, packet, received, v4::ECHO_REPLY),
+                v4::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
+                v4::REDIRECT => Err(DropReason::IcmpRedirect),
+                v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM => {
+                    self.handle_icmp_error(packet, received, header)
+                }
+                // RFC 6633 section 3: "A host MUST silently discard received ICMP Source Quench
+                // messages."
+                v4::SOURCE_QUENCH => Err(DropReason::IcmpType),
+                _ => Err(DropReason::IcmpType),
+            };
+        }
+        if received.src.is_unspecified() && header.kind != v6::NEIGHBOR_SOLICITATION {
+            return Err(DropReason::Ipv6Source);
+        }
+        match header.kind {
+            v6::ECHO_REQUEST => self.answer_echo(mem, now, packet, received, v6::ECHO_REPLY),
+            v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
+            v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
+                self.handle_ndp(mem, now, packet, received).map(|()| None)
             }
-            // RFC 6633 section 3: "A host MUST silently discard received ICMP Source Quench
-            // messages."
-            v4::SOURCE_QUENCH => Err(DropReason::IcmpType),
+            mld::QUERY | mld::REPORT_V1 | mld::DONE_V1 | mld::REPORT_V2 => {
+                self.handle_mld(mem, now, packet, received).map(|()| None)
+            }
+            v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
+            v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
+            v6::REDIRECT => Err(DropReason::IcmpRedirect),
+            // RFC 4443 section 2.1: error messages have types below 128.
+            1..=127 => self.handle_icmp_error(packet, received, header),
             _ => Err(DropReason::IcmpType),
-        };
-    }
-    if received.src.is_unspecified() && header.kind != v6::NEIGHBOR_SOLICITATION {
-        return Err(DropReason::Ipv6Source);
-    }
-    match header.kind {
-        v6::ECHO_REQUEST => answer_echo(net, mem, now, packet, received, v6::ECHO_REPLY),
-        v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
-        v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
-            discovery::handle_ndp(net, mem, now, packet, received).map(|()| None)
         }
-        mld::QUERY | mld::REPORT_V1 | mld::DONE_V1 | mld::REPORT_V2 => {
-            multicast::handle_mld(net, mem, now, packet, received).map(|()| None)
-        }
-        v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
-        v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
-        v6::REDIRECT => Err(DropReason::IcmpRedirect),
-        // RFC 4443 section 2.1: error messages have types below 128.
-        1..=127 => handle_error(net, packet, received, header),
-        _ => Err(DropReason::IcmpType),
     }
 }
 
@@ -95,91 +97,93 @@ impl Net {
     }
 }
 
-/// Turns an echo request into the reply.
-fn answer_echo(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    received: &Received,
-    reply: u8,
-) -> Outcome {
-    if packet.head().get(1) != Some(&0) {
-        return Err(DropReason::IcmpCode);
-    }
-    if net.is_for_another(received) {
-        if !received.is_unicast() {
+impl Net {
+    /// Turns an echo request into the reply.
+    fn answer_echo(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        received: &Received,
+        reply: u8,
+    ) -> Outcome {
+        if packet.head().get(1) != Some(&0) {
+            return Err(DropReason::IcmpCode);
+        }
+        if self.is_for_another(received) {
+            if !received.is_unicast() {
+                return Err(DropReason::IcmpBroadcast);
+            }
+            spill_head(mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
+            return Ok(Some(Inbound::Echo(*received)));
+        }
+        // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
+        // multicast address MAY be silently discarded."
+        if received.dst.is_ipv4() && !received.is_unicast() {
             return Err(DropReason::IcmpBroadcast);
         }
-        spill_head(mem, packet, icmp::IDENT_LEN, CopyReason::Icmp)?;
-        return Ok(Some(Inbound::Echo(*received)));
-    }
-    // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
-    // multicast address MAY be silently discarded."
-    if received.dst.is_ipv4() && !received.is_unicast() {
-        return Err(DropReason::IcmpBroadcast);
-    }
-    if let [kind, _code, c0, c1, ..] = packet.head_mut() {
-        (*kind, *c0, *c1) = (reply, 0, 0);
-    }
-    let Some(src) = net.answer_source(received, now) else { return Ok(None) };
-    let room = match received.dst {
-        IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
-        // With a fragment header, should the reply be as long as a reassembled request.
-        IpAddr::V6(_) if ipv6::LEN + packet.len() > net.mtu_for(received.src) => {
-            ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
+        if let [kind, _code, c0, c1, ..] = packet.head_mut() {
+            (*kind, *c0, *c1) = (reply, 0, 0);
         }
-        IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
-    };
-    let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
-    (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
-    // Refusals are counted where they happen.
-    if net.send_icmp(mem, now, (src, received.src), None, packet) {
-        net.counters.icmp_echo_answered += 1;
+        let Some(src) = self.answer_source(received, now) else { return Ok(None) };
+        let room = match received.dst {
+            IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
+            // With a fragment header, should the reply be as long as a reassembled request.
+            IpAddr::V6(_) if ipv6::LEN + packet.len() > self.mtu_for(received.src) => {
+                ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
+            }
+            IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
+        };
+        let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
+        (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
+        // Refusals are counted where they happen.
+        if self.send_icmp(mem, now, (src, received.src), None, packet) {
+            self.counters.icmp_echo_answered += 1;
+        }
+        Ok(None)
     }
-    Ok(None)
-}
 
-/// Passes up an error about a packet of ours.
-fn handle_error(
-    net: &mut Net,
-    packet: &mut PacketBuf,
-    received: &Received,
-    header: icmp::Header,
-) -> Outcome {
-    // Errors are answers to one host.
-    if received.delivery != Delivery::Unicast {
-        return Err(DropReason::IcmpQuoteNotOurs);
-    }
-    // As much of the quoted packet as the head takes: all headers that we send.
-    let room = HEAD_CAPACITY.min(packet.len());
-    packet.linearize(room);
-    let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
-    let (about, quoted_len) = match received.dst {
-        IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
-        IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
-    };
-    // RFC 5927 section 4: a quoted packet that we cannot have sent. Of a foreign source it came by
-    // a transparent link.
-    let ours = net.routes.is_local(about.src) || net.is_for_another(received);
-    if !ours || about.src != received.dst {
-        return Err(DropReason::IcmpQuoteNotOurs);
-    }
-    let kind = match received.dst {
-        IpAddr::V4(_) => kind_v4(header, quoted_len),
-        IpAddr::V6(_) => kind_v6(header),
-    };
-    let kind = match kind.ok_or(DropReason::IcmpCode)? {
-        IcmpKind::PacketTooBig { mtu } => {
-            let link = net.link_to(net.now, Some(about.src), about.dst);
-            let most = net.links.at(link).link.mtu;
-            let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
-            IcmpKind::PacketTooBig { mtu }
+    /// Passes up an error about a packet of ours.
+    fn handle_icmp_error(
+        &mut self,
+        packet: &mut PacketBuf,
+        received: &Received,
+        header: icmp::Header,
+    ) -> Outcome {
+        // Errors are answers to one host.
+        if received.delivery != Delivery::Unicast {
+            return Err(DropReason::IcmpQuoteNotOurs);
         }
-        other => other,
-    };
-    net.counters.icmp_errors_received += 1;
-    Ok(Some(Inbound::IcmpError { about, kind }))
+        // As much of the quoted packet as the head takes: all headers that we send.
+        let room = HEAD_CAPACITY.min(packet.len());
+        packet.linearize(room);
+        let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
+        let (about, quoted_len) = match received.dst {
+            IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
+            IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
+        };
+        // RFC 5927 section 4: a quoted packet that we cannot have sent. Of a foreign source it came by
+        // a transparent link.
+        let ours = self.routes.is_local(about.src) || self.is_for_another(received);
+        if !ours || about.src != received.dst {
+            return Err(DropReason::IcmpQuoteNotOurs);
+        }
+        let kind = match received.dst {
+            IpAddr::V4(_) => kind_v4(header, quoted_len),
+            IpAddr::V6(_) => kind_v6(header),
+        };
+        let kind = match kind.ok_or(DropReason::IcmpCode)? {
+            IcmpKind::PacketTooBig { mtu } => {
+                let link = self.link_to(self.now, Some(about.src), about.dst);
+                let most = self.links.at(link).link.mtu;
+                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
+                IcmpKind::PacketTooBig { mtu }
+            }
+            other => other,
+        };
+        self.counters.icmp_errors_received += 1;
+        Ok(Some(Inbound::IcmpError { about, kind }))
+    }
 }
 
 fn quoted_word(quote: &[u8], at: usize) -> usize {

@@ -119,7 +119,7 @@ impl Net {
         packet: PacketBuf,
     ) {
         let error = IcmpError::port_unreachable(received.dst.is_ipv4());
-        send_about_payload(self, mem, now, received, packet, error);
+        self.send_about_payload(mem, now, received, packet, error);
     }
 }
 
@@ -183,73 +183,75 @@ fn quote_of(about: &Flow, why: Unreachable) -> Option<PacketBuf> {
     Some(packet)
 }
 
-/// Tells the sender of a datagram that fragments did not come in time.
-pub(super) fn send_reassembly_timeout(net: &mut Net, mem: &mut Mem, now: Instant, old: Expired) {
-    let Expired { received, headers, payload } = old;
-    let mut packet = PacketBuf::for_rx();
-    if headers.is_empty() || append(&mut packet, &headers) == 0 {
-        return;
+impl Net {
+    /// Tells the sender of a datagram that fragments did not come in time.
+    pub(super) fn send_reassembly_timeout(&mut self, mem: &mut Mem, now: Instant, old: Expired) {
+        let Expired { received, headers, payload } = old;
+        let mut packet = PacketBuf::for_rx();
+        if headers.is_empty() || append(&mut packet, &headers) == 0 {
+            return;
+        }
+        for frag in payload {
+            if packet.push_frag(frag).is_err() {
+                break;
+            }
+        }
+        // The link that the fragment came by may be gone.
+        let link = self.link_to(now, Some(received.dst), received.src);
+        let received = Received { header_len: headers.len() as u16, link, ..received };
+        let error = IcmpError::reassembly_timeout(received.dst.is_ipv4());
+        self.send_icmp_error(mem, now, &received, packet, error);
     }
-    for frag in payload {
-        if packet.push_frag(frag).is_err() {
-            break;
+
+    /// Sends an error about `packet`, whose IP headers were taken off.
+    pub(super) fn send_about_payload(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        received: &Received,
+        mut packet: PacketBuf,
+        error: IcmpError,
+    ) {
+        let len = usize::from(received.header_len);
+        if len > 0 && packet.push(len).is_some() {
+            self.send_icmp_error(mem, now, received, packet, error);
         }
     }
-    // The link that the fragment came by may be gone.
-    let link = net.link_to(now, Some(received.dst), received.src);
-    let received = Received { header_len: headers.len() as u16, link, ..received };
-    let error = IcmpError::reassembly_timeout(received.dst.is_ipv4());
-    send(net, mem, now, &received, packet, error);
-}
 
-/// Sends an error about `packet`, whose IP headers were taken off.
-pub(super) fn send_about_payload(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    received: &Received,
-    mut packet: PacketBuf,
-    error: IcmpError,
-) {
-    let len = usize::from(received.header_len);
-    if len > 0 && packet.push(len).is_some() {
-        send(net, mem, now, received, packet, error);
-    }
-}
-
-/// Sends an error about `packet`, its head at the IP header, if rules and rate limit allow one.
-pub(super) fn send(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    received: &Received,
-    packet: PacketBuf,
-    error: IcmpError,
-) {
-    // RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be sent as the result of
-    // receiving: an ICMP error message, a datagram destined to an IP broadcast or IP multicast
-    // address, a datagram sent as a link-layer broadcast, a non-initial fragment, a datagram
-    // whose source address does not define a single host". RFC 4443 section 2.4(e) agrees,
-    // but for errors that are sent about multicast too. Later fragments never get here.
-    let to_one =
-        matches!(received.delivery, Delivery::Unicast | Delivery::Foreign) && !received.group;
-    if !(to_one || error.about_multicast)
-        || received.src.is_unspecified()
-        || is_icmp_error(received, &packet)
-    {
-        return;
-    }
-    // As Linux: this host is no stranger, and one sender has many paths, each with its MTU.
-    let own_limit = !received.loopback && !error.is_packet_too_big();
-    let to = Some(received.src).filter(|_| own_limit);
-    if !net.links.at_mut(received.link).icmp_limit.take(now, to) {
-        net.counters.icmp_errors_withheld += 1;
-        return;
-    }
-    let Some(src) = net.answer_source(received, now) else { return };
-    let Some(packet) = quote(mem, packet, received.dst.is_ipv4(), error.header) else { return };
-    if net.send_icmp(mem, now, (src, received.src), None, packet) {
-        net.counters.icmp_errors_sent += 1;
+    /// Sends an error about `packet`, its head at the IP header, if rules and rate limit allow one.
+    pub(super) fn send_icmp_error(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        received: &Received,
+        packet: PacketBuf,
+        error: IcmpError,
+    ) {
+        // RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be sent as the result of
+        // receiving: an ICMP error message, a datagram destined to an IP broadcast or IP multicast
+        // address, a datagram sent as a link-layer broadcast, a non-initial fragment, a datagram
+        // whose source address does not define a single host". RFC 4443 section 2.4(e) agrees,
+        // but for errors that are sent about multicast too. Later fragments never get here.
+        let to_one =
+            matches!(received.delivery, Delivery::Unicast | Delivery::Foreign) && !received.group;
+        if !(to_one || error.about_multicast)
+            || received.src.is_unspecified()
+            || is_icmp_error(received, &packet)
+        {
+            return;
+        }
+        // As Linux: this host is no stranger, and one sender has many paths, each with its MTU.
+        let own_limit = !received.loopback && !error.is_packet_too_big();
+        let to = Some(received.src).filter(|_| own_limit);
+        if !self.links.at_mut(received.link).icmp_limit.take(now, to) {
+            self.counters.icmp_errors_withheld += 1;
+            return;
+        }
+        let Some(src) = self.answer_source(received, now) else { return };
+        let Some(packet) = quote(mem, packet, received.dst.is_ipv4(), error.header) else { return };
+        if self.send_icmp(mem, now, (src, received.src), None, packet) {
+            self.counters.icmp_errors_sent += 1;
+        }
     }
 }
 

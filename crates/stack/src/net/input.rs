@@ -26,7 +26,7 @@ use super::link::LinkIndex;
 use super::received::{Origin, Outcome, Received};
 use super::route::{Delivery, is_link_local};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{Mem, Net, discovery, extensions, ip_forward, transport};
+use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
@@ -45,201 +45,204 @@ impl Net {
         self.counters.rx_bytes += frame.len() as u64;
         let origin = Origin::frame(link);
         match self.links.at(link).link.medium {
-            Medium::Ethernet => handle_ethernet(self, mem, now, frame, origin),
-            Medium::Ip => handle_ip(self, mem, now, frame, origin),
+            Medium::Ethernet => self.handle_ethernet(mem, now, frame, origin),
+            Medium::Ip => self.handle_ip(mem, now, frame, origin),
         }
     }
 }
 
-/// Handles an IP packet, whose version only the packet tells.
-pub(super) fn handle_ip(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    origin: Origin,
-) -> Outcome {
-    if !packet.linearize(1) {
-        return Err(DropReason::IpVersion);
-    }
-    let interface = net.links.at(origin.link);
-    match packet.head().first().map(|b| b >> 4) {
-        Some(4) if interface.speaks_v4 || origin.loopback => {
-            handle_ipv4(net, mem, now, packet, origin)
+impl Net {
+    /// Handles an IP packet, whose version only the packet tells.
+    pub(super) fn handle_ip(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        origin: Origin,
+    ) -> Outcome {
+        if !packet.linearize(1) {
+            return Err(DropReason::IpVersion);
         }
-        Some(6) if interface.speaks_v6 || origin.loopback => {
-            handle_ipv6(net, mem, now, packet, origin)
+        let interface = self.links.at(origin.link);
+        match packet.head().first().map(|b| b >> 4) {
+            Some(4) if interface.speaks_v4 || origin.loopback => {
+                self.handle_ipv4(mem, now, packet, origin)
+            }
+            Some(6) if interface.speaks_v6 || origin.loopback => {
+                self.handle_ipv6(mem, now, packet, origin)
+            }
+            _ => Err(DropReason::IpVersion),
         }
-        _ => Err(DropReason::IpVersion),
     }
-}
 
-fn handle_ethernet(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    frame: &mut PacketBuf,
-    mut origin: Origin,
-) -> Outcome {
-    if !frame.linearize(ethernet::LEN) {
-        return Err(DropReason::EthernetTruncated);
-    }
-    let header = ethernet::Header::parse(frame.head())?;
-    let interface = net.links.at(origin.link);
-    origin.group = header.dst.is_group();
-    if header.dst != interface.link.mac
-        && !(origin.group
-            && (net.routes.hears(origin.link, header.dst) || interface.groups.hears(header.dst)))
-    {
-        return Err(DropReason::EthernetNotForUs);
-    }
-    frame.pull(ethernet::LEN);
-    match header.ethertype {
-        ethernet::IPV4 if interface.speaks_v4 => handle_ipv4(net, mem, now, frame, origin),
-        ethernet::IPV6 if interface.speaks_v6 => handle_ipv6(net, mem, now, frame, origin),
-        ethernet::ARP if interface.speaks_v4 => {
-            net.counters.rx_arp += 1;
-            discovery::handle_arp(net, mem, now, origin.link, frame).map(|()| None)
+    fn handle_ethernet(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        frame: &mut PacketBuf,
+        mut origin: Origin,
+    ) -> Outcome {
+        if !frame.linearize(ethernet::LEN) {
+            return Err(DropReason::EthernetTruncated);
         }
-        _ => Err(DropReason::EthernetType),
+        let header = ethernet::Header::parse(frame.head())?;
+        let interface = self.links.at(origin.link);
+        origin.group = header.dst.is_group();
+        if header.dst != interface.link.mac
+            && !(origin.group
+                && (self.routes.hears(origin.link, header.dst)
+                    || interface.groups.hears(header.dst)))
+        {
+            return Err(DropReason::EthernetNotForUs);
+        }
+        frame.pull(ethernet::LEN);
+        match header.ethertype {
+            ethernet::IPV4 if interface.speaks_v4 => self.handle_ipv4(mem, now, frame, origin),
+            ethernet::IPV6 if interface.speaks_v6 => self.handle_ipv6(mem, now, frame, origin),
+            ethernet::ARP if interface.speaks_v4 => {
+                self.counters.rx_arp += 1;
+                self.handle_arp(mem, now, origin.link, frame).map(|()| None)
+            }
+            _ => Err(DropReason::EthernetType),
+        }
     }
-}
 
-fn handle_ipv4(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    origin: Origin,
-) -> Outcome {
-    net.counters.rx_ipv4 += 1;
-    if !packet.linearize(ipv4::LEN) {
-        return Err(DropReason::Ipv4Truncated);
-    }
-    let header_len = packet.head().first().map_or(0, |&b| ipv4::header_len(b));
-    if header_len > ipv4::LEN && !packet.linearize(header_len) {
-        return Err(DropReason::Ipv4HeaderLength);
-    }
-    let header = ipv4::Header::parse(packet.head(), longest(packet, 0))?;
-    // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
-    // total length field of the IP header".
-    trim(packet, header.total_len as usize);
-    let received = Received {
-        delivery: deliver(net, header.src.into(), header.dst.into(), origin)?,
-        ..Received::v4(&header, origin)
-    };
-    if received.delivery == Delivery::Foreign {
-        return ip_forward::forward(net, mem, now, packet, received);
-    }
-    if header.is_fragment() {
-        net.counters.rx_fragments += 1;
-        let headers = SmallVec::from_slice(packet.head().get(..header_len).unwrap_or_default());
-        packet.pull(header_len);
-        let part = ipv6::Fragment {
-            next_header: header.protocol,
-            offset: header.fragment_offset,
-            more: header.more_fragments,
-            id: header.id.into(),
+    fn handle_ipv4(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        origin: Origin,
+    ) -> Outcome {
+        self.counters.rx_ipv4 += 1;
+        if !packet.linearize(ipv4::LEN) {
+            return Err(DropReason::Ipv4Truncated);
+        }
+        let header_len = packet.head().first().map_or(0, |&b| ipv4::header_len(b));
+        if header_len > ipv4::LEN && !packet.linearize(header_len) {
+            return Err(DropReason::Ipv4HeaderLength);
+        }
+        let header = ipv4::Header::parse(packet.head(), longest(packet, 0))?;
+        // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
+        // total length field of the IP header".
+        trim(packet, header.total_len as usize);
+        let received = Received {
+            delivery: self.deliver(header.src.into(), header.dst.into(), origin)?,
+            ..Received::v4(&header, origin)
         };
-        return extensions::handle_fragment(net, mem, now, packet, received, part, headers);
+        if received.delivery == Delivery::Foreign {
+            return self.forward(mem, now, packet, received);
+        }
+        if header.is_fragment() {
+            self.counters.rx_fragments += 1;
+            let headers = SmallVec::from_slice(packet.head().get(..header_len).unwrap_or_default());
+            packet.pull(header_len);
+            let part = ipv6::Fragment {
+                next_header: header.protocol,
+                offset: header.fragment_offset,
+                more: header.more_fragments,
+                id: header.id.into(),
+            };
+            return self.handle_fragment(mem, now, packet, received, part, headers);
+        }
+        packet.pull(header_len);
+        self.verify_and_hand_up(mem, now, packet, received)
     }
-    packet.pull(header_len);
-    transport::verify_and_hand_up(net, mem, now, packet, received)
-}
 
-fn handle_ipv6(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    origin: Origin,
-) -> Outcome {
-    net.counters.rx_ipv6 += 1;
-    if !packet.linearize(ipv6::LEN) {
-        return Err(DropReason::Ipv6Truncated);
-    }
-    let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
-    trim(packet, ipv6::LEN + header.payload_len as usize);
-    let received = Received {
-        delivery: deliver(net, header.src.into(), header.dst.into(), origin)?,
-        ..Received::v6(&header, origin)
-    };
-    if received.delivery == Delivery::Foreign {
-        return ip_forward::forward(net, mem, now, packet, received);
-    }
-    match header.next_header {
-        protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
-            packet.pull(ipv6::LEN);
-            transport::verify_and_hand_up(net, mem, now, packet, received)
+    fn handle_ipv6(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        origin: Origin,
+    ) -> Outcome {
+        self.counters.rx_ipv6 += 1;
+        if !packet.linearize(ipv6::LEN) {
+            return Err(DropReason::Ipv6Truncated);
         }
-        _ => extensions::walk(net, mem, now, packet, received, false),
+        let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
+        trim(packet, ipv6::LEN + header.payload_len as usize);
+        let received = Received {
+            delivery: self.deliver(header.src.into(), header.dst.into(), origin)?,
+            ..Received::v6(&header, origin)
+        };
+        if received.delivery == Delivery::Foreign {
+            return self.forward(mem, now, packet, received);
+        }
+        match header.next_header {
+            protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
+                packet.pull(ipv6::LEN);
+                self.verify_and_hand_up(mem, now, packet, received)
+            }
+            _ => self.walk_extensions(mem, now, packet, received, false),
+        }
     }
-}
 
-/// What the destination is to us; [`Delivery::Foreign`] only for what may be forwarded. An error if
-/// the packet is not for us, or cannot have come from where it says.
-fn deliver(
-    net: &mut Net,
-    src: IpAddr,
-    dst: IpAddr,
-    origin: Origin,
-) -> Result<Delivery, DropReason> {
-    if origin.loopback {
-        let to_group = dst.is_multicast();
-        return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
-    }
-    let key = (src, dst, origin.link);
-    if net.last_delivered == Some(key) && !origin.group {
-        return Ok(Delivery::Unicast);
-    }
-    let (bad_source, foreign) = match dst {
-        IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
-        IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
-    };
-    let mut delivery = net.routes.delivery(origin.link, dst);
-    let transparent = net.links.at(origin.link).transparent;
-    if delivery == Delivery::Foreign {
-        if net.links.at(origin.link).groups.contains(dst) {
-            delivery = Delivery::Multicast;
-        } else if transparent && net.routes.may_be_any_host(dst) {
-            delivery = Delivery::Unicast;
-        } else if net.forwarding.is_some() && !dst.is_multicast() {
-            return Ok(Delivery::Foreign);
-        } else {
-            return Err(foreign);
+    /// What the destination is to us; [`Delivery::Foreign`] only for what may be forwarded. An error if
+    /// the packet is not for us, or cannot have come from where it says.
+    fn deliver(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        origin: Origin,
+    ) -> Result<Delivery, DropReason> {
+        if origin.loopback {
+            let to_group = dst.is_multicast();
+            return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
         }
-    }
-    // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
-    // multicast address; and so do queries of switches that have no address (RFC 4541 section
-    // 2.1.1). Whether it is one is seen later.
-    let probe = src.is_unspecified() && delivery == Delivery::Multicast;
-    if !probe && !net.routes.is_plausible_source(src) {
-        return Err(bad_source);
-    }
-    // RFC 2827: whoever may send to every address may not pretend to be another as well.
-    if transparent && delivery == Delivery::Unicast {
-        // RFC 4291 section 2.5.6: packets from link-local addresses do not leave their link.
-        let leaves = is_link_local(src) && !net.is_local(dst);
-        if leaves || !net.routes.leads_to(origin.link, src) {
-            return Err(DropReason::TransparentSource);
+        let key = (src, dst, origin.link);
+        if self.last_delivered == Some(key) && !origin.group {
+            return Ok(Delivery::Unicast);
         }
+        let (bad_source, foreign) = match dst {
+            IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
+            IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
+        };
+        let mut delivery = self.routes.delivery(origin.link, dst);
+        let transparent = self.links.at(origin.link).transparent;
+        if delivery == Delivery::Foreign {
+            if self.links.at(origin.link).groups.contains(dst) {
+                delivery = Delivery::Multicast;
+            } else if transparent && self.routes.may_be_any_host(dst) {
+                delivery = Delivery::Unicast;
+            } else if self.forwarding.is_some() && !dst.is_multicast() {
+                return Ok(Delivery::Foreign);
+            } else {
+                return Err(foreign);
+            }
+        }
+        // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
+        // multicast address; and so do queries of switches that have no address (RFC 4541 section
+        // 2.1.1). Whether it is one is seen later.
+        let probe = src.is_unspecified() && delivery == Delivery::Multicast;
+        if !probe && !self.routes.is_plausible_source(src) {
+            return Err(bad_source);
+        }
+        // RFC 2827: whoever may send to every address may not pretend to be another as well.
+        if transparent && delivery == Delivery::Unicast {
+            // RFC 4291 section 2.5.6: packets from link-local addresses do not leave their link.
+            let leaves = is_link_local(src) && !self.is_local(dst);
+            if leaves || !self.routes.leads_to(origin.link, src) {
+                return Err(DropReason::TransparentSource);
+            }
+        }
+        if self.reverse_path_check
+            && self.links.are_several()
+            && self.routes.leads_elsewhere(origin.link, src)
+        {
+            return Err(DropReason::SourceOtherLink);
+        }
+        // RFC 1122 section 3.3.6: "a host SHOULD silently discard a datagram that is received via
+        // a link-layer broadcast [...] but does not specify an IP multicast or broadcast
+        // destination address."
+        if origin.group && delivery == Delivery::Unicast && dst.is_ipv4() {
+            return Err(DropReason::Ipv4LinkBroadcast);
+        }
+        if delivery == Delivery::Unicast {
+            self.last_delivered = Some(key);
+        }
+        Ok(delivery)
     }
-    if net.reverse_path_check
-        && net.links.are_several()
-        && net.routes.leads_elsewhere(origin.link, src)
-    {
-        return Err(DropReason::SourceOtherLink);
-    }
-    // RFC 1122 section 3.3.6: "a host SHOULD silently discard a datagram that is received via
-    // a link-layer broadcast [...] but does not specify an IP multicast or broadcast
-    // destination address."
-    if origin.group && delivery == Delivery::Unicast && dst.is_ipv4() {
-        return Err(DropReason::Ipv4LinkBroadcast);
-    }
-    if delivery == Delivery::Unicast {
-        net.last_delivered = Some(key);
-    }
-    Ok(delivery)
 }
 
 /// The longest packet whose length field counts from `from` on, unless it is a super-frame.

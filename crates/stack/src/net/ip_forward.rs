@@ -21,7 +21,7 @@ use pagewire_mem::{
 use smallvec::SmallVec;
 
 use super::head::{spill_head, take, with_headroom};
-use super::icmp_error::{self, IcmpError};
+use super::icmp_error::IcmpError;
 use super::link::LinkIndex;
 use super::neighbor::{Lookup, Waiting};
 use super::output::{FORWARDED, complete, leave_checksum, slice};
@@ -66,295 +66,318 @@ impl Net {
     }
 }
 
-/// Forwards a packet that is not for us, its head at the IP header.
-pub(super) fn forward(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    mut received: Received,
-) -> Outcome {
-    // RFC 1812 section 5.3.4: "A router MUST NOT forward any packet that the router received
-    // as a Link Layer broadcast".
-    if received.group {
-        return Err(DropReason::ForwardLinkBroadcast);
-    }
-    let packet = take(packet);
-    let part = find_transport(packet.head(), &mut received);
-    let v4 = received.dst.is_ipv4();
-    let way = match find_way(net, now, &received) {
-        Ok(way) => way,
-        Err(reason) => {
-            if reason == DropReason::ForwardNoRoute {
-                send_error(net, mem, now, &received, packet, IcmpError::net_unreachable(v4), part);
-            }
-            return Err(reason);
+impl Net {
+    /// Forwards a packet that is not for us, its head at the IP header.
+    pub(super) fn forward(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        mut received: Received,
+    ) -> Outcome {
+        // RFC 1812 section 5.3.4: "A router MUST NOT forward any packet that the router received
+        // as a Link Layer broadcast".
+        if received.group {
+            return Err(DropReason::ForwardLinkBroadcast);
         }
-    };
-    // RFC 1812 section 5.3.1: "If the TTL is reduced to zero (or less), the packet MUST be
-    // discarded"; RFC 8200 section 3 says the same of the hop limit.
-    if received.hop_limit <= 1 {
-        send_error(net, mem, now, &received, packet, IcmpError::hop_limit_exceeded(v4), part);
-        return Err(DropReason::ForwardHopLimit);
-    }
-    let mut packet = prepare(net, mem, packet, &received, part)?;
-    let (longest, whole) = match packet.gso {
-        Some(gso) => (usize::from(gso.header_len) + usize::from(gso.size), false),
-        None => (packet.len(), true),
-    };
-    if longest > way.mtu && !part.divisible {
-        // RFC 1812 section 4.3.3.1 (RFC 1191 section 4), RFC 8200 section 5.
-        send_error(net, mem, now, &received, packet, IcmpError::packet_too_big(v4, way.mtu), part);
-        return Err(DropReason::ForwardTooBig);
-    }
-    decrement(&mut packet);
-    let bytes = packet.len() as u64;
-    if longest <= way.mtu {
-        pass_on(net, mem, now, packet, &received, way)?;
-    } else if whole {
-        // All fragments or none: a datagram that is not complete is of no use.
-        let header_len = usize::from(received.header_len);
-        let each = way.mtu.saturating_sub(header_len) & !7;
-        has_room(net, way.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
-        for part in cut(net, mem, packet, header_len, way.mtu)? {
-            net.counters.tx_fragments += 1;
-            pass_on(net, mem, now, part, &received, way)?;
-        }
-    } else {
-        // A super-frame is no packet yet: it is cut to fit.
-        if let Some(gso) = &mut packet.gso {
-            gso.size = (way.mtu - usize::from(gso.header_len)) as u16;
-        }
-        pass_on(net, mem, now, packet, &received, way)?;
-    }
-    net.counters.forwarded_packets += 1;
-    net.counters.forwarded_bytes += bytes;
-    Ok(None)
-}
-
-/// Where a packet goes, if it may go anywhere.
-fn find_way(net: &Net, now: Instant, received: &Received) -> Result<Way, DropReason> {
-    let Received { src, dst, link, .. } = *received;
-    let cached = net.forwarding.as_ref().and_then(|forwarding| {
-        let hop = forwarding.cache.get(now, src, dst, |out| net.generation(out), || false);
-        hop.filter(|hop| hop.by == link)
-    });
-    if let Some(hop) = cached {
-        let header = Some(hop.link);
-        return Ok(Way { out: hop.out, header, hop: Hop::Direct, mtu: hop.mtu });
-    }
-    if !may_be_forwarded(dst) || net.routes.is_broadcast(dst) {
-        return Err(DropReason::ForwardDestination);
-    }
-    if !may_be_forwarded(src) || !net.routes.is_plausible_source(src) {
-        return Err(DropReason::ForwardSource);
-    }
-    if net.reverse_path_check && !net.routes.leads_to(link, src) {
-        return Err(DropReason::SourceOtherLink);
-    }
-    match net.routes.hop(now, src, dst) {
-        Ok((out, hop @ (Hop::Neighbor(_) | Hop::Direct))) => {
-            Ok(Way { out, header: None, hop, mtu: net.links.at(out).link.mtu })
-        }
-        Ok((_, Hop::Local | Hop::Group(_))) => Err(DropReason::ForwardDestination),
-        Err(_) => Err(DropReason::ForwardNoRoute),
-    }
-}
-
-/// Turns a received packet into one to send: room for a link header, offloads of its way out.
-fn prepare(
-    net: &mut Net,
-    mem: &mut Mem,
-    mut packet: PacketBuf,
-    received: &Received,
-    part: Part,
-) -> Result<PacketBuf, DropReason> {
-    let (protocol, at) = (received.protocol, usize::from(received.header_len));
-    let gso = packet.gso.take();
-    let gso = gso.filter(|gso| packet.len() > usize::from(gso.size) + at);
-    let mut header_len = 0;
-    if gso.is_some() {
-        // Only the size of a TCP segment is believed.
-        if protocol != protocol::TCP || part.fragment || !packet.linearize(at + tcp::LEN) {
-            return Err(DropReason::ForwardOffload);
-        }
-        let words = packet.head().get(at + tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
-        header_len = at + usize::from(words) * 4;
-        let fits = header_len >= at + tcp::LEN && header_len <= HEAD_CAPACITY - ethernet::LEN;
-        if !fits || !packet.linearize(header_len) {
-            return Err(DropReason::ForwardOffload);
-        }
-        spill_head(mem, &mut packet, header_len, CopyReason::LinearHead)?;
-        if packet.rx_checksum != RxChecksum::Valid {
-            // Cutting makes new checksums: they must not hide that the old one was wrong.
-            packet.pull(at);
-            let verified = net.verify(mem, &packet, received, DropReason::TcpChecksum);
-            packet.push(at).ok_or(DropReason::ForwardOffload)?;
-            verified?;
-            packet.rx_checksum = RxChecksum::Valid;
-        }
-    }
-    let valid = core::mem::take(&mut packet.rx_checksum) == RxChecksum::Valid;
-    let mut packet = with_headroom(mem, packet, ethernet::LEN, CopyReason::LinearHead)?;
-    packet.tx_checksum = TxChecksum::Done;
-    if valid && !part.fragment {
-        leave_checksum_open(net, mem, &mut packet, received)?;
-    }
-    let longest = usize::from(u16::MAX);
-    packet.gso = gso.filter(|gso| packet.frag_len() > usize::from(gso.size)).map(|gso| {
-        let kind = if received.dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        pagewire_mem::Gso { kind, header_len: header_len.min(longest) as u16, ..gso }
-    });
-    match packet.gso {
-        // Whatever the device: with one byte in each, it would become 65,000 frames.
-        Some(gso) if gso.size < MIN_GSO_SIZE => Err(DropReason::ForwardOffload),
-        Some(_) if packet.len() > MAX_SUPER_PACKET => Err(DropReason::ForwardOffload),
-        None if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),
-        _ => Ok(packet),
-    }
-}
-
-/// Sends a packet to the next hop, which may have to be resolved first.
-fn pass_on(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: PacketBuf,
-    received: &Received,
-    way: Way,
-) -> Result<(), DropReason> {
-    let Way { out, hop, mtu, .. } = way;
-    has_room(net, out, 1)?;
-    let interface = net.links.at_mut(out);
-    if interface.lost {
-        return Err(DropReason::LinkLost);
-    }
-    let header = match (way.header, hop) {
-        (Some(header), _) => header,
-        (None, Hop::Neighbor(next)) => match interface.neighbors.lookup(now, next) {
-            Lookup::Known { mac, until } => {
-                let header = Some(net.link_header(out, mac, next.is_ipv6()));
-                remember(net, received, out, header, mtu, until);
-                header
-            }
-            Lookup::Unknown if !interface.neighbors.has_room_for_others(next) => {
-                return Err(DropReason::ForwardNeighborFull);
-            }
-            Lookup::Unknown => {
-                let waiting = Waiting { packet, ours: false };
-                if interface.neighbors.enqueue(now, next, waiting, &mut net.counters) {
-                    net.send_solicitation(mem, now, out, next, None);
+        let packet = take(packet);
+        let part = find_transport(packet.head(), &mut received);
+        let v4 = received.dst.is_ipv4();
+        let way = match self.find_way(now, &received) {
+            Ok(way) => way,
+            Err(reason) => {
+                if reason == DropReason::ForwardNoRoute {
+                    self.send_forward_error(
+                        mem,
+                        now,
+                        &received,
+                        packet,
+                        IcmpError::net_unreachable(v4),
+                        part,
+                    );
                 }
-                return Ok(());
+                return Err(reason);
             }
-        },
-        (None, _) => {
-            remember(net, received, out, None, mtu, Instant::FAR);
-            None
+        };
+        // RFC 1812 section 5.3.1: "If the TTL is reduced to zero (or less), the packet MUST be
+        // discarded"; RFC 8200 section 3 says the same of the hop limit.
+        if received.hop_limit <= 1 {
+            self.send_forward_error(
+                mem,
+                now,
+                &received,
+                packet,
+                IcmpError::hop_limit_exceeded(v4),
+                part,
+            );
+            return Err(DropReason::ForwardHopLimit);
         }
-    };
-    let emitted = net.emit_within(mem, packet, out, header.as_ref(), FORWARDED);
-    emitted.map_err(|(_, reason)| reason)
-}
+        let mut packet = self.prepare_to_forward(mem, packet, &received, part)?;
+        let (longest, whole) = match packet.gso {
+            Some(gso) => (usize::from(gso.header_len) + usize::from(gso.size), false),
+            None => (packet.len(), true),
+        };
+        if longest > way.mtu && !part.divisible {
+            // RFC 1812 section 4.3.3.1 (RFC 1191 section 4), RFC 8200 section 5.
+            self.send_forward_error(
+                mem,
+                now,
+                &received,
+                packet,
+                IcmpError::packet_too_big(v4, way.mtu),
+                part,
+            );
+            return Err(DropReason::ForwardTooBig);
+        }
+        decrement(&mut packet);
+        let bytes = packet.len() as u64;
+        if longest <= way.mtu {
+            self.pass_on(mem, now, packet, &received, way)?;
+        } else if whole {
+            // All fragments or none: a datagram that is not complete is of no use.
+            let header_len = usize::from(received.header_len);
+            let each = way.mtu.saturating_sub(header_len) & !7;
+            self.has_room(way.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
+            for part in self.cut_forwarded(mem, packet, header_len, way.mtu)? {
+                self.counters.tx_fragments += 1;
+                self.pass_on(mem, now, part, &received, way)?;
+            }
+        } else {
+            // A super-frame is no packet yet: it is cut to fit.
+            if let Some(gso) = &mut packet.gso {
+                gso.size = (way.mtu - usize::from(gso.header_len)) as u16;
+            }
+            self.pass_on(mem, now, packet, &received, way)?;
+        }
+        self.counters.forwarded_packets += 1;
+        self.counters.forwarded_bytes += bytes;
+        Ok(None)
+    }
 
-/// Whether the share of a device's queue for forwarded packets has room for so many frames.
-fn has_room(net: &Net, out: LinkIndex, frames: usize) -> Result<(), DropReason> {
-    let (most, full) = FORWARDED;
-    if net.links.at(out).out.len() + frames <= most { Ok(()) } else { Err(full) }
-}
-
-fn remember(
-    net: &mut Net,
-    received: &Received,
-    out: LinkIndex,
-    link: Option<[u8; ethernet::LEN]>,
-    mtu: usize,
-    until: Instant,
-) {
-    let generation = net.generation(out);
-    let Received { src, dst, link: by, .. } = *received;
-    if let Some(forwarding) = &mut net.forwarding {
-        let any_source = false;
-        forwarding.cache.insert(CachedHop {
-            src,
-            any_source,
-            dst,
-            generation,
-            until,
-            by,
-            out,
-            link,
-            mtu,
+    /// Where a packet goes, if it may go anywhere.
+    fn find_way(&self, now: Instant, received: &Received) -> Result<Way, DropReason> {
+        let Received { src, dst, link, .. } = *received;
+        let cached = self.forwarding.as_ref().and_then(|forwarding| {
+            let hop = forwarding.cache.get(now, src, dst, |out| self.generation(out), || false);
+            hop.filter(|hop| hop.by == link)
         });
+        if let Some(hop) = cached {
+            let header = Some(hop.link);
+            return Ok(Way { out: hop.out, header, hop: Hop::Direct, mtu: hop.mtu });
+        }
+        if !may_be_forwarded(dst) || self.routes.is_broadcast(dst) {
+            return Err(DropReason::ForwardDestination);
+        }
+        if !may_be_forwarded(src) || !self.routes.is_plausible_source(src) {
+            return Err(DropReason::ForwardSource);
+        }
+        if self.reverse_path_check && !self.routes.leads_to(link, src) {
+            return Err(DropReason::SourceOtherLink);
+        }
+        match self.routes.hop(now, src, dst) {
+            Ok((out, hop @ (Hop::Neighbor(_) | Hop::Direct))) => {
+                Ok(Way { out, header: None, hop, mtu: self.links.at(out).link.mtu })
+            }
+            Ok((_, Hop::Local | Hop::Group(_))) => Err(DropReason::ForwardDestination),
+            Err(_) => Err(DropReason::ForwardNoRoute),
+        }
     }
-}
 
-/// Cuts an IPv4 packet, header and payload, into fragments of at most `mtu` bytes.
-fn cut(
-    net: &mut Net,
-    mem: &mut Mem,
-    mut packet: PacketBuf,
-    header_len: usize,
-    mtu: usize,
-) -> Result<Vec<PacketBuf>, DropReason> {
-    let count = &mut net.counters.tx_checksums_completed;
-    complete(&mut packet, mem, count).map_err(|(_, reason)| reason)?;
-    let head = packet.head().get(..header_len).unwrap_or_default();
-    let first: SmallVec<[u8; 64]> = SmallVec::from_slice(head);
-    let later = copied_options(&first);
-    let fragment = u16::from_be_bytes([byte(&first, 6), byte(&first, 7)]);
-    let (begin, more_behind) = (usize::from(fragment & 0x1fff) * 8, fragment & 0x2000 != 0);
-    packet.pull(header_len);
-    let total = packet.len();
-    let each = mtu.saturating_sub(header_len) & !7;
-    let mut pieces = slice(packet, each).map_err(|(_, reason)| reason)?;
-    let mut offset = 0;
-    for piece in &mut pieces {
-        let header = if offset == 0 { &first } else { &later };
-        let (len, more) = (piece.len(), more_behind || offset + piece.len() < total);
-        let room = piece.push(header.len()).ok_or(DropReason::OutHeadroom)?;
-        room.copy_from_slice(header);
-        let fragment = ((begin + offset) / 8) as u16 | if more { 0x2000 } else { 0 };
-        put16(room, 2, (header.len() + len) as u16);
-        put16(room, 6, fragment);
-        put16(room, 10, 0);
-        let mut sum = Checksum::new();
-        sum.add_bytes(room);
-        put16(room, 10, sum.finish());
-        offset += len;
+    /// Turns a received packet into one to send: room for a link header, offloads of its way out.
+    fn prepare_to_forward(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        received: &Received,
+        part: Part,
+    ) -> Result<PacketBuf, DropReason> {
+        let (protocol, at) = (received.protocol, usize::from(received.header_len));
+        let gso = packet.gso.take();
+        let gso = gso.filter(|gso| packet.len() > usize::from(gso.size) + at);
+        let mut header_len = 0;
+        if gso.is_some() {
+            // Only the size of a TCP segment is believed.
+            if protocol != protocol::TCP || part.fragment || !packet.linearize(at + tcp::LEN) {
+                return Err(DropReason::ForwardOffload);
+            }
+            let words = packet.head().get(at + tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
+            header_len = at + usize::from(words) * 4;
+            let fits = header_len >= at + tcp::LEN && header_len <= HEAD_CAPACITY - ethernet::LEN;
+            if !fits || !packet.linearize(header_len) {
+                return Err(DropReason::ForwardOffload);
+            }
+            spill_head(mem, &mut packet, header_len, CopyReason::LinearHead)?;
+            if packet.rx_checksum != RxChecksum::Valid {
+                // Cutting makes new checksums: they must not hide that the old one was wrong.
+                packet.pull(at);
+                let verified = self.verify(mem, &packet, received, DropReason::TcpChecksum);
+                packet.push(at).ok_or(DropReason::ForwardOffload)?;
+                verified?;
+                packet.rx_checksum = RxChecksum::Valid;
+            }
+        }
+        let valid = core::mem::take(&mut packet.rx_checksum) == RxChecksum::Valid;
+        let mut packet = with_headroom(mem, packet, ethernet::LEN, CopyReason::LinearHead)?;
+        packet.tx_checksum = TxChecksum::Done;
+        if valid && !part.fragment {
+            self.leave_checksum_open(mem, &mut packet, received)?;
+        }
+        let longest = usize::from(u16::MAX);
+        packet.gso = gso.filter(|gso| packet.frag_len() > usize::from(gso.size)).map(|gso| {
+            let kind = if received.dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+            pagewire_mem::Gso { kind, header_len: header_len.min(longest) as u16, ..gso }
+        });
+        match packet.gso {
+            // Whatever the device: with one byte in each, it would become 65,000 frames.
+            Some(gso) if gso.size < MIN_GSO_SIZE => Err(DropReason::ForwardOffload),
+            Some(_) if packet.len() > MAX_SUPER_PACKET => Err(DropReason::ForwardOffload),
+            None if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),
+            _ => Ok(packet),
+        }
     }
-    Ok(pieces)
-}
 
-fn send_error(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    received: &Received,
-    packet: PacketBuf,
-    error: IcmpError,
-    part: Part,
-) {
-    // RFC 1812 section 4.3.2.7: not about "any fragment of a datagram other than the first".
-    if !part.later {
-        icmp_error::send(net, mem, now, received, packet, error);
+    /// Sends a packet to the next hop, which may have to be resolved first.
+    fn pass_on(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: PacketBuf,
+        received: &Received,
+        way: Way,
+    ) -> Result<(), DropReason> {
+        let Way { out, hop, mtu, .. } = way;
+        self.has_room(out, 1)?;
+        let interface = self.links.at_mut(out);
+        if interface.lost {
+            return Err(DropReason::LinkLost);
+        }
+        let header = match (way.header, hop) {
+            (Some(header), _) => header,
+            (None, Hop::Neighbor(next)) => match interface.neighbors.lookup(now, next) {
+                Lookup::Known { mac, until } => {
+                    let header = Some(self.link_header(out, mac, next.is_ipv6()));
+                    self.remember_way(received, out, header, mtu, until);
+                    header
+                }
+                Lookup::Unknown if !interface.neighbors.has_room_for_others(next) => {
+                    return Err(DropReason::ForwardNeighborFull);
+                }
+                Lookup::Unknown => {
+                    let waiting = Waiting { packet, ours: false };
+                    if interface.neighbors.enqueue(now, next, waiting, &mut self.counters) {
+                        self.send_solicitation(mem, now, out, next, None);
+                    }
+                    return Ok(());
+                }
+            },
+            (None, _) => {
+                self.remember_way(received, out, None, mtu, Instant::FAR);
+                None
+            }
+        };
+        let emitted = self.emit_within(mem, packet, out, header.as_ref(), FORWARDED);
+        emitted.map_err(|(_, reason)| reason)
     }
-}
 
-/// Tells the sender of a packet, its head at the IP header, that the next hop did not answer.
-pub(super) fn send_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, packet: PacketBuf) {
-    let (head, len) = (packet.head(), packet.len());
-    let origin = Origin::frame(0);
-    let parsed = match head.first().map(|b| b >> 4) {
-        Some(4) => ipv4::Header::parse(head, len).map(|header| Received::v4(&header, origin)),
-        _ => ipv6::Header::parse(head, len).map(|header| Received::v6(&header, origin)),
-    };
-    let Ok(mut received) = parsed else { return };
-    // The packet does not tell by which link it came.
-    received.link = net.link_to(now, None, received.src);
-    let part = find_transport(head, &mut received);
-    let error = IcmpError::host_unreachable(received.dst.is_ipv4());
-    send_error(net, mem, now, &received, packet, error, part);
+    /// Whether the share of a device's queue for forwarded packets has room for so many frames.
+    fn has_room(&self, out: LinkIndex, frames: usize) -> Result<(), DropReason> {
+        let (most, full) = FORWARDED;
+        if self.links.at(out).out.len() + frames <= most { Ok(()) } else { Err(full) }
+    }
+
+    fn remember_way(
+        &mut self,
+        received: &Received,
+        out: LinkIndex,
+        link: Option<[u8; ethernet::LEN]>,
+        mtu: usize,
+        until: Instant,
+    ) {
+        let generation = self.generation(out);
+        let Received { src, dst, link: by, .. } = *received;
+        if let Some(forwarding) = &mut self.forwarding {
+            let any_source = false;
+            forwarding.cache.insert(CachedHop {
+                src,
+                any_source,
+                dst,
+                generation,
+                until,
+                by,
+                out,
+                link,
+                mtu,
+            });
+        }
+    }
+
+    /// Cuts an IPv4 packet, header and payload, into fragments of at most `mtu` bytes.
+    fn cut_forwarded(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        header_len: usize,
+        mtu: usize,
+    ) -> Result<Vec<PacketBuf>, DropReason> {
+        let count = &mut self.counters.tx_checksums_completed;
+        complete(&mut packet, mem, count).map_err(|(_, reason)| reason)?;
+        let head = packet.head().get(..header_len).unwrap_or_default();
+        let first: SmallVec<[u8; 64]> = SmallVec::from_slice(head);
+        let later = copied_options(&first);
+        let fragment = u16::from_be_bytes([byte(&first, 6), byte(&first, 7)]);
+        let (begin, more_behind) = (usize::from(fragment & 0x1fff) * 8, fragment & 0x2000 != 0);
+        packet.pull(header_len);
+        let total = packet.len();
+        let each = mtu.saturating_sub(header_len) & !7;
+        let mut pieces = slice(packet, each).map_err(|(_, reason)| reason)?;
+        let mut offset = 0;
+        for piece in &mut pieces {
+            let header = if offset == 0 { &first } else { &later };
+            let (len, more) = (piece.len(), more_behind || offset + piece.len() < total);
+            let room = piece.push(header.len()).ok_or(DropReason::OutHeadroom)?;
+            room.copy_from_slice(header);
+            let fragment = ((begin + offset) / 8) as u16 | if more { 0x2000 } else { 0 };
+            put16(room, 2, (header.len() + len) as u16);
+            put16(room, 6, fragment);
+            put16(room, 10, 0);
+            let mut sum = Checksum::new();
+            sum.add_bytes(room);
+            put16(room, 10, sum.finish());
+            offset += len;
+        }
+        Ok(pieces)
+    }
+
+    fn send_forward_error(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        received: &Received,
+        packet: PacketBuf,
+        error: IcmpError,
+        part: Part,
+    ) {
+        // RFC 1812 section 4.3.2.7: not about "any fragment of a datagram other than the first".
+        if !part.later {
+            self.send_icmp_error(mem, now, received, packet, error);
+        }
+    }
+
+    /// Tells the sender of a packet, its head at the IP header, that the next hop did not answer.
+    pub(super) fn return_unreachable(&mut self, mem: &mut Mem, now: Instant, packet: PacketBuf) {
+        let (head, len) = (packet.head(), packet.len());
+        let origin = Origin::frame(0);
+        let parsed = match head.first().map(|b| b >> 4) {
+            Some(4) => ipv4::Header::parse(head, len).map(|header| Received::v4(&header, origin)),
+            _ => ipv6::Header::parse(head, len).map(|header| Received::v6(&header, origin)),
+        };
+        let Ok(mut received) = parsed else { return };
+        // The packet does not tell by which link it came.
+        received.link = self.link_to(now, None, received.src);
+        let part = find_transport(head, &mut received);
+        let error = IcmpError::host_unreachable(received.dst.is_ipv4());
+        self.send_forward_error(mem, now, &received, packet, error, part);
+    }
 }
 
 /// Whether a router may forward packets to and from an address: RFC 1812 sections 5.3.7 and 5.3.4,
@@ -426,34 +449,36 @@ fn decrement(packet: &mut PacketBuf) {
     }
 }
 
-/// Leaves a checksum that a device vouched for, and perhaps never computed, to the next device, as far as
-/// devices complete such a checksum.
-fn leave_checksum_open(
-    net: &mut Net,
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    received: &Received,
-) -> Result<(), DropReason> {
-    let (protocol, at) = (received.protocol, usize::from(received.header_len));
-    let (len, offset) = match protocol {
-        protocol::TCP => (tcp::LEN, tcp::CHECKSUM_OFFSET),
-        protocol::UDP => (udp::LEN, udp::CHECKSUM_OFFSET),
-        protocol::ICMP | protocol::ICMPV6 => (icmp::LEN, icmp::CHECKSUM_OFFSET),
-        _ => return Ok(()),
-    };
-    if packet.len() < at || !packet.linearize(at + len) {
-        return Ok(());
+impl Net {
+    /// Leaves a checksum that a device vouched for, and perhaps never computed, to the next device, as far as
+    /// devices complete such a checksum.
+    fn leave_checksum_open(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        received: &Received,
+    ) -> Result<(), DropReason> {
+        let (protocol, at) = (received.protocol, usize::from(received.header_len));
+        let (len, offset) = match protocol {
+            protocol::TCP => (tcp::LEN, tcp::CHECKSUM_OFFSET),
+            protocol::UDP => (udp::LEN, udp::CHECKSUM_OFFSET),
+            protocol::ICMP | protocol::ICMPV6 => (icmp::LEN, icmp::CHECKSUM_OFFSET),
+            _ => return Ok(()),
+        };
+        if packet.len() < at || !packet.linearize(at + len) {
+            return Ok(());
+        }
+        let field = at + usize::from(offset);
+        let Some(field) = packet.head().get(field..field + 2) else { return Ok(()) };
+        // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no
+        // checksum".
+        if protocol == protocol::UDP && field == [0, 0] && received.dst.is_ipv4() {
+            return Ok(());
+        }
+        let (ends, at) = ((received.src, received.dst), (at as u16, offset));
+        let left = leave_checksum(packet, ends, protocol, at, mem, &mut self.counters);
+        left.map_err(|(_, reason)| reason)
     }
-    let field = at + usize::from(offset);
-    let Some(field) = packet.head().get(field..field + 2) else { return Ok(()) };
-    // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no
-    // checksum".
-    if protocol == protocol::UDP && field == [0, 0] && received.dst.is_ipv4() {
-        return Ok(());
-    }
-    let (ends, at) = ((received.src, received.dst), (at as u16, offset));
-    let left = leave_checksum(packet, ends, protocol, at, mem, &mut net.counters);
-    left.map_err(|(_, reason)| reason)
 }
 
 /// The header of all fragments but the first: RFC 791 section 3.1 says which options are copied.

@@ -2,8 +2,8 @@
 //!
 //! Read first: [`Net`], whose methods are sorted by direction. `input.rs` parses a frame (byte path,
 //! steps R2 and R3), `output.rs` makes one (S4 and S5). They use `route.rs`, `neighbor.rs`,
-//! `reassembly.rs`, `ip_forward.rs`, `icmp.rs`, and `wire/` for the headers. A step that one file needs
-//! is a function of that file, with `&mut Net` first.
+//! `reassembly.rs`, `ip_forward.rs`, `icmp.rs`, and `wire/` for the headers. The steps of each subject are
+//! methods of [`Net`] in the subject's file.
 //!
 //! Nothing here reads a clock or a random source: time and the secret are arguments.
 //!
@@ -195,7 +195,7 @@ impl Net {
             last_next: None,
             now,
         };
-        multicast::join_solicited(&mut net, now, 0);
+        net.join_solicited(now, 0);
         Ok(net)
     }
 
@@ -213,8 +213,8 @@ impl Net {
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         interface.transparent = config.transparent;
         let id = self.links.insert(index, interface);
-        multicast::join_solicited(self, now, index);
-        handle_links_changed(self);
+        self.join_solicited(now, index);
+        self.handle_links_changed();
         Ok(id)
     }
 
@@ -225,7 +225,7 @@ impl Net {
         let interface = self.links.at_mut(index);
         let lost = interface.close(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkRemoved, lost as u64);
-        handle_links_changed(self);
+        self.handle_links_changed();
         true
     }
 
@@ -233,7 +233,7 @@ impl Net {
     pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
         let lost = self.links.at_mut(link).lose(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkLost, lost as u64);
-        handle_links_changed(self);
+        self.handle_links_changed();
         !self.links.iter().any(Interface::is_usable)
     }
 
@@ -469,11 +469,11 @@ impl Net {
         for link in self.links.indices() {
             let interface = self.links.at(link);
             if interface.announcements > 0 && now >= interface.announce_at {
-                discovery::announce(self, mem, now, link);
+                self.announce(mem, now, link);
             }
-            discovery::handle_timeout(self, mem, now, link);
+            self.handle_discovery_timeout(mem, now, link);
             if self.links.at(link).groups.next_timeout() <= now {
-                multicast::send_reports(self, mem, now, link);
+                self.send_reports(mem, now, link);
             }
         }
         if self.paths.expire(now) {
@@ -482,7 +482,7 @@ impl Net {
         let mut expired = Vec::new();
         self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
         for datagram in expired {
-            icmp_error::send_reassembly_timeout(self, mem, now, datagram);
+            self.send_reassembly_timeout(mem, now, datagram);
         }
     }
 
@@ -529,7 +529,7 @@ impl Net {
         }
         while let Some((link, looped)) = self.loopback.pop_front() {
             *packet = looped;
-            match input::handle_ip(self, mem, now, packet, Origin::loopback(link)) {
+            match self.handle_ip(mem, now, packet, Origin::loopback(link)) {
                 Ok(None) => {}
                 Ok(inbound) => return inbound,
                 Err(reason) => self.counters.drop_one(reason),
@@ -599,9 +599,11 @@ impl Net {
     }
 }
 
-/// Voids everything cached.
-fn handle_links_changed(net: &mut Net) {
-    (net.last_delivered, net.last_next) = (None, None);
-    net.cache = HopCache::new();
-    net.path_generation = net.path_generation.wrapping_add(1);
+impl Net {
+    /// Voids everything cached.
+    fn handle_links_changed(&mut self) {
+        (self.last_delivered, self.last_next) = (None, None);
+        self.cache = HopCache::new();
+        self.path_generation = self.path_generation.wrapping_add(1);
+    }
 }

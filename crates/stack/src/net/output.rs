@@ -66,7 +66,7 @@ impl Net {
             protocol::UDP => self.counters.tx_udp += 1,
             _ => self.counters.tx_icmp += 1,
         }
-        try_send(self, mem, now, out).map_err(|(error, reason)| {
+        self.try_send(mem, now, out).map_err(|(error, reason)| {
             self.counters.drop_one(reason);
             error
         })
@@ -108,7 +108,7 @@ impl Net {
             TooLong::CutToLink => self.links.at(link).link.mtu,
             _ => path.0,
         };
-        for piece in fragment(self, mem, packet, &envelope, longest)? {
+        for piece in self.fragment(mem, packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
             self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
@@ -137,7 +137,7 @@ impl Net {
                 let header = ipv4::Header {
                     tos: to.ecn,
                     // RFC 6864 section 4.1: a packet that is never cut may have any identification.
-                    id: if to.dont_fragment { 0 } else { next_id(self, to) as u16 },
+                    id: if to.dont_fragment { 0 } else { self.next_id(to) as u16 },
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
                     ttl: to.hop_limit,
@@ -172,7 +172,7 @@ impl Net {
         let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
         let envelope =
             Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by: None };
-        prepare_checksum(self, mem, &mut packet, &envelope, checksum_offset)?;
+        self.prepare_checksum(mem, &mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);
         self.emit(mem, packet, link, Some(&header))
@@ -293,7 +293,7 @@ impl Net {
             push(packet, header)?;
         }
         if self.looped_copy || packet.frags().len() > max_frags {
-            copy_payload(self, mem, packet, max_frags)?;
+            self.copy_payload(mem, packet, max_frags)?;
         }
         if !sums && packet.gso.is_none() {
             complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
@@ -377,122 +377,125 @@ impl Net {
     }
 }
 
-#[inline(always)]
-fn try_send(net: &mut Net, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-    let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
-    let checksum_offset = out.checksum_offset;
-    let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-    let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
-    if let Some(offset) = checksum_offset {
-        prepare_checksum(net, mem, &mut out.packet, &envelope, offset)?;
-    }
-    if let Some(gso) = &mut out.packet.gso {
-        gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-    }
-    let is_foreign = || net.routes.is_foreign_host(src);
-    let cached = net.cache.get(now, src, dst, |out| net.generation(out), is_foreign);
-    let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
-        return net.send_slowly(mem, now, envelope, out.packet);
-    };
-    let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
-    if !fits(&net.links.at(link).link, &out.packet, &envelope, mtu)? {
-        return net.send_slowly(mem, now, envelope, out.packet);
-    }
-    net.wrap(&mut out.packet, &envelope)?;
-    net.finish(mem, &mut out.packet, link, header.as_ref())?;
-    net.enqueue(mem, out.packet, link, OWN)
-}
-
-/// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
-fn fragment(
-    net: &mut Net,
-    mem: &mut Mem,
-    mut packet: PacketBuf,
-    to: &Envelope,
-    mtu: usize,
-) -> Result<Vec<PacketBuf>, Refused> {
-    if let TxChecksum::Partial { .. } = packet.tx_checksum {
-        complete(&mut packet, mem, &mut net.counters.tx_checksums_completed)?;
-    }
-    let id = next_id(net, to);
-    let overhead = ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
-    let each = mtu.saturating_sub(overhead) & !7;
-    let total = packet.len();
-    let mut pieces = slice(packet, each)?;
-    let mut offset = 0;
-    for piece in &mut pieces {
-        let len = piece.len();
-        let more = offset + len < total;
-        wrap_fragment(net, piece, to, (offset as u16, more, id))?;
-        offset += len;
-    }
-    Ok(pieces)
-}
-
-fn wrap_fragment(
-    net: &mut Net,
-    piece: &mut PacketBuf,
-    to: &Envelope,
-    (offset, more, id): (u16, bool, u32),
-) -> Result<(), Refused> {
-    match (to.src, to.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            net.counters.tx_ipv4 += 1;
-            let header = ipv4::Header {
-                tos: to.ecn,
-                id: id as u16,
-                more_fragments: more,
-                fragment_offset: offset,
-                ttl: to.hop_limit,
-                ..ipv4::Header::new(src, dst, to.protocol, piece.len())
-            };
-            push(piece, &header.emit())
+impl Net {
+    #[inline(always)]
+    fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
+        let checksum_offset = out.checksum_offset;
+        let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
+        if let Some(offset) = checksum_offset {
+            self.prepare_checksum(mem, &mut out.packet, &envelope, offset)?;
         }
-        _ => {
-            let part = ipv6::Fragment { next_header: to.protocol, offset, more, id };
-            push(piece, &part.emit())?;
-            net.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
+        if let Some(gso) = &mut out.packet.gso {
+            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+        }
+        let is_foreign = || self.routes.is_foreign_host(src);
+        let cached = self.cache.get(now, src, dst, |out| self.generation(out), is_foreign);
+        let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        };
+        let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
+        if !fits(&self.links.at(link).link, &out.packet, &envelope, mtu)? {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        }
+        self.wrap(&mut out.packet, &envelope)?;
+        self.finish(mem, &mut out.packet, link, header.as_ref())?;
+        self.enqueue(mem, out.packet, link, OWN)
+    }
+
+    /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
+    fn fragment(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        to: &Envelope,
+        mtu: usize,
+    ) -> Result<Vec<PacketBuf>, Refused> {
+        if let TxChecksum::Partial { .. } = packet.tx_checksum {
+            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
+        }
+        let id = self.next_id(to);
+        let overhead =
+            ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
+        let each = mtu.saturating_sub(overhead) & !7;
+        let total = packet.len();
+        let mut pieces = slice(packet, each)?;
+        let mut offset = 0;
+        for piece in &mut pieces {
+            let len = piece.len();
+            let more = offset + len < total;
+            self.wrap_fragment(piece, to, (offset as u16, more, id))?;
+            offset += len;
+        }
+        Ok(pieces)
+    }
+
+    fn wrap_fragment(
+        &mut self,
+        piece: &mut PacketBuf,
+        to: &Envelope,
+        (offset, more, id): (u16, bool, u32),
+    ) -> Result<(), Refused> {
+        match (to.src, to.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                self.counters.tx_ipv4 += 1;
+                let header = ipv4::Header {
+                    tos: to.ecn,
+                    id: id as u16,
+                    more_fragments: more,
+                    fragment_offset: offset,
+                    ttl: to.hop_limit,
+                    ..ipv4::Header::new(src, dst, to.protocol, piece.len())
+                };
+                push(piece, &header.emit())
+            }
+            _ => {
+                let part = ipv6::Fragment { next_header: to.protocol, offset, more, id };
+                push(piece, &part.emit())?;
+                self.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
+            }
         }
     }
-}
 
-/// Copies payload that the device cannot gather, and payload that counts as looped.
-#[cold]
-fn copy_payload(
-    net: &mut Net,
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    max: usize,
-) -> Result<(), Refused> {
-    let no_pages = (Error::NoBuffers, DropReason::NoPages);
-    if net.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
-        copy_privately(mem, packet)?;
+    /// Copies payload that the device cannot gather, and payload that counts as looped.
+    #[cold]
+    fn copy_payload(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        max: usize,
+    ) -> Result<(), Refused> {
+        let no_pages = (Error::NoBuffers, DropReason::NoPages);
+        if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
+            copy_privately(mem, packet)?;
+        }
+        if packet.frags().len() <= max {
+            return Ok(());
+        }
+        packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
+        // Frames are joined last: until then a super-frame's headers stay apart.
+        let Mem { pool, writer, ledger, .. } = mem;
+        if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
+            Ok(())
+        } else {
+            Err(no_pages)
+        }
     }
-    if packet.frags().len() <= max {
-        return Ok(());
-    }
-    packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
-    // Frames are joined last: until then a super-frame's headers stay apart.
-    let Mem { pool, writer, ledger, .. } = mem;
-    if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
-        Ok(())
-    } else {
-        Err(no_pages)
-    }
-}
 
-/// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
-/// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee.
-fn next_id(net: &mut Net, to: &Envelope) -> u32 {
-    let mut octets = [0; 32];
-    for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
-        *place = octet;
+    /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
+    /// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee.
+    fn next_id(&mut self, to: &Envelope) -> u32 {
+        let mut octets = [0; 32];
+        for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
+            *place = octet;
+        }
+        let hash = self.keyed.digest(&[b"id", &octets]);
+        let slot = hash as usize % self.ids.len();
+        let Some(count) = self.ids.get_mut(slot) else { return 0 };
+        *count = count.wrapping_add(1);
+        (hash >> 32) as u32 ^ *count
     }
-    let hash = net.keyed.digest(&[b"id", &octets]);
-    let slot = hash as usize % net.ids.len();
-    let Some(count) = net.ids.get_mut(slot) else { return 0 };
-    *count = count.wrapping_add(1);
-    (hash >> 32) as u32 ^ *count
 }
 
 /// Whether this link takes the packet in one piece; an error if it is not sent at all.
@@ -562,17 +565,19 @@ fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(
     Err((Error::NoBuffers, DropReason::NoPages))
 }
 
-/// Leaves a checksum to the device, see [`leave_checksum`]; the packet begins with the transport header.
-#[inline]
-pub(super) fn prepare_checksum(
-    net: &mut Net,
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    to: &Envelope,
-    offset: u16,
-) -> Result<(), Refused> {
-    let at = (0, offset);
-    leave_checksum(packet, (to.src, to.dst), to.protocol, at, mem, &mut net.counters)
+impl Net {
+    /// Leaves a checksum to the device, see [`leave_checksum`]; the packet begins with the transport header.
+    #[inline]
+    pub(super) fn prepare_checksum(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        to: &Envelope,
+        offset: u16,
+    ) -> Result<(), Refused> {
+        let at = (0, offset);
+        leave_checksum(packet, (to.src, to.dst), to.protocol, at, mem, &mut self.counters)
+    }
 }
 
 /// Leaves the checksum at an offset in the transport header, which begins at `start`, to the device.

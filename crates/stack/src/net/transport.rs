@@ -5,109 +5,111 @@ use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum};
 
 use super::head::{spill_head, take, trim};
-use super::icmp_error::{self, IcmpError};
+use super::icmp_error::IcmpError;
 use super::received::{Inbound, Outcome, Received};
 use super::wire::{self, protocol, pseudo_header_sum, tcp, udp};
-use super::{Mem, Net, icmp, multicast};
+use super::{Mem, Net};
 use crate::counters::DropReason;
 
-/// Handles a transport packet, its head at that header: hands up verified TCP and UDP.
-pub(super) fn verify_and_hand_up(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    mut received: Received,
-) -> Outcome {
-    let v4 = received.dst.is_ipv4();
-    let header_len = match received.protocol {
-        protocol::TCP => tcp_header(net, mem, packet, &mut received)?,
-        protocol::UDP => udp_header(net, mem, packet, &mut received)?,
-        protocol::IGMP if v4 => {
-            net.counters.rx_igmp += 1;
-            // As much of a long one as the head takes.
-            let len = packet.len().clamp(wire::icmp::LEN, HEAD_CAPACITY);
-            reserve(packet, &mut received, len, DropReason::GroupMessage)?;
-            net.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
-            return multicast::handle_igmp(net, mem, now, packet, &received).map(|()| None);
+impl Net {
+    /// Handles a transport packet, its head at that header: hands up verified TCP and UDP.
+    pub(super) fn verify_and_hand_up(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        mut received: Received,
+    ) -> Outcome {
+        let v4 = received.dst.is_ipv4();
+        let header_len = match received.protocol {
+            protocol::TCP => self.tcp_header(mem, packet, &mut received)?,
+            protocol::UDP => self.udp_header(mem, packet, &mut received)?,
+            protocol::IGMP if v4 => {
+                self.counters.rx_igmp += 1;
+                // As much of a long one as the head takes.
+                let len = packet.len().clamp(wire::icmp::LEN, HEAD_CAPACITY);
+                reserve(packet, &mut received, len, DropReason::GroupMessage)?;
+                self.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
+                return self.handle_igmp(mem, now, packet, &received).map(|()| None);
+            }
+            protocol::ICMP | protocol::ICMPV6 if v4 == (received.protocol == protocol::ICMP) => {
+                self.counters.rx_icmp += 1;
+                reserve(packet, &mut received, wire::icmp::LEN, DropReason::IcmpTruncated)?;
+                self.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
+                return self.handle_icmp(mem, now, packet, &received);
+            }
+            // RFC 1122 section 3.2.2.1: code 2, protocol unreachable, "when the designated
+            // transport protocol is not supported"; RFC 8200 section 4: unrecognised next header.
+            _ => {
+                let error = match v4 {
+                    true => IcmpError::protocol_unreachable(),
+                    false => IcmpError::unknown_next_header(usize::from(received.next_field)),
+                };
+                self.send_about_payload(mem, now, &received, take(packet), error);
+                return Err(DropReason::ProtocolUnknown);
+            }
+        };
+        if packet.head().len() > header_len {
+            self.counters.rx_head_payloads += 1;
+            spill_head(mem, packet, header_len, CopyReason::LinearHead)?;
         }
-        protocol::ICMP | protocol::ICMPV6 if v4 == (received.protocol == protocol::ICMP) => {
-            net.counters.rx_icmp += 1;
-            reserve(packet, &mut received, wire::icmp::LEN, DropReason::IcmpTruncated)?;
-            net.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
-            return icmp::handle(net, mem, now, packet, &received);
-        }
-        // RFC 1122 section 3.2.2.1: code 2, protocol unreachable, "when the designated
-        // transport protocol is not supported"; RFC 8200 section 4: unrecognised next header.
-        _ => {
-            let error = match v4 {
-                true => IcmpError::protocol_unreachable(),
-                false => IcmpError::unknown_next_header(usize::from(received.next_field)),
-            };
-            icmp_error::send_about_payload(net, mem, now, &received, take(packet), error);
-            return Err(DropReason::ProtocolUnknown);
-        }
-    };
-    if packet.head().len() > header_len {
-        net.counters.rx_head_payloads += 1;
-        spill_head(mem, packet, header_len, CopyReason::LinearHead)?;
+        Ok(Some(Inbound::Transport(received)))
     }
-    Ok(Some(Inbound::Transport(received)))
-}
 
-/// Checks a TCP header; returns its length.
-#[inline(always)]
-fn tcp_header(
-    net: &mut Net,
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    received: &mut Received,
-) -> Result<usize, DropReason> {
-    net.counters.rx_tcp += 1;
-    // RFC 1122 section 4.2.3.10: "A TCP implementation MUST silently discard an
-    // incoming SYN segment that is addressed to a broadcast or multicast address."
-    if !received.is_unicast() {
-        return Err(DropReason::TransportBroadcast);
+    /// Checks a TCP header; returns its length.
+    #[inline(always)]
+    fn tcp_header(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        received: &mut Received,
+    ) -> Result<usize, DropReason> {
+        self.counters.rx_tcp += 1;
+        // RFC 1122 section 4.2.3.10: "A TCP implementation MUST silently discard an
+        // incoming SYN segment that is addressed to a broadcast or multicast address."
+        if !received.is_unicast() {
+            return Err(DropReason::TransportBroadcast);
+        }
+        reserve(packet, received, tcp::LEN, DropReason::TcpTruncated)?;
+        let words = packet.head().get(tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
+        let header_len = usize::from(words) * 4;
+        if header_len < tcp::LEN || header_len > packet.len() {
+            return Err(DropReason::TcpDataOffset);
+        }
+        reserve(packet, received, header_len, DropReason::TcpDataOffset)?;
+        self.verify(mem, packet, received, DropReason::TcpChecksum)?;
+        // RFC 6335 section 6: port 0 is reserved; it cannot be answered.
+        if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
+            return Err(DropReason::TcpPort);
+        }
+        Ok(header_len)
     }
-    reserve(packet, received, tcp::LEN, DropReason::TcpTruncated)?;
-    let words = packet.head().get(tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
-    let header_len = usize::from(words) * 4;
-    if header_len < tcp::LEN || header_len > packet.len() {
-        return Err(DropReason::TcpDataOffset);
-    }
-    reserve(packet, received, header_len, DropReason::TcpDataOffset)?;
-    net.verify(mem, packet, received, DropReason::TcpChecksum)?;
-    // RFC 6335 section 6: port 0 is reserved; it cannot be answered.
-    if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
-        return Err(DropReason::TcpPort);
-    }
-    Ok(header_len)
-}
 
-/// Checks a UDP header; returns its length.
-#[inline(always)]
-fn udp_header(
-    net: &mut Net,
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    received: &mut Received,
-) -> Result<usize, DropReason> {
-    let v4 = received.dst.is_ipv4();
-    net.counters.rx_udp += 1;
-    if received.src.is_unspecified() {
-        return Err(if v4 { DropReason::Ipv4Source } else { DropReason::Ipv6Source });
+    /// Checks a UDP header; returns its length.
+    #[inline(always)]
+    fn udp_header(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        received: &mut Received,
+    ) -> Result<usize, DropReason> {
+        let v4 = received.dst.is_ipv4();
+        self.counters.rx_udp += 1;
+        if received.src.is_unspecified() {
+            return Err(if v4 { DropReason::Ipv4Source } else { DropReason::Ipv6Source });
+        }
+        reserve(packet, received, udp::LEN, DropReason::UdpTruncated)?;
+        let header = udp::Header::parse(packet.head(), packet.len())?;
+        trim(packet, usize::from(header.len));
+        // RFC 768: "An all zero transmitted checksum value means that the transmitter
+        // generated no checksum"; RFC 8200 section 8.1: not in IPv6.
+        match header.checksum {
+            0 if v4 || packet.rx_checksum == RxChecksum::Valid => {}
+            0 => return Err(DropReason::UdpChecksum),
+            _ => self.verify(mem, packet, received, DropReason::UdpChecksum)?,
+        }
+        Ok(udp::LEN)
     }
-    reserve(packet, received, udp::LEN, DropReason::UdpTruncated)?;
-    let header = udp::Header::parse(packet.head(), packet.len())?;
-    trim(packet, usize::from(header.len));
-    // RFC 768: "An all zero transmitted checksum value means that the transmitter
-    // generated no checksum"; RFC 8200 section 8.1: not in IPv6.
-    match header.checksum {
-        0 if v4 || packet.rx_checksum == RxChecksum::Valid => {}
-        0 => return Err(DropReason::UdpChecksum),
-        _ => net.verify(mem, packet, received, DropReason::UdpChecksum)?,
-    }
-    Ok(udp::LEN)
 }
 
 impl Net {

@@ -53,7 +53,7 @@ impl Net {
         let link = self.group_place(link, group)?;
         let groups = &mut self.links.at_mut(link).groups;
         groups.of(group.is_ipv6()).join(now, group, false)?;
-        send_reports(self, mem, now, link);
+        self.send_reports(mem, now, link);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Net {
     pub(crate) fn leave_group(&mut self, mem: &mut Mem, now: Instant, link: LinkId, group: IpAddr) {
         let Some(link) = self.links.find(link) else { return };
         self.links.at_mut(link).groups.of(group.is_ipv6()).leave(now, group);
-        send_reports(self, mem, now, link);
+        self.send_reports(mem, now, link);
     }
 
     /// The place of a link that may join groups of this IP version.
@@ -112,150 +112,154 @@ impl Net {
     }
 }
 
-/// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. If our addresses
-/// are not announced, the groups are reported only to queries.
-pub(super) fn join_solicited(net: &mut Net, now: Instant, link: LinkIndex) {
-    let addresses: Vec<_> = net.routes.of_link(link).map(|cidr| cidr.addr()).collect();
-    let interface = net.links.at_mut(link);
-    if interface.link.medium != Medium::Ethernet {
-        return;
-    }
-    let quietly = interface.announcements == 0;
-    for addr in addresses {
-        let IpAddr::V6(addr) = addr else { continue };
-        let group = ndp::solicited_node(addr).into();
-        // There are fewer addresses than there may be groups.
-        let _ = interface.groups.of(true).join(now, group, quietly);
-    }
-    interface.groups.note();
-}
-
-/// Handles an IGMP message, its checksum verified.
-pub(super) fn handle_igmp(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &PacketBuf,
-    received: &Received,
-) -> Result<(), DropReason> {
-    // RFC 3376 section 4: messages have a time to live of 1; others came through a router.
-    if received.hop_limit != HOP_LIMIT || received.loopback {
-        return Err(DropReason::GroupMessage);
-    }
-    let bytes = packet.head();
-    match bytes.first() {
-        Some(&igmp::QUERY) => {
-            let query = Query::parse_v4(bytes, packet.len())?;
-            handle_group_query(net, mem, now, (received.link, false), &query);
+impl Net {
+    /// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. If our addresses
+    /// are not announced, the groups are reported only to queries.
+    pub(super) fn join_solicited(&mut self, now: Instant, link: LinkIndex) {
+        let addresses: Vec<_> = self.routes.of_link(link).map(|cidr| cidr.addr()).collect();
+        let interface = self.links.at_mut(link);
+        if interface.link.medium != Medium::Ethernet {
+            return;
         }
-        Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
-            let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
-            let group = group.ok_or(DropReason::GroupMessage)?;
-            handle_group_report(net, now, received.link, Ipv4Addr::from(*group).into());
+        let quietly = interface.announcements == 0;
+        for addr in addresses {
+            let IpAddr::V6(addr) = addr else { continue };
+            let group = ndp::solicited_node(addr).into();
+            // There are fewer addresses than there may be groups.
+            let _ = interface.groups.of(true).join(now, group, quietly);
         }
-        // Messages of other hosts and routers to routers.
-        _ => return Err(DropReason::GroupMessage),
+        interface.groups.note();
     }
-    Ok(())
-}
 
-/// Handles an MLD message, its checksum verified, its head at the ICMP header.
-pub(super) fn handle_mld(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    packet: &mut PacketBuf,
-    received: &Received,
-) -> Result<(), DropReason> {
-    // RFC 3810 section 6.2: "If any of these checks fail, the packet is dropped": the source is
-    // link-local, the hop limit is 1, a router alert is there.
-    let near = matches!(received.src, IpAddr::V6(src) if src.is_unicast_link_local());
-    let len = usize::from(received.header_len);
-    let alerts = len > 0 && packet.push(len).is_some() && {
-        let alerts = ipv6::has_router_alert(packet.head());
-        packet.pull(len);
-        alerts
-    };
-    if !near || received.hop_limit != HOP_LIMIT || !alerts || received.loopback {
-        return Err(DropReason::GroupMessage);
-    }
-    let kind = packet.head().first().copied();
-    // As much of it as the head takes.
-    packet.linearize(packet.len().min(HEAD_CAPACITY));
-    match kind {
-        Some(mld::QUERY) => {
-            let query = Query::parse_v6(packet.head(), packet.len())?;
-            handle_group_query(net, mem, now, (received.link, true), &query);
+    /// Handles an IGMP message, its checksum verified.
+    pub(super) fn handle_igmp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &PacketBuf,
+        received: &Received,
+    ) -> Result<(), DropReason> {
+        // RFC 3376 section 4: messages have a time to live of 1; others came through a router.
+        if received.hop_limit != HOP_LIMIT || received.loopback {
+            return Err(DropReason::GroupMessage);
         }
-        Some(mld::REPORT_V1) => {
-            let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
-            let group = group.ok_or(DropReason::GroupMessage)?;
-            handle_group_report(net, now, received.link, Ipv6Addr::from(*group).into());
+        let bytes = packet.head();
+        match bytes.first() {
+            Some(&igmp::QUERY) => {
+                let query = Query::parse_v4(bytes, packet.len())?;
+                self.handle_group_query(mem, now, (received.link, false), &query);
+            }
+            Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
+                let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
+                let group = group.ok_or(DropReason::GroupMessage)?;
+                self.handle_group_report(now, received.link, Ipv4Addr::from(*group).into());
+            }
+            // Messages of other hosts and routers to routers.
+            _ => return Err(DropReason::GroupMessage),
         }
-        _ => return Err(DropReason::GroupMessage),
+        Ok(())
     }
-    Ok(())
-}
 
-pub(super) fn send_reports(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
-    for v6 in [false, true] {
-        let src = report_source(net, link, v6);
-        let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
-        let room = net.links.at(link).link.mtu.saturating_sub(headers);
-        let next = |net: &mut Net| net.links.at_mut(link).groups.of(v6).poll_transmit(now, room);
-        while let Some(report) = next(net) {
-            send_group_message(net, mem, link, src, &report.emit(src));
+    /// Handles an MLD message, its checksum verified, its head at the ICMP header.
+    pub(super) fn handle_mld(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        received: &Received,
+    ) -> Result<(), DropReason> {
+        // RFC 3810 section 6.2: "If any of these checks fail, the packet is dropped": the source is
+        // link-local, the hop limit is 1, a router alert is there.
+        let near = matches!(received.src, IpAddr::V6(src) if src.is_unicast_link_local());
+        let len = usize::from(received.header_len);
+        let alerts = len > 0 && packet.push(len).is_some() && {
+            let alerts = ipv6::has_router_alert(packet.head());
+            packet.pull(len);
+            alerts
+        };
+        if !near || received.hop_limit != HOP_LIMIT || !alerts || received.loopback {
+            return Err(DropReason::GroupMessage);
         }
+        let kind = packet.head().first().copied();
+        // As much of it as the head takes.
+        packet.linearize(packet.len().min(HEAD_CAPACITY));
+        match kind {
+            Some(mld::QUERY) => {
+                let query = Query::parse_v6(packet.head(), packet.len())?;
+                self.handle_group_query(mem, now, (received.link, true), &query);
+            }
+            Some(mld::REPORT_V1) => {
+                let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
+                let group = group.ok_or(DropReason::GroupMessage)?;
+                self.handle_group_report(now, received.link, Ipv6Addr::from(*group).into());
+            }
+            _ => return Err(DropReason::GroupMessage),
+        }
+        Ok(())
     }
-    net.links.at_mut(link).groups.note();
-}
 
-fn handle_group_query(
-    net: &mut Net,
-    mem: &mut Mem,
-    now: Instant,
-    (link, v6): (LinkIndex, bool),
-    query: &Query,
-) {
-    net.links.at_mut(link).groups.of(v6).handle_query(now, query);
-    send_reports(net, mem, now, link);
-}
+    pub(super) fn send_reports(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+        for v6 in [false, true] {
+            let src = self.report_source(link, v6);
+            let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
+            let room = self.links.at(link).link.mtu.saturating_sub(headers);
+            let next =
+                |net: &mut Net| net.links.at_mut(link).groups.of(v6).poll_transmit(now, room);
+            while let Some(report) = next(self) {
+                self.send_group_message(mem, link, src, &report.emit(src));
+            }
+        }
+        self.links.at_mut(link).groups.note();
+    }
 
-fn handle_group_report(net: &mut Net, now: Instant, link: LinkIndex, group: IpAddr) {
-    let groups = &mut net.links.at_mut(link).groups;
-    groups.of(group.is_ipv6()).handle_report(now, group);
-    groups.note();
-}
+    fn handle_group_query(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        (link, v6): (LinkIndex, bool),
+        query: &Query,
+    ) {
+        self.links.at_mut(link).groups.of(v6).handle_query(now, query);
+        self.send_reports(mem, now, link);
+    }
 
-/// RFC 3376 section 4.2.13: an address of the link, or 0.0.0.0. RFC 3590 section 4: the link-local
-/// address, or `::` where there is none.
-fn report_source(net: &Net, link: LinkIndex, v6: bool) -> IpAddr {
-    let fits = |addr: &IpAddr| match addr {
-        IpAddr::V4(_) => !v6,
-        IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
-    };
-    let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    net.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
-}
+    fn handle_group_report(&mut self, now: Instant, link: LinkIndex, group: IpAddr) {
+        let groups = &mut self.links.at_mut(link).groups;
+        groups.of(group.is_ipv6()).handle_report(now, group);
+        groups.note();
+    }
 
-fn send_group_message(
-    net: &mut Net,
-    mem: &mut Mem,
-    link: LinkIndex,
-    src: IpAddr,
-    message: &Message,
-) {
-    let Message { to, bytes } = message;
-    let medium = net.links.at(link).link.medium;
-    let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
-    let header = mac.map(|mac| net.link_header(link, mac, to.is_ipv6()));
-    let sent = match group_packet(mem, src, *to, bytes) {
-        Some(packet) => net.emit(mem, packet, link, header.as_ref()),
-        None => Err((Error::NoBuffers, DropReason::NoPages)),
-    };
-    match sent {
-        Ok(()) => net.counters.tx_group_reports += 1,
-        Err((_, reason)) => net.counters.drop_one(reason),
+    /// RFC 3376 section 4.2.13: an address of the link, or 0.0.0.0. RFC 3590 section 4: the link-local
+    /// address, or `::` where there is none.
+    fn report_source(&self, link: LinkIndex, v6: bool) -> IpAddr {
+        let fits = |addr: &IpAddr| match addr {
+            IpAddr::V4(_) => !v6,
+            IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
+        };
+        let any: IpAddr =
+            if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        self.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
+    }
+
+    fn send_group_message(
+        &mut self,
+        mem: &mut Mem,
+        link: LinkIndex,
+        src: IpAddr,
+        message: &Message,
+    ) {
+        let Message { to, bytes } = message;
+        let medium = self.links.at(link).link.medium;
+        let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
+        let header = mac.map(|mac| self.link_header(link, mac, to.is_ipv6()));
+        let sent = match group_packet(mem, src, *to, bytes) {
+            Some(packet) => self.emit(mem, packet, link, header.as_ref()),
+            None => Err((Error::NoBuffers, DropReason::NoPages)),
+        };
+        match sent {
+            Ok(()) => self.counters.tx_group_reports += 1,
+            Err((_, reason)) => self.counters.drop_one(reason),
+        }
     }
 }
 
