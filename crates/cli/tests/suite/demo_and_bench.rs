@@ -3,20 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use pagewire_testing::{Need, can};
 use serde_json::Value;
 
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
-
-fn pagewire(args: &[&str]) -> Output {
-    Command::new(PAGEWIRE).args(args).output().expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::lab::{PAGEWIRE, pagewire, text};
 
 #[test]
 fn the_demo_delivers_made_up_files_intact_and_copies_nothing_by_reference() {

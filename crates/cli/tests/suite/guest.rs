@@ -12,10 +12,11 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire_testing::{Need, Netns, waits_for};
+use pagewire_testing::{Need, waits_for};
 use sha2::{Digest, Sha256};
 
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+use crate::lab::{Lab, PAGEWIRE, Running, counter, text, write_file};
+
 const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/guest/boot");
 
 /// All of it, on a machine that does other things too. Half a minute where it does not.
@@ -116,10 +117,10 @@ while data := client.recv(1 << 20):
 client.close()
 print(sum.hexdigest(), flush=True)";
 
-/// A child that ends with the test.
-struct Running(Child);
+/// A guest's machine, killed at the end of the test.
+struct Machine(Child);
 
-impl Drop for Running {
+impl Drop for Machine {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -149,7 +150,7 @@ fn can_boot() -> bool {
 
 /// The guest, and what it says.
 struct Guest {
-    process: Running,
+    process: Machine,
     input: ChildStdin,
     lines: Receiver<String>,
     said: Vec<String>,
@@ -187,7 +188,7 @@ impl Guest {
             }
         });
         let deadline = Instant::now() + LIMIT;
-        Self { process: Running(process), input, lines, said: Vec::new(), deadline }
+        Self { process: Machine(process), input, lines, said: Vec::new(), deadline }
     }
 
     /// The rest of the next line that begins with `= ` and `word`.
@@ -223,41 +224,10 @@ impl Guest {
     }
 }
 
-/// Interrupts a command and returns what it said on standard error.
-fn interrupt(mut command: Running) -> String {
-    let pid = rustix::process::Pid::from_child(&command.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
-    let mut report = String::new();
-    command.0.stderr.take().expect("piped").read_to_string(&mut report).expect("text");
-    assert!(command.0.wait().expect("it ends").success(), "{report}");
-    report
-}
-
-/// A counter of a report; those that are zero are left out of it.
-fn counter(report: &str, name: &str) -> u64 {
-    let line = report.lines().find(|l| l.trim_start().starts_with(&format!("{name} ")));
-    line.and_then(|l| l.split_whitespace().next_back()?.parse().ok()).unwrap_or(0)
-}
-
 /// A file of so many bytes, and its sum.
-fn write_file(path: &Path, len: u64) -> String {
-    let mut file = File::create(path).expect("a file");
-    let (mut sum, mut x) = (Sha256::new(), len | 1);
-    let mut block = vec![0u8; 1 << 20];
-    let mut left = len as usize;
-    while left > 0 {
-        for word in block.chunks_exact_mut(8) {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            word.copy_from_slice(&x.to_le_bytes());
-        }
-        let n = left.min(block.len());
-        file.write_all(&block[..n]).expect("room for the file");
-        sum.update(&block[..n]);
-        left -= n;
-    }
-    hex(&sum.finalize())
+fn file_and_sum(path: &Path, len: u64) -> String {
+    write_file(path, len, len);
+    sum_of(path)
 }
 
 fn sum_of(path: &Path) -> String {
@@ -293,7 +263,7 @@ fn download(
     let got = dir.join(format!("got-{shortest}"));
     fetch.arg("-o").arg(&got).arg("http://10.77.0.9/big");
     let output = fetch.output().expect("fetch runs");
-    let report = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report = text(&output.stderr);
     println!("{report}");
     assert!(output.status.success(), "{report}\n{}", guest.said.join("\n"));
     assert_eq!(sum_of(&got), sum, "what the guest sent");
@@ -331,23 +301,20 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     let dir = tempfile::tempdir().expect("a directory");
     let www = dir.path().join("www");
     fs::create_dir_all(&www).expect("a directory");
-    let sum = write_file(&www.join("big"), FILE);
-    let small = write_file(&www.join("small"), 1 << 20);
+    let sum = file_and_sum(&www.join("big"), FILE);
+    let small = file_and_sum(&www.join("small"), 1 << 20);
     let socket = dir.path().join("port");
     let net = |command: &mut Command| {
         command.args(["--link", "vhost-user", "--socket"]).arg(&socket);
         command.args(["--addr", "10.77.0.2/24", "--addr", "fd77::2/64", "--stats"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stderr(Stdio::piped());
     };
 
     let mut server = pagewire_testing::command(PAGEWIRE);
     net(server.arg("serve"));
     server.arg("--dhcp=10.77.0.9-10.77.0.9").arg(&www);
-    let mut server = Running(server.spawn().expect("the server starts"));
-    let mut first = String::new();
-    let mut stdout = BufReader::new(server.0.stdout.take().expect("piped"));
-    stdout.read_line(&mut first).expect("a line");
-    assert!(first.contains("http://10.77.0.2/"), "{first:?}");
+    let serves = format!("serving {} at http://10.77.0.2/", www.display());
+    let server = Running::saying(&mut server, &serves);
 
     let mut guest = Guest::boot(dir.path(), &socket, 1, EARLIER);
     assert_eq!(guest.hear("small"), small);
@@ -358,7 +325,7 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     assert_eq!(guest.hear("small"), small, "over IPv6");
     assert_eq!(guest.hear("sent"), FRAMES.to_string());
     guest.hear("serving");
-    let report = interrupt(server);
+    let report = server.stop("INT");
     println!("{report}");
     assert_eq!(counter(&report, "sessions"), 2, "{report}");
     assert!(!report.contains(" bad_"), "nothing that only liars do: {report}");
@@ -383,9 +350,9 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     bench.args(["--signal=INT", &LIMIT.as_secs().to_string(), PAGEWIRE, "bench", "stream"]);
     bench.args(["--link", "vhost-user", "--seconds", "0.1", "--json", "--socket"]).arg(&socket);
     let output = bench.output().expect("bench runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = text(&output.stdout);
     println!("{said}");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<serde_json::Value> =
         said.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     assert_eq!(lines.len(), 3, "{said}");
@@ -407,56 +374,18 @@ fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
     proxy.args(["proxy", "--link", "vhost-user", "--queues", "2", "--socket"]).arg(&socket);
     proxy.args(["--addr", "10.77.0.2/24", "--dhcp=10.77.0.9-10.77.0.9", "--stats"]);
     proxy.args(["--listen", "10.77.0.2:80", "--to", "10.77.0.9:8080"]);
-    let proxy = proxy.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut proxy = Running(proxy.expect("the proxy starts"));
-    let mut first = String::new();
-    let mut stdout = BufReader::new(proxy.0.stdout.take().expect("piped"));
-    stdout.read_line(&mut first).expect("a line");
-    assert!(first.starts_with("forwarding 10.77.0.2:80 to"), "{first:?}");
+    proxy.stderr(Stdio::piped());
+    let proxy = Running::saying(&mut proxy, "forwarding 10.77.0.2:80 to");
 
     let mut guest = Guest::boot(dir.path(), &socket, 2, BY_PROXY);
     assert_eq!(guest.hear("queues"), "2");
     guest.hear("came back");
     guest.ends_well();
-    let report = interrupt(proxy);
+    let report = proxy.stop("INT");
     println!("{report}");
     assert_eq!(counter(&report, "sessions"), 1, "the guest's driver was never cut off: {report}");
     assert!(!report.contains(" bad_"), "nothing that only liars do: {report}");
     assert_eq!(counter(&report, "connected"), 2, "{report}");
-}
-
-/// A network namespace with an address that is not its loopback's.
-struct Far(Netns);
-
-impl Far {
-    fn new() -> Self {
-        let far = Self(Netns::new());
-        for args in
-            [&["link", "set", "lo", "up"][..], &["addr", "add", "198.51.100.1/32", "dev", "lo"]]
-        {
-            let status = far.0.command("ip").args(args).status().expect("iproute2 is installed");
-            assert!(status.success(), "ip {args:?}");
-        }
-        far
-    }
-
-    /// A program in there, once it has said its first line on this output.
-    fn start(&self, program: &[&str], on_error: bool) -> (Running, Box<dyn BufRead>) {
-        let mut command = self.0.command(program[0]);
-        command.args(&program[1..]).stdout(Stdio::piped());
-        if on_error {
-            command.stderr(Stdio::piped());
-        }
-        let mut child = Running(command.spawn().expect("it starts"));
-        let mut lines: Box<dyn BufRead> = match child.0.stderr.take() {
-            Some(said) => Box::new(BufReader::new(said)),
-            None => Box::new(BufReader::new(child.0.stdout.take().expect("piped"))),
-        };
-        let mut first = String::new();
-        lines.read_line(&mut first).expect("a line");
-        assert!(!first.is_empty(), "{program:?} ended without a word");
-        (child, lines)
-    }
 }
 
 #[test]
@@ -465,31 +394,23 @@ fn a_debian_guest_reaches_the_network_through_the_gateway_over_either_socket() {
     if !pagewire_testing::can(&needs) || !can_boot() {
         return;
     }
-    let dir = tempfile::tempdir().expect("a directory");
-    let sum = write_file(&dir.path().join("big"), FILE);
-    let far = Far::new();
-    let www = dir.path().to_str().expect("text");
-    let server = ["python3", "-u", "-m", "http.server", "8000", "-d", www, "--bind", "0.0.0.0"];
-    let (_server, _) = far.start(&server, false);
+    let far = Lab::make();
+    let sum = file_and_sum(&far.path("big"), FILE);
+    let server = ["-u", "-m", "http.server", "8000", "--bind", "0.0.0.0"];
+    let _server = far.server("python3", &server);
     for (link, card) in [("stream", "--stream"), ("vhost-user", "--vhost-user")] {
-        let (_receiver, mut received) = far.start(&["python3", "-c", RECEIVER], false);
-        let socket = dir.path().join(link);
-        let at = socket.to_str().expect("text");
-        let gateway = [PAGEWIRE, "gateway", "--link", link, "--socket", at];
-        let (mut gateway, mut said) = far.start(&gateway, true);
-        let mut guest = Guest::boot_behind(card, dir.path(), &socket, 1, THROUGH_GATEWAY);
+        let mut receiver = far.server("python3", &["-c", RECEIVER]);
+        let mut gateway = far.command(PAGEWIRE);
+        gateway.args(["gateway", "--ready-fd", "1", "--link", link, "--socket", link]);
+        let gateway = Running::start(gateway.stderr(Stdio::piped()));
+        let dir = far.dir.path();
+        let mut guest = Guest::boot_behind(card, dir, &far.path(link), 1, THROUGH_GATEWAY);
         assert_eq!(guest.hear("sum"), sum, "what it downloaded over {link}");
         guest.hear("sent");
-        let mut line = String::new();
-        received.read_line(&mut line).expect("a sum");
-        assert_eq!(line.trim(), sum, "what it uploaded over {link}");
+        assert_eq!(receiver.line().trim(), sum, "what it uploaded over {link}");
         guest.hear("done");
         guest.ends_well();
-        let pid = rustix::process::Pid::from_child(&gateway.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal");
-        let mut rest = String::new();
-        said.read_to_string(&mut rest).expect("text");
-        assert!(gateway.0.wait().expect("it ends").success(), "{rest}");
+        gateway.stop("INT");
     }
 }
 
@@ -506,7 +427,7 @@ fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
         let mut boot = Command::new(BOOT);
         boot.args(["--accel", "tcg", "--timeout", "1", "--vhost-user"]).arg(&socket);
         let output = boot.stdin(Stdio::null()).output().expect("the script runs");
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = text(&output.stderr);
         let socket = socket.display();
         let advice: Vec<&str> = said.lines().filter(|line| line.contains("pagewire")).collect();
         assert_eq!(advice.len(), 1, "{said}");

@@ -2,6 +2,7 @@
 
 mod demo_and_bench;
 mod guest;
+mod lab;
 mod mistakes;
 mod observe;
 mod proxy;

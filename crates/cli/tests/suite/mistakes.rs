@@ -4,39 +4,31 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use pagewire_testing::{Need, can};
 
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+use crate::lab::{PAGEWIRE, Running, pagewire, text};
 
 const ADDR: [&str; 2] = ["--addr", "10.77.0.2/24"];
 
-fn pagewire(args: &[&str]) -> Output {
-    Command::new(PAGEWIRE).args(args).output().expect("the command runs")
-}
-
 /// Fails with status 1 and one line that contains all of `says`.
 fn fails(args: &[&str], says: &[&str]) {
-    judge(&pagewire(args), args, says);
+    judge(&pagewire(args), 1, args, says);
 }
 
 /// The same for what the command line alone shows to be wrong: status 2.
-fn is_misuse(args: &[&str], says: &[&str]) {
-    judge_status(&pagewire(args), 2, args, says);
+pub(crate) fn is_misuse(args: &[&str], says: &[&str]) {
+    judge(&pagewire(args), 2, args, says);
 }
 
-fn judge(output: &Output, args: &[&str], says: &[&str]) {
-    judge_status(output, 1, args, says);
-}
-
-fn judge_status(output: &Output, status: i32, args: &[&str], says: &[&str]) {
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
-    assert!(text.starts_with("pagewire: ") && text.ends_with('\n'), "{args:?}: {text}");
-    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+fn judge(output: &Output, status: i32, args: &[&str], says: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+    assert!(said.starts_with("pagewire: ") && said.ends_with('\n'), "{args:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
     for part in says {
-        assert!(text.contains(part), "{args:?}: {text:?} does not say {part:?}");
+        assert!(said.contains(part), "{args:?}: {said:?} does not say {part:?}");
     }
 }
 
@@ -72,7 +64,7 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--fault", "loss=200%", "/"],
         &["serve", "--fault", "gremlins=1", "/"],
         &["fetch"],
-        &["fetch", "--link", "pair", "http://10.77.0.1/"],
+        &["fetch", "--link", "pair", "-o", "/tmp/x", "http://10.77.0.1/"],
         &["demo", "--size", "1G", "/tmp"],
         &["demo", "--connections", "0"],
         &["bench"],
@@ -87,16 +79,10 @@ fn wrong_usage_exits_with_2() {
         &["bench", "send", "--link", "tap", "--receiver", "copy"],
         &["bench", "send", "--rounds", "2"],
     ] {
-        let args: Vec<&str> = match args {
-            ["fetch", "--link", "pair", url] => {
-                vec!["fetch", "--link", "pair", "-o", "/tmp/x", url]
-            }
-            _ => args.to_vec(),
-        };
-        let output = pagewire(&args);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-        assert!(!text.is_empty(), "{args:?}");
+        let output = pagewire(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(!said.is_empty(), "{args:?}");
     }
 }
 
@@ -105,12 +91,11 @@ fn help_says_units_and_shows_examples() {
     for command in ["demo", "serve", "fetch", "bench"] {
         let output = pagewire(&[command, "--help"]);
         assert!(output.status.success());
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("Examples:"), "{command}: {text}");
+        let said = text(&output.stdout);
+        assert!(said.contains("Examples:"), "{command}: {said}");
     }
-    let text = pagewire(&["serve", "--help"]).stdout;
-    let text = String::from_utf8_lossy(&text);
-    assert!(text.contains("in bytes") && text.contains("--socket /tmp/pw.sock"), "{text}");
+    let said = text(&pagewire(&["serve", "--help"]).stdout);
+    assert!(said.contains("in bytes") && said.contains("--socket /tmp/pw.sock"), "{said}");
     assert!(pagewire(&["--version"]).status.success());
 }
 
@@ -239,7 +224,7 @@ fn a_socket_that_cannot_be_made_says_what_to_do() {
     let missing = serve(&[&ADDR[..], &["--link", "vhost-user"]].concat());
     let output = pagewire(&missing);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("needs --socket PATH"));
+    assert!(text(&output.stderr).contains("needs --socket PATH"));
     let long = format!("/tmp/{}", "long/".repeat(30));
     fails(&port(&long), &["--socket", "at most 107 bytes"]);
     fails(&port("/no/such/directory/x"), &["No such file", "in a directory that exists"]);
@@ -257,7 +242,7 @@ fn a_socket_that_cannot_be_made_says_what_to_do() {
     let closed = closed.join("port");
     let args = port(closed.to_str().expect("text"));
     let output = ForAll::new().run("", &args);
-    judge(&output, &args, &["Permission denied", "that you may write to"]);
+    judge(&output, 1, &args, &["Permission denied", "that you may write to"]);
 }
 
 #[test]
@@ -268,17 +253,11 @@ fn a_socket_in_use_is_refused_and_one_left_over_is_taken() {
     // What a process leaves that was killed.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let mut server = pagewire_testing::command(PAGEWIRE);
-    server.args(port(socket)).stdout(Stdio::piped());
-    let mut server = Running(server.spawn().expect("the server starts"));
-    let mut line = String::new();
-    let mut stdout = std::io::BufReader::new(server.0.stdout.take().expect("piped"));
-    std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
-    assert!(line.contains("http://10.77.0.2/"), "{line}");
+    server.args(port(socket)).stderr(Stdio::piped());
+    let server = Running::saying(&mut server, "serving / at http://10.77.0.2/");
     fails(&port(socket), &[socket, "another program listens there"]);
     // It goes with the server that made it.
-    let pid = rustix::process::Pid::from_child(&server.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
-    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+    server.stop("INT");
     assert!(!path.exists());
 }
 
@@ -292,10 +271,10 @@ fn wrong_usage_of_run_exits_with_125_wherever_the_word_stands_and_says_where_the
         &["run"],
     ] {
         let output = pagewire(args);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(125), "{args:?}: {text}");
-        let tip = text.contains("put `--` in front of the program");
-        assert_eq!(tip, args.contains(&"curl"), "{args:?}: {text}");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
+        let tip = said.contains("put `--` in front of the program");
+        assert_eq!(tip, args.contains(&"curl"), "{args:?}: {said}");
     }
     // The words of a program are its own.
     let output = pagewire(&["fetch", "run", "--bad"]);
@@ -312,9 +291,9 @@ fn a_namespace_of_a_process_that_is_not_there_is_a_mistake() {
 #[test]
 fn without_a_usual_place_for_control_sockets_ss_says_why_it_finds_none() {
     let output = ForAll::new().run("unset XDG_RUNTIME_DIR;", &["ss"]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("XDG_RUNTIME_DIR is not set"), "{text}");
-    assert!(text.contains("--control PATH"), "{text}");
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("XDG_RUNTIME_DIR is not set"), "{said}");
+    assert!(said.contains("--control PATH"), "{said}");
 }
 
 #[test]
@@ -363,20 +342,20 @@ fn a_missing_permission_says_which() {
     let args = serve(&[&ADDR[..], &["--tap", "pwmistake"]].concat());
     let command = ForAll::new();
     let output = command.run("", &args);
-    let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let said = text(&output.stderr).to_lowercase();
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        text.contains("root") || text.contains("cap_net_admin") || text.contains("modprobe"),
-        "{text}"
+        said.contains("root") || said.contains("cap_net_admin") || said.contains("modprobe"),
+        "{said}"
     );
-    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(said.lines().count(), 1, "{said}");
     let directory = tempfile::tempdir().expect("a directory");
     let closed = directory.path().join("closed");
     std::fs::create_dir(&closed).expect("a directory");
     std::fs::set_permissions(&closed, Permissions::from_mode(0o000)).expect("permissions");
     let closed = closed.to_str().expect("text");
     let args = [&["serve"], &ADDR[..], &[closed]].concat();
-    judge(&command.run("", &args), &args, &["Permission denied", "that you may read"]);
+    judge(&command.run("", &args), 1, &args, &["Permission denied", "that you may read"]);
 }
 
 #[test]
@@ -392,17 +371,7 @@ fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
     ] {
         // With less memory than what is sent takes: 256 MiB.
         let output = command.run("ulimit -v 250000;", &[&["bench"], args].concat());
-        judge(&output, args, &["this measurement needs root (CAP_SYS_ADMIN)"]);
-    }
-}
-
-/// Killed at the end of the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        judge(&output, 1, args, &["this measurement needs root (CAP_SYS_ADMIN)"]);
     }
 }
 
@@ -420,15 +389,9 @@ fn with_root_a_tap_that_is_taken_a_capture_that_cannot_be_written_and_silence_ar
     fails(&fetch("http://10.99.0.1/x"), &["10.99.0.1", "--gateway"]);
 
     let mut server = pagewire_testing::command(PAGEWIRE);
-    server.args(serve(&net)).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut server = Running(server.spawn().expect("the server starts"));
-    let mut line = String::new();
-    let stdout = server.0.stdout.take().expect("piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
-    assert!(line.contains("http://10.213.77.2/"), "{line}");
+    server.args(serve(&net)).stderr(Stdio::piped());
+    let server = Running::saying(&mut server, "serving / at http://10.213.77.2/");
     fails(&serve(&net), &[&tap, "another program has it open"]);
     // An interrupt ends it cleanly.
-    let pid = rustix::process::Pid::from_child(&server.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
-    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+    server.stop("INT");
 }

@@ -1,137 +1,54 @@
 //! A view of running commands: the control socket, `ss`, metrics, the access log, counters as JSON.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use pagewire_testing::{Need, Netns, can};
-use rustix::process::{Pid, Signal, kill_process};
+use pagewire_testing::{Need, can};
 use serde_json::Value;
 
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+use crate::lab::{Lab, PAGEWIRE, Running, run, text};
 
-/// A network namespace and a directory, both gone on drop.
-struct Lab {
-    netns: Netns,
-    dir: tempfile::TempDir,
+/// A lab with a site to be served.
+fn lab() -> Option<Lab> {
+    let lab = Lab::new(&["curl"])?;
+    fs::create_dir(lab.path("site")).expect("a directory");
+    fs::write(lab.path("site/file"), vec![7; 200_000]).expect("a file");
+    Some(lab)
 }
 
-impl Lab {
-    /// `None` if the test is skipped.
-    fn new() -> Option<Self> {
-        if !can(&[Need::Tap, Need::Program("ip"), Need::Program("curl")]) {
-            return None;
-        }
-        let lab = Self { netns: Netns::new(), dir: tempfile::tempdir().expect("a directory") };
-        ok(lab.inside("ip").args(["link", "set", "lo", "up"]));
-        let site = lab.path("site");
-        fs::create_dir(&site).expect("a directory");
-        fs::write(site.join("file"), vec![7; 200_000]).expect("a file");
-        // For whoever the server becomes.
-        use std::os::unix::fs::PermissionsExt;
-        let open = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(lab.dir.path(), open).expect("permissions");
-        Some(lab)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn inside(&self, program: &str) -> Command {
-        let mut command = self.netns.command(program);
-        command.current_dir(self.dir.path());
-        command
-    }
-
-    /// A file server with these options, which is ready.
-    fn serve(&self, options: &[&str]) -> Server {
-        let net = ["--addr", "10.77.0.2/24", "--host-addr", "10.77.0.1/24", "--control"];
-        let mut child = self
-            .inside(PAGEWIRE)
-            .arg("serve")
-            .args(net)
-            .arg(self.path("c.sock"))
-            .args(options)
-            .arg("site")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let mut line = String::new();
-        let out = child.stdout.take().expect("a pipe");
-        BufReader::new(out).read_line(&mut line).expect("a line");
-        assert!(line.starts_with("serving "), "{line:?}");
-        Server(child)
-    }
-
-    fn curl(&self, url: &str) -> String {
-        ok(self.inside("curl").args(["-sS", "--max-time", "20", "-o", "-", url]))
-    }
+/// A file server with these options, which is ready.
+fn serve(lab: &Lab, options: &[&str]) -> Running {
+    let net = ["--addr", "10.77.0.2/24", "--host-addr", "10.77.0.1/24", "--control", "c.sock"];
+    let mut command = lab.command(PAGEWIRE);
+    command.arg("serve").args(net).args(options).arg("site").stderr(Stdio::piped());
+    Running::saying(&mut command, "serving ")
 }
 
-struct Server(Child);
-
-impl Server {
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.0)
-    }
-
-    /// Asks it to end; what it said on standard error.
-    fn end(mut self) -> String {
-        kill_process(self.pid(), Signal::TERM).expect("it runs");
-        let mut text = String::new();
-        let mut said = self.0.stderr.take().expect("a pipe");
-        said.read_to_string(&mut text).expect("text");
-        assert!(self.0.wait().expect("it ends").success(), "{text}");
-        text
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn ok(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.output().expect("it runs");
-    let text = String::from_utf8_lossy(&stdout).into_owned();
-    assert!(status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&stderr));
-    text
+fn curl(lab: &Lab, url: &str) -> String {
+    run(lab.command("curl").args(["-sS", "--max-time", "20", "-o", "-", url]))
 }
 
 fn pagewire(args: &[&str], socket: &Path) -> String {
-    ok(Command::new(PAGEWIRE).args(args).arg("--control").arg(socket))
+    run(Command::new(PAGEWIRE).args(args).arg("--control").arg(socket))
 }
 
 #[test]
 fn ss_shows_where_a_server_listens_and_a_connection_with_its_path() {
-    let Some(lab) = Lab::new() else { return };
-    let server = lab.serve(&["--min-rate", "0"]);
+    let Some(lab) = lab() else { return };
+    let server = serve(&lab, &["--min-rate", "0"]);
     let socket = lab.path("c.sock");
     let listening = pagewire(&["ss", "-tl"], &socket);
     assert!(listening.contains("LISTEN") && listening.contains("10.77.0.2:80"), "{listening}");
-    assert!(listening.contains(&format!("serve/{}", server.pid().as_raw_nonzero())), "{listening}");
+    assert!(listening.contains(&format!("serve/{}", server.0.id())), "{listening}");
 
     // A client that keeps its connection open until it is told to end.
     let script = "import socket,sys\ns=socket.create_connection(('10.77.0.2',80))\n\
                   s.sendall(b'GET /file HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n')\n\
                   n=0\nwhile n<200000: n+=len(s.recv(65536))\nprint('got it',flush=True)\n\
                   sys.stdin.read()";
-    let mut client = lab
-        .inside("python3")
-        .args(["-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let out = client.stdout.take().expect("a pipe");
-    let mut line = String::new();
-    BufReader::new(out).read_line(&mut line).expect("a line");
-    assert_eq!(line, "got it\n");
+    let mut client = lab.command("python3");
+    let mut client = Running::saying(client.args(["-c", script]).stdin(Stdio::piped()), "got it\n");
     let shown = pagewire(&["ss"], &socket);
     for part in ["ESTAB", "10.77.0.1:", "cubic", " rtt:", " cwnd:", " bytes_acked:", " copied:"] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -141,26 +58,29 @@ fn ss_shows_where_a_server_listens_and_a_connection_with_its_path() {
     let talks = sockets.iter().find(|s| s["state"] == "established").expect("it is there");
     assert!(talks["tcp"]["bytes_sent"].as_u64().expect("a number") > 200_000);
     assert!(talks["tcp"]["copies"].is_object(), "{talks}");
-    drop(client.stdin.take());
-    let _ = client.wait();
-    server.end();
+    drop(client.0.stdin.take());
+    let _ = client.0.wait();
+    server.stop("TERM");
     assert!(!socket.exists(), "the socket goes with the command");
 }
 
 #[test]
 fn metrics_an_access_log_and_counters_as_json_agree_on_what_was_served() {
-    let Some(lab) = Lab::new() else { return };
+    let Some(lab) = lab() else { return };
     let log = lab.path("access.log");
-    let server = lab.serve(&[
-        "--metrics",
-        "127.0.0.1:9464",
-        "--access-log",
-        log.to_str().expect("text"),
-        "--stats=json",
-    ]);
-    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
-    assert!(lab.curl("http://10.77.0.2/none").contains("404"));
-    let metrics = lab.curl("http://127.0.0.1:9464/metrics");
+    let server = serve(
+        &lab,
+        &[
+            "--metrics",
+            "127.0.0.1:9464",
+            "--access-log",
+            log.to_str().expect("text"),
+            "--stats=json",
+        ],
+    );
+    assert_eq!(curl(&lab, "http://10.77.0.2/file").len(), 200_000);
+    assert!(curl(&lab, "http://10.77.0.2/none").contains("404"));
+    let metrics = curl(&lab, "http://127.0.0.1:9464/metrics");
     for line in [
         "pagewire_server_responses_2xx_total 1",
         "pagewire_server_responses_4xx_total 1",
@@ -168,7 +88,7 @@ fn metrics_an_access_log_and_counters_as_json_agree_on_what_was_served() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}: {metrics}");
     }
-    let said = server.end();
+    let said = server.stop("TERM");
     let json = said.lines().last().expect("a line");
     let stats: Value = serde_json::from_str(json).unwrap_or_else(|e| panic!("{e}: {said}"));
     assert_eq!(stats["sections"]["server"]["bytes_by_reference"], 200_000);
@@ -183,10 +103,10 @@ fn metrics_an_access_log_and_counters_as_json_agree_on_what_was_served() {
 
 #[test]
 fn a_server_gives_up_root_if_asked_and_says_so_if_not() {
-    let Some(lab) = Lab::new() else { return };
-    let server = lab.serve(&["--user", "nobody"]);
-    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero()));
+    let Some(lab) = lab() else { return };
+    let server = serve(&lab, &["--user", "nobody"]);
+    assert_eq!(curl(&lab, "http://10.77.0.2/file").len(), 200_000);
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.0.id()));
     for task in tasks.expect("it runs").flatten() {
         let status = fs::read_to_string(task.path().join("status")).expect("it is there");
         for (name, none) in [("Uid:", "\t0"), ("Gid:", "\t0"), ("Groups:", " 0")] {
@@ -198,23 +118,20 @@ fn a_server_gives_up_root_if_asked_and_says_so_if_not() {
     }
     let shown = pagewire(&["ss", "-tl"], &lab.path("c.sock"));
     assert!(shown.contains("LISTEN"), "{shown}");
-    assert!(!server.end().contains("root"));
+    assert!(!server.stop("TERM").contains("root"));
     let _ = fs::remove_file(lab.path("c.sock"));
-    let server = lab.serve(&[]);
-    assert!(server.end().contains("serve stays root"));
+    let server = serve(&lab, &[]);
+    assert!(server.stop("TERM").contains("serve stays root"));
 }
 
 #[test]
 fn a_server_that_this_machine_cannot_reach_says_so_and_what_to_do() {
-    let Some(lab) = Lab::new() else { return };
+    let Some(lab) = lab() else { return };
     let warns = |options: &[&str]| {
-        let mut command = lab.inside(PAGEWIRE);
+        let mut command = lab.command(PAGEWIRE);
         command.args(["serve", "--addr", "10.77.0.2/24", "--control", "none"]);
-        command.args(options).arg("site").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut server = Server(command.spawn().expect("it runs"));
-        let out = server.0.stdout.take().expect("a pipe");
-        BufReader::new(out).read_line(&mut String::new()).expect("a line");
-        let said = server.end();
+        command.args(options).arg("site").stderr(Stdio::piped());
+        let said = Running::start(&mut command).stop("TERM");
         assert!(
             !said.contains("no address") || said.contains("--host-addr 10.77.0.1/24"),
             "{said}"
@@ -224,7 +141,7 @@ fn a_server_that_this_machine_cannot_reach_says_so_and_what_to_do() {
     assert!(warns(&[]), "the tap is made, and its other end has no address");
     assert!(!warns(&["--host-addr", "10.77.0.1/24"]));
     // Made beforehand, without an address and with one.
-    let ip = |args: &str| drop(ok(lab.inside("ip").args(args.split(' '))));
+    let ip = |args: &str| drop(run(lab.command("ip").args(args.split(' '))));
     ip("tuntap add pw0 mode tap user root");
     assert!(warns(&[]));
     ip("addr add 10.77.0.9/24 dev pw0");
@@ -234,10 +151,10 @@ fn a_server_that_this_machine_cannot_reach_says_so_and_what_to_do() {
 
 #[test]
 fn verbose_commands_tell_of_connections() {
-    let Some(lab) = Lab::new() else { return };
-    let server = lab.serve(&["-v"]);
-    assert_eq!(lab.curl("http://10.77.0.2/file").len(), 200_000);
-    let said = server.end();
+    let Some(lab) = lab() else { return };
+    let server = serve(&lab, &["-v"]);
+    assert_eq!(curl(&lab, "http://10.77.0.2/file").len(), 200_000);
+    let said = server.stop("TERM");
     let told = said.lines().find(|line| line.contains("connection established"));
     let told = told.unwrap_or_else(|| panic!("{said}"));
     assert!(told.contains("DEBUG") && told.contains("remote=10.77.0.1:"), "{told}");
@@ -255,7 +172,7 @@ fn a_program_in_a_network_of_its_own_is_seen_and_the_next_replaces_the_socket_th
     let socket = dir.path().join("run.sock");
     // Behind its sandbox, the first cannot remove the file.
     for _ in 0..2 {
-        let out = ok(Command::new(PAGEWIRE)
+        let out = run(Command::new(PAGEWIRE)
             .arg("run")
             .arg("--control")
             .arg(&socket)
@@ -279,7 +196,7 @@ fn mistakes_get_a_line_that_says_what_to_do() {
         (&["ss", "-t", "-u"], "cannot be used with"),
     ] {
         let out = Command::new(PAGEWIRE).args(args).stdin(Stdio::null()).output().expect("it runs");
-        let said = String::from_utf8_lossy(&out.stderr);
+        let said = text(&out.stderr);
         assert!(!out.status.success() && said.contains(says), "{args:?}: {said}");
     }
 }

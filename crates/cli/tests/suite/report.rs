@@ -2,20 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use pagewire_testing::{Need, can};
 use serde_json::Value;
 
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
-
-fn pagewire(args: &[&str]) -> Output {
-    Command::new(PAGEWIRE).args(args).output().expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::lab::{PAGEWIRE, pagewire, text};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))

@@ -3,17 +3,16 @@
 
 mod talk;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use pagewire_testing::{Need, Netns, can};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::lab::{Lab, PAGEWIRE, Running, counter, pagewire, text};
+use crate::mistakes::is_misuse;
 use crate::real_peers::NET;
-
-const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 
 /// Where clients connect to, and where the server listens.
 const FRONT: [&str; 2] = ["10.77.0.2:80", "[fd77::2]:80"];
@@ -23,7 +22,7 @@ const BACK: [&str; 2] = ["10.77.0.1:8000", "[fd77::1]:8000"];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn proxy(args: &[&str]) -> Output {
-    Command::new(PAGEWIRE).arg("proxy").args(args).output().expect("the command runs")
+    pagewire(&[&["proxy"], args].concat())
 }
 
 #[test]
@@ -45,15 +44,14 @@ fn wrong_usage_exits_with_2() {
         &["--listen", FRONT[0], "--to", BACK[0], "--addr", "10.77.0.2/24", "--link", "pair"],
     ] {
         let output = proxy(args);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
-        assert!(!text.is_empty(), "{args:?}");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(!said.is_empty(), "{args:?}");
     }
 }
 
 #[test]
 fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
-    let addr = ["--addr", "10.77.0.2/24"];
     for (to, says) in [
         ("10.77.0.2:80", "our own address"),
         ("10.78.0.1:80", "in no network of --addr"),
@@ -61,24 +59,19 @@ fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
         ("10.77.0.1:0", "give the address and port of a server"),
         ("0.0.0.0:80", "give the address and port of a server"),
     ] {
-        let output = proxy(&[&addr[..], &["--listen", FRONT[0], "--to", to]].concat());
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{to}: {text}");
-        assert!(text.starts_with(&format!("pagewire: --to {to}: ")), "{text}");
-        assert!(text.contains(says) && text.lines().count() == 1, "{to}: {text}");
+        let args = ["proxy", "--addr", "10.77.0.2/24", "--listen", FRONT[0], "--to", to];
+        is_misuse(&args, &[&format!("pagewire: --to {to}: "), says]);
     }
-    let output = proxy(&["--listen", FRONT[0], "--to", BACK[0]]);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("--addr is missing"), "{text}");
+    is_misuse(&["proxy", "--listen", FRONT[0], "--to", BACK[0]], &["--addr is missing"]);
 }
 
 #[test]
 fn an_address_to_listen_on_that_is_given_twice_is_a_mistake() {
     let listen = ["--listen", FRONT[0], "--listen", FRONT[1], "--listen", FRONT[0]];
     let output = proxy(&[&listen[..], &["--to", BACK[0], "--addr", "10.77.0.2/24"]].concat());
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert_eq!(text, format!("pagewire: --listen {}: it is given twice\n", FRONT[0]));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said, format!("pagewire: --listen {}: it is given twice\n", FRONT[0]));
     assert_eq!(output.stdout, b"");
 }
 
@@ -91,76 +84,31 @@ fn nothing_is_said_to_be_forwarded_before_every_address_is_listened_on() {
     for other in ["10.77.0.2:80", "10.77.0.3:80"] {
         let listen = ["--listen", "0.0.0.0:80", "--listen", other, "--to", BACK[0]];
         let output = proxy(&[&link[..], &["--addr", "10.77.0.2/24"], &listen].concat());
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.starts_with(&format!("pagewire: --listen {other}: ")), "{text}");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with(&format!("pagewire: --listen {other}: ")), "{said}");
+        assert_eq!(text(&output.stdout), "");
     }
 }
 
 #[test]
 fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
-    let text = proxy(&["--help"]).stdout;
-    let text = String::from_utf8_lossy(&text);
+    let said = text(&proxy(&["--help"]).stdout);
     for part in ["Examples:", "--listen 10.77.0.2:80", "Seconds", "Bytes of memory", "Urgent data"]
     {
-        assert!(text.contains(part), "{part}: {text}");
+        assert!(said.contains(part), "{part}: {said}");
     }
 }
 
-/// A network namespace with its loopback; `None` if the test is skipped.
-fn namespace() -> Option<Netns> {
-    if !can(&[Need::Tap, Need::Program("ip")]) {
-        return None;
-    }
-    let netns = Netns::new();
-    let up = netns.command("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(up.is_ok_and(|status| status.success()), "loopback");
-    Some(netns)
-}
-
-/// A running proxy, killed with the test if that fails.
-struct Running(Child);
-
-impl Running {
-    /// From inside of a namespace.
-    fn start(more: &[&str]) -> Self {
-        let mut command = pagewire_testing::command(PAGEWIRE);
-        command.arg("proxy").args(NET).args(["--listen", FRONT[0], "--listen", FRONT[1]]);
-        command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the proxy starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        for on in FRONT {
-            let line = lines.next().and_then(Result::ok).unwrap_or_default();
-            assert!(line.starts_with(&format!("forwarding {on} to ")), "{line:?}");
-        }
-        Self(child)
-    }
-
-    /// Asks it to stop; what it said on standard error.
-    fn stop(mut self) -> String {
-        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("a signal is sent");
-        let mut text = String::new();
-        let stderr = self.0.stderr.as_mut().expect("piped");
-        stderr.read_to_string(&mut text).expect("its words");
-        assert_eq!(self.0.wait().expect("it ends").code(), Some(0), "{text}");
-        text
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        // What failed may have its reason there.
-        let mut said = String::new();
-        if std::thread::panicking()
-            && let Some(stderr) = self.0.stderr.as_mut()
-            && stderr.read_to_string(&mut said).is_ok()
-        {
-            eprintln!("the proxy said: {said}");
-        }
-    }
+/// A running proxy, from inside of a namespace.
+fn start(more: &[&str]) -> Running {
+    let mut command = pagewire_testing::command(PAGEWIRE);
+    command.arg("proxy").args(NET).args(["--listen", FRONT[0], "--listen", FRONT[1]]);
+    let forwards = |on| format!("forwarding {on} to ");
+    let mut proxy = Running::saying(command.args(more).stderr(Stdio::piped()), &forwards(FRONT[0]));
+    let second = proxy.line();
+    assert!(second.starts_with(&forwards(FRONT[1])), "{second:?}");
+    proxy
 }
 
 fn connect(to: &str) -> TcpStream {
@@ -176,20 +124,12 @@ fn accept(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// The number behind a name in the report.
-fn count(report: &str, name: &str) -> u64 {
-    let mut words = report.split_whitespace();
-    words.find(|word| *word == name).map_or(0, |_| {
-        words.next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {report}"))
-    })
-}
-
 #[test]
 fn with_root_both_ip_versions_are_forwarded_with_their_ends_and_resets() {
-    let Some(netns) = namespace() else { return };
-    netns.inside(|| {
+    let Some(lab) = Lab::new(&[]) else { return };
+    lab.netns.inside(|| {
         for (front, back) in FRONT.into_iter().zip(BACK) {
-            let proxy = Running::start(&["--to", back, "--stats"]);
+            let proxy = start(&["--to", back, "--stats"]);
             let listener = TcpListener::bind(back).expect("a listener");
             // Each stream ends by itself.
             let (mut ours, mut theirs) = (connect(front), accept(&listener));
@@ -214,18 +154,18 @@ fn with_root_both_ip_versions_are_forwarded_with_their_ends_and_resets() {
                 let error = other.read(&mut [0; 1]).expect_err("a reset");
                 assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
             }
-            let report = proxy.stop();
-            assert_eq!(count(&report, "finished"), 1, "{report}");
-            assert_eq!(count(&report, "broken"), 2, "{report}");
+            let report = proxy.stop("TERM");
+            assert_eq!(counter(&report, "finished"), 1, "{report}");
+            assert_eq!(counter(&report, "broken"), 2, "{report}");
         }
     });
 }
 
 #[test]
 fn with_root_each_refused_upstream_is_one_line_and_its_client_is_reset() {
-    let Some(netns) = namespace() else { return };
-    netns.inside(|| {
-        let proxy = Running::start(&["--to", BACK[0]]);
+    let Some(lab) = Lab::new(&[]) else { return };
+    lab.netns.inside(|| {
+        let proxy = start(&["--to", BACK[0]]);
         for _ in 0..3 {
             // The reset may be there before we look.
             let to = FRONT[0].parse().expect("an address");
@@ -233,7 +173,7 @@ fn with_root_each_refused_upstream_is_one_line_and_its_client_is_reset() {
             let error = stream.and_then(|mut s| s.read(&mut [0; 1])).expect_err("a reset");
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         }
-        let said = proxy.stop();
+        let said = proxy.stop("TERM");
         assert_eq!(said.lines().count(), 3, "{said}");
         for line in said.lines() {
             let begin = format!("pagewire: no connection to {} for 10.77.0.1:", BACK[0]);
@@ -245,9 +185,9 @@ fn with_root_each_refused_upstream_is_one_line_and_its_client_is_reset() {
 
 #[test]
 fn with_root_bulk_data_is_forwarded_without_a_copy() {
-    let Some(netns) = namespace() else { return };
-    netns.inside(|| {
-        let proxy = Running::start(&["--to", BACK[0], "--stats"]);
+    let Some(lab) = Lab::new(&[]) else { return };
+    lab.netns.inside(|| {
+        let proxy = start(&["--to", BACK[0], "--stats"]);
         let listener = TcpListener::bind(BACK[0]).expect("a listener");
         let content: Vec<u8> = (0..32u32 << 20).map(|i| (i ^ (i >> 11)) as u8).collect();
         let (mut ours, mut theirs) = (connect(FRONT[0]), accept(&listener));
@@ -262,12 +202,12 @@ fn with_root_bulk_data_is_forwarded_without_a_copy() {
         });
         assert!(received == content, "as sent");
         drop(theirs);
-        let report = proxy.stop();
-        assert_eq!(count(&report, "bytes_up"), content.len() as u64, "{report}");
+        let report = proxy.stop("TERM");
+        assert_eq!(counter(&report, "bytes_up"), content.len() as u64, "{report}");
         // The last piece may be so short that it is moved out of its page.
-        let copied = count(&report, "copied:");
+        let copied = counter(&report, "payload bytes copied:");
         if copied > 0 {
-            assert_eq!(copied, count(&report, "small_segment"), "{report}");
+            assert_eq!(copied, counter(&report, "small_segment"), "{report}");
         }
         assert!(copied < 512, "{copied} bytes copied: {report}");
     });
@@ -308,28 +248,26 @@ fn may_open_many() -> bool {
 
 #[test]
 fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
-    let Some(netns) = namespace() else { return };
+    let Some(lab) = Lab::new(&[]) else { return };
     if !may_open_many() {
         pagewire_testing::skip(format!("needs {MANY} open files"));
         return;
     }
-    netns.inside(|| {
+    lab.netns.inside(|| {
         let fault = ["--fault", "loss=0.5%,dup=0.2%,seed=7"];
         let keepalive = talk::KEEPALIVE.as_secs().to_string();
         // A handshake with the server may lose three SYNs in a row to full queues.
         let times = ["--connect-timeout", "60", "--keepalive", keepalive.as_str()];
         let more = [&["--to", BACK[0], "--stats", "--backlog", "4096"][..], &times].concat();
-        let proxy = Running::start(&[&more[..], &fault].concat());
+        let proxy = start(&[&more[..], &fault].concat());
         let mut server = Command::new(std::env::current_exe().expect("this program"));
         server.args([
             "--exact",
             "proxy::a_server_of_many_serves_when_it_is_asked_to",
             "--nocapture",
         ]);
-        server.env(SERVER, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut server = Helper(server.spawn().expect("the server starts"));
-        let words = server.0.stdout.take().expect("piped");
-        let mut lines = BufReader::new(words).lines().map_while(Result::ok);
+        let mut server = Running::start(server.env(SERVER, "1").stdin(Stdio::piped()));
+        let mut lines = server.1.by_ref().lines().map_while(Result::ok);
         assert!(lines.any(|line| line.ends_with("ready")), "the server listens");
 
         let polite = talk::clients(FRONT[0], MANY);
@@ -339,28 +277,18 @@ fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
             "every server got everything"
         );
         assert!(server.0.wait().expect("it ends").success());
-        let report = proxy.stop();
-        assert_eq!(count(&report, "accepted"), MANY, "{report}");
+        let report = proxy.stop("TERM");
+        assert_eq!(counter(&report, "accepted"), MANY, "{report}");
         // Of a handshake that the proxy has not seen the end of, the client may know already.
-        assert!(count(&report, "most_at_once") > MANY * 9 / 10, "{report}");
-        assert!(count(&report, "finished") >= polite, "{report}");
+        assert!(counter(&report, "most_at_once") > MANY * 9 / 10, "{report}");
+        assert!(counter(&report, "finished") >= polite, "{report}");
         // None had to be given up for another reason than that a peer was gone.
-        let ended = count(&report, "finished") + count(&report, "broken");
+        let ended = counter(&report, "finished") + counter(&report, "broken");
         assert_eq!(ended, MANY, "{report}");
         // What is short is moved out of pages that it would pin; nothing else is copied.
         for reason in ["app_read", "app_write", "device_linearize", "loop_private", "snapshot"] {
-            assert_eq!(count(&report, reason), 0, "{report}");
+            assert_eq!(counter(&report, reason), 0, "{report}");
         }
-        assert_eq!(count(&report, "rx_dropped_memory"), 0, "{report}");
+        assert_eq!(counter(&report, "rx_dropped_memory"), 0, "{report}");
     });
-}
-
-/// A process that ends with the test.
-struct Helper(Child);
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::run::lab::{Lab, PAGEWIRE, Running, end, run, text};
+use crate::lab::{Lab, PAGEWIRE, Running, end, run, text};
 use crate::run::process::may_unshare;
 
 /// A gateway that says on its standard output when it serves.

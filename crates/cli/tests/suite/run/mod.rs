@@ -2,13 +2,12 @@
 //! namespace in which the gateway's side is; one test drops to an ordinary user.
 
 mod doors;
-mod lab;
 mod process;
 mod programs;
 
 use std::process::Command;
 
-use lab::{Lab, V4, V6, content, is_same, run, text};
+use crate::lab::{Lab, V4, V6, content, is_same, run, text};
 
 fn url(at: &str, name: &str) -> String {
     if at.contains(':') {

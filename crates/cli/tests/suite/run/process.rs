@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use pagewire_testing::skip;
 
-use crate::run::lab::{Lab, PAGEWIRE, Running, V4, run, text};
+use crate::lab::{Lab, PAGEWIRE, Running, V4, run, text};
 
 #[test]
 fn its_exit_status_is_that_of_run() {

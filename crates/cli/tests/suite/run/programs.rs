@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::run::lab::{Lab, Running, V4, V6, end, run, text};
+use crate::lab::{Lab, Running, V4, V6, end, run, text};
 
 const NAMED: [&str; 4] =
     ["--name", "www.example=198.51.100.1", "--name", "six.example=2001:db8::1"];
