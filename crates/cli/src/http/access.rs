@@ -69,29 +69,26 @@ pub(crate) struct Sent {
     pub(crate) status: u16,
     /// Of the content.
     pub(crate) bytes: u64,
+    /// Status and length of a head of which nothing was sent yet.
+    next: Option<(u16, u64)>,
     /// Bytes of the head that are still to be counted off.
     head: u64,
 }
 
 impl Sent {
-    /// Counts so many bytes; `first` are those that a send began with.
-    pub(crate) fn note(&mut self, first: Option<(u16, usize)>, n: usize) {
-        if let Some((status, head)) = first.filter(|_| self.status == 0) {
-            (self.status, self.head) = (status, head as u64);
+    /// The bytes that are sent next begin with a head.
+    pub(crate) fn begin(&mut self, status: u16, head: usize) {
+        self.next = Some((status, head as u64));
+    }
+
+    /// Counts so many bytes.
+    pub(crate) fn note(&mut self, n: usize) {
+        if let Some(begun) = self.next.take() {
+            (self.status, self.head) = begun;
         }
         let of_head = self.head.min(n as u64);
         self.head -= of_head;
         self.bytes += n as u64 - of_head;
-    }
-
-    /// Status and length of the response's head, which is at the beginning of `bytes`.
-    pub(crate) fn head(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        if self.status != 0 {
-            return None;
-        }
-        let status = std::str::from_utf8(bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?).ok()?;
-        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
-        Some((status.parse().ok()?, end + 4))
     }
 }
 
@@ -184,7 +181,7 @@ mod tests {
             peer: Some([10, 77, 0, 1].into()),
             at: SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777),
             head,
-            sent: Sent { status: 200, bytes: 612, head: 0 },
+            sent: Sent { status: 200, bytes: 612, ..Sent::default() },
             time: Duration::from_micros(3210),
             complete: true,
         }
@@ -224,14 +221,12 @@ mod tests {
 
     #[test]
     fn bytes_are_those_of_the_content_in_however_many_pieces() {
-        let head = b"HTTP/1.1 206 Partial Content\r\nA: b\r\n\r\nabc";
         let mut sent = Sent::default();
-        let first = sent.head(head);
-        assert_eq!(first, Some((206, head.len() - 3)));
-        sent.note(first, 10);
-        sent.note(None, head.len() - 10);
-        sent.note(None, 1000);
+        sent.begin(206, 40);
+        assert_eq!((sent.status, sent.bytes), (0, 0), "nothing was sent");
+        sent.note(10);
+        sent.note(33);
+        sent.note(1000);
         assert_eq!((sent.status, sent.bytes), (206, 1003));
-        assert_eq!(sent.head(head), None, "only the first is a head");
     }
 }

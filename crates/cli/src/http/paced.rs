@@ -3,14 +3,14 @@
 //! Only time in which we wait for the peer counts, over all responses; between them it may be idle,
 //! for [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME).
 
-use std::io::{self, Read, Write};
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Duration;
 
-use pagewire::memory::{Frag, FragVec};
+use pagewire::memory::FragVec;
 
 use super::access::Sent;
 use super::connection::{Connection, is_timeout};
+use super::response::Head;
 use crate::limits::{RATE_WINDOW, STALL_TIME};
 
 /// The peer takes less than it must.
@@ -57,9 +57,10 @@ impl Pace {
     }
 }
 
-/// A connection with a least rate. Sends fail with [`TooSlow`] when the peer falls below it.
+/// A connection with a least rate. Sends fail with [`TooSlow`] when the peer falls below it; all else
+/// is done with the connection itself.
 pub(crate) struct Paced<'a, C> {
-    inner: &'a mut C,
+    pub(crate) inner: &'a mut C,
     pace: Pace,
     /// Of the response that is under way.
     sent: Sent,
@@ -76,6 +77,23 @@ impl<'a, C: Connection> Paced<'a, C> {
         std::mem::take(&mut self.sent)
     }
 
+    /// Begins a response: the bytes that are to be sent first.
+    pub(crate) fn begin(&mut self, head: Head) -> Vec<u8> {
+        let (status, bytes) = head.finish();
+        self.sent.begin(status.0, bytes.len());
+        bytes
+    }
+
+    /// Queues bytes by copy; returns how many.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.timed(|inner| inner.write(bytes))
+    }
+
+    /// Queues bytes from the front of `frags` by reference; returns how many.
+    pub(crate) fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
+        self.timed(|inner| inner.send_frags(frags))
+    }
+
     fn timed(&mut self, send: impl FnOnce(&mut C) -> io::Result<usize>) -> io::Result<usize> {
         let begun = self.inner.now();
         let sent = send(self.inner);
@@ -85,68 +103,12 @@ impl<'a, C: Connection> Paced<'a, C> {
             Err(e) if is_timeout(e) || e.kind() == io::ErrorKind::Interrupted => 0,
             Err(_) => return sent,
         };
-        if self.pace.enough(waited, taken) { sent } else { Err(io::Error::other(TooSlow)) }
-    }
-}
-
-impl<C: Connection> Read for Paced<'_, C> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.inner.read(buf)
-    }
-}
-
-impl<C: Connection> Write for Paced<'_, C> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let first = self.sent.head(buf);
-        let n = self.timed(|inner| inner.write(buf))?;
-        self.sent.note(first, n);
+        if !self.pace.enough(waited, taken) {
+            return Err(io::Error::other(TooSlow));
+        }
+        let n = sent?;
+        self.sent.note(n);
         Ok(n)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-impl<C: Connection> Connection for Paced<'_, C> {
-    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
-        // A response's head is a piece of its own.
-        let first = frags.iter().next().and_then(|frag| self.sent.head(frag.as_slice()?));
-        let n = self.timed(|inner| inner.send_frags(frags))?;
-        self.sent.note(first, n);
-        Ok(n)
-    }
-
-    fn completed(&mut self) -> (u64, u64) {
-        self.inner.completed()
-    }
-
-    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
-        self.inner.recv_frags(max, out)
-    }
-
-    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.inner.set_read_timeout(timeout)
-    }
-
-    fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.inner.set_write_timeout(timeout)
-    }
-
-    fn shutdown_write(&mut self) -> io::Result<()> {
-        self.inner.shutdown_write()
-    }
-
-    fn abort(&mut self) {
-        self.inner.abort();
-    }
-
-    fn now(&self) -> Instant {
-        self.inner.now()
-    }
-
-    fn peer(&self) -> Option<IpAddr> {
-        self.inner.peer()
     }
 }
 

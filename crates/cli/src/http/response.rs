@@ -56,13 +56,16 @@ impl Reject {
 }
 
 /// A response head under construction.
-pub(crate) struct Head(String);
+pub(crate) struct Head {
+    status: Status,
+    text: String,
+}
 
 impl Head {
     /// Begins with the status line and the fields that every response has.
     pub(crate) fn new(status: Status, keep_alive: bool) -> Self {
-        let mut head = Self(String::with_capacity(512));
-        let _ = write!(head.0, "HTTP/1.1 {} {}\r\n", status.0, status.reason());
+        let mut head = Self { status, text: String::with_capacity(512) };
+        let _ = write!(head.text, "HTTP/1.1 {} {}\r\n", status.0, status.reason());
         head.field("Server", concat!("pagewire/", env!("CARGO_PKG_VERSION")));
         head.field("Date", &httpdate::fmt_http_date(SystemTime::now()));
         head.field("Connection", if keep_alive { "keep-alive" } else { "close" });
@@ -71,15 +74,15 @@ impl Head {
 
     /// Adds a field. Line ends cannot be smuggled in: control characters are left out.
     pub(crate) fn field(&mut self, name: &str, value: &str) -> &mut Self {
-        self.0.push_str(name);
-        self.0.push_str(": ");
-        self.0.extend(value.chars().filter(|c| !c.is_control()));
-        self.0.push_str("\r\n");
+        self.text.push_str(name);
+        self.text.push_str(": ");
+        self.text.extend(value.chars().filter(|c| !c.is_control()));
+        self.text.push_str("\r\n");
         self
     }
 
-    pub(crate) fn finish(mut self) -> Vec<u8> {
-        self.0.push_str("\r\n");
-        self.0.into_bytes()
+    pub(crate) fn finish(mut self) -> (Status, Vec<u8>) {
+        self.text.push_str("\r\n");
+        (self.status, self.text.into_bytes())
     }
 }

@@ -159,11 +159,11 @@ impl Server {
         let end = loop {
             match self.exchange(connection, &mut inbox, &mut last) {
                 Ok(true) => {}
-                Ok(false) => break self.close(connection, &mut inbox, &last),
+                Ok(false) => break self.close(connection.inner, &mut inbox, &last),
                 Err(broken) => break Err(broken),
             }
         };
-        self.counters.completed(connection);
+        self.counters.completed(connection.inner);
         let counter = match end {
             Ok(()) => return,
             Err(Broken::Truncated) => Some(&self.counters.truncated),
@@ -172,19 +172,19 @@ impl Server {
             Err(Broken::Failed) => None,
         };
         counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
-        connection.abort();
+        connection.inner.abort();
     }
 
     /// One request and its response; `false`: the last.
-    fn exchange<C: Connection>(
+    fn exchange(
         &self,
-        connection: &mut Paced<'_, C>,
+        connection: &mut Paced<'_, impl Connection>,
         inbox: &mut Inbox,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
-        self.counters.completed(connection);
+        self.counters.completed(connection.inner);
         let mut sent = Ok(());
-        let head = inbox.read_head(connection, KEEP_ALIVE_TIME, HEAD_TIME, || {
+        let head = inbox.read_head(connection.inner, KEEP_ALIVE_TIME, HEAD_TIME, || {
             sent = intact(last.as_ref());
             Ok(sent.is_ok() && !self.stopping.load(Ordering::Relaxed))
         });
@@ -201,7 +201,8 @@ impl Server {
         let done = self.answer(connection, inbox, &head, last);
         if let Some(log) = &self.access {
             let head = head.as_deref().unwrap_or_default();
-            let (peer, sent, time) = (connection.peer(), connection.take_sent(), begun.elapsed());
+            let (peer, sent, time) =
+                (connection.inner.peer(), connection.take_sent(), begun.elapsed());
             log.note(&Access { peer, at, head, sent, time, complete: done.is_ok() });
         }
         done
@@ -210,14 +211,14 @@ impl Server {
     /// Answers what has come.
     fn answer(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         inbox: &mut Inbox,
         head: &Result<Vec<u8>, HeadError>,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
         let reject = match head {
             Ok(head) => match request::parse(head) {
-                Ok(request) => match self.skip_content(connection, inbox, &request)? {
+                Ok(request) => match self.skip_content(connection.inner, inbox, &request)? {
                     Ok(()) => return self.respond(connection, &request, last),
                     Err(reject) => reject,
                 },
@@ -278,7 +279,7 @@ impl Server {
 
     fn respond(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         request: &Request,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
@@ -330,7 +331,7 @@ impl Server {
 
     fn send_file(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         request: &Request,
         file: OpenFile,
         mime: &str,
@@ -384,7 +385,7 @@ impl Server {
                 head.field("Content-Length", &(end - first).to_string());
             }
         }
-        let head = head.finish();
+        let head = connection.begin(head);
         if request.method == Method::Head || first == end {
             return self.send_all(connection, head.into(), None);
         }
@@ -404,7 +405,7 @@ impl Server {
     /// Sends the head and bytes `first..end` of the file as references to its pages.
     fn reference_file(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         head: Vec<u8>,
         file: &OpenFile,
         first: u64,
@@ -428,7 +429,7 @@ impl Server {
     /// Sends the head and bytes `first..end` of the file through a buffer.
     fn copy_file(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         head: Vec<u8>,
         file: &OpenFile,
         first: u64,
@@ -469,20 +470,21 @@ impl Server {
     /// Sends a response whose content is made here.
     fn send_text(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         mut head: Head,
         method: Method,
         text: String,
     ) -> Result<(), Broken> {
         head.field("Content-Length", &text.len().to_string());
         let text = (method == Method::Get).then(|| Bytes::from(text));
-        self.send_all(connection, head.finish().into(), text)
+        let head = connection.begin(head).into();
+        self.send_all(connection, head, text)
     }
 
     /// Answers with a status and a line of text; `false` if the connection ends with it.
     fn send_reject(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         method: Method,
         reject: &Reject,
         keep_alive: bool,
@@ -520,14 +522,14 @@ impl Server {
         let connection = &mut Paced::new(connection, self.min_rate);
         let reject = Reject::closing(503, why);
         let sent = self.send_reject(connection, Method::Get, &reject, false);
-        if sent.is_err() || connection.shutdown_write().is_err() {
-            connection.abort();
+        if sent.is_err() || connection.inner.shutdown_write().is_err() {
+            connection.inner.abort();
         }
     }
 
     fn send_all(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         head: Bytes,
         text: Option<Bytes>,
     ) -> Result<(), Broken> {
@@ -542,16 +544,16 @@ impl Server {
     /// Sends until all is queued, and checks while it waits whether the file still has the bytes.
     fn send_frags(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut Paced<'_, impl Connection>,
         mut frags: FragVec,
         source: Option<&OpenFile>,
     ) -> Result<(), Broken> {
         intact(source)?;
-        connection.set_write_timeout(Some(TICK))?;
+        connection.inner.set_write_timeout(Some(TICK))?;
         while !frags.is_empty() {
             match connection.send_frags(&mut frags) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(_) => self.counters.completed(connection),
+                Ok(_) => self.counters.completed(connection.inner),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if is_timeout(&e) => intact(source)?,
                 Err(e) => return Err(e.into()),
@@ -560,8 +562,12 @@ impl Server {
         Ok(())
     }
 
-    fn write(&self, connection: &mut impl Connection, mut bytes: &[u8]) -> Result<(), Broken> {
-        connection.set_write_timeout(Some(TICK))?;
+    fn write(
+        &self,
+        connection: &mut Paced<'_, impl Connection>,
+        mut bytes: &[u8],
+    ) -> Result<(), Broken> {
+        connection.inner.set_write_timeout(Some(TICK))?;
         while !bytes.is_empty() {
             match connection.write(bytes) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),

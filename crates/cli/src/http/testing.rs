@@ -66,6 +66,31 @@ pub(crate) struct Script {
     pub(crate) incoming: std::collections::VecDeque<Result<Vec<u8>, io::ErrorKind>>,
     pub(crate) sent: Vec<u8>,
     pub(crate) aborted: bool,
+    /// Of a peer that takes what is sent slowly. `None`: at once.
+    clock: Option<Clock>,
+}
+
+/// The clock of a peer that takes so many bytes at the end of each turn of it; nobody waits for it.
+pub(crate) struct Clock {
+    begun: Instant,
+    /// Since then, by this clock.
+    passed: Duration,
+    turn: Duration,
+    bytes: usize,
+}
+
+impl Clock {
+    /// Half a second of waiting, which is how long the server waits at once; how many bytes are taken
+    /// at its end.
+    fn wait(&mut self) -> io::Result<usize> {
+        let turns = |passed: Duration| passed.as_millis() / self.turn.as_millis();
+        let before = turns(self.passed);
+        let now = self.passed + Duration::from_millis(500);
+        let due = (turns(now) - before) as usize * self.bytes;
+        self.passed = now;
+        assert!(now < Duration::from_secs(86_400), "a day, and it is borne with");
+        if due == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(due) }
+    }
 }
 
 impl Script {
@@ -77,6 +102,22 @@ impl Script {
     /// One byte at a time.
     pub(crate) fn trickle(bytes: &[u8]) -> Self {
         Self::new(bytes.chunks(1))
+    }
+
+    /// A peer that asks once and then takes so many bytes at the end of each turn.
+    pub(crate) fn slow(request: &[u8], bytes: usize, turn: Duration) -> Self {
+        let clock = Clock { begun: Instant::now(), passed: Duration::ZERO, turn, bytes };
+        Self { clock: Some(clock), ..Self::new([request]) }
+    }
+
+    /// By the clock of a slow peer.
+    pub(crate) fn passed(&self) -> Duration {
+        self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.passed)
+    }
+
+    /// Bytes of what is sent now that the peer takes.
+    fn room(&mut self) -> io::Result<usize> {
+        self.clock.as_mut().map_or(Ok(usize::MAX), Clock::wait)
     }
 }
 
@@ -95,8 +136,9 @@ impl Read for Script {
 
 impl Write for Script {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.sent.extend_from_slice(buf);
-        Ok(buf.len())
+        let n = self.room()?.min(buf.len());
+        self.sent.extend_from_slice(&buf[..n]);
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -106,10 +148,13 @@ impl Write for Script {
 
 impl Connection for Script {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
-        let before = self.sent.len();
-        for frag in frags.drain(..) {
-            frag.for_each_piece(&mut CopyLedger::new(), |p| self.sent.extend_from_slice(p));
+        let (mut room, before) = (self.room()?, self.sent.len());
+        for frag in frags.iter_mut() {
+            let taken = frag.split_to(room.min(frag.len()));
+            taken.for_each_piece(&mut CopyLedger::new(), |p| self.sent.extend_from_slice(p));
+            room -= taken.len();
         }
+        frags.retain(|frag| !frag.is_empty());
         Ok(self.sent.len() - before)
     }
 
@@ -136,88 +181,8 @@ impl Connection for Script {
     fn abort(&mut self) {
         self.aborted = true;
     }
-}
-
-/// A peer that asks once and then takes so many bytes at the end of each turn of its own clock; nobody
-/// waits for it. In all other respects a [`Script`].
-pub(crate) struct Slow {
-    pub(crate) script: Script,
-    begun: Instant,
-    /// Since then, by its clock.
-    pub(crate) passed: Duration,
-    turn: Duration,
-    bytes: usize,
-}
-
-impl Slow {
-    pub(crate) fn new(request: &[u8], bytes: usize, turn: Duration) -> Self {
-        let script = Script::new([request]);
-        Self { script, begun: Instant::now(), passed: Duration::ZERO, turn, bytes }
-    }
-
-    /// Half a second of waiting, which is how long the server waits at once; how many bytes are taken
-    /// at its end.
-    fn wait(&mut self) -> io::Result<usize> {
-        let turns = |passed: Duration| passed.as_millis() / self.turn.as_millis();
-        let before = turns(self.passed);
-        let now = self.passed + Duration::from_millis(500);
-        let due = (turns(now) - before) as usize * self.bytes;
-        self.passed = now;
-        assert!(now < Duration::from_secs(86_400), "a day, and it is borne with");
-        if due == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(due) }
-    }
-}
-
-impl Read for Slow {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.script.read(buf)
-    }
-}
-
-impl Write for Slow {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let n = self.wait()?.min(buf.len());
-        self.script.write(&buf[..n])
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Connection for Slow {
-    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
-        let (mut left, mut taken) = (self.wait()?, FragVec::new());
-        for frag in frags.iter_mut() {
-            let n = left.min(frag.len());
-            taken.push(frag.split_to(n));
-            left -= n;
-        }
-        frags.retain(|frag| !frag.is_empty());
-        self.script.send_frags(&mut taken)
-    }
-
-    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
-        self.script.recv_frags(max, out)
-    }
-
-    fn set_read_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn set_write_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn shutdown_write(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn abort(&mut self) {
-        self.script.abort();
-    }
 
     fn now(&self) -> Instant {
-        self.begun + self.passed
+        self.clock.as_ref().map_or_else(Instant::now, |clock| clock.begun + clock.passed)
     }
 }

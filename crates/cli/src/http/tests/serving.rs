@@ -6,10 +6,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::http::server::Server;
-use crate::http::testing::{Script, Slow, connected};
+use crate::http::testing::{Script, connected};
 use crate::limits::RATE_WINDOW;
 
 struct Site {
@@ -66,11 +67,16 @@ impl Site {
         Self { directory, server }
     }
 
+    /// A client's end, and the thread that serves it.
+    fn connect(&self) -> (TcpStream, JoinHandle<()>) {
+        let (client, mut ours) = connected();
+        let server = Arc::clone(&self.server);
+        (client, std::thread::spawn(move || server.serve(&mut ours)))
+    }
+
     /// Sends bytes, closes that direction, and reads all that comes.
     fn talk(&self, request: &[u8]) -> Vec<u8> {
-        let (mut client, mut ours) = connected();
-        let server = Arc::clone(&self.server);
-        let serving = std::thread::spawn(move || server.serve(&mut ours));
+        let (mut client, serving) = self.connect();
         let mut writer = client.try_clone().unwrap();
         let request = request.to_vec();
         let writing = std::thread::spawn(move || {
@@ -290,28 +296,6 @@ fn a_directory_shows_its_index() {
     assert!(sub.contains("<a href=\"./x%3Ay\">x:y</a>") && sub.contains("href=\"../\""));
 }
 
-#[test]
-fn a_file_cut_short_while_it_is_sent_aborts_its_connection_only() {
-    let site = Site::new(0);
-    let path = site.directory.path().join("served/big.bin");
-    fs::write(&path, pattern(64 << 20)).unwrap();
-    let (mut client, mut ours) = connected();
-    let server = Arc::clone(&site.server);
-    let serving = std::thread::spawn(move || server.serve(&mut ours));
-    client.write_all(b"GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    let mut some = [0; 1000];
-    client.read_exact(&mut some).unwrap();
-    // More is in the file than loopback buffers, so the server is still at it.
-    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5_000).unwrap();
-    let mut rest = Vec::new();
-    let _ = client.read_to_end(&mut rest);
-    serving.join().unwrap();
-    assert!(rest.len() < 64 << 20);
-    assert_eq!(site.server.counters.truncated.load(Ordering::Relaxed), 1);
-    assert_eq!(site.get("/big.bin", "").body, pattern(5_000));
-    assert_eq!(site.get("/one", "").body, b"1");
-}
-
 const GET_BIG: &[u8] = b"GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
@@ -319,27 +303,30 @@ fn a_reader_of_a_byte_now_and_then_is_reset_and_a_slow_one_is_not() {
     for copy_below in [0, u64::MAX] {
         let site = Site::new(copy_below);
         // Less than what counts as silence.
-        let mut trickle = Slow::new(GET_BIG, 1, Duration::from_secs(29));
+        let mut trickle = Script::slow(GET_BIG, 1, Duration::from_secs(29));
         site.server.serve(&mut trickle);
-        assert!(trickle.script.aborted, "copying below {copy_below}");
-        assert_eq!(trickle.passed, RATE_WINDOW);
+        assert!(trickle.aborted, "copying below {copy_below}");
+        assert_eq!(trickle.passed(), RATE_WINDOW);
         assert_eq!(site.server.counters.stalled.load(Ordering::Relaxed), 1);
         // Twice the least rate, in bursts.
-        let mut slow = Slow::new(GET_BIG, 20_000, Duration::from_secs(10));
+        let mut slow = Script::slow(GET_BIG, 20_000, Duration::from_secs(10));
         site.server.serve(&mut slow);
-        assert!(!slow.script.aborted && slow.script.sent.ends_with(&pattern(3_000_001)));
-        assert!(slow.passed > RATE_WINDOW * 40);
+        assert!(!slow.aborted && slow.sent.ends_with(&pattern(3_000_001)));
+        assert!(slow.passed() > RATE_WINDOW * 40);
     }
 }
 
 #[test]
 fn a_reader_of_a_byte_now_and_then_is_reset_over_many_responses_too() {
     let site = Site::new(0);
-    let mut trickle =
-        Slow::new(&b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000), 1, Duration::from_secs(1));
+    let mut trickle = Script::slow(
+        &b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000),
+        1,
+        Duration::from_secs(1),
+    );
     site.server.serve(&mut trickle);
-    assert!(trickle.script.aborted);
-    assert_eq!(trickle.passed, RATE_WINDOW);
+    assert!(trickle.aborted);
+    assert_eq!(trickle.passed(), RATE_WINDOW);
 }
 
 /// Bytes of a file: more than loopback buffers.
@@ -353,9 +340,7 @@ fn changed_while_served(copy_below: u64, change: impl FnOnce(&std::path::Path)) 
     fs::write(&path, pattern(LARGE)).unwrap();
     // Long ago, so that its time stamps can move.
     set_modified(&path, 1_000_000);
-    let (mut client, mut ours) = connected();
-    let server = Arc::clone(&site.server);
-    let serving = std::thread::spawn(move || server.serve(&mut ours));
+    let (mut client, serving) = site.connect();
     client.write_all(b"GET /big.bin HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut bytes = vec![0; 1000];
     client.read_exact(&mut bytes).unwrap();
@@ -378,6 +363,17 @@ fn set_modified(path: &std::path::Path, second: i64) {
 fn rewrite(path: &std::path::Path) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     (&file).write_all(&vec![7; LARGE]).unwrap();
+}
+
+#[test]
+fn a_file_cut_short_while_it_is_sent_aborts_its_connection_only() {
+    let (site, got) = changed_while_served(0, |path| {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5_000).unwrap();
+    });
+    assert!(got.len() < LARGE);
+    assert_eq!(site.server.counters.truncated.load(Ordering::Relaxed), 1);
+    assert_eq!(site.get("/big.bin", "").body, pattern(5_000));
+    assert_eq!(site.get("/one", "").body, b"1");
 }
 
 #[test]
