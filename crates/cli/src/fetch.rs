@@ -14,7 +14,6 @@ use indicatif::ProgressBar;
 use pagewire::memory::Frag;
 
 use crate::args::FetchOptions;
-use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, say};
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client::{self, CONNECT_TIME, Response};
@@ -24,22 +23,19 @@ use crate::http::response::Status;
 use crate::http::url::Url;
 use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
 use crate::progress::bar_style;
-use crate::signals::{self, Stop};
-use crate::view::{self, Asked};
+use crate::signals::Stop;
+use crate::view::{Asked, Printed};
 use crate::{net, sys};
 
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
     let asked = Asked::new(&options.net.view)?;
-    let opened = net::open(&options.net)?;
+    let opened = net::open(&options.net, None, None)?;
     let control = asked.start(opened.report.shown(&options.net))?;
-    let print = {
-        let (report, control) = (opened.report.clone(), control.handle());
-        let format = options.net.stats.unwrap_or(StatsFormat::Text);
-        move || view::print_stats(format, &control, || report.to_string())
-    };
-    let stop = signals::watch(print.clone())?;
+    let report = opened.report.clone();
+    let printed = Printed::new(options.net.stats, &control, move || report.to_string());
+    let stop = printed.watch()?;
     opened.wait_for_peer(&options.net, &stop)?;
     let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
@@ -52,9 +48,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
         }
     }
     opened.end(&options.net);
-    if options.net.stats.is_some() {
-        print();
-    }
+    printed.at_end();
     done.map(drop)
 }
 
@@ -309,7 +303,7 @@ fn ask(
     client::send_get(connection, Transfer::Reference, &at.target, &at.host, &fields)
         .map_err(|e| Failure::because(at.as_str(), reason(&e)))?;
     let mut inbox = Inbox::new(Transfer::Reference);
-    match client::read_response(connection, &mut inbox, || stop.proceed()) {
+    match client::read_response(connection, &mut inbox, || !stop.is_set()) {
         Ok(response) => Ok((response, inbox)),
         Err(_) if stop.is_set() => {
             Err(Failure::Interrupted("interrupted before the server answered".into()))

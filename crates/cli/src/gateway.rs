@@ -15,13 +15,11 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 use crate::args::guest::{GatewayOptions, GuestLink};
-use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, socket_failure};
 use crate::guest::{self, GuestNetwork};
 use crate::limits::{PROXY_LOOK, SHUTDOWN_TIME};
-use crate::signals;
 use crate::sys::Inherited;
-use crate::view::{self, Asked};
+use crate::view::{Asked, Printed};
 
 /// Runs until an interrupt, or until the device is lost.
 pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
@@ -50,28 +48,23 @@ pub(crate) fn run(options: &GatewayOptions) -> Result<(), Failure> {
     };
     let served = Arc::new(opened.start(device)?);
     let control = asked.start_with(|shown| served.shown(shown))?;
-    let print = {
-        let (served, control) = (Arc::clone(&served), control.handle());
-        let format = options.guest.stats.unwrap_or(StatsFormat::Text);
-        move || view::print_stats(format, &control, || served.report())
-    };
-    let stop = signals::watch(print.clone())?;
+    let counted = Arc::clone(&served);
+    let printed = Printed::new(options.guest.stats, &control, move || counted.report());
+    let stop = printed.watch()?;
     eprintln!("ready");
     if let Some(ready) = &mut ready {
         ready.write_all(b"ready\n").map_err(|e| Failure::because("--ready-fd", reason(&e)))?;
     }
     drop(ready);
     let mut end = Ok(());
-    while stop.proceed() && end.is_ok() {
+    while !stop.is_set() && end.is_ok() {
         let over = look(exit.as_ref(), lifetime.as_ref());
         if over.map_err(|e| Failure::because("waiting", reason(&e)))? {
             break;
         }
         end = served.host().check().map_err(|e| Failure::Failed(reason(&e)));
     }
-    if options.guest.stats.is_some() {
-        print();
-    }
+    printed.at_end();
     served.end(SHUTDOWN_TIME);
     end
 }

@@ -22,8 +22,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::args::guest::GuestOptions;
 use crate::failure::{Failure, reason};
 use crate::net::{self, Line};
-use crate::user::User;
-use crate::view;
+use crate::{user, view};
 
 /// Our addresses if none are given.
 const ADDRESSES: [&str; 2] = ["10.0.2.2/24", "fd00:2::2/64"];
@@ -351,7 +350,7 @@ fn publish_reason(error: &io::Error) -> String {
 
 /// Gives up what is not needed any more, unless the options say otherwise. Before there are threads.
 pub(crate) fn close_doors(options: &GuestOptions, mut plan: SandboxPlan) -> Result<(), Failure> {
-    plan.user = options.user.as_deref().map(User::find).transpose()?.map(User::in_sandbox);
+    plan.user = options.user.as_deref().map(user::find).transpose()?;
     // Connections have a descriptor each.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;

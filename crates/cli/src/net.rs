@@ -15,13 +15,13 @@ use pagewire::tcp::mtu_of_pages;
 use pagewire::{Cidr, CidrError, Device, Tap};
 use pagewire::{Host, LinkId};
 use pagewire_control as control;
+use pagewire_gateway::sandbox::SandboxUser;
 
 use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::{LAST_TIME, PORT_LOOK};
 use crate::signals::Stop;
-use crate::user::User;
-use crate::view;
+use crate::{user, view};
 
 /// The tap if none is named.
 const TAP_NAME: &str = "pw0";
@@ -184,16 +184,12 @@ pub(crate) fn line_text(line: &FaultWatch) -> String {
     view::part("line", line.iter().filter(|(_, n)| *n > 0))
 }
 
-/// Opens the device, puts the wrappers around it, and starts a stack on it.
-pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
-    open_with(options, None, None)
-}
-
-/// [`open`], with so many bytes of memory to receive into, and as this user once the device is open.
-pub(crate) fn open_with(
+/// Opens the device, puts the wrappers around it, and starts a stack on it: with so many bytes of memory
+/// to receive into, and as this user once the device is open.
+pub(crate) fn open(
     options: &NetOptions,
     memory: Option<u64>,
-    user: Option<&User>,
+    user: Option<&SandboxUser>,
 ) -> Result<Opened, Failure> {
     if options.link == NetLink::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
@@ -226,7 +222,7 @@ pub(crate) fn open_with(
     }
 
     // The host has a thread.
-    user.map(User::become_it).transpose()?;
+    user.map(user::become_it).transpose()?;
 
     let mut builder = Host::builder().device(device);
     if let Some(bytes) = memory {

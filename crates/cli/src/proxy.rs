@@ -7,17 +7,16 @@ use pagewire::KeepAlive;
 use pagewire::proxy::{ForwardConfig, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
-use crate::args::view::StatsFormat;
 use crate::failure::{Failure, reason, say};
 use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
-use crate::view::{self, Asked};
-use crate::{net, signals};
+use crate::net;
+use crate::view::{self, Asked, Printed};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
     let asked = Asked::new(&options.net.view)?;
-    let mut opened = net::open_with(&options.net, Some(options.memory), None)?;
+    let mut opened = net::open(&options.net, Some(options.memory), None)?;
     let config = ForwardConfig {
         connections: options.connections as usize,
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
@@ -36,13 +35,9 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     let counts = move || counted.counters().iter().collect();
     let shown = opened.report.shown(&options.net).section("proxy", counts);
     let control = asked.start(shown)?;
-    let print = {
-        let (report, proxy, control) =
-            (opened.report.clone(), Arc::clone(&proxy), control.handle());
-        let format = options.net.stats.unwrap_or(StatsFormat::Text);
-        move || view::print_stats(format, &control, || stats(&report, &proxy))
-    };
-    let stop = signals::watch(print.clone())?;
+    let (report, counted) = (opened.report.clone(), Arc::clone(&proxy));
+    let printed = Printed::new(options.net.stats, &control, move || stats(&report, &counted));
+    let stop = printed.watch()?;
     let backlog = options.backlog as usize;
     let listen = |on| {
         let failed =
@@ -57,7 +52,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     opened.warn_of_silence(&options.net);
     let mut refusals = Lines::new(Instant::now());
     let mut end = Ok(());
-    while stop.proceed() && end.is_ok() {
+    while !stop.is_set() && end.is_ok() {
         std::thread::park_timeout(PROXY_LOOK);
         end = opened.look_after(&options.net);
         refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
@@ -67,9 +62,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     }
     opened.end(&options.net);
     refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
-    if options.net.stats.is_some() {
-        print();
-    }
+    printed.at_end();
     end
 }
 

@@ -29,7 +29,7 @@ use crate::failure::{Failure, reason};
 use crate::guest;
 use crate::limits::{LAST_TIME, SHUTDOWN_TIME};
 use crate::sys::Inherited;
-use crate::view::{self, Asked};
+use crate::view::{Asked, Printed};
 
 /// Statuses as of `env`, `timeout` and shells.
 const FAILED: u8 = 125;
@@ -110,9 +110,7 @@ fn start(options: &RunOptions) -> Result<Change, (Failure, u8)> {
     }
     let end = watch.until_it_ends(&mut program).map_err(ours)?;
     gateway.finish(SHUTDOWN_TIME);
-    if let Some(format) = options.guest.stats {
-        view::print_stats(format, &control.handle(), || gateway.report());
-    }
+    Printed::new(options.guest.stats, &control, || gateway.report()).at_end();
     // A name that is refused looks to the program like one that does not exist. `--offline` was asked for.
     if let Some(refused) = gateway.refused().filter(|_| !options.guest.offline) {
         eprintln!("pagewire: {refused}");

@@ -4,18 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagewire_gateway::sandbox::SandboxUser;
 use rustix::process::geteuid;
 
-use crate::args::view::StatsFormat;
 use crate::args::{NetLink, ServeOptions};
 use crate::failure::{Failure, reason, say};
 use crate::http::access::AccessLog;
 use crate::http::server::Server;
 use crate::http::service::Service;
 use crate::places::{PlaceLimits, Places};
-use crate::user::User;
-use crate::view::{self, Asked};
-use crate::{net, signals, sys};
+use crate::view::{self, Asked, Printed};
+use crate::{net, sys};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
@@ -30,7 +29,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     let asked = Asked::new(&options.net.view)?;
     let user = user(options)?;
-    let mut opened = net::open_with(&options.net, None, user.as_ref())?;
+    let mut opened = net::open(&options.net, None, user.as_ref())?;
     let limits = PlaceLimits::new(options.connections, options.connections_per_client);
     let (places, base) = (Places::new(limits), Service::new(server));
     let service = Service { zerocopy: true, count_copies: asked.is_asked(), places, ..base };
@@ -38,12 +37,9 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let counted = Arc::clone(&service.server);
     let shown = opened.report.shown(&options.net).section("server", move || counts(&counted));
     let control = asked.start(shown)?;
-    let print = {
-        let (report, service, control) = (opened.report.clone(), service.clone(), control.handle());
-        let format = options.net.stats.unwrap_or(StatsFormat::Text);
-        move || view::print_stats(format, &control, || stats(&service.server, &report))
-    };
-    let stop = signals::watch(print.clone())?;
+    let (report, server) = (opened.report.clone(), Arc::clone(&service.server));
+    let printed = Printed::new(options.net.stats, &control, move || stats(&server, &report));
+    let stop = printed.watch()?;
     for addr in &opened.addresses {
         service.listen(&opened.host, SocketAddr::new(*addr, options.port))?;
     }
@@ -62,7 +58,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         eprintln!("pagewire: serve stays root; with --user NAME it gives that up");
     }
     let mut end = Ok(());
-    while stop.proceed() && end.is_ok() {
+    while !stop.is_set() && end.is_ok() {
         std::thread::park_timeout(Duration::from_millis(100));
         end = opened.look_after(&options.net);
     }
@@ -71,14 +67,12 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     // Downloads that are still running end here with a reset.
     opened.end(&options.net);
-    if options.net.stats.is_some() {
-        print();
-    }
+    printed.at_end();
     end
 }
 
 /// The user to be.
-fn user(options: &ServeOptions) -> Result<Option<User>, Failure> {
+fn user(options: &ServeOptions) -> Result<Option<SandboxUser>, Failure> {
     let Some(word) = &options.user else { return Ok(None) };
     let usage = |text: &str| Err(Failure::Usage(text.into()));
     match &options.net {
@@ -88,7 +82,7 @@ fn user(options: &ServeOptions) -> Result<Option<User>, Failure> {
         net if net.wait_for_device => {
             usage("--user and --wait-for-device: only root can open another tap later")
         }
-        _ => User::find(word).map(Some),
+        _ => crate::user::find(word).map(Some),
     }
 }
 

@@ -18,11 +18,6 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether a loop is to go on.
-    pub(crate) fn proceed(&self) -> bool {
-        !self.is_set()
-    }
-
     fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -32,7 +27,7 @@ impl Stop {
 pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
     let stop = watch(|| {})?;
     let end = move || {
-        while stop.proceed() {
+        while !stop.is_set() {
             std::thread::park_timeout(INTERRUPT_LOOK);
         }
         eprintln!("pagewire: interrupted");

@@ -10,6 +10,7 @@ use pagewire_control::{AskError, BindError, Builder, Client, Control, ControlSoc
 
 use crate::args::view::{StatsFormat, ViewOptions};
 use crate::failure::{Failure, reason};
+use crate::signals::{self, Stop};
 
 /// Where root's processes have their sockets.
 const OF_ROOT: &str = "/run/pagewire";
@@ -94,12 +95,6 @@ impl Asked {
 /// thread for signals, which does not end.
 pub(crate) struct Answering(Arc<Control>);
 
-impl Answering {
-    pub(crate) fn handle(&self) -> Arc<Control> {
-        Arc::clone(&self.0)
-    }
-}
-
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.end();
@@ -168,17 +163,48 @@ pub(crate) fn part(title: &str, counts: impl Iterator<Item = (&'static str, u64)
     std::iter::once(format!("{title}\n")).chain(counts).collect()
 }
 
-/// Prints the counters on standard error: `text`, or what a control socket says of them.
-pub(crate) fn print_stats(format: StatsFormat, control: &Control, text: impl FnOnce() -> String) {
-    let text = match format {
-        StatsFormat::Text => text(),
-        StatsFormat::Json => match serde_json::to_string(&control.stats()) {
-            Ok(line) => line + "\n",
-            Err(error) => return tracing::error!(%error, "the counters cannot be written as JSON"),
-        },
-    };
-    // Whoever read them may be gone: the command goes on.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+/// Counters that go to standard error: on SIGUSR1, and at the end where `--stats` asks for them.
+#[derive(Clone)]
+pub(crate) struct Printed<T> {
+    asked: Option<StatsFormat>,
+    control: Arc<Control>,
+    /// Lines for people. In JSON, they are what a control socket says of them.
+    text: T,
+}
+
+impl<T: Fn() -> String> Printed<T> {
+    pub(crate) fn new(asked: Option<StatsFormat>, answering: &Answering, text: T) -> Self {
+        Self { asked, control: Arc::clone(&answering.0), text }
+    }
+
+    /// Watches for signals; SIGUSR1 prints the counters.
+    pub(crate) fn watch(&self) -> Result<Stop, Failure>
+    where
+        T: Clone + Send + 'static,
+    {
+        let printed = self.clone();
+        signals::watch(move || printed.print())
+    }
+
+    pub(crate) fn at_end(&self) {
+        if self.asked.is_some() {
+            self.print();
+        }
+    }
+
+    fn print(&self) {
+        let text = match self.asked {
+            None | Some(StatsFormat::Text) => (self.text)(),
+            Some(StatsFormat::Json) => match serde_json::to_string(&self.control.stats()) {
+                Ok(line) => line + "\n",
+                Err(error) => {
+                    return tracing::error!(%error, "the counters cannot be written as JSON");
+                }
+            },
+        };
+        // Whoever read them may be gone: the command goes on.
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
 }
 
 #[cfg(test)]

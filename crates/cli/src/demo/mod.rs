@@ -65,8 +65,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     }
     let bytes: u64 = files.iter().map(|f| f.len).sum();
     eprintln!("{} files, {}; hashing them", files.len(), mib(bytes));
-    let files =
-        tree::hash(&directory, files, &stop).map_err(|e| interrupted_or(&stop, &directory, &e))?;
+    let files = tree::hash(files, &stop).map_err(|e| interrupted_or(&stop, &directory, &e))?;
 
     let mut outcomes = Vec::new();
     for (transfer, port) in PORTS {

@@ -116,7 +116,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// Hashes the files in place, on all processors.
-pub(crate) fn hash(_: &Path, entries: Vec<Entry>, stop: &Stop) -> io::Result<Vec<Entry>> {
+pub(crate) fn hash(entries: Vec<Entry>, stop: &Stop) -> io::Result<Vec<Entry>> {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let work = || -> io::Result<Vec<(usize, Hash)>> {

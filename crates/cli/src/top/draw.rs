@@ -122,6 +122,22 @@ fn draw_list(
     frame.render_widget(Table::new(rows, widths).block(block), area);
 }
 
+/// Columns of the connections, by which some can be sorted.
+const COLUMNS: [(&str, Option<Column>, Constraint); 12] = [
+    ("Local", None, Constraint::Min(16)),
+    ("Peer", Some(Column::Remote), Constraint::Min(18)),
+    ("State", None, Constraint::Length(10)),
+    ("Recv-Q", Some(Column::ReceiveQueue), Constraint::Length(8)),
+    ("Send-Q", Some(Column::SendQueue), Constraint::Length(8)),
+    ("RTT ms", Some(Column::Rtt), Constraint::Length(8)),
+    ("Cwnd", None, Constraint::Length(6)),
+    ("Retr", Some(Column::Retransmits), Constraint::Length(6)),
+    ("In B/s", Some(Column::Received), Constraint::Length(8)),
+    ("Out B/s", Some(Column::Sent), Constraint::Length(8)),
+    ("Copied B", None, Constraint::Length(8)),
+    ("Age s", Some(Column::Age), Constraint::Length(6)),
+];
+
 fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
     let (rows, all) = state.choose(&model.rows);
     let order = if state.reverse { "smallest first" } else { "largest first" };
@@ -129,21 +145,7 @@ fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut St
     if !state.filter.is_empty() {
         title.push_str(&format!("that have \"{}\" ", state.filter));
     }
-    let headings = [
-        ("Local", None),
-        ("Peer", Some(Column::Remote)),
-        ("State", None),
-        ("Recv-Q", Some(Column::ReceiveQueue)),
-        ("Send-Q", Some(Column::SendQueue)),
-        ("RTT ms", Some(Column::Rtt)),
-        ("Cwnd", None),
-        ("Retr", Some(Column::Retransmits)),
-        ("In B/s", Some(Column::Received)),
-        ("Out B/s", Some(Column::Sent)),
-        ("Copied B", None),
-        ("Age s", Some(Column::Age)),
-    ];
-    let heading = headings.map(|(name, column)| {
+    let heading = COLUMNS.map(|(name, column, _)| {
         let style = match column == Some(state.column) {
             true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
             false => Style::new().add_modifier(Modifier::BOLD),
@@ -151,20 +153,7 @@ fn draw_sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut St
         Cell::from(name).style(style)
     });
     let visible = usize::from(area.height);
-    let widths = [
-        Constraint::Min(16),
-        Constraint::Min(18),
-        Constraint::Length(10),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(6),
-    ];
+    let widths = COLUMNS.map(|(_, _, width)| width);
     let table = Table::new(rows.into_iter().take(visible).map(row), widths)
         .header(TableRow::new(heading))
         .block(Block::new().borders(Borders::ALL).title(title));

@@ -71,7 +71,7 @@ fn show(
 ) -> io::Result<Option<String>> {
     let (mut model, mut state) = (Model::new(process.info.clone()), State::default());
     let mut next = Instant::now();
-    while stop.proceed() && !state.quit {
+    while !stop.is_set() && !state.quit {
         if Instant::now() >= next {
             if !state.paused {
                 match look(process) {
