@@ -30,19 +30,19 @@ const MAX_OPERATIONS: usize = 1000;
 
 /// How far an input got.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// States that the connection was in.
-    pub(crate) states: Vec<State>,
+    pub states: Vec<State>,
     /// Bytes that the application read.
-    pub(crate) read: u32,
+    pub read: u32,
     /// Bytes that the application wrote.
-    pub(crate) written: u32,
+    pub written: u32,
     /// Segments that were sent with payload that had been sent before.
-    pub(crate) again: usize,
+    pub again: usize,
 }
 
 /// See the head of this file.
-pub(crate) fn tcp_connection(data: &[u8]) -> Progress {
+pub fn tcp_connection(data: &[u8]) -> Progress {
     let mut input = Input(data);
     let Some(first) = input.byte() else { return Progress::default() };
     let mut run = Run::new([first, input.u8(), input.u8()]);

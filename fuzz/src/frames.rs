@@ -45,32 +45,32 @@ const MAX_VERBS: usize = 256;
 
 /// How far an input got, so that a test notices a corpus that no longer gets there.
 #[derive(Debug, Default)]
-pub(crate) struct Depth {
+pub struct Depth {
     /// Connections that a listener handed out.
-    pub(crate) accepted: usize,
+    pub accepted: usize,
     /// Bytes of streams that were read.
-    pub(crate) read: usize,
+    pub read: usize,
     /// Bytes that were taken for sending.
-    pub(crate) written: usize,
+    pub written: usize,
     /// Datagrams that were received.
-    pub(crate) datagrams: usize,
+    pub datagrams: usize,
     /// Frames that the stack sent.
-    pub(crate) sent: usize,
+    pub sent: usize,
     /// Errors that sockets reported.
-    pub(crate) errors: usize,
+    pub errors: usize,
     /// Sends that completed.
-    pub(crate) completed: usize,
+    pub completed: usize,
     /// Packets that were forwarded between the links.
-    pub(crate) forwarded: usize,
+    pub forwarded: usize,
 }
 
 /// Runs one input; see the head of this file.
-pub(crate) fn stack_frames(data: &[u8]) -> Depth {
+pub fn stack_frames(data: &[u8]) -> Depth {
     run(Run::new(Purpose::Router), data)
 }
 
 /// The same with a transparent first link, whose sockets take whatever comes.
-pub(crate) fn gateway_frames(data: &[u8]) -> Depth {
+pub fn gateway_frames(data: &[u8]) -> Depth {
     run(Run::new(Purpose::Gateway), data)
 }
 

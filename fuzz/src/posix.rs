@@ -27,19 +27,19 @@ const WIND_UP: Duration = Duration::from_secs(1200);
 
 /// How far an input got.
 #[derive(Debug, Default)]
-pub(crate) struct Reach {
+pub struct Reach {
     /// Connections that were accepted.
-    pub(crate) accepted: usize,
+    pub accepted: usize,
     /// Bytes that were received.
-    pub(crate) received: usize,
+    pub received: usize,
     /// Bytes that were spliced.
-    pub(crate) spliced: usize,
+    pub spliced: usize,
     /// Entries that poll and epoll reported.
-    pub(crate) ready: usize,
+    pub ready: usize,
 }
 
 /// Runs one input; see the head of this file.
-pub(crate) fn posix_calls(data: &[u8]) -> Reach {
+pub fn posix_calls(data: &[u8]) -> Reach {
     let (left, right) = pair_with(|config| {
         config.pool_bytes = 2 << 20;
         config.tcp.recv_buffer = 64 << 10;

@@ -1,8 +1,4 @@
-//! See `targets::dns_message`.
+//! Feeds `dns_message`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::dns_message(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::dns_message(data));

@@ -1,8 +1,4 @@
-//! See `targets::fault_spec`.
+//! Feeds `fault_spec`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::fault_spec(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::fault_spec(data));

@@ -1,8 +1,4 @@
-//! See `targets::frames_datagram`.
+//! Feeds `frames_datagram`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::frames_datagram(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::frames_datagram(data));

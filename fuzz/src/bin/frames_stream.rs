@@ -1,8 +1,4 @@
-//! See `targets::frames_stream`.
+//! Feeds `frames_stream`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::frames_stream(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::frames_stream(data));

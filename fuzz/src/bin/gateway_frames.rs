@@ -1,10 +1,6 @@
-//! See `targets::gateway_frames`.
+//! Feeds `gateway_frames`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    targets::gateway_frames(data);
+    pagewire_fuzz::gateway_frames(data);
 });

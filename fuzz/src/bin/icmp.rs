@@ -1,8 +1,4 @@
-//! See `targets::icmp`.
+//! Feeds `icmp`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::icmp(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::icmp(data));

@@ -1,8 +1,4 @@
-//! See `targets::ipv4`.
+//! Feeds `ipv4`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::ipv4(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::ipv4(data));

@@ -1,8 +1,4 @@
-//! See `targets::ipv6`.
+//! Feeds `ipv6`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::ipv6(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::ipv6(data));

@@ -1,8 +1,4 @@
-//! See `targets::ndp`.
+//! Feeds `ndp`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::ndp(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::ndp(data));

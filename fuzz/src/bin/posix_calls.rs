@@ -1,10 +1,6 @@
-//! See `targets::posix_calls`.
+//! Feeds `posix_calls`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    targets::posix_calls(data);
+    pagewire_fuzz::posix_calls(data);
 });

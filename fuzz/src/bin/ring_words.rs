@@ -1,10 +1,6 @@
-//! See `targets::ring_words`.
+//! Feeds `ring_words`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    targets::ring_words(data);
+    pagewire_fuzz::ring_words(data);
 });

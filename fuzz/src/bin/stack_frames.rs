@@ -1,10 +1,6 @@
-//! See `targets::stack_frames`.
+//! Feeds `stack_frames`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    targets::stack_frames(data);
+    pagewire_fuzz::stack_frames(data);
 });

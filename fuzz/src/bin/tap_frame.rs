@@ -1,8 +1,4 @@
-//! See `targets::tap_frame`.
+//! Feeds `tap_frame`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::tap_frame(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::tap_frame(data));

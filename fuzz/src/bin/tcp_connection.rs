@@ -1,10 +1,6 @@
-//! See `targets::tcp_connection`.
+//! Feeds `tcp_connection`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    targets::tcp_connection(data);
+    pagewire_fuzz::tcp_connection(data);
 });

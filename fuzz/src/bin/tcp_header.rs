@@ -1,8 +1,4 @@
-//! See `targets::tcp_header`.
+//! Feeds `tcp_header`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::tcp_header(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::tcp_header(data));

@@ -1,8 +1,4 @@
-//! See `targets::vhost_messages`.
+//! Feeds `vhost_messages`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::vhost_messages(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::vhost_messages(data));

@@ -1,8 +1,4 @@
-//! See `targets::virtqueue`.
+//! Feeds `virtqueue`.
 #![no_main]
 
-#[path = "../targets.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::virtqueue(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| pagewire_fuzz::virtqueue(data));

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use pagewire_tcp::State;
 
-#[path = "../../../../fuzz/src/targets.rs"]
-#[allow(dead_code)]
+#[path = "../../../../fuzz/src/lib.rs"]
+#[allow(dead_code, unreachable_pub)]
 mod targets;
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");

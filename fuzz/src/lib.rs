@@ -14,16 +14,20 @@ mod rings;
 mod verbs;
 
 use pagewire_device::FaultConfig;
-use pagewire_stack::{Cidr, fuzzing};
+use pagewire_stack::Cidr;
 use pagewire_tcp::TcpHeader;
 
-pub(crate) use connection::tcp_connection;
-pub(crate) use frames::{gateway_frames, stack_frames};
-pub(crate) use posix::posix_calls;
-pub(crate) use rings::ring_words;
+pub use connection::tcp_connection;
+pub use frames::{gateway_frames, stack_frames};
+pub use pagewire_device::fuzzing::{
+    frames_datagram, frames_stream, tap_frame, vhost_messages, virtqueue,
+};
+pub use pagewire_stack::fuzzing::{arp, ethernet, icmp, ipv4, ipv6, ndp, udp};
+pub use posix::posix_calls;
+pub use rings::ring_words;
 
 /// A replay of one input by the target's name; `false`: no such target.
-pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
+pub fn replay(target: &str, data: &[u8]) -> bool {
     let run: fn(&[u8]) = match target {
         "arp" => arp,
         "autoconf" => autoconf,
@@ -54,7 +58,7 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
 }
 
 /// A header that parses is emitted and parsed again to the same value.
-pub(crate) fn tcp_header(data: &[u8]) {
+pub fn tcp_header(data: &[u8]) {
     if let Ok((header, len)) = TcpHeader::parse(data) {
         assert!(len <= data.len());
         let mut bytes = [0; pagewire_tcp::MAX_HEADER_LEN];
@@ -65,7 +69,7 @@ pub(crate) fn tcp_header(data: &[u8]) {
 }
 
 /// A guest's query and a resolver's answer, the query behind its length.
-pub(crate) fn dns_message(data: &[u8]) {
+pub fn dns_message(data: &[u8]) {
     let Some((len, rest)) = data.split_first_chunk() else { return };
     let at = usize::from(u16::from_be_bytes(*len)).min(rest.len());
     let (query, answer) = rest.split_at(at);
@@ -74,7 +78,7 @@ pub(crate) fn dns_message(data: &[u8]) {
 
 /// A guest's frames on a link that configures it: of each the length, how much of it is in the
 /// packet's head, and its bytes.
-pub(crate) fn autoconf(data: &[u8]) {
+pub fn autoconf(data: &[u8]) {
     let mut rest = data;
     let frames = std::iter::from_fn(|| {
         let (&[high, low, head], behind) = rest.split_first_chunk()?;
@@ -86,68 +90,8 @@ pub(crate) fn autoconf(data: &[u8]) {
     pagewire_gateway::fuzzing::autoconf(frames);
 }
 
-/// Ethernet headers.
-pub(crate) fn ethernet(data: &[u8]) {
-    fuzzing::ethernet(data);
-}
-
-/// ARP packets.
-pub(crate) fn arp(data: &[u8]) {
-    fuzzing::arp(data);
-}
-
-/// IPv4 headers.
-pub(crate) fn ipv4(data: &[u8]) {
-    fuzzing::ipv4(data);
-}
-
-/// IPv6 headers and extension headers.
-pub(crate) fn ipv6(data: &[u8]) {
-    fuzzing::ipv6(data);
-}
-
-/// ICMP and ICMPv6 messages, with what errors quote.
-pub(crate) fn icmp(data: &[u8]) {
-    fuzzing::icmp(data);
-}
-
-/// Neighbour discovery messages.
-pub(crate) fn ndp(data: &[u8]) {
-    fuzzing::ndp(data);
-}
-
-/// UDP headers.
-pub(crate) fn udp(data: &[u8]) {
-    fuzzing::udp(data);
-}
-
-/// Frames with their virtio header, as a tap's kernel side could write them.
-pub(crate) fn tap_frame(data: &[u8]) {
-    pagewire_device::fuzzing::tap_frame(data);
-}
-
-/// A stream of frames behind their lengths, in any pieces.
-pub(crate) fn frames_stream(data: &[u8]) {
-    pagewire_device::fuzzing::frames_stream(data);
-}
-
-/// Frames as datagrams, of a peer and of others.
-pub(crate) fn frames_datagram(data: &[u8]) {
-    pagewire_device::fuzzing::frames_datagram(data);
-}
-
-/// A virtqueue that a hostile driver writes, walked between its writes.
-pub(crate) fn virtqueue(data: &[u8]) {
-    pagewire_device::fuzzing::virtqueue(data);
-}
-
-/// A front end's messages.
-pub(crate) fn vhost_messages(data: &[u8]) {
-    pagewire_device::fuzzing::vhost_messages(data);
-}
-
 /// The text of `--fault`: what parses prints as text that parses to the same.
-pub(crate) fn fault_spec(data: &[u8]) {
+pub fn fault_spec(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(config) = text.parse::<FaultConfig>()
     {
@@ -157,7 +101,7 @@ pub(crate) fn fault_spec(data: &[u8]) {
 }
 
 /// The text of `--addr`.
-pub(crate) fn cidr(data: &[u8]) {
+pub fn cidr(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(cidr) = text.parse::<Cidr>()
     {
