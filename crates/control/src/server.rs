@@ -1,13 +1,15 @@
 //! The thread that answers: it sleeps in `poll` until a client asks, and never waits for one client.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 
 #[cfg(feature = "prometheus")]
 use crate::http;
@@ -29,37 +31,17 @@ pub(crate) struct Server {
     clients: Vec<Client>,
 }
 
-enum Stream {
-    Control(UnixStream),
-    Metrics(TcpStream),
-}
-
-impl Stream {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Control(stream) => stream.as_fd(),
-            Self::Metrics(stream) => stream.as_fd(),
-        }
-    }
-
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Control(stream) => stream.read(room),
-            Self::Metrics(stream) => stream.read(room),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Control(stream) => stream.write(bytes),
-            Self::Metrics(stream) => stream.write(bytes),
-        }
-    }
+/// What a client has connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Control,
+    Metrics,
 }
 
 /// A client that is connected. While `out` has something left, nothing more is read from it.
 struct Client {
-    stream: Stream,
+    stream: OwnedFd,
+    kind: Kind,
     request: Vec<u8>,
     out: Vec<u8>,
     sent: usize,
@@ -114,11 +96,7 @@ impl Server {
             true => PollFlags::IN,
             false => PollFlags::OUT,
         };
-        fds.extend(
-            self.clients
-                .iter()
-                .map(|client| PollFd::from_borrowed_fd(client.stream.fd(), wanted(client))),
-        );
+        fds.extend(self.clients.iter().map(|client| PollFd::new(&client.stream, wanted(client))));
         fds.extend(self.control.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(self.metrics.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let first = self.clients.iter().filter_map(|client| client.until).min();
@@ -128,7 +106,7 @@ impl Server {
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         match poll(&mut fds, limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             // Of memory or descriptors that there are not: this thread has no work without them.
             Err(_) => return None,
         }
@@ -140,34 +118,28 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
-        let control = self.control.iter().map(|l| Ok(Stream::Control(l.accept()?.0)));
-        let metrics = self.metrics.iter().map(|l| Ok(Stream::Metrics(l.accept()?.0)));
-        let accepted: Vec<io::Result<Stream>> = control.chain(metrics).collect();
-        let refused = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
-        if accepted.iter().any(|stream| stream.as_ref().is_err_and(refused)) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let control = self.control.iter().map(|l| (accept_with(l, flags), Kind::Control));
+        let metrics = self.metrics.iter().map(|l| (accept_with(l, flags), Kind::Metrics));
+        let accepted: Vec<(Result<OwnedFd, Errno>, Kind)> = control.chain(metrics).collect();
+        let refused = |error: &Errno| *error != Errno::AGAIN;
+        if accepted.iter().any(|(stream, _)| stream.as_ref().is_err_and(refused)) {
             // There is no descriptor left: the client waits, and this thread must not spin meanwhile.
             std::thread::park_timeout(RETRY);
         }
-        for stream in accepted.into_iter().flatten() {
-            let nonblocking = match &stream {
-                Stream::Control(stream) => stream.set_nonblocking(true),
-                Stream::Metrics(stream) => stream.set_nonblocking(true),
-            };
-            let is_metrics = |stream: &Stream| matches!(stream, Stream::Metrics(_));
-            let alike = |client: &&Client| is_metrics(&client.stream) == is_metrics(&stream);
-            if nonblocking.is_err() {
-                continue;
-            }
+        for (stream, kind) in accepted {
+            let Ok(stream) = stream else { continue };
+            let alike = |client: &&Client| client.kind == kind;
             if self.clients.iter().filter(alike).count() >= CLIENTS {
                 let first = self.clients.iter().position(|client| alike(&client));
-                match first.filter(|_| is_metrics(&stream)) {
+                match first.filter(|_| kind == Kind::Metrics) {
                     // A client that says nothing must not keep a Prometheus server out.
                     Some(first) => drop(self.clients.remove(first)),
                     // The drop closes one too many.
                     None => continue,
                 }
             }
-            self.clients.push(Client::new(stream, now));
+            self.clients.push(Client::new(stream, kind, now));
         }
     }
 }
@@ -180,9 +152,10 @@ fn is_loopback(listener: &TcpListener) -> bool {
 }
 
 impl Client {
-    fn new(stream: Stream, now: Instant) -> Self {
-        let until = matches!(stream, Stream::Metrics(_)).then_some(now + STALL);
-        Self { stream, request: Vec::new(), out: Vec::new(), sent: 0, until, last: false }
+    /// A client of a socket that does not block.
+    fn new(stream: OwnedFd, kind: Kind, now: Instant) -> Self {
+        let until = (kind == Kind::Metrics).then_some(now + STALL);
+        Self { stream, kind, request: Vec::new(), out: Vec::new(), sent: 0, until, last: false }
     }
 
     /// Reads requests and sends answers, as far as that needs no waiting.
@@ -198,7 +171,7 @@ impl Client {
     fn try_serve(&mut self, view: &View, is_loopback: bool, now: Instant) -> io::Result<Fate> {
         if self.out.is_empty() {
             let mut room = [0; READ_BYTES];
-            let n = self.stream.read(&mut room)?;
+            let n = rustix::io::read(&self.stream, &mut room)?;
             if n == 0 {
                 return Ok(Fate::Goes);
             }
@@ -207,15 +180,15 @@ impl Client {
         loop {
             if self.out.is_empty() && !self.answer(view, is_loopback) {
                 // Only a whole request may be followed by silence.
-                self.until = match self.stream {
-                    Stream::Control(_) if self.request.is_empty() => None,
+                self.until = match self.kind {
+                    Kind::Control if self.request.is_empty() => None,
                     _ => self.until.or(Some(now + STALL)),
                 };
                 return Ok(Fate::Stays);
             }
             self.until = Some(now + STALL);
             while let Some(rest) = self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
-                self.sent += self.stream.write(rest)?;
+                self.sent += send(&self.stream, rest, SendFlags::NOSIGNAL)?;
             }
             if self.last {
                 return Ok(Fate::Goes);
@@ -227,17 +200,17 @@ impl Client {
     /// Makes the answer to the first request; `false` if there is none yet.
     #[cfg_attr(not(feature = "prometheus"), expect(unused_variables))]
     fn answer(&mut self, view: &View, is_loopback: bool) -> bool {
-        match &self.stream {
-            Stream::Control(_) => self.answer_line(view),
+        match self.kind {
+            Kind::Control => self.answer_line(view),
             #[cfg(feature = "prometheus")]
-            Stream::Metrics(_) => {
+            Kind::Metrics => {
                 let answer = http::answer(&self.request, is_loopback, || view.stats());
                 let Some(answer) = answer else { return false };
                 (self.out, self.last) = (answer, true);
                 true
             }
             #[cfg(not(feature = "prometheus"))]
-            Stream::Metrics(_) => false,
+            Kind::Metrics => false,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Clients that are slow, in virtual time.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ fn view() -> View {
 fn client(now: Instant) -> (Client, UnixStream) {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     ours.set_nonblocking(true).expect("a flag");
-    (Client::new(Stream::Control(ours), now), theirs)
+    (Client::new(ours.into(), Kind::Control, now), theirs)
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,14 +57,15 @@ fn a_whole_request_may_be_followed_by_silence_and_a_part_of_the_next_may_not() {
 #[cfg(feature = "prometheus")]
 #[test]
 fn a_listener_on_all_addresses_answers_to_the_machine_s_name_also_on_loopback() {
+    use std::io::Read;
     for (at, expected) in [("127.0.0.1:0", "421"), ("0.0.0.0:0", "200")] {
         let listener = TcpListener::bind(at).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let is_loopback = is_loopback(&listener);
-        let mut theirs = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let mut theirs = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         let (ours, _) = listener.accept().expect("a client");
         let now = Instant::now();
-        let mut client = Client::new(Stream::Metrics(ours), now);
+        let mut client = Client::new(ours.into(), Kind::Metrics, now);
         theirs.write_all(b"GET /metrics HTTP/1.1\r\nHost: machine:9464\r\n\r\n").expect("room");
         let _ = client.serve(&view(), is_loopback, now);
         drop(client);
