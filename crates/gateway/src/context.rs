@@ -68,11 +68,11 @@ pub(crate) struct Judged {
     pub(crate) to: Result<SocketAddr, Denial>,
 }
 
-/// What is written down of a flow without connections when it ends.
+/// What is written down of a flow when it ends, unless it became a connection.
 pub(crate) struct Passed {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,
-    began: Instant,
+    pub(crate) began: Instant,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
 }
@@ -119,16 +119,8 @@ impl Context {
         let said = self.verdict(now, &mut ask);
         let (verdict, end) = said.unwrap_or((Verdict::Drop, to));
         self.note_verdict(now, flow, &ask, verdict);
-        let to = match verdict {
-            _ if said.is_none() => {
-                self.counters.undecided += 1;
-                Err(Denial::Forget)
-            }
-            Verdict::Allow | Verdict::To(_) => Ok(end),
-            Verdict::Refuse => Err(Denial::Refuse),
-            Verdict::Prohibit => Err(Denial::Prohibit),
-            Verdict::Drop => Err(Denial::Drop),
-        };
+        self.counters.undecided += u64::from(said.is_none());
+        let to = if said.is_some() { outcome(verdict, end) } else { Err(Denial::Forget) };
         self.counters.denied += u64::from(to.is_err());
         Judged { flow, ask, to }
     }
@@ -163,13 +155,7 @@ impl Context {
         if !is_leave(verdict) {
             self.note_verdict(now, flow, &ask, verdict);
         }
-        let to = match verdict {
-            Verdict::Allow => Ok(to),
-            Verdict::To(other) => Ok(other),
-            Verdict::Refuse => Err(Denial::Refuse),
-            Verdict::Prohibit => Err(Denial::Prohibit),
-            Verdict::Drop => Err(Denial::Drop),
-        };
+        let to = outcome(verdict, to);
         self.counters.denied += u64::from(to.is_err());
         Judged { flow, ask, to }
     }
@@ -289,6 +275,17 @@ impl Context {
         if let Some(journal) = &self.journal {
             journal.note(record());
         }
+    }
+}
+
+/// Where a flow to this destination goes, or why not.
+fn outcome(verdict: Verdict, to: SocketAddr) -> Result<SocketAddr, Denial> {
+    match verdict {
+        Verdict::Allow => Ok(to),
+        Verdict::To(other) => Ok(other),
+        Verdict::Refuse => Err(Denial::Refuse),
+        Verdict::Prohibit => Err(Denial::Prohibit),
+        Verdict::Drop => Err(Denial::Drop),
     }
 }
 

@@ -124,12 +124,12 @@ impl Echo {
         let seq = sequence_of(message);
         let flow = Flow::echo(message.from, message.to.ip(), seq);
         if message.hop_limit <= 1 {
-            return tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+            return errors::tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let (at, to) = match self.route(now, context, message) {
             Ok(found) => found,
             Err(None) => return,
-            Err(Some(why)) => return tell(now, stack, &flow, (why, None)),
+            Err(Some(why)) => return errors::tell(now, stack, &flow, (why, None)),
         };
         let Some(pinger) = self.pingers.get_mut(at as usize) else { return };
         let mut head = [0; HEAD];
@@ -150,7 +150,7 @@ impl Echo {
             Err(error) => {
                 context.counters.datagrams_lost += 1;
                 if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
-                    tell(now, stack, &flow, (why, None));
+                    errors::tell(now, stack, &flow, (why, None));
                 }
                 // The queue knows more: how long a packet may be on this path.
                 self.pass_errors(now, stack, context, at);
@@ -270,7 +270,7 @@ impl Echo {
             let [.., high, low] = quoted;
             let seq = if n == quoted.len() { u16::from_be_bytes([high, low]) } else { 0 };
             context.counters.errors_in += 1;
-            tell(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
+            errors::tell(now, stack, &Flow::echo(pinger.guest, asked, seq), why);
         }
     }
 
@@ -314,9 +314,4 @@ fn sequence_of(message: &UdpMessage) -> u16 {
         first.copy_to(0, &mut bytes, &mut ledger, reason);
     }
     u16::from_be_bytes(bytes)
-}
-
-fn tell(now: Instant, stack: &mut Stack, about: &Flow, (why, by): (Unreachable, Option<IpAddr>)) {
-    // There is a limit on these messages, which counts those beyond.
-    let _ = stack.send_unreachable(now, about, why, by);
 }

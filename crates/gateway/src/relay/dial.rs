@@ -24,14 +24,15 @@ use rustix::net::sockopt;
 use super::dialler::Dialled;
 use super::pair::Pair;
 use super::{Flow, Relay};
-use crate::ask::{Ask, How, Protocol, Record};
-use crate::context::{Denial, Judged};
+use crate::ask::{How, Protocol};
+use crate::context::{Denial, Judged, Passed};
 use crate::limits::{
     CONNECTS_BURST, CONNECTS_PER_SECOND, DIAL_FAIR, DIAL_RETRY, DIALS, DIALS_PER_DESTINATION,
     FAILED_CONNECT_COSTS, LARGE_BUFFERS, LEAVES_BURST, LEAVES_PER_SECOND, LEFT_DESTINATIONS,
     LEFT_LOOK, SMALL_BUFFER,
 };
 use crate::rate::Rate;
+use crate::udp::errors;
 
 /// Stale entries that lists keep, beside as many as there are others, before they are packed.
 const STALE: usize = 64;
@@ -61,9 +62,7 @@ pub(super) struct Dials {
 
 /// A guest's request.
 struct Asked {
-    ask: Ask,
-    flow: u64,
-    began: Instant,
+    passed: Passed,
     stage: Stage,
     /// It found no place at first.
     waited: bool,
@@ -258,8 +257,8 @@ impl Relay {
             Ok(to) => to,
             Err(denial) => return self.answer(now, stack, request.id, answer_of(denial)),
         };
-        let stage = Stage::Waiting(to);
-        let asked = Asked { ask, flow, began: request.at, stage, waited: false };
+        let passed = Passed::new(request.at, flow, ask);
+        let asked = Asked { passed, stage: Stage::Waiting(to), waited: false };
         self.dials.asked.insert(request.id, asked);
         self.dials.wait(request.id);
     }
@@ -355,7 +354,7 @@ impl Relay {
     fn dial(&mut self, now: Instant, stack: &mut Stack, id: RequestId, to: SocketAddr) {
         let Some(asked) = self.dials.asked.get(&id) else { return };
         self.context.counters.dialled += 1;
-        match self.setup.dialler.dial(to, &asked.ask) {
+        match self.setup.dialler.dial(to, &asked.passed.ask) {
             Ok(Dialled { socket, connected }) => {
                 if self.flows.len() >= LARGE_BUFFERS {
                     limit_buffers(&socket);
@@ -410,15 +409,14 @@ impl Relay {
             // It has lapsed.
             self.flows.try_remove(at as usize);
             self.context.counters.given_up += 1;
-            return self.close_record(now, asked, How::GaveUp);
+            return asked.passed.close(now, How::GaveUp, &self.context);
         };
         let Some((_, place)) = self.flows.get_mut(at as usize) else { return };
         let Flow::Dialling(Dialling { socket, ready, .. }) = std::mem::replace(place, Flow::Moving)
         else {
             return;
         };
-        let mut pair = Pair::new(tcp, socket, (asked.ask, to), asked.began);
-        pair.flow = asked.flow;
+        let mut pair = Pair::new(tcp, socket, asked.passed, to);
         pair.note_host(ready);
         *place = Flow::Pair(pair);
         self.joined(now, tcp, at);
@@ -450,7 +448,7 @@ impl Relay {
             self.dials.rate.charge(now, FAILED_CONNECT_COSTS - 1);
         }
         self.answer(now, stack, id, answer);
-        self.close_record(now, asked, how);
+        asked.passed.close(now, how, &self.context);
     }
 
     /// The guest, or its link, has ended a request.
@@ -466,7 +464,7 @@ impl Relay {
         if let Stage::Dialling(_, at) = asked.stage {
             self.flows.try_remove(at as usize);
         }
-        self.close_record(now, asked, how);
+        asked.passed.close(now, how, &self.context);
     }
 
     fn forget(&mut self, id: RequestId) -> Option<Asked> {
@@ -475,19 +473,6 @@ impl Relay {
             self.dials.end(to.ip());
         }
         Some(asked)
-    }
-
-    fn close_record(&self, now: Instant, asked: Asked, how: How) {
-        let Asked { ask, flow, began, .. } = asked;
-        let duration = now.saturating_since(began);
-        self.context.note(|| Record::Closed {
-            flow,
-            ask,
-            bytes_out: 0,
-            bytes_in: 0,
-            duration,
-            how,
-        });
     }
 
     fn answer(&mut self, now: Instant, stack: &mut Stack, id: RequestId, answer: Answer) {
@@ -532,26 +517,21 @@ enum Outcome {
 impl Outcome {
     /// The table of `connect(2)`'s errors. (A blackhole route is `EINVAL`.)
     fn of(error: &io::Error, to: SocketAddr) -> Self {
-        let unreachable = |why, how| Self::Answer(Answer::Unreachable(why), how);
+        if let Some(why) = errors::refusal(error, to.is_ipv6()) {
+            let how = match why {
+                Unreachable::Host => How::HostUnreachable,
+                Unreachable::Prohibited => How::Prohibited,
+                _ => How::NetUnreachable,
+            };
+            return Self::Answer(Answer::Unreachable(why), how);
+        }
         use io::ErrorKind as Kind;
         match error.kind() {
             Kind::ConnectionRefused | Kind::ConnectionReset => {
                 Self::Answer(Answer::Refuse, How::Refused)
             }
-            Kind::NetworkUnreachable | Kind::NetworkDown => {
-                unreachable(Unreachable::Net, How::NetUnreachable)
-            }
-            Kind::HostUnreachable => unreachable(Unreachable::Host, How::HostUnreachable),
-            Kind::PermissionDenied => unreachable(Unreachable::Prohibited, How::Prohibited),
-            // Linux looks for a source first: this machine has no address of that version.
-            Kind::AddrNotAvailable if to.is_ipv6() => {
-                unreachable(Unreachable::Net, How::NetUnreachable)
-            }
             // No port is free for this destination; others may have some. The next SYN asks again.
             Kind::AddrNotAvailable => Self::Answer(Answer::Forget, How::Exhausted),
-            _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-                unreachable(Unreachable::Net, How::NetUnreachable)
-            }
             Kind::OutOfMemory => Self::Retry,
             _ if LACKS.contains(&error.raw_os_error().unwrap_or_default()) => Self::Retry,
             _ => Self::Answer(Answer::Silence, How::PeerTimedOut),

@@ -11,8 +11,8 @@ use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
 use super::pair::{Pair, reset_on_drop};
 use super::{Flow, Relay};
-use crate::ask::{Ask, How, Protocol, Record};
-use crate::context::Judged;
+use crate::ask::{How, Protocol};
+use crate::context::{Judged, Passed};
 use crate::limits::{ACCEPT_BURST, CLIENTS_LEAVE, DIAL_RETRY};
 use crate::publish::{OpenPort, Unlink, can_be_kept};
 use crate::watch::{Kind, Token};
@@ -137,13 +137,13 @@ impl Relay {
         let Ok(to) = verdict else {
             return reset_on_drop(&socket);
         };
+        let passed = Passed::new(now, flow, ask);
         // A client that the guest can answer keeps its address.
         let inside = &self.context.inside;
         let kept = client.filter(|client| can_be_kept(client.ip(), to.ip(), inside));
         match connect(now, stack, kept, to) {
             Ok(tcp) => {
-                let mut pair = Pair::new(tcp, socket, (ask, from), now);
-                pair.flow = flow;
+                let mut pair = Pair::new(tcp, socket, passed, from);
                 pair.note_host(EventFlags::empty());
                 match self.insert(Flow::Pair(pair)) {
                     Ok(at) => self.joined(now, tcp, at),
@@ -152,16 +152,10 @@ impl Relay {
             }
             Err(_) => {
                 reset_on_drop(&socket);
-                self.refuse_client(ask, flow);
+                self.context.counters.unreachable += 1;
+                passed.close(now, How::HostUnreachable, &self.context);
             }
         }
-    }
-
-    fn refuse_client(&mut self, ask: Ask, flow: u64) {
-        self.context.counters.unreachable += 1;
-        let (bytes_out, bytes_in, duration) = (0, 0, Default::default());
-        let how = How::HostUnreachable;
-        self.context.note(|| Record::Closed { flow, ask, bytes_out, bytes_in, duration, how });
     }
 }
 

@@ -11,6 +11,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 
 use crate::ask::{Ask, How};
+use crate::context::Passed;
 use crate::counters::Counters;
 use crate::limits::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, SETTLED};
 
@@ -106,21 +107,22 @@ impl From<Error> for Broken {
 }
 
 impl Pair {
-    pub(super) fn new(tcp: TcpId, socket: OwnedFd, ends: (Ask, SocketAddr), now: Instant) -> Self {
-        let (ask, peer) = ends;
+    /// The connection of a flow, with this peer.
+    pub(super) fn new(tcp: TcpId, socket: OwnedFd, passed: Passed, peer: SocketAddr) -> Self {
+        let Passed { flow, ask, began, bytes_out, bytes_in } = passed;
         Self {
             tcp,
             socket,
             flags: Flags::HOST_OUT | Flags::GUEST_IN | Flags::GUEST_OUT,
             urgent_out: None,
             urgent_in: None,
-            bytes_out: 0,
-            bytes_in: 0,
-            flow: 0,
+            bytes_out,
+            bytes_in,
+            flow,
             ask,
             peer,
-            began: now,
-            active_at: now,
+            began,
+            active_at: began,
             how: How::PeerReset,
         }
     }

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use pagewire::services::Unreachable;
+use pagewire::services::{Flow, Instant, Stack, Unreachable};
 
 use crate::context::Denial;
 use crate::sys::datagrams::Reported;
@@ -58,6 +58,17 @@ pub(crate) fn refusal(error: &io::Error, v6: bool) -> Option<Unreachable> {
         io::ErrorKind::PermissionDenied => Some(Unreachable::Prohibited),
         _ => None,
     }
+}
+
+/// Tells the guest that a packet went nowhere, and who says so.
+pub(crate) fn tell(
+    now: Instant,
+    stack: &mut Stack,
+    about: &Flow,
+    (why, by): (Unreachable, Option<IpAddr>),
+) {
+    // There is a limit on these messages, which counts those beyond.
+    let _ = stack.send_unreachable(now, about, why, by);
 }
 
 /// What the guest is told about a verdict; `None`: nothing.

@@ -9,7 +9,7 @@ pub(crate) mod errors;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use pagewire::memory::{CopyReason, Frag, FragVec};
@@ -159,12 +159,12 @@ impl Udp {
     ) {
         let flow = Flow::udp(message.from, message.to);
         if message.hop_limit <= 1 {
-            return tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
+            return errors::tell(now, stack, &flow, (Unreachable::TimeExceeded, None));
         }
         let at = match self.route(now, context, message) {
             Ok(at) => at,
             Err(None) => return,
-            Err(Some(why)) => return tell(now, stack, &flow, (why, None)),
+            Err(Some(why)) => return errors::tell(now, stack, &flow, (why, None)),
         };
         let Some(endpoint) = self.endpoints.get_mut(at as usize) else { return };
         let Some(to) = endpoint.peer(message.to).map(|peer| peer.at) else { return };
@@ -200,7 +200,7 @@ impl Udp {
         };
         context.counters.datagrams_lost += 1;
         if let Some(why) = errors::refusal(&error, to.is_ipv6()) {
-            tell(now, stack, &flow, (why, None));
+            errors::tell(now, stack, &flow, (why, None));
         }
         // The queue knows more: how long a datagram may be on this path.
         self.pass_errors(now, stack, context, at);
@@ -362,7 +362,7 @@ impl Udp {
             let Some(asked) = endpoint.asked(reported.to) else { continue };
             let Some(why) = errors::meaning(&reported, asked.ip()) else { continue };
             context.counters.errors_in += 1;
-            tell(now, stack, &Flow::udp(endpoint.guest, asked), why);
+            errors::tell(now, stack, &Flow::udp(endpoint.guest, asked), why);
         }
     }
 
@@ -488,12 +488,6 @@ fn welcome(
 /// How many datagrams so many bytes are.
 fn count(bytes: usize, segment: Option<u16>) -> u64 {
     segment.filter(|&n| n > 0).map_or(1, |n| bytes.div_ceil(n.into())) as u64
-}
-
-/// Tells the guest that its datagram went nowhere.
-fn tell(now: Instant, stack: &mut Stack, about: &Flow, (why, by): (Unreachable, Option<IpAddr>)) {
-    // There is a limit on these messages, which counts those beyond.
-    let _ = stack.send_unreachable(now, about, why, by);
 }
 
 /// The messages to the kernel that a message of the guest makes: mostly one.
