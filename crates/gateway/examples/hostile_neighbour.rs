@@ -32,6 +32,8 @@ use pagewire_testing::neighbours::{Result, Trial, beside};
 #[allow(dead_code, unreachable_pub)]
 mod frames;
 
+use frames::{anywhere, scatter};
+
 /// Frames a second, and how often some of them are sent.
 const FRAMES_PER_SECOND: u64 = 200_000;
 const PACE: Duration = Duration::from_millis(1);
@@ -93,16 +95,6 @@ impl Attack {
             Self::Flows => frames::datagram(i as u16, FAR, 9, b"nobody listens"),
         }
     }
-}
-
-/// A number for each `i` that looks like chance.
-fn scatter(i: u32) -> u32 {
-    i.wrapping_mul(2_654_435_761).rotate_left(15).wrapping_mul(2_246_822_519)
-}
-
-/// An address of a network for measurements (RFC 2544), to which this machine's rules lead nobody.
-fn anywhere(i: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(0xc612_0000 | (scatter(i) & 0x1_ffff))
 }
 
 /// The neighbour: a device, and who sends by it.

@@ -70,7 +70,12 @@ pub(crate) struct World {
     pub(crate) records: Records,
 }
 
-fn stack(host: u8, addresses: [&str; 2], change: impl FnOnce(&mut StackConfig)) -> Stack {
+/// A stack in virtual time, whose last byte of the link address is `host`.
+pub(crate) fn stack(
+    host: u8,
+    addresses: [&str; 2],
+    change: impl FnOnce(&mut StackConfig),
+) -> Stack {
     let capabilities = Capabilities::offloading([2, 0, 0, 0, 0, host], 1500);
     let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
     let mut config = StackConfig::new(capabilities, addresses, [host; 32]);

@@ -46,6 +46,20 @@ pub fn arp(
     [&[0xff; 6][..], &sender_mac, &head, &sender_mac, &sender, &target_mac, &target].concat()
 }
 
+/// A DNS query for records of one type, with recursion desired (RFC 1035 section 4.1).
+pub fn dns_query(id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut message = id.to_be_bytes().to_vec();
+    message.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        message.push(label.len() as u8);
+        message.extend_from_slice(label.as_bytes());
+    }
+    message.push(0);
+    message.extend(kind.to_be_bytes());
+    message.extend([0, 1]);
+    message
+}
+
 /// The sum of 16-bit words, which is 0xffff if a checksum in them is right.
 pub fn sum(bytes: &[u8]) -> u16 {
     let word = |word: &[u8]| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0));

@@ -29,7 +29,7 @@ pub mod heap;
 pub mod neighbours;
 mod netns;
 
-pub use netns::{Netns, command};
+pub use netns::{Netns, command, ip};
 
 /// Names the file that gets one line for each skip: the test, a tab, the reason.
 pub const RECORD: &str = "PAGEWIRE_SKIPPED";

@@ -61,3 +61,16 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
 }
+
+/// Runs `ip` in this thread's network namespace; returns what it prints.
+///
+/// # Panics
+///
+/// If it fails, or is not installed.
+#[track_caller]
+pub fn ip(arguments: &str) -> String {
+    let done = Command::new("ip").args(arguments.split(' ')).output();
+    let done = done.expect("iproute2 is installed");
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}

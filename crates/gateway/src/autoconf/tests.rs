@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use etherparse::icmpv6::{NdpOptionSlice, NdpOptionsIterator};
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pagewire::Pair;
 use pagewire::device::{PairConfig, PairEnd, RxChecksum};
-use pagewire::memory::Frag;
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of, ip, received as frame};
 
 use super::*;
 use crate::limits::{RA_LIFETIME, RA_PREFERRED, RA_VALID};
@@ -70,31 +70,9 @@ impl Link {
     }
 }
 
-fn bytes_of(frame: &PacketBuf) -> Vec<u8> {
-    let mut bytes = frame.head().to_vec();
-    for frag in frame.frags() {
-        frag.for_each_piece(&mut CopyLedger::new(), |piece| bytes.extend_from_slice(piece));
-    }
-    bytes
-}
-
-/// A frame as devices give it, `head` bytes of it in the head.
-fn frame(bytes: &[u8], head: usize) -> PacketBuf {
-    let head = head.min(bytes.len());
-    let mut frame = PacketBuf::for_rx();
-    frame.append(head).unwrap().copy_from_slice(&bytes[..head]);
-    frame.push_frag(Frag::from_bytes(Bytes::copy_from_slice(&bytes[head..]))).unwrap();
-    frame
-}
-
 fn solicitation_from(from: Ipv6Addr, hop_limit: u8, options: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    PacketBuilder::ethernet2(GUEST, [0x33, 0x33, 0, 0, 0, 2])
-        .ipv6(from.octets(), ROUTERS.octets(), hop_limit)
-        .icmpv6_raw(133, 0, [0; 4])
-        .write(&mut bytes, options)
-        .unwrap();
-    bytes
+    let ip = ip([GUEST, [0x33, 0x33, 0, 0, 0, 2]], [from.into(), ROUTERS.into()], hop_limit);
+    built!(ip.icmpv6_raw(133, 0, [0; 4]), options)
 }
 
 fn solicitation() -> Vec<u8> {
@@ -105,13 +83,8 @@ fn solicitation() -> Vec<u8> {
 fn dhcp(kind: u8, options: &[(u16, &[u8])]) -> Vec<u8> {
     let mut message = vec![kind, 1, 2, 3];
     message.extend(encoded(options));
-    let mut bytes = Vec::new();
-    PacketBuilder::ethernet2(GUEST, [0x33, 0x33, 0, 1, 0, 2])
-        .ipv6(GUEST_LINK_LOCAL.octets(), SERVERS.octets(), 1)
-        .udp(546, 547)
-        .write(&mut bytes, &message)
-        .unwrap();
-    bytes
+    let addresses = [GUEST_LINK_LOCAL.into(), SERVERS.into()];
+    built!(ip([GUEST, [0x33, 0x33, 0, 1, 0, 2]], addresses, 1).udp(546, 547), &message)
 }
 
 fn encoded(options: &[(u16, &[u8])]) -> Vec<u8> {
@@ -272,18 +245,9 @@ fn a_checksum_that_the_device_answers_for_is_not_computed() {
 #[test]
 fn every_other_frame_passes_unchanged() {
     let mut link = Link::new(config());
-    let mut echo = Vec::new();
-    PacketBuilder::ethernet2(GUEST, [2; 6])
-        .ipv6(GUEST_LINK_LOCAL.octets(), GIVEN.octets(), 64)
-        .icmpv6_echo_request(1, 2)
-        .write(&mut echo, &[7; 100])
-        .unwrap();
-    let mut dns = Vec::new();
-    PacketBuilder::ethernet2(GUEST, [2; 6])
-        .ipv6(GUEST_LINK_LOCAL.octets(), GIVEN.octets(), 64)
-        .udp(4000, 53)
-        .write(&mut dns, &[7; 100])
-        .unwrap();
+    let headers = || ip([GUEST, [2; 6]], [GUEST_LINK_LOCAL.into(), GIVEN.into()], 64);
+    let echo = built!(headers().icmpv6_echo_request(1, 2), &[7; 100]);
+    let dns = built!(headers().udp(4000, 53), &[7; 100]);
     let arp = [&[0xff; 6][..], &GUEST, &[8, 6], &[0; 28]].concat();
     let short = vec![1, 2, 3];
     let all = [echo, dns, arp, short];

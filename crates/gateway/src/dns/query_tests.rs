@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use pagewire_testing::frames::dns_query;
 use simple_dns::rdata::{A, AAAA, CNAME, RData};
 use simple_dns::{CLASS, Name as WireName, Packet, RCODE, ResourceRecord};
 
@@ -12,16 +13,17 @@ use super::query::{Bad, Code, Query, Said, id, refuse, set_id};
 
 /// A query with recursion desired, and the OPT record of EDNS.
 fn query(name: &str, kind: u16) -> Vec<u8> {
-    let mut bytes = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
-    for label in name.split('.').filter(|label| !label.is_empty()) {
-        bytes.push(label.len() as u8);
-        bytes.extend_from_slice(label.as_bytes());
-    }
-    bytes.push(0);
-    bytes.extend_from_slice(&kind.to_be_bytes());
-    bytes.extend_from_slice(&[0, 1]);
+    let mut bytes = dns_query(0x1234, name, kind);
+    bytes[11] = 1;
     bytes.extend_from_slice(&[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0]);
     bytes
+}
+
+/// A query's message, and what is read from it.
+fn asked(name: &str, kind: u16) -> (Vec<u8>, Query) {
+    let message = query(name, kind);
+    let asked = Query::parse(&message).unwrap();
+    (message, asked)
 }
 
 /// The answer of a resolver, with these records.
@@ -51,8 +53,7 @@ fn cname(name: &'static str) -> RData<'static> {
 
 #[test]
 fn of_a_very_long_answer_a_part_is_remembered() {
-    let message = query("many.example.org", 1);
-    let asked = Query::parse(&message).unwrap();
+    let (message, asked) = asked("many.example.org", 1);
     let addresses: Vec<_> = (0..4000).map(|n| format!("192.0.{}.{}", n / 256, n % 256)).collect();
     let records: Vec<_> = addresses.iter().map(|at| ("many.example.org", 9, a(at))).collect();
     let resolved = asked.resolved(&answer(&message, &records));
@@ -123,8 +124,7 @@ fn a_name_has_at_most_255_bytes() {
 
 #[test]
 fn an_answer_belongs_to_its_query_by_identifier_and_question() {
-    let sent = query("example.org", 1);
-    let asked = Query::parse(&sent).unwrap();
+    let (sent, asked) = asked("example.org", 1);
     let good = answer(&sent, &[("example.org", 60, a("192.0.2.1"))]);
     assert!(asked.is_answered_by(&sent, &good));
     let with = |at: usize, byte: u8| {
@@ -149,8 +149,7 @@ fn an_answer_belongs_to_its_query_by_identifier_and_question() {
 
 #[test]
 fn an_error_repeats_the_question_and_nothing_else() {
-    let message = query("example.org", 1);
-    let query = Query::parse(&message).unwrap();
+    let (message, query) = asked("example.org", 1);
     for (code, said) in [
         (Code::ServFail, RCODE::ServerFailure),
         (Code::NxDomain, RCODE::NameError),
@@ -190,8 +189,7 @@ fn an_own_name_leads_to_addresses_of_the_version_asked_for() {
 
 #[test]
 fn the_aliases_of_a_name_lead_to_its_addresses_too() {
-    let message = query("www.example.org", 1);
-    let asked = Query::parse(&message).unwrap();
+    let (message, asked) = asked("www.example.org", 1);
     let bytes = answer(
         &message,
         &[
@@ -214,8 +212,7 @@ fn the_aliases_of_a_name_lead_to_its_addresses_too() {
 
 #[test]
 fn aliases_that_lead_to_each_other_end() {
-    let message = query("a.org", 1);
-    let asked = Query::parse(&message).unwrap();
+    let (message, asked) = asked("a.org", 1);
     let circle = [("a.org", 1, cname("b.org")), ("b.org", 1, cname("a.org"))];
     let resolved = asked.resolved(&answer(&message, &circle));
     assert!(resolved.addresses.is_empty() && resolved.names.len() == 2 && !resolved.more_names);
@@ -223,8 +220,7 @@ fn aliases_that_lead_to_each_other_end() {
 
 #[test]
 fn a_longer_chain_of_aliases_than_is_followed_is_said() {
-    let message = query("n0.org", 1);
-    let asked = Query::parse(&message).unwrap();
+    let (message, asked) = asked("n0.org", 1);
     for (aliases, cut) in [(DNS_ALIASES, false), (DNS_ALIASES + 1, true)] {
         let names: Vec<String> = (0..=aliases).map(|n| format!("n{n}.org")).collect();
         let alias =
@@ -239,8 +235,7 @@ fn a_longer_chain_of_aliases_than_is_followed_is_said() {
 
 #[test]
 fn an_answer_that_cannot_be_read_teaches_nothing() {
-    let message = query("a.org", 1);
-    let asked = Query::parse(&message).unwrap();
+    let (message, asked) = asked("a.org", 1);
     let good = answer(&message, &[("a.org", 1, a("192.0.2.1"))]);
     assert_eq!(asked.resolved(&good).addresses.len(), 1);
     for len in 0..good.len() {

@@ -5,9 +5,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire::device::Capabilities;
 use pagewire::services::{Event, Instant, RecvFlags, SendFlags, SocketBind, Stack, TcpId, UdpId};
-use pagewire_stack::StackConfig;
+use pagewire_testing::frames::dns_query as query;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use simple_dns::rdata::{A, CNAME, RData, SVCB};
 use simple_dns::{CLASS, Packet, RCODE, ResourceRecord};
@@ -18,7 +17,7 @@ use crate::limits::{
     DNS_IN_FLIGHT, DNS_QUERY, DNS_TIME, DNS_TRY_TIME,
 };
 use crate::policy::Rules;
-use crate::world::carry;
+use crate::world::{carry, stack};
 
 const GATEWAY: &str = "10.0.2.2:53";
 
@@ -32,15 +31,6 @@ struct World {
     now: Instant,
 }
 
-fn stack(host: u8, addresses: [&str; 2]) -> Stack {
-    let capabilities = Capabilities::offloading([2, 0, 0, 0, 0, host], 1500);
-    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
-    let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
-    config.announce = false;
-    config.pool_bytes = 4 << 20;
-    Stack::new(Instant::from_millis(1000), config).unwrap()
-}
-
 fn config(resolvers: &[SocketAddr]) -> DnsConfig {
     DnsConfig {
         on: vec!["10.0.2.2".parse().unwrap(), "fd00:2::2".parse().unwrap()],
@@ -51,8 +41,8 @@ fn config(resolvers: &[SocketAddr]) -> DnsConfig {
 
 impl World {
     fn new(config: DnsConfig) -> Self {
-        let guest = stack(15, ["10.0.2.15/24", "fd00:2::15/64"]);
-        let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"]);
+        let guest = stack(15, ["10.0.2.15/24", "fd00:2::15/64"], |_| {});
+        let mut gateway = stack(2, ["10.0.2.2/24", "fd00:2::2/64"], |_| {});
         let server = DnsServer::open(&mut gateway, config).unwrap();
         Self { guest, gateway, server, now: Instant::from_millis(1000) }
     }
@@ -146,17 +136,6 @@ fn is_readable(server: &DnsServer, wait: Duration) -> bool {
     let time = Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos() as _ };
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     poll(&mut fds, Some(&time)).unwrap() > 0
-}
-
-fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    bytes[..2].copy_from_slice(&id.to_be_bytes());
-    for label in name.split('.') {
-        bytes.push(label.len() as u8);
-        bytes.extend_from_slice(label.as_bytes());
-    }
-    bytes.extend_from_slice(&[0, 0, kind as u8, 0, 1]);
-    bytes
 }
 
 fn with_length(message: &[u8]) -> Vec<u8> {

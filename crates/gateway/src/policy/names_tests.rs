@@ -25,6 +25,17 @@ fn of(names: &mut Names, now: Instant, address: &str) -> Vec<String> {
     names.of(now, address.parse().unwrap()).iter().map(Name::to_string).collect()
 }
 
+/// The `n`th of many addresses.
+fn address(n: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32))
+}
+
+/// Learns a name of the `n`th address.
+fn learn(names: &mut Names, now: Instant, n: usize) {
+    let addresses = vec![(address(n), Duration::from_secs(60))];
+    names.learn(now, &Resolved { names: vec!["x.org".parse().unwrap()], addresses });
+}
+
 const START: Instant = Instant::from_millis(1000);
 
 #[test]
@@ -67,17 +78,12 @@ fn a_name_outlives_its_time_by_the_grace_and_lasts_for_the_least_time() {
 #[test]
 fn the_oldest_address_makes_way() {
     let mut names = Names::default();
-    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
-    let learn = |names: &mut Names, n| {
-        let addresses = vec![(address(n), Duration::from_secs(60))];
-        names.learn(START, &Resolved { names: vec!["x.org".parse().unwrap()], addresses });
-    };
     for n in 0..NAMED_ADDRESSES {
-        learn(&mut names, n);
+        learn(&mut names, START, n);
     }
     // Asked for again: no longer the oldest.
-    learn(&mut names, 0);
-    learn(&mut names, NAMED_ADDRESSES);
+    learn(&mut names, START, 0);
+    learn(&mut names, START, NAMED_ADDRESSES);
     assert_eq!(names.len(), NAMED_ADDRESSES);
     assert_eq!(names.of(START, address(0)).len(), 1);
     assert_eq!(names.of(START, address(1)).len(), 0);
@@ -106,11 +112,6 @@ fn no_answer_is_believed_for_longer_than_a_week() {
 #[test]
 fn an_address_whose_names_ran_out_is_as_new_when_it_is_learned_again() {
     let mut names = Names::default();
-    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
-    let learn = |names: &mut Names, now, n| {
-        let addresses = vec![(address(n), Duration::from_secs(60))];
-        names.learn(now, &Resolved { names: vec!["x.org".parse().unwrap()], addresses });
-    };
     learn(&mut names, START, 0);
     let later = START + NAME_TIME;
     assert!(names.of(later, address(0)).is_empty());
@@ -134,24 +135,21 @@ fn long_names_are_remembered_for_fewer_addresses() {
     };
     for n in 0..NAMED_ADDRESSES {
         for _ in 0..4 {
-            let address = IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32)).to_string();
-            names.learn(START, &answer(&[&long(names.next as usize)], &[(&address, 60)]));
+            let name = long(names.next as usize);
+            names.learn(START, &answer(&[&name], &[(&address(n).to_string(), 60)]));
         }
         assert!(names.bytes <= NAMED_BYTES);
     }
     assert!(names.len() < NAMED_ADDRESSES && names.len() > NAMED_ADDRESSES / 4);
     let counted: usize = names.known.values().map(super::names::Known::bytes).sum();
     assert_eq!(counted, names.bytes);
-    let last =
-        names.of(START, IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + NAMED_ADDRESSES as u32 - 1)));
-    assert_eq!(last.len(), 4);
+    assert_eq!(names.of(START, address(NAMED_ADDRESSES - 1)).len(), 4);
 }
 
 #[test]
 fn a_denied_name_is_remembered_for_good_until_there_is_no_room() {
     let mut names = Names::default();
     let name: Name = "mx.evil.net".parse().unwrap();
-    let address = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0xc000_0000 + n as u32));
     for n in 0..DENIED_NAMES {
         names.deny(&name, [address(n)].into_iter(), |_| false).unwrap();
     }

@@ -1,8 +1,6 @@
 //! What the kernel says of its own addresses.
 
-use std::process::Command;
-
-use pagewire_testing::{Need, Netns, can};
+use pagewire_testing::{Need, Netns, can, ip};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
@@ -11,11 +9,6 @@ const NOW: Instant = Instant::from_millis(1);
 
 fn is_ours(whereabouts: &mut Whereabouts, address: &str) -> Option<bool> {
     whereabouts.is_ours(NOW, address.parse().unwrap())
-}
-
-fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! A kernel that is nobody's but the test's configures itself behind a gateway, and resolves.
 
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::Tap;
 use pagewire_gateway::{Autoconf, AutoconfConfig, Gateway, GuestConfig, OwnNames, Resolver};
-use pagewire_testing::{Need, Netns, can};
+use pagewire_testing::frames::dns_query;
+use pagewire_testing::{Need, Netns, can, ip};
 
 use crate::support::PATIENCE;
-use crate::support::namespaces::ip;
+
+/// The type of records with addresses of IPv6 (RFC 3596).
+const AAAA: u16 = 28;
 
 const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 2);
 
@@ -19,22 +21,13 @@ const GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 2);
 fn shows(arguments: &str, all: &[&str]) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        let text = ip(arguments);
         if all.iter().all(|part| text.contains(part)) {
             return text;
         }
         assert!(Instant::now() < deadline, "ip {arguments} shows {text}, not {all:?}");
         thread::park_timeout(Duration::from_millis(50));
     }
-}
-
-/// A query for an address of IPv6.
-fn query(name: &str) -> Vec<u8> {
-    let mut message = vec![7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, name.len() as u8];
-    message.extend_from_slice(name.as_bytes());
-    message.extend_from_slice(&[0, 0, 28, 0, 1]);
-    message
 }
 
 #[test]
@@ -61,7 +54,7 @@ fn a_kernel_gets_an_address_a_route_and_answers_from_the_resolver_by_itself() {
 
         let socket = UdpSocket::bind("[::]:0").unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.send_to(&query("gateway"), (GATEWAY, 53)).unwrap();
+        socket.send_to(&dns_query(7, "gateway", AAAA), (GATEWAY, 53)).unwrap();
         let mut answer = [0; 512];
         let (len, from) = socket.recv_from(&mut answer).unwrap();
         assert_eq!(from.ip(), IpAddr::V6(GATEWAY));

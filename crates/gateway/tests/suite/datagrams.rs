@@ -9,7 +9,7 @@ use pagewire_gateway::{Ask, Verdict};
 use pagewire_testing::{Need, can};
 
 use crate::support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, worlds};
-use crate::support::{PATIENCE, World, eventually, far, world, world_with};
+use crate::support::{PATIENCE, World, allow_all, eventually, far, world, world_with};
 
 /// A socket of this machine, and the address by which the guest reaches it.
 fn outer() -> (UdpSocket, SocketAddr) {
@@ -153,8 +153,7 @@ fn a_closed_port_of_the_network_is_one_for_the_guest() {
 #[test]
 fn a_published_port_is_reached_from_the_clients_side_and_answers_from_there() {
     let guest = "10.0.2.15".parse().unwrap();
-    let rules = |_: &Ask| Some(Verdict::Allow);
-    let world = world_with(|b| b.judge(rules), |config| config.guest(guest));
+    let world = world_with(|b| b.judge(allow_all), |config| config.guest(guest));
     let inner = inner(&world, 53);
     let published = world.guest.publish(&"127.0.0.1:0:53/udp".parse().unwrap()).unwrap();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant as Wall};
 
 use pagewire_gateway::{Builder, How, Resolver};
+use pagewire_testing::frames::dns_query;
+use pagewire_testing::ip;
 use rustix::net::sockopt;
 
-use crate::support::namespaces::{
-    Line, NEAR_V4, NEAR_V6, Outside, SILENT, ip, worlds, worlds_with,
-};
-use crate::support::{PATIENCE, eventually};
+use crate::support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, SILENT, worlds, worlds_with};
+use crate::support::{PATIENCE, eventually, rest};
 
 /// Far longer than a refusal takes, and shorter than the guest's first retransmission.
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -143,32 +143,24 @@ fn each_side_may_end_first() {
         let server = TcpListener::bind((NEAR_V6, 80)).unwrap();
         line.go_on();
         let (mut first, _) = server.accept().unwrap();
-        let mut got = Vec::new();
-        first.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"to the end");
+        assert_eq!(rest(&first), b"to the end");
         first.write_all(b"and back").unwrap();
         drop(first);
         let (mut second, _) = server.accept().unwrap();
         second.write_all(b"to the end").unwrap();
         second.shutdown(Shutdown::Write).unwrap();
-        got.clear();
-        second.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"and back");
+        assert_eq!(rest(&second), b"and back");
         line.wait();
         assert_eq!(outside.journal.wait_for_ends(2), [How::Finished; 2]);
     };
     worlds(outside, |line| {
         line.wait();
-        let mut got = Vec::new();
         let mut first = TcpStream::connect((NEAR_V6, 80)).unwrap();
         first.write_all(b"to the end").unwrap();
         first.shutdown(Shutdown::Write).unwrap();
-        first.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"and back");
-        got.clear();
+        assert_eq!(rest(&first), b"and back");
         let mut second = TcpStream::connect((NEAR_V6, 80)).unwrap();
-        second.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"to the end");
+        assert_eq!(rest(&second), b"to the end");
         second.write_all(b"and back").unwrap();
         drop(second);
         line.go_on();
@@ -272,10 +264,8 @@ fn a_resolver_that_is_down_fails_the_guests_question_at_once_and_may_come_back()
         let names = UdpSocket::bind("0.0.0.0:0").unwrap();
         names.connect("10.0.2.2:53").unwrap();
         names.set_read_timeout(Some(PATIENCE)).unwrap();
-        // A question for the IPv4 address of example.org (RFC 1035 section 4.1).
-        let rcode = |id| {
-            let header = [0, id, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-            let query = [&header[..], b"\x07example\x03org\0", &[0, 1, 0, 1]].concat();
+        let rcode = |id: u8| {
+            let query = dns_query(id.into(), "example.org", 1);
             names.send(&query).unwrap();
             let mut answer = [0; 512];
             assert!(names.recv(&mut answer).unwrap() >= query.len());

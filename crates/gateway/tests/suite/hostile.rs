@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Wall};
 
@@ -16,8 +16,10 @@ use pagewire::{Device, Pair};
 use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, Record, Verdict, limits};
 use pagewire_testing::frames::received;
 
-use crate::support::frames::{ME, arp, datagram, syn};
-use crate::support::{eventually, pattern, server, to_loopback, world};
+use crate::support::frames::{ME, anywhere, arp, datagram, scatter, syn};
+use crate::support::{
+    FAR, allow_all, eventually, full_socket, pattern, server, to_loopback, world,
+};
 
 /// A guest that is only a device.
 struct Attacker {
@@ -44,6 +46,17 @@ impl Attacker {
         }
     }
 
+    /// Sends `n` frames, and takes what the gateway has sent after every 64.
+    fn flood(&mut self, n: u32, frame: impl Fn(u32) -> Vec<u8>) {
+        for i in 0..n {
+            self.send(frame(i));
+            if i % 64 == 0 {
+                self.hear();
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// What the gateway has sent, headers only.
     fn hear(&mut self) -> Vec<Vec<u8>> {
         let mut inbox = VecDeque::new();
@@ -54,24 +67,18 @@ impl Attacker {
 
 /// Never answers, and counts how often it is asked.
 #[derive(Clone, Default)]
-struct Silence(Arc<Mutex<(usize, Vec<OwnedFd>)>>);
+struct Silence(Arc<Mutex<(usize, Vec<UnixStream>)>>);
 
 impl Dial for Silence {
     fn dial(&self, _: SocketAddr, _: &Ask) -> io::Result<Dialled> {
-        let (near, far) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::STREAM,
-            rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )?;
-        while rustix::io::write(&near, &[0; 65_536]).is_ok() {}
+        let (near, far) = full_socket()?;
         let mut state = self.0.lock().unwrap();
         state.0 += 1;
         state.1.push(far);
         // Far ends of closed sockets are of no use.
         let keep = state.1.len().saturating_sub(limits::DIALS);
         state.1.drain(..keep);
-        Ok(Dialled { socket: near, connected: false })
+        Ok(Dialled { socket: near.into(), connected: false })
     }
 }
 
@@ -82,22 +89,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn allow_all(_: &Ask) -> Option<Verdict> {
-    Some(Verdict::Allow)
-}
-
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// A number for each `i` that looks like chance.
-fn scatter(i: u32) -> u32 {
-    i.wrapping_mul(2_654_435_761).rotate_left(15).wrapping_mul(2_246_822_519)
-}
-
-/// An address of a network for measurements (RFC 2544), which nobody has.
-fn anywhere(i: u32) -> Ipv4Addr {
-    Ipv4Addr::from_bits(0xc612_0000 | (scatter(i) & 0x1_ffff))
 }
 
 #[test]
@@ -109,13 +102,9 @@ fn a_flood_of_syns_to_everywhere_holds_no_more_than_the_limits() {
     let neighbour = world();
     let (server, at) = server();
     let begun = Wall::now();
-    for i in 0..100_000u32 {
-        let port = 1024 + (scatter(i) % 60_000) as u16;
-        attacker.send(syn(ME, port, anywhere(i), 80, scatter(!i)));
-        if i % 1000 == 0 {
-            attacker.hear();
-        }
-    }
+    attacker.flood(100_000, |i| {
+        syn(ME, 1024 + (scatter(i) % 60_000) as u16, anywhere(i), 80, scatter(!i))
+    });
     // A neighbour connects and gets its data meanwhile and afterwards.
     let mut inner = neighbour.inside.connect(at).unwrap();
     let (mut outer, _) = server.accept().unwrap();
@@ -157,13 +146,7 @@ fn a_scan_of_closed_ports_dials_no_more_than_failures_may() {
     // Nobody listens: who scans it, in bursts, is told so.
     let closed = server().1.port();
     let begun = Wall::now();
-    for i in 0..60_000u32 {
-        attacker.send(syn(ME, 1024 + (i % 60_000) as u16, crate::support::FAR, closed, scatter(i)));
-        if i % 64 == 0 {
-            attacker.hear();
-            std::thread::yield_now();
-        }
-    }
+    attacker.flood(60_000, |i| syn(ME, 1024 + i as u16, FAR, closed, scatter(i)));
     eventually(|| guest.host().stats().links[0].device.rx_frames > 60_000);
     let counters = guest.counters();
     let granted = f64::from(limits::CONNECTS_BURST)
@@ -179,10 +162,10 @@ fn forged_sources_reach_nobody() {
     let _alone = alone();
     let gateway = Gateway::builder().judge(allow_all).dialler(Silence::default()).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
-    for i in 0..1000u32 {
+    attacker.flood(1000, |i| {
         let from = Ipv4Addr::from_bits(0x0808_0000 | (scatter(i) & 0xffff)).octets();
-        attacker.send(syn(from, 4000, anywhere(i), 80, 7));
-    }
+        syn(from, 4000, anywhere(i), 80, 7)
+    });
     eventually(|| guest.host().stats().links[0].device.rx_frames >= 1001);
     assert_eq!(guest.counters().asked, 0);
 }
@@ -229,13 +212,10 @@ fn nonsense_for_the_resolver_is_answered_or_dropped_and_holds_nothing() {
     let (mut attacker, guest) = Attacker::new(&gateway);
     let before = descriptors();
     const ALL: u32 = 20_000;
-    for i in 0..ALL {
+    attacker.flood(ALL, |i| {
         let bytes: Vec<u8> = (0..scatter(i) % 80).map(|n| scatter(i ^ n << 8) as u8).collect();
-        attacker.send(datagram(1 + (i % 60_000) as u16, Ipv4Addr::new(10, 0, 2, 2), 53, &bytes));
-        if i % 64 == 0 {
-            attacker.hear();
-        }
-    }
+        datagram(1 + (i % 60_000) as u16, Ipv4Addr::new(10, 0, 2, 2), 53, &bytes)
+    });
     eventually(|| guest.host().stats().links[0].device.rx_frames > u64::from(ALL));
     eventually(|| guest.dns_counters().queries > 0);
     assert!(descriptors() <= before + 2);
@@ -252,13 +232,7 @@ fn datagrams_from_every_port_open_no_more_than_the_limit() {
     let gateway = Gateway::builder().judge(to_loopback).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
     let before = descriptors();
-    for from in 1..=u16::MAX {
-        attacker.send(datagram(from, crate::support::FAR, port, b"x"));
-        if from % 64 == 0 {
-            attacker.hear();
-            std::thread::yield_now();
-        }
-    }
+    attacker.flood(u16::MAX.into(), |i| datagram(i as u16 + 1, FAR, port, b"x"));
     eventually(|| guest.host().stats().links[0].device.rx_frames >= 65_536);
     eventually(|| guest.counters().endpoints_refused > 0);
     let opened = guest.counters().endpoints_opened;
@@ -279,13 +253,7 @@ fn datagrams_to_everywhere_from_many_ports_are_remembered_up_to_the_limit() {
     let gateway = Gateway::builder().judge(rules).journal(notes.take()).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
     const ALL: u32 = 30_000;
-    for i in 0..ALL {
-        attacker.send(datagram(1 + (i % 100) as u16, anywhere(i), 9, b"x"));
-        if i % 16 == 0 {
-            attacker.hear();
-            std::thread::yield_now();
-        }
-    }
+    attacker.flood(ALL, |i| datagram(1 + (i % 100) as u16, anywhere(i), 9, b"x"));
     eventually(|| guest.host().stats().links[0].device.rx_frames > u64::from(ALL));
     let peers = || {
         let all = notes.all();

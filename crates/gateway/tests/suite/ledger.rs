@@ -19,6 +19,10 @@ const PIECE: usize = 64 << 10;
 /// The longest payload that a tap packs: `pagewire_device`'s `SMALL_PAYLOAD`.
 const SMALL: u64 = 512;
 
+/// Copies that the kernel makes.
+const REASONS: [CopyReason; 4] =
+    [CopyReason::SocketTx, CopyReason::SocketRx, CopyReason::DeviceTx, CopyReason::DeviceRx];
+
 fn send_all(mut to: impl Write) {
     let piece = pattern(PIECE);
     (0..BYTES / PIECE).for_each(|_| to.write_all(&piece).unwrap());
@@ -54,9 +58,7 @@ fn in_this_process_the_kernels_sockets_make_the_only_copies() {
         read_all(&outer);
     });
     let ledger = world.guest.host().stats().ledger;
-    let reasons =
-        [CopyReason::SocketTx, CopyReason::SocketRx, CopyReason::DeviceTx, CopyReason::DeviceRx];
-    let [tx, rx, device_tx, device_rx] = reasons.map(|reason| ledger.get(reason));
+    let [tx, rx, device_tx, device_rx] = REASONS.map(|reason| ledger.get(reason));
     assert_eq!([tx, rx, device_tx, device_rx], [BYTES as u64, BYTES as u64, 0, 0]);
     assert_few(&ledger);
 }
@@ -84,13 +86,7 @@ fn over_a_tap_each_byte_is_copied_by_the_tap_and_by_the_socket() {
         eventually(|| outside.guest.connections() == 0);
         let host: &Host = outside.guest.host();
         let ledger = host.stats().ledger;
-        let reasons = [
-            CopyReason::SocketTx,
-            CopyReason::SocketRx,
-            CopyReason::DeviceTx,
-            CopyReason::DeviceRx,
-        ];
-        let [tx, rx, device_tx, device_rx] = reasons.map(|reason| ledger.get(reason));
+        let [tx, rx, device_tx, device_rx] = REASONS.map(|reason| ledger.get(reason));
         assert_eq!([tx, rx], [BYTES as u64; 2]);
         let (device, counters) = (host.stats().links[0].device, host.stats().counters);
         // The tap packs the ends of bursts as it receives them. Where bursts end is the guest's affair:

@@ -4,18 +4,21 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream as KernelStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pagewire::device::{DatagramLink, Frames, FramesConfig, FramesEnd, StreamLink};
 use pagewire::tcp::TcpConfig;
 use pagewire::{Device, Host, TcpStream};
-use pagewire_gateway::{Ask, Dial, Dialled, Gateway, Guest, GuestConfig, OwnNames, Resolver};
+use pagewire_gateway::{
+    Ask, Builder, Dial, Dialled, Gateway, Guest, GuestConfig, OwnNames, Resolver,
+};
+use pagewire_testing::frames::dns_query;
 
 use crate::support::frames::{GATEWAY, MAC, ME, arp, datagram, syn, tcp};
-use crate::support::{PATIENCE, eventually, far, to_loopback};
+use crate::support::{PATIENCE, eventually, far, full_socket, to_loopback};
 
 /// Uploads that nobody reads: together far more than a link's memory, beside what the kernel's own
 /// sockets take.
@@ -23,16 +26,13 @@ const UPLOADS: usize = 48;
 
 /// A query for the address of `gateway`, which the gateway itself answers.
 fn query() -> Vec<u8> {
-    let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7];
-    query.extend(b"gateway");
-    query.extend([0, 0, 1, 0, 1]);
-    query
+    dns_query(0x1234, "gateway", 1)
 }
 
-fn gateway() -> Gateway {
+fn gateway() -> Builder {
     let mut names = OwnNames::default();
     names.add_word("gateway", [10, 0, 2, 2].into()).unwrap();
-    Gateway::builder().judge(to_loopback).names(names).resolver(Resolver::None).start()
+    Gateway::builder().judge(to_loopback).names(names).resolver(Resolver::None)
 }
 
 fn add(gateway: &Gateway, link: impl Device + 'static) -> Guest {
@@ -96,7 +96,7 @@ fn uploads_leave_memory_for_queries(inside: &Host, guest: &Guest) {
 fn uploads_that_nobody_reads_leave_a_stream_link_memory_for_queries_and_go_on_when_read() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let link = |stream, at| StreamLink::builder().mac([2, 0, 0, 0, 0, at]).over(stream).unwrap();
-    let guest = add(&gateway(), link(ours, 2));
+    let guest = add(&gateway().start(), link(ours, 2));
     uploads_leave_memory_for_queries(&inside(link(theirs, 15)), &guest);
 }
 
@@ -104,7 +104,7 @@ fn uploads_that_nobody_reads_leave_a_stream_link_memory_for_queries_and_go_on_wh
 fn uploads_that_nobody_reads_leave_a_datagram_link_memory_for_queries_and_go_on_when_read() {
     let directory = tempfile::tempdir().unwrap();
     let (path, peer) = (directory.path().join("gateway"), directory.path().join("guest"));
-    let guest = add(&gateway(), DatagramLink::builder().bind(&path).unwrap());
+    let guest = add(&gateway().start(), DatagramLink::builder().bind(&path).unwrap());
     let config = FramesConfig { mac: MAC, ..FramesConfig::default() };
     let (device, end) = Frames::new(config).unwrap();
     let socket = UnixDatagram::bind(&peer).unwrap();
@@ -161,13 +161,12 @@ impl Drop for Cable {
 }
 
 /// Connects at once, to far ends that take nothing.
-struct Deaf(std::sync::Mutex<Vec<UnixStream>>);
+#[derive(Default)]
+struct Deaf(Mutex<Vec<UnixStream>>);
 
 impl Dial for Deaf {
     fn dial(&self, _: SocketAddr, _: &Ask) -> io::Result<Dialled> {
-        let (mut near, far) = UnixStream::pair()?;
-        near.set_nonblocking(true)?;
-        while near.write(&[0; 65_536]).is_ok() {}
+        let (near, far) = full_socket()?;
         self.0.lock().unwrap().push(far);
         Ok(Dialled { socket: near.into(), connected: true })
     }
@@ -226,11 +225,8 @@ fn segments_that_pin_two_pages_each_leave_a_stream_link_memory_for_others() {
     const SEGMENTS: u32 = 7;
     const LEN: usize = 520;
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut names = OwnNames::default();
-    names.add_word("gateway", [10, 0, 2, 2].into()).unwrap();
-    let gateway =
-        Gateway::builder().judge(to_loopback).names(names).dialler(Deaf(Default::default()));
-    let guest = add(&gateway.start(), StreamLink::builder().mac(GATEWAY).over(ours).unwrap());
+    let gateway = gateway().dialler(Deaf::default()).start();
+    let guest = add(&gateway, StreamLink::builder().mac(GATEWAY).over(ours).unwrap());
     theirs.set_write_timeout(Some(PATIENCE)).unwrap();
     theirs.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut raw = Raw { stream: theirs, sent: 0 };

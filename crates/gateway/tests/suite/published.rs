@@ -5,16 +5,21 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use pagewire_gateway::{Ask, Direction, How, Publish, Verdict};
+use pagewire_gateway::limits::CONNECTIONS;
+use pagewire_gateway::{Ask, Direction, How, Judge, Publish, Verdict};
 
 use crate::support::namespaces::{Line, NEAR_V4, NEAR_V6, Outside, worlds};
-use crate::support::{PATIENCE, World, eventually, pattern, world_with};
+use crate::support::{PATIENCE, World, allow_all, eventually, pattern, rest, world_with};
 
-/// A guest whose address is known, and that listens on port 80.
-fn world_that_listens() -> (World, pagewire::TcpListener) {
+/// A guest whose address is known, with these rules, and that many connections.
+fn known(judge: impl Judge + 'static, connections: usize) -> World {
     let guest = "10.0.2.15".parse().unwrap();
-    let allow = |_: &Ask| Some(Verdict::Allow);
-    let world = world_with(|b| b.judge(allow), |config| config.guest(guest));
+    world_with(|b| b.judge(judge), |config| config.guest(guest).connections(connections))
+}
+
+/// One that listens on port 80.
+fn world_that_listens() -> (World, pagewire::TcpListener) {
+    let world = known(allow_all, CONNECTIONS);
     let listener = world.inside.listen("10.0.2.15:80").unwrap();
     (world, listener)
 }
@@ -34,14 +39,10 @@ fn a_client_of_a_published_port_reaches_the_guest_and_gets_its_answer() {
     assert_eq!(from.ip().to_string(), "10.0.2.2");
     client.write_all(&pattern(1 << 20)).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let mut got = Vec::new();
-    served.read_to_end(&mut got).unwrap();
-    assert!(got == pattern(1 << 20));
+    assert!(rest(&served) == pattern(1 << 20));
     served.write_all(b"thanks").unwrap();
     drop(served);
-    got.clear();
-    client.read_to_end(&mut got).unwrap();
-    assert_eq!(got, b"thanks");
+    assert_eq!(rest(client), b"thanks");
     assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
     assert_eq!(world.guest.counters().clients, 1);
 }
@@ -60,12 +61,11 @@ fn a_client_that_the_guest_refuses_is_reset() {
 
 #[test]
 fn a_client_that_rules_refuse_is_reset_and_the_guest_hears_nothing() {
-    let guest = "10.0.2.15".parse().unwrap();
     let rules = |ask: &Ask| match ask.direction {
         Direction::In => Some(Verdict::Refuse),
         Direction::Out => Some(Verdict::Allow),
     };
-    let world = world_with(|b| b.judge(rules), |config| config.guest(guest));
+    let world = known(rules, CONNECTIONS);
     let listener = world.inside.listen("10.0.2.15:80").unwrap();
     listener.set_nonblocking(true).unwrap();
     let at = publish(&world, "127.0.0.1:0:80");
@@ -78,8 +78,8 @@ fn a_client_that_rules_refuse_is_reset_and_the_guest_hears_nothing() {
 #[test]
 fn a_unix_socket_can_be_published() {
     let (world, listener) = world_that_listens();
-    let path = std::env::temp_dir().join(format!("pagewire-published-{}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("guest.sock");
     let what: Publish = format!("{}:80", path.display()).parse().unwrap();
     assert_eq!(world.guest.publish(&what).unwrap(), []);
     let mut client = UnixStream::connect(&path).unwrap();
@@ -99,9 +99,7 @@ fn a_unix_socket_can_be_published() {
 
 #[test]
 fn a_port_of_all_addresses_serves_a_guest_that_has_one_version_of_ip() {
-    let guest = "10.0.2.15".parse().unwrap();
-    let allow = |_: &Ask| Some(Verdict::Allow);
-    let world = world_with(|b| b.judge(allow), |config| config.guest(guest));
+    let world = known(allow_all, CONNECTIONS);
     let inner = world.inside.udp("10.0.2.15:53").unwrap();
     // Opened first, as a process does that gives up its rights.
     let opened = "0:53/udp".parse::<Publish>().unwrap().open().unwrap();
@@ -130,9 +128,7 @@ fn a_port_that_is_taken_is_not_published_and_neither_is_one_without_a_guests_add
 
 #[test]
 fn clients_beyond_the_limit_wait_in_the_backlog() {
-    let guest = "10.0.2.15".parse().unwrap();
-    let allow = |_: &Ask| Some(Verdict::Allow);
-    let world = world_with(|b| b.judge(allow), |config| config.guest(guest).connections(1));
+    let world = known(allow_all, 1);
     let listener = world.inside.listen("10.0.2.15:80").unwrap();
     let at = publish(&world, "127.0.0.1:0:80");
     let first = TcpStream::connect(at).unwrap();

@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
@@ -13,7 +13,8 @@ use pagewire_gateway::{Ask, Dial, Dialled, How, Record, Verdict};
 use rustix::net::{SendFlags as KernelSend, sockopt};
 
 use crate::support::{
-    FAR, PATIENCE, World, eventually, far, pattern, server, to_loopback, world, world_with,
+    FAR, PATIENCE, World, allow_all, eventually, far, full_socket, pattern, rest, server,
+    to_loopback, world, world_with,
 };
 
 /// A connection of the guest and its far end.
@@ -40,14 +41,8 @@ fn data_passes_both_ways_whole_and_in_order() {
             (&inner).write_all(&data).unwrap();
             inner.shutdown(Shutdown::Write).unwrap();
         });
-        let reads = scope.spawn(|| {
-            let mut got = Vec::new();
-            (&inner).read_to_end(&mut got).unwrap();
-            got
-        });
-        let mut got = Vec::new();
-        (&outer).read_to_end(&mut got).unwrap();
-        assert!(got == data, "out");
+        let reads = scope.spawn(|| rest(&inner));
+        assert!(rest(&outer) == data, "out");
         assert!(reads.join().unwrap() == data, "in");
     });
     assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
@@ -89,14 +84,10 @@ fn the_guests_end_is_passed_on_and_the_answer_still_comes() {
     let (mut inner, mut outer) = joined(&world);
     inner.write_all(b"question").unwrap();
     inner.shutdown(Shutdown::Write).unwrap();
-    let mut question = Vec::new();
-    outer.read_to_end(&mut question).unwrap();
-    assert_eq!(question, b"question");
+    assert_eq!(rest(&outer), b"question");
     outer.write_all(b"answer").unwrap();
     drop(outer);
-    let mut answer = Vec::new();
-    inner.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, b"answer");
+    assert_eq!(rest(&inner), b"answer");
     assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
 }
 
@@ -106,14 +97,10 @@ fn the_far_sides_end_is_passed_on_and_the_guest_may_still_send() {
     let (mut inner, mut outer) = joined(&world);
     outer.write_all(b"greeting").unwrap();
     outer.shutdown(Shutdown::Write).unwrap();
-    let mut greeting = Vec::new();
-    inner.read_to_end(&mut greeting).unwrap();
-    assert_eq!(greeting, b"greeting");
+    assert_eq!(rest(&inner), b"greeting");
     inner.write_all(b"afterwards").unwrap();
     drop(inner);
-    let mut after = Vec::new();
-    outer.read_to_end(&mut after).unwrap();
-    assert_eq!(after, b"afterwards");
+    assert_eq!(rest(&outer), b"afterwards");
     assert_eq!(world.journal.wait_for_ends(1), [How::Finished]);
 }
 
@@ -165,17 +152,11 @@ fn a_reset_of_the_guest_is_a_reset_for_the_far_side() {
     assert_eq!(world.journal.wait_for_ends(1), [How::GuestReset]);
 }
 
-#[test]
-fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
-    let world = world();
-    let (inner, mut outer) = joined(&world);
-    inner.set_nonblocking(true).unwrap();
-    let data = pattern(64 << 20);
-    let mut sent = 0;
-    // The guest's socket is full when everything on the way is.
-    let mut quiet = 0;
+/// Sends from `data` until nothing is taken for a while; returns how much was.
+fn fill(data: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> usize {
+    let (mut sent, mut quiet) = (0, 0);
     while quiet < 50 {
-        match inner.send(data[sent..sent + (64 << 10)].to_vec()) {
+        match send(&data[sent..]) {
             Ok(n) => (sent, quiet) = (sent + n, 0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 quiet += 1;
@@ -183,8 +164,19 @@ fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
             }
             Err(error) => panic!("{error}"),
         }
-        assert!(sent < data.len() - (64 << 10), "nothing stopped the guest");
+        assert!(sent < data.len() - (64 << 10), "nothing stopped it");
     }
+    sent
+}
+
+#[test]
+fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
+    let world = world();
+    let (inner, mut outer) = joined(&world);
+    inner.set_nonblocking(true).unwrap();
+    let data = pattern(64 << 20);
+    // The guest's socket is full when everything on the way is.
+    let sent = fill(&data, |rest| inner.send(rest[..64 << 10].to_vec()));
     // A closed window is probed now and then, by a byte that is not taken; segments are not lost.
     let retransmits = world.inside.stats().counters.tcp_retransmits;
     assert!(retransmits <= 3, "{retransmits} segments were sent again");
@@ -199,18 +191,7 @@ fn a_guest_that_does_not_read_stops_the_far_side() {
     let (inner, outer) = joined(&world);
     outer.set_nonblocking(true).unwrap();
     let data = pattern(64 << 20);
-    let (mut sent, mut quiet) = (0, 0);
-    while quiet < 50 {
-        match (&outer).write(&data[sent..]) {
-            Ok(n) => (sent, quiet) = (sent + n, 0),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                quiet += 1;
-                thread::park_timeout(Duration::from_millis(2));
-            }
-            Err(error) => panic!("{error}"),
-        }
-        assert!(sent < data.len(), "nothing stopped the far side");
-    }
+    let sent = fill(&data, |rest| (&outer).write(rest));
     let mut got = vec![0; sent];
     (&inner).read_exact(&mut got).unwrap();
     assert!(got == data[..sent]);
@@ -309,7 +290,7 @@ fn rules_that_lead_in_a_circle_are_refused() {
 
 #[test]
 fn the_gateways_own_addresses_are_not_dialled() {
-    let world = world_with(|b| b.judge(|_: &Ask| Some(Verdict::Allow)), |config| config);
+    let world = world_with(|b| b.judge(allow_all), |config| config);
     let error = world.inside.connect("10.0.2.2:22").expect_err("nobody listens there");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(world.guest.counters().dialled, 0);
@@ -322,9 +303,7 @@ fn a_records_flow_tells_verdict_opening_and_end() {
     let at = inner.peer_addr().unwrap();
     inner.write_all(b"12345").unwrap();
     drop(inner);
-    let mut outer = outer;
-    outer.read_to_end(&mut Vec::new()).unwrap();
-    drop(outer);
+    rest(outer);
     world.journal.wait_for_ends(1);
     let all = world.journal.all();
     let [Record::Verdict { flow, ask, verdict, .. }, Record::Opened { .. }, Record::Closed { .. }] =
@@ -379,24 +358,18 @@ struct Held {
     /// Errors of the next dials.
     errors: Vec<io::Error>,
     /// The far ends of dials, whose sockets are full until something is read there.
-    dials: Vec<(SocketAddr, OwnedFd)>,
+    dials: Vec<UnixStream>,
 }
 
 impl Dial for Hand {
-    fn dial(&self, to: SocketAddr, _: &Ask) -> io::Result<Dialled> {
+    fn dial(&self, _: SocketAddr, _: &Ask) -> io::Result<Dialled> {
         let mut held = self.0.lock().unwrap();
         if let Some(error) = held.errors.pop() {
             return Err(error);
         }
-        let (near, far) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::STREAM,
-            rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )?;
-        while rustix::io::write(&near, &[0; 4096]).is_ok() {}
-        held.dials.push((to, far));
-        Ok(Dialled { socket: near, connected: false })
+        let (near, far) = full_socket()?;
+        held.dials.push(far);
+        Ok(Dialled { socket: near.into(), connected: false })
     }
 }
 
@@ -406,21 +379,24 @@ impl Hand {
     }
 
     /// Answers the oldest dial: its socket has room now. Returns the far end.
-    fn answer(&self) -> OwnedFd {
-        let (_, far) = self.0.lock().unwrap().dials.remove(0);
-        while rustix::io::read(&far, &mut [0; 4096]).is_ok() {}
+    fn answer(&self) -> UnixStream {
+        let mut far = self.0.lock().unwrap().dials.remove(0);
+        while far.read(&mut [0; 4096]).is_ok() {}
         far
     }
 }
 
-fn allow_all(_: &Ask) -> Option<Verdict> {
-    Some(Verdict::Allow)
+/// A world whose way out is in the test's hand, after errors of the first dials.
+fn world_in_hand(errors: impl IntoIterator<Item = io::Error>) -> (Hand, World) {
+    let hand = Hand::default();
+    hand.0.lock().unwrap().errors.extend(errors);
+    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    (hand, world)
 }
 
 #[test]
 fn the_guest_is_answered_only_when_the_far_side_has_answered() {
-    let hand = Hand::default();
-    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let (hand, world) = world_in_hand([]);
     let inner = world.inside.start_connect(far(80)).unwrap();
     eventually(|| hand.dials() == 1);
     // A wait that would see an answer sees none.
@@ -434,9 +410,7 @@ fn the_guest_is_answered_only_when_the_far_side_has_answered() {
 
 #[test]
 fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
-    let hand = Hand::default();
-    hand.0.lock().unwrap().errors.push(rustix::io::Errno::MFILE.into());
-    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let (hand, world) = world_in_hand([rustix::io::Errno::MFILE.into()]);
     let _inner = world.inside.start_connect(far(80)).unwrap();
     eventually(|| hand.dials() == 1);
     let _far = hand.answer();
@@ -447,10 +421,7 @@ fn a_dial_that_lacks_descriptors_is_repeated_and_the_guest_notices_nothing() {
 
 #[test]
 fn a_destination_that_this_machine_has_no_address_for_holds_up_nobody() {
-    let hand = Hand::default();
-    let lacks = || io::Error::from(rustix::io::Errno::ADDRNOTAVAIL);
-    hand.0.lock().unwrap().errors.extend([lacks(), lacks()]);
-    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let (hand, world) = world_in_hand([rustix::io::Errno::ADDRNOTAVAIL; 2].map(io::Error::from));
     let _v6 = world.inside.start_connect("[2001:db8::1]:80".parse().unwrap()).unwrap();
     eventually(|| world.guest.counters().unreachable == 1);
     let _v4 = world.inside.start_connect(far(80)).unwrap();
@@ -467,21 +438,18 @@ fn what_a_guest_sent_before_its_end_is_delivered_after_the_gateway_has_let_go() 
     let World { inside, guest, .. } = world();
     let (server, at) = server();
     let inner = inside.connect(at).unwrap();
-    let (mut outer, _) = server.accept().unwrap();
+    let (outer, _) = server.accept().unwrap();
     (&inner).write_all(&pattern(200_000)).unwrap();
     assert!(!guest.finish(Duration::ZERO, Duration::from_millis(10)), "its stream goes on");
     inner.shutdown(Shutdown::Write).unwrap();
     assert!(guest.finish(Duration::ZERO, PATIENCE));
     drop(guest);
-    let mut got = Vec::new();
-    outer.read_to_end(&mut got).unwrap();
-    assert!(got == pattern(200_000));
+    assert!(rest(outer) == pattern(200_000));
 }
 
 #[test]
 fn dials_to_one_silent_destination_leave_room_for_others() {
-    let hand = Hand::default();
-    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let (hand, world) = world_in_hand([]);
     let dial = |to: SocketAddr| world.inside.start_connect(to).unwrap();
     let _silent: Vec<_> = (0..100).map(|_| dial(far(80))).collect();
     let limit = pagewire_gateway::limits::DIALS_PER_DESTINATION;
@@ -493,8 +461,7 @@ fn dials_to_one_silent_destination_leave_room_for_others() {
 
 #[test]
 fn an_old_dial_yields_its_place_to_one_that_waits() {
-    let hand = Hand::default();
-    let world = world_with(|b| b.judge(allow_all).dialler(hand.clone()), |config| config);
+    let (hand, world) = world_in_hand([]);
     let begun = Wall::now();
     let all = pagewire_gateway::limits::DIALS_PER_DESTINATION + 1;
     let dial = |_| world.inside.start_connect(far(80)).unwrap();

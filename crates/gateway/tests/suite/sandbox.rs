@@ -33,8 +33,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use signal_hook::consts::SIGUSR1;
 use signal_hook::iterator::Signals;
+use tempfile::tempdir;
 
-use crate::support::{PATIENCE, far, to_loopback, world_with};
+use crate::support::frames::arp;
+use crate::support::{PATIENCE, far, world};
 
 /// Says to the test `probe` what to do: which plan, the identifier of another process, and a directory.
 const ASKED: &str = "PAGEWIRE_TEST_SANDBOX";
@@ -165,7 +167,7 @@ fn if_heard(heard: bool) -> io::Result<()> {
 
 fn relay_a_connection() -> io::Result<()> {
     let server = Prepared::take(|prepared| prepared.server.try_clone().ok())?;
-    let world = world_with(|builder| builder.judge(to_loopback), |config| config);
+    let world = world();
     let to: SocketAddr = far(server.local_addr()?.port());
     let mut connection = world.inside.connect(to).map_err(io::Error::other)?;
     let (mut served, _) = server.accept()?;
@@ -181,29 +183,7 @@ fn gateway(device: impl Device + 'static) -> io::Result<(Gateway, Guest)> {
     Ok((gateway, guest))
 }
 
-/// An ARP request (RFC 826): who has 10.0.2.2, for 10.0.2.15.
-const WHO_HAS: [u8; 60] = {
-    let mut frame = [0; 60];
-    let words: [&[u8]; 5] = [
-        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 15, 8, 6],
-        &[0, 1, 8, 0, 6, 4, 0, 1],
-        &[2, 0, 0, 0, 0, 15, 10, 0, 2, 15],
-        &[0; 6],
-        &[10, 0, 2, 2],
-    ];
-    let (mut word, mut at) = (0, 0);
-    while word < words.len() {
-        let mut byte = 0;
-        while byte < words[word].len() {
-            frame[at] = words[word][byte];
-            (byte, at) = (byte + 1, at + 1);
-        }
-        word += 1;
-    }
-    frame
-};
-
-/// Whether this is the answer to it.
+/// Whether this is the answer to [`arp`].
 fn is_answer(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
 }
@@ -212,7 +192,8 @@ fn serve_a_stream_link() -> io::Result<()> {
     let (device, mut peer) = Prepared::take(|prepared| prepared.stream.take())?;
     let _gateway = gateway(device)?;
     peer.set_read_timeout(Some(PATIENCE))?;
-    peer.write_all(&[&60_u32.to_be_bytes()[..], &WHO_HAS].concat())?;
+    let asks = arp();
+    peer.write_all(&[&(asks.len() as u32).to_be_bytes()[..], &asks].concat())?;
     loop {
         let mut length = [0; 4];
         peer.read_exact(&mut length)?;
@@ -229,7 +210,7 @@ fn serve_a_datagram_link() -> io::Result<()> {
     let _gateway = gateway(device)?;
     peer.set_read_timeout(Some(PATIENCE))?;
     peer.send(b"VFKT")?;
-    peer.send(&WHO_HAS)?;
+    peer.send(&arp())?;
     let mut frame = [0; 2048];
     loop {
         let length = peer.recv(&mut frame)?;
@@ -245,7 +226,7 @@ fn serve_a_vhost_user_link() -> io::Result<()> {
     let _gateway = gateway(device)?;
     let mut guest = double::Guest::over(front_end, Default::default()).map_err(io::Error::other)?;
     let end = Instant::now() + PATIENCE;
-    guest.send(&WHO_HAS);
+    guest.send(&arp());
     while Instant::now() < end {
         match guest.receive() {
             Some(frame) if is_answer(&frame.bytes) => return Ok(()),
@@ -378,11 +359,9 @@ fn found(how: &str) -> Option<Found> {
     let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().expect("another process");
     let mut probe = Command::new(std::env::current_exe().expect("this program"));
     probe.args(["--exact", "sandbox::probe", "--nocapture", "--test-threads", "1"]);
-    let dir = std::env::temp_dir().join(format!("pagewire-doors-{how}-{}", std::process::id()));
-    fs::create_dir_all(&dir).expect("a directory");
-    let asked = format!("{how} {} {}", other.id(), dir.display());
+    let dir = tempdir().expect("a directory");
+    let asked = format!("{how} {} {}", other.id(), dir.path().display());
     let output = probe.env(ASKED, asked).output().expect("it runs");
-    let _ = fs::remove_dir_all(dir);
     let _ = kill_process(Pid::from_child(&other), Signal::KILL);
     other.wait().expect("its end");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -400,40 +379,35 @@ fn assert_found(found: &Found, name: &str, words: &[&str]) {
 }
 
 #[track_caller]
+fn assert_all(found: &Found, attempts: impl IntoIterator<Item = Attempt>, words: &[&str]) {
+    attempts.into_iter().for_each(|(name, _)| assert_found(found, name, words));
+}
+
+#[track_caller]
 fn assert_no_files(found: &Found) {
-    for (name, _) in FILES {
-        assert_found(found, name, &["PermissionDenied", "NotFound"]);
-    }
+    assert_all(found, FILES, &["PermissionDenied", "NotFound"]);
 }
 
 #[test]
 fn everything_is_possible_before() {
     let Some(found) = found("open") else { return };
-    for (name, _) in attempts().chain([SENDS]) {
-        assert_found(&found, name, &["done"]);
-    }
+    assert_all(&found, attempts().chain([SENDS]), &["done"]);
 }
 
 #[test]
 fn afterwards_each_of_them_is_refused_and_the_gateways_work_goes_on() {
     let Some(found) = found("closed") else { return };
     assert_eq!(found.get("missing"), None);
-    for (name, _) in forbidden() {
-        assert_found(&found, name, &["PermissionDenied"]);
-    }
+    assert_all(&found, forbidden(), &["PermissionDenied"]);
     assert_no_files(&found);
-    for (name, _) in NEEDED {
-        assert_found(&found, name, &["done"]);
-    }
+    assert_all(&found, NEEDED, &["done"]);
 }
 
 #[test]
 fn a_mask_that_closes_files_to_others_takes_nothing_of_the_gateways_work() {
     let Some(found) = found("masked") else { return };
     assert_eq!(found.get("missing"), None);
-    for (name, _) in NEEDED {
-        assert_found(&found, name, &["done"]);
-    }
+    assert_all(&found, NEEDED, &["done"]);
 }
 
 #[test]
@@ -451,12 +425,9 @@ fn without_landlock_an_empty_root_directory_takes_the_files_and_the_gateways_wor
     assert!(missing.contains("abstract Unix sockets: this kernel has no Landlock"), "{missing}");
     assert_no_files(&found);
     // Ports are Landlock's alone.
-    for (name, _) in forbidden().filter(|(name, _)| *name != LISTEN.0) {
-        assert_found(&found, name, &["PermissionDenied"]);
-    }
-    for (name, _) in NEEDED {
-        assert_found(&found, name, &["done"]);
-    }
+    let others = forbidden().filter(|(name, _)| *name != LISTEN.0);
+    assert_all(&found, others, &["PermissionDenied"]);
+    assert_all(&found, NEEDED, &["done"]);
 }
 
 #[test]
@@ -497,9 +468,8 @@ fn a_plan_with_unix_peers_reaches_them_and_no_files() {
     let missing = found.get("missing").expect("a line");
     assert!(missing.contains("it stays root for the guest's socket"), "{missing}");
     assert_no_files(&found);
-    for (name, _) in forbidden().filter(|(name, _)| *name != "be_root") {
-        assert_found(&found, name, &["PermissionDenied"]);
-    }
+    let others = forbidden().filter(|(name, _)| *name != "be_root");
+    assert_all(&found, others, &["PermissionDenied"]);
     assert_found(&found, SENDS.0, &["done"]);
 }
 

@@ -8,6 +8,16 @@ pub const ME: [u8; 4] = [10, 0, 2, 15];
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
 pub const GATEWAY: [u8; 6] = [0x02, 0x50, 0x57, 0, 0, 1];
 
+/// A number for each `i` that looks like chance.
+pub fn scatter(i: u32) -> u32 {
+    i.wrapping_mul(2_654_435_761).rotate_left(15).wrapping_mul(2_246_822_519)
+}
+
+/// An address of a network for measurements (RFC 2544), which nobody has.
+pub fn anywhere(i: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0xc612_0000 | (scatter(i) & 0x1_ffff))
+}
+
 /// Tells the gateway who has our address.
 pub fn arp() -> Vec<u8> {
     frames::arp(1, MAC, ME, [0; 6], [10, 0, 2, 2])

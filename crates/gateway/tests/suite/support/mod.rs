@@ -4,7 +4,9 @@
 pub mod frames;
 pub mod namespaces;
 
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as Wall};
 
@@ -65,6 +67,19 @@ pub fn to_loopback(ask: &Ask) -> Option<Verdict> {
     to.ip().is_loopback().then_some(Verdict::Allow)
 }
 
+pub fn allow_all(_: &Ask) -> Option<Verdict> {
+    Some(Verdict::Allow)
+}
+
+/// A socket that takes nothing, as one on its way to somebody silent, and its far end.
+pub fn full_socket() -> io::Result<(UnixStream, UnixStream)> {
+    let (near, far) = UnixStream::pair()?;
+    near.set_nonblocking(true)?;
+    far.set_nonblocking(true)?;
+    while (&near).write(&[0; 65_536]).is_ok() {}
+    Ok((near, far))
+}
+
 pub fn far(port: u16) -> SocketAddr {
     (FAR, port).into()
 }
@@ -104,6 +119,14 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) {
         assert!(Wall::now() < end, "it did not happen in time");
         std::thread::park_timeout(Duration::from_millis(1));
     }
+}
+
+/// What comes until the stream ends.
+#[track_caller]
+pub fn rest(mut from: impl Read) -> Vec<u8> {
+    let mut rest = Vec::new();
+    from.read_to_end(&mut rest).unwrap();
+    rest
 }
 
 /// Bytes that show where they belong.

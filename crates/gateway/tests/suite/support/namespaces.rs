@@ -7,14 +7,13 @@
 //! ```
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::process::Command;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagewire::Tap;
 use pagewire_gateway::{Ask, Builder, Gateway, Guest, GuestConfig, Verdict};
-use pagewire_testing::{Need, Netns, can};
+use pagewire_testing::{Need, Netns, can, ip};
 
 use super::{Notes, PATIENCE};
 
@@ -142,11 +141,4 @@ fn furnish() {
     ip("route add blackhole 203.0.113.128/26");
     ip("-6 route add unreachable 2001:db8:1::/64");
     ip("-6 route add prohibit 2001:db8:2::/64");
-}
-
-/// Runs `ip` in this thread's namespace.
-#[track_caller]
-pub fn ip(arguments: &str) {
-    let done = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
