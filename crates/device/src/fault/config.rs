@@ -259,38 +259,32 @@ impl FromStr for Chance {
     }
 }
 
+/// Units of times, and how many nanoseconds they have; the largest first.
+const TIMES: [(u64, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+
+/// Units of rates, and how many bits a second they have.
+const RATES: [(u64, &str); 4] =
+    [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit"), (1, "bit")];
+
 fn duration(text: &str) -> Result<Duration, String> {
-    let why = || {
+    let time = in_units(text, &TIMES).map(Duration::from_nanos);
+    time.filter(|&time| time <= FAULT_MAX_DELAY).ok_or_else(|| {
         let most = FAULT_MAX_DELAY.as_secs();
         format!("a time is a number with s, ms, us or ns, at most {most}s")
-    };
-    let (number, unit) = split_unit(text);
-    let unit = match unit {
-        "s" => 1_000_000_000,
-        "ms" => 1_000_000,
-        "us" => 1_000,
-        "ns" => 1,
-        _ => return Err(why()),
-    };
-    let time = Duration::from_nanos(decimal(number, unit).ok_or_else(why)?);
-    if time <= FAULT_MAX_DELAY { Ok(time) } else { Err(why()) }
+    })
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    let why = || "a rate is a number above 0 with bit, kbit, mbit or gbit".to_owned();
-    let (number, unit) = split_unit(text);
-    let unit = match unit {
-        "gbit" => 1_000_000_000,
-        "mbit" => 1_000_000,
-        "kbit" => 1_000,
-        "bit" => 1,
-        _ => return Err(why()),
-    };
-    decimal(number, unit).filter(|&n| n > 0).ok_or_else(why)
+    let rate = in_units(text, &RATES).filter(|&n| n > 0);
+    rate.ok_or_else(|| "a rate is a number above 0 with bit, kbit, mbit or gbit".to_owned())
 }
 
-fn split_unit(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()))
+/// A number with one of these units, in the smallest of them.
+fn in_units(text: &str, units: &[(u64, &str)]) -> Option<u64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, name) = text.split_at(at);
+    let (unit, _) = units.iter().find(|(_, known)| *known == name)?;
+    decimal(number, *unit)
 }
 
 /// `text` times `unit`, a power of ten; `None` unless that is a whole number that fits.
@@ -324,19 +318,15 @@ impl fmt::Display for FaultConfig {
                 write!(f, ",{name}={chance}")?;
             }
         }
-        const TIME: [(u64, &str); 4] =
-            [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
         for (name, time) in [("delay", delay), ("jitter", jitter)] {
             if time != Duration::ZERO {
                 write!(f, ",{name}=")?;
-                with_unit(f, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), &TIME)?;
+                with_unit(f, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), &TIMES)?;
             }
         }
         if let Some(rate) = rate {
-            const RATE: [(u64, &str); 4] =
-                [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit"), (1, "bit")];
             f.write_str(",rate=")?;
-            with_unit(f, rate, &RATE)?;
+            with_unit(f, rate, &RATES)?;
         }
         if limit != none.limit {
             write!(f, ",limit={limit}")?;
@@ -349,7 +339,7 @@ impl fmt::Display for FaultConfig {
             Aqm::Codel => f.write_str(",aqm=codel")?,
             Aqm::Mark { above } => {
                 f.write_str(",aqm=")?;
-                with_unit(f, u64::try_from(above.as_nanos()).unwrap_or(u64::MAX), &TIME)?;
+                with_unit(f, u64::try_from(above.as_nanos()).unwrap_or(u64::MAX), &TIMES)?;
             }
         }
         if seed != none.seed {
