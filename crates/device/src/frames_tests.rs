@@ -1,6 +1,7 @@
 use pagewire_testing::frames::{bytes_of, to_send};
 
 use super::*;
+use crate::ends::{receive, send};
 
 fn frame(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_add(i as u8)).collect()
@@ -11,9 +12,7 @@ fn config(queue_frames: usize) -> FramesConfig {
 }
 
 fn take(device: &mut Frames) -> Vec<Vec<u8>> {
-    let mut frames = VecDeque::new();
-    device.receive(Instant::ZERO, &mut frames, 64, &mut CopyLedger::new()).unwrap();
-    frames.iter().map(bytes_of).collect()
+    receive(device, Instant::ZERO).iter().map(bytes_of).collect()
 }
 
 #[test]
@@ -21,8 +20,7 @@ fn a_frame_is_copied_once_on_its_way_in_and_once_on_its_way_out() {
     let (mut device, mut end) = Frames::new(FramesConfig::default()).unwrap();
     end.send(&frame(1000, 1)).unwrap();
     assert_eq!(take(&mut device), [frame(1000, 1)]);
-    let mut out = VecDeque::from([to_send(&frame(800, 2), 14)]);
-    device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
+    send(&mut device, Instant::ZERO, [to_send(&frame(800, 2), 14)]);
     let mut buffer = [0; 1514];
     assert_eq!(end.receive(&mut buffer), Some(800));
     assert_eq!(buffer[..800], frame(800, 2));
@@ -38,8 +36,7 @@ fn both_ways_are_possible_by_reference() {
     let (mut device, mut end) = Frames::new(FramesConfig::default()).unwrap();
     end.send_bytes(Bytes::from(frame(1400, 3))).unwrap();
     assert_eq!(take(&mut device), [frame(1400, 3)]);
-    let mut out = VecDeque::from([to_send(&frame(1400, 4), 14)]);
-    device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
+    send(&mut device, Instant::ZERO, [to_send(&frame(1400, 4), 14)]);
     assert_eq!(bytes_of(&end.receive_packet().unwrap()), frame(1400, 4));
     assert_eq!(end.ledger().get(CopyReason::DeviceRx), 0);
     assert_eq!(end.ledger().get(CopyReason::DeviceTx), 0);
@@ -88,8 +85,7 @@ fn a_side_that_sleeps_is_woken_by_a_frame() {
             }
         }
     });
-    let mut out = VecDeque::from([to_send(&frame(77, 1), 14)]);
-    device.transmit(Instant::ZERO, &mut out, &mut CopyLedger::new()).unwrap();
+    send(&mut device, Instant::ZERO, [to_send(&frame(77, 1), 14)]);
     assert_eq!(other.join().unwrap(), 77);
 }
 

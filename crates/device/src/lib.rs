@@ -14,6 +14,8 @@ mod datagram;
 mod device;
 #[cfg(feature = "dhcp")]
 mod dhcp;
+#[cfg(test)]
+mod ends;
 #[cfg(feature = "fault")]
 mod fault;
 mod frames;

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-use bytes::Bytes;
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use pagewire_mem::{Frag, RxChecksum};
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use pagewire_mem::RxChecksum;
+use pagewire_testing::built;
+use pagewire_testing::frames::{bytes_of, ip, received as frame};
 use proptest::prelude::*;
 use smoltcp::wire::{DhcpMessageType as Kind, DhcpPacket, DhcpRepr, EthernetAddress};
 
 use super::*;
+use crate::ends::{receive, send};
 use crate::pair::{Pair, PairEnd};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -36,31 +38,18 @@ impl Link {
         &mut self,
         frames: impl IntoIterator<Item = PacketBuf>,
     ) -> (Vec<PacketBuf>, Vec<Vec<u8>>) {
-        let now = Instant::ZERO;
-        let mut frames: VecDeque<_> = frames.into_iter().collect();
-        self.client.transmit(now, &mut frames, &mut self.ledger).expect("sent");
-        let (mut stack, mut back) = (VecDeque::new(), VecDeque::new());
-        self.server.receive(now, &mut stack, 64, &mut self.ledger).expect("received");
-        self.client.receive(now, &mut back, 64, &mut self.ledger).expect("received");
-        (stack.into(), back.iter().map(bytes_of).collect())
+        assert!(send(&mut self.client, Instant::ZERO, frames).is_empty());
+        let stack = receive(&mut self.server, Instant::ZERO);
+        let back = receive(&mut self.client, Instant::ZERO);
+        (stack, back.iter().map(bytes_of).collect())
     }
-}
 
-fn bytes_of(frame: &PacketBuf) -> Vec<u8> {
-    let mut bytes = frame.head().to_vec();
-    for frag in frame.frags() {
-        frag.for_each_piece(&mut CopyLedger::new(), |piece| bytes.extend_from_slice(piece));
+    /// The one answer to a client's request, of which the stack sees nothing.
+    fn ask(&mut self, request: &[u8]) -> Heard {
+        let (stack, back) = self.send([frame(request, 42)]);
+        assert_eq!((stack.len(), back.len()), (0, 1));
+        hear(&back[0], self.server.capabilities().mac)
     }
-    bytes
-}
-
-/// A frame as devices give it, `head` bytes of it in the head.
-fn frame(bytes: &[u8], head: usize) -> PacketBuf {
-    let head = head.min(bytes.len());
-    let mut frame = PacketBuf::for_rx();
-    frame.append(head).expect("room").copy_from_slice(&bytes[..head]);
-    frame.push_frag(Frag::from_bytes(Bytes::copy_from_slice(&bytes[head..]))).expect("room");
-    frame
 }
 
 fn discover() -> DhcpRepr<'static> {
@@ -96,13 +85,7 @@ fn message(repr: &DhcpRepr<'_>) -> Vec<u8> {
 }
 
 fn udp(from: Ipv4Addr, to: Ipv4Addr, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    PacketBuilder::ethernet2(CLIENT, [0xff; 6])
-        .ipv4(from.octets(), to.octets(), 64)
-        .udp(ports.0, ports.1)
-        .write(&mut bytes, payload)
-        .expect("a vector has room");
-    bytes
+    built!(ip([CLIENT, [0xff; 6]], [from.into(), to.into()], 64).udp(ports.0, ports.1), payload)
 }
 
 fn asks(repr: &DhcpRepr<'_>) -> Vec<u8> {
@@ -163,19 +146,11 @@ fn said(message: &[u8]) -> Said {
     }
 }
 
-fn only(mut frames: Vec<Vec<u8>>) -> Vec<u8> {
-    assert_eq!(frames.len(), 1, "one answer");
-    frames.remove(0)
-}
-
 #[test]
 fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
     let mut link = Link::new();
-    let mac = link.server.capabilities().mac;
     let mtu = link.server.capabilities().mtu as u16;
-    let (stack, back) = link.send([frame(&asks(&discover()), 42)]);
-    assert!(stack.is_empty());
-    let offer = hear(&only(back), mac);
+    let offer = link.ask(&asks(&discover()));
     let expected = Said {
         kind: Kind::Offer,
         transaction: 0x1234_5678,
@@ -195,9 +170,7 @@ fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
         server_identifier: Some(SERVER),
         ..discover()
     };
-    let (stack, back) = link.send([frame(&asks(&request), 42)]);
-    assert!(stack.is_empty());
-    let ack = hear(&only(back), mac);
+    let ack = link.ask(&asks(&request));
     assert_eq!(said(&ack.message), Said { kind: Kind::Ack, ..expected });
     let watch = link.server.watch();
     let counters = watch.counters();
@@ -214,9 +187,7 @@ fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
     let server =
         Dhcp::new(server, DhcpConfig { dns: dns.clone(), domain, ..config }).expect("sound");
     let mut link = Link { server, client, ledger: CopyLedger::new() };
-    let mac = link.server.capabilities().mac;
-    let (_, back) = link.send([frame(&asks(&discover()), 42)]);
-    let message = hear(&only(back), mac).message;
+    let message = link.ask(&asks(&discover())).message;
     let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
     let repr = DhcpRepr::parse(&packet).expect("a message");
     assert_eq!(repr.dns_servers.expect("resolvers").as_slice(), dns);
@@ -225,8 +196,7 @@ fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
 
     let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
     let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
-    let (_, back) = link.send([frame(&asks(&repr), 42)]);
-    let message = hear(&only(back), mac).message;
+    let message = link.ask(&asks(&repr)).message;
     let packet = DhcpPacket::new_checked(&message[..]).expect("a message");
     assert!(packet.options().all(|option| option.kind != 6 && option.kind != 15), "a refusal");
 }
@@ -234,23 +204,18 @@ fn resolvers_and_a_domain_are_sent_to_those_who_are_configured() {
 #[test]
 fn a_client_that_cannot_take_unicast_is_answered_by_broadcast() {
     let mut link = Link::new();
-    let mac = link.server.capabilities().mac;
     let repr = DhcpRepr { broadcast: true, ..discover() };
-    let (_, back) = link.send([frame(&asks(&repr), 42)]);
-    let offer = hear(&only(back), mac);
+    let offer = link.ask(&asks(&repr));
     assert_eq!((offer.ethernet, offer.to), ([0xff; 6], BROADCAST));
 }
 
 #[test]
 fn a_renewal_is_answered_to_the_address_that_the_client_has() {
     let mut link = Link::new();
-    let mac = link.server.capabilities().mac;
     let has = Ipv4Addr::new(10, 0, 0, 77);
     let repr = DhcpRepr { message_type: Kind::Request, client_ip: has, ..discover() };
     let bytes = udp(has, SERVER, (68, 67), &message(&repr));
-    let (stack, back) = link.send([frame(&bytes, 42)]);
-    assert!(stack.is_empty());
-    let ack = hear(&only(back), mac);
+    let ack = link.ask(&bytes);
     assert_eq!((ack.ethernet, ack.to), (CLIENT, has));
     assert_eq!(said(&ack.message).yours, has);
 }
@@ -258,11 +223,9 @@ fn a_renewal_is_answered_to_the_address_that_the_client_has() {
 #[test]
 fn a_refusal_goes_to_all_and_configures_nothing() {
     let mut link = Link::new();
-    let mac = link.server.capabilities().mac;
     let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
     let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
-    let (_, back) = link.send([frame(&asks(&repr), 42)]);
-    let nak = hear(&only(back), mac);
+    let nak = link.ask(&asks(&repr));
     assert_eq!((nak.ethernet, nak.to), ([0xff; 6], BROADCAST));
     let said = said(&nak.message);
     assert_eq!((said.kind, said.yours), (Kind::Nak, Ipv4Addr::UNSPECIFIED));
@@ -305,17 +268,14 @@ fn what_is_no_request_reaches_the_stack_unchanged_and_in_order() {
 #[test]
 fn damaged_requests_are_counted_and_forgotten() {
     let whole = asks(&discover());
+    let with_a_bit_flipped = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
     let damaged = [
-        ("checksum of IPv4", {
-            let mut b = whole.clone();
-            b[24] ^= 1;
-            b
-        }),
-        ("checksum of UDP", {
-            let mut b = whole.clone();
-            b[50] ^= 1;
-            b
-        }),
+        ("checksum of IPv4", with_a_bit_flipped(24)),
+        ("checksum of UDP", with_a_bit_flipped(50)),
         ("cut", whole[..200].to_vec()),
         ("headers only", whole[..42].to_vec()),
         ("no DHCP", udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 67), &[0; 300])),
@@ -348,29 +308,24 @@ fn answers_that_find_no_room_wait_and_are_bounded() {
         Pair::with(crate::PairConfig { queue_frames: 4, ..Default::default() }).expect("a pair");
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let mut server = Dhcp::new(server, config).expect("a server");
-    let (now, mut ledger) = (Instant::ZERO, CopyLedger::new());
-    let mut requests = |server: &mut Dhcp<PairEnd>, client: &mut PairEnd| {
-        for _ in 0..100 {
-            let mut frames = VecDeque::from([frame(&asks(&discover()), 42)]);
-            client.transmit(now, &mut frames, &mut ledger).expect("sent");
-            server.receive(now, &mut VecDeque::new(), 64, &mut ledger).expect("received");
-        }
-    };
-    requests(&mut server, &mut client);
+    let now = Instant::ZERO;
+    for _ in 0..100 {
+        send(&mut client, now, [frame(&asks(&discover()), 42)]);
+        assert!(receive(&mut server, now).is_empty());
+    }
     // Four are in the device, the limit waits, the rest was not answered.
     assert_eq!(server.0.answers.len(), DHCP_MAX_ANSWERS);
     assert_eq!(server.watch().counters().unanswered, (100 - 4 - DHCP_MAX_ANSWERS) as u64);
     // A frame of the stack waits behind them, and all come out in order.
     let mut stack = VecDeque::from([frame(&[7; 60], 42)]);
-    let mut ledger = CopyLedger::new();
-    let mut back = VecDeque::new();
+    let mut back = Vec::new();
     for _ in 0..100 {
-        server.transmit(now, &mut stack, &mut ledger).expect("sent");
-        client.receive(now, &mut back, 64, &mut ledger).expect("received");
+        stack = send(&mut server, now, stack);
+        back.extend(receive(&mut client, now));
     }
     assert!(stack.is_empty() && server.0.answers.is_empty());
     assert_eq!(back.len(), 4 + DHCP_MAX_ANSWERS + 1);
-    assert_eq!(back.back().map(bytes_of), Some(vec![7; 60]));
+    assert_eq!(back.last().map(bytes_of), Some(vec![7; 60]));
 }
 
 #[test]
@@ -380,17 +335,15 @@ fn a_capture_inside_records_every_frame_once() {
     let capture = crate::Pcap::new(server, Vec::new(), Default::default()).expect("a capture");
     let config = DhcpConfig::network(SERVER, 24).expect("settings");
     let mut server = Dhcp::new(capture, config).expect("a server");
-    let (now, mut ledger) = (Instant::ZERO, CopyLedger::new());
+    let now = Instant::ZERO;
     // Two frames of the stack fill the link, two more and an answer wait.
-    let mut stack: VecDeque<_> = (0..4).map(|n| frame(&[n; 60], 42)).collect();
-    server.transmit(now, &mut stack, &mut ledger).expect("sent");
-    let mut request = VecDeque::from([frame(&asks(&discover()), 42)]);
-    client.transmit(now, &mut request, &mut ledger).expect("sent");
-    server.receive(now, &mut VecDeque::new(), 64, &mut ledger).expect("received");
-    let mut back = VecDeque::new();
+    let mut stack = send(&mut server, now, (0..4).map(|n| frame(&[n; 60], 42)));
+    send(&mut client, now, [frame(&asks(&discover()), 42)]);
+    assert!(receive(&mut server, now).is_empty());
+    let mut back = Vec::new();
     for _ in 0..4 {
-        client.receive(now, &mut back, 64, &mut ledger).expect("received");
-        server.transmit(now, &mut stack, &mut ledger).expect("sent");
+        back.extend(receive(&mut client, now));
+        stack = send(&mut server, now, stack);
     }
     assert_eq!(back.len(), 5);
     assert_eq!(server.get_ref().capture_counters().frames, 1 + 5);

@@ -10,6 +10,7 @@ use pagewire_mem::{
 };
 
 use super::{Chance, Fault, FaultConfig, FaultCounters, FaultDirection, FaultWatch};
+use crate::ends::{receive, receive_some, send};
 use crate::{Device, Pair, PairConfig, PairEnd};
 use pagewire_testing::built;
 use pagewire_testing::frames::{bytes_of, ip};
@@ -66,16 +67,19 @@ fn link_over(text: &str, pair: PairConfig) -> (Fault<PairEnd>, PairEnd) {
     (Fault::new(left, text.parse().expect(text)), right)
 }
 
-fn send(end: &mut impl Device, at: Instant, frames: Vec<PacketBuf>) -> VecDeque<PacketBuf> {
-    let mut frames = VecDeque::from(frames);
-    end.transmit(at, &mut frames, &mut CopyLedger::new()).expect("transmit");
-    frames
-}
-
-fn receive(end: &mut impl Device, at: Instant) -> Vec<PacketBuf> {
-    let mut frames = VecDeque::new();
-    end.receive(at, &mut frames, 1000, &mut CopyLedger::new()).expect("receive");
-    frames.into()
+/// Passes a frame over a line that is faulty in this direction (`tx`, `rx`); what arrives.
+fn pass(
+    on: &str,
+    (left, right): (&mut Fault<PairEnd>, &mut PairEnd),
+    frame: PacketBuf,
+) -> Vec<PacketBuf> {
+    if on == "tx" {
+        send(left, Instant::ZERO, [frame]);
+        receive(right, Instant::ZERO)
+    } else {
+        send(right, Instant::ZERO, [frame]);
+        receive(left, Instant::ZERO)
+    }
 }
 
 #[test]
@@ -83,7 +87,7 @@ fn a_link_without_faults_is_the_device_itself() {
     let (mut left, mut right) = link("loss=0%");
     let frame = segment(1, &[7; 1000], None);
     let at = frame.frags()[0].addr();
-    send(&mut left, Instant::ZERO, vec![frame]);
+    send(&mut left, Instant::ZERO, [frame]);
     let got = receive(&mut right, Instant::ZERO);
     assert_eq!(got[0].rx_checksum, RxChecksum::Valid);
     assert_eq!(got[0].frags()[0].addr(), at, "still by reference");
@@ -96,8 +100,8 @@ fn losses_in_both_directions_are_counted_apart() {
     let (mut left, mut right) = link("loss=20%,seed=5");
     let mut got = (0, 0);
     for i in 0..100 {
-        send(&mut left, Instant::ZERO, vec![segment(i, b"x", None)]);
-        send(&mut right, Instant::ZERO, vec![segment(i, b"x", None)]);
+        send(&mut left, Instant::ZERO, [segment(i, b"x", None)]);
+        send(&mut right, Instant::ZERO, [segment(i, b"x", None)]);
         got.0 += receive(&mut right, Instant::ZERO).len() as u64;
         got.1 += receive(&mut left, Instant::ZERO).len() as u64;
     }
@@ -111,8 +115,8 @@ fn losses_in_both_directions_are_counted_apart() {
 fn one_direction_can_be_left_alone() {
     for (on, tx, rx) in [("tx", 0, 1), ("rx", 1, 0)] {
         let (mut left, mut right) = link(&format!("loss=100%,on={on}"));
-        send(&mut left, Instant::ZERO, vec![segment(1, b"x", None)]);
-        send(&mut right, Instant::ZERO, vec![segment(1, b"x", None)]);
+        send(&mut left, Instant::ZERO, [segment(1, b"x", None)]);
+        send(&mut right, Instant::ZERO, [segment(1, b"x", None)]);
         assert_eq!(receive(&mut right, Instant::ZERO).len(), tx, "on={on}");
         assert_eq!(receive(&mut left, Instant::ZERO).len(), rx, "on={on}");
     }
@@ -121,12 +125,12 @@ fn one_direction_can_be_left_alone() {
 #[test]
 fn delayed_frames_ask_to_be_called_and_leave_on_time() {
     let (mut left, mut right) = link("delay=10ms");
-    send(&mut left, Instant::from_millis(1), vec![segment(1, b"x", None)]);
+    send(&mut left, Instant::from_millis(1), [segment(1, b"x", None)]);
     assert_eq!(left.poll_timeout(), Some(Instant::from_millis(11)));
     assert!(receive(&mut right, Instant::from_millis(10)).is_empty());
-    send(&mut left, Instant::from_millis(11), vec![]);
+    send(&mut left, Instant::from_millis(11), []);
     assert_eq!(receive(&mut right, Instant::from_millis(11)).len(), 1);
-    send(&mut right, Instant::from_millis(20), vec![segment(1, b"x", None)]);
+    send(&mut right, Instant::from_millis(20), [segment(1, b"x", None)]);
     assert!(receive(&mut left, Instant::from_millis(20)).is_empty());
     assert_eq!(left.poll_timeout(), Some(Instant::from_millis(30)));
     assert_eq!(receive(&mut left, Instant::from_millis(30)).len(), 1);
@@ -136,7 +140,7 @@ fn delayed_frames_ask_to_be_called_and_leave_on_time() {
 #[test]
 fn receiving_sends_what_is_due_too() {
     let (mut left, mut right) = link("delay=10ms");
-    send(&mut left, Instant::ZERO, vec![segment(1, b"x", None)]);
+    send(&mut left, Instant::ZERO, [segment(1, b"x", None)]);
     receive(&mut left, Instant::from_millis(10));
     assert_eq!(receive(&mut right, Instant::from_millis(10)).len(), 1);
 }
@@ -145,9 +149,9 @@ fn receiving_sends_what_is_due_too() {
 fn a_full_device_pushes_back_and_nothing_is_lost() {
     let pair = PairConfig { queue_frames: 4, ..PairConfig::default() };
     let (mut left, mut right) = link_over("dup=100%", pair);
-    let frames = (0..6).map(|i| segment(i, b"x", None)).collect();
+    let frames = (0..6).map(|i| segment(i, b"x", None));
     assert!(send(&mut left, Instant::ZERO, frames).is_empty(), "taken, four of twelve sent");
-    let rest = send(&mut left, Instant::ZERO, vec![segment(6, b"x", None)]);
+    let rest = send(&mut left, Instant::ZERO, [segment(6, b"x", None)]);
     assert_eq!(rest.len(), 1, "no more is taken before those are gone");
     let mut got = Vec::new();
     for _ in 0..3 {
@@ -155,17 +159,15 @@ fn a_full_device_pushes_back_and_nothing_is_lost() {
         receive(&mut left, Instant::ZERO);
     }
     assert_eq!(got, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
-    assert!(send(&mut left, Instant::ZERO, rest.into()).is_empty());
+    assert!(send(&mut left, Instant::ZERO, rest).is_empty());
     assert_eq!(receive(&mut right, Instant::ZERO).len(), 2);
 }
 
 #[test]
 fn frames_beyond_what_was_asked_for_are_kept_and_announced() {
     let (mut left, mut right) = link("dup=100%");
-    send(&mut right, Instant::ZERO, vec![segment(1, b"x", None), segment(2, b"x", None)]);
-    let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
-    let n = left.receive(Instant::ZERO, &mut frames, 3, &mut ledger).expect("receive");
-    assert_eq!((n, frames.len()), (3, 3));
+    send(&mut right, Instant::ZERO, [segment(1, b"x", None), segment(2, b"x", None)]);
+    assert_eq!(receive_some(&mut left, Instant::ZERO, 3).len(), 3);
     assert!(left.arm(), "there is one more");
     left.disarm();
     assert_eq!(receive(&mut left, Instant::ZERO).len(), 1);
@@ -206,7 +208,7 @@ fn damage_hits_one_bit_of_a_private_copy_and_the_checksum_tells() {
 #[test]
 fn an_undamaged_frame_beside_a_damaged_one_is_whole() {
     let (mut left, mut right) = link("corrupt=50%,seed=2");
-    let frames = (0..100).map(|i| segment(i, &[3; 500], None)).collect();
+    let frames = (0..100).map(|i| segment(i, &[3; 500], None));
     send(&mut left, Instant::ZERO, frames);
     let got = receive(&mut right, Instant::ZERO);
     let damaged = got.iter().filter(|f| f.rx_checksum == RxChecksum::Unknown).count();
@@ -229,13 +231,7 @@ fn a_damaged_super_frame_becomes_wire_frames_of_which_one_is_damaged() {
         let (mut left, mut right) =
             link_over(&format!("corrupt=100%,cut=no,on={on}"), pair.clone());
         let frame = segment(100, &[5; 5000], Some(1000));
-        let got = if on == "tx" {
-            send(&mut left, Instant::ZERO, vec![frame]);
-            receive(&mut right, Instant::ZERO)
-        } else {
-            send(&mut right, Instant::ZERO, vec![frame]);
-            receive(&mut left, Instant::ZERO)
-        };
+        let got = pass(on, (&mut left, &mut right), frame);
         assert_eq!(got.len(), 5, "on={on}");
         assert!(got.iter().all(|f| f.gso.is_none() && f.rx_checksum == RxChecksum::Unknown));
         assert_eq!(got.iter().filter(|f| verifies(f)).count(), 4, "on={on}");
@@ -248,19 +244,12 @@ fn chances_are_those_of_packets_on_the_wire() {
     for on in ["tx", "rx"] {
         let text = format!("loss=10%,seed=4,on={on}");
         let (mut left, mut right) = link_over(&text, pair.clone());
-        let (mut got, mut lost) = (Vec::new(), 0);
+        let mut got = Vec::new();
         for i in 0..10 {
             let frame = segment(i * 50_000, &[5; 50_000], Some(1000));
-            if on == "tx" {
-                send(&mut left, Instant::ZERO, vec![frame]);
-                got.extend(receive(&mut right, Instant::ZERO));
-                lost = left.transmit_faults().lost;
-            } else {
-                send(&mut right, Instant::ZERO, vec![frame]);
-                got.extend(receive(&mut left, Instant::ZERO));
-                lost = left.receive_faults().lost;
-            }
+            got.extend(pass(on, (&mut left, &mut right), frame));
         }
+        let lost = left.transmit_faults().lost + left.receive_faults().lost;
         assert_eq!(got.len() as u64 + lost, 500, "on={on}");
         assert!((30..70).contains(&lost), "on={on}: {lost}");
         assert!(got.iter().all(verifies), "on={on}: every wire frame is complete");
@@ -283,8 +272,8 @@ fn a_watch_counts_packets_of_all_lines_that_follow_each_other() {
         let mut left = Fault::new(left, text.parse().expect("faults")).watched_by(&watch);
         for i in 0..10 {
             let frame = || segment(i * 50_000, &[5; 50_000], Some(1000));
-            send(&mut left, Instant::ZERO, vec![frame()]);
-            send(&mut right, Instant::ZERO, vec![frame()]);
+            send(&mut left, Instant::ZERO, [frame()]);
+            send(&mut right, Instant::ZERO, [frame()]);
             receive(&mut left, Instant::ZERO);
         }
         receive(&mut left, Instant::from_millis(100));
@@ -310,7 +299,7 @@ fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
             let (mut left, mut right) = link(&format!("corrupt=100%,seed={seed}"));
             let mut frame = PacketBuf::for_tx();
             frame.push(len).expect("room").fill(0xa5);
-            send(&mut left, Instant::ZERO, vec![frame]);
+            send(&mut left, Instant::ZERO, [frame]);
             let got = receive(&mut right, Instant::ZERO);
             let clean = vec![0xa5; len];
             assert_eq!(bytes_of(&got[0]) == clean, len <= 14, "only behind the link header");
@@ -321,7 +310,7 @@ fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
 #[test]
 fn frames_of_a_peer_that_went_arrive_on_time_and_nobody_is_kept_awake_for_them() {
     let (mut near, mut far) = link("delay=10ms");
-    send(&mut far, Instant::ZERO, vec![segment(1, b"x", None)]);
+    send(&mut far, Instant::ZERO, [segment(1, b"x", None)]);
     assert!(receive(&mut near, Instant::ZERO).is_empty());
     drop(far);
     assert!(receive(&mut near, Instant::ZERO).is_empty());
@@ -343,9 +332,9 @@ fn wrappers_wrap_boxes_and_each_other() {
         FaultConfig { loss: Chance::ALWAYS, on: FaultDirection::Receive, ..FaultConfig::default() };
     let mut outer: Box<dyn Device> =
         Box::new(Fault::new(Box::new(Fault::new(inner, lossless)) as Box<dyn Device>, lossy));
-    send(&mut outer, Instant::ZERO, vec![segment(1, b"x", None)]);
+    send(&mut outer, Instant::ZERO, [segment(1, b"x", None)]);
     assert_eq!(outer.poll_timeout(), Some(Instant::from_millis(1)));
-    send(&mut outer, Instant::from_millis(1), vec![]);
+    send(&mut outer, Instant::from_millis(1), []);
     // The inner wrapper sends what is due when it is asked to receive.
     receive(&mut outer, Instant::from_millis(1));
     assert_eq!(receive(&mut right, Instant::ZERO).len(), 1);

@@ -1,6 +1,5 @@
 //! What a capture holds, read back with an independent reader, and what it never does to traffic.
 
-use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
 use super::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapWriter};
+use crate::ends::{receive, send};
 use crate::{Device, Pair, PairConfig, PairEnd};
 use pagewire_mem::link::Medium;
 
@@ -88,15 +88,8 @@ fn read(disk: &Disk) -> Vec<Record> {
     out
 }
 
-fn send(end: &mut impl Device, ns: u64, frames: Vec<PacketBuf>) -> VecDeque<PacketBuf> {
-    let mut frames = VecDeque::from(frames);
-    end.transmit(Instant::from_nanos(ns), &mut frames, &mut CopyLedger::new()).expect("transmit");
-    frames
-}
-
-fn receive(end: &mut impl Device, ns: u64) -> usize {
-    let mut frames = VecDeque::new();
-    end.receive(Instant::from_nanos(ns), &mut frames, 64, &mut CopyLedger::new()).expect("receive")
+fn at(ns: u64) -> Instant {
+    Instant::from_nanos(ns)
 }
 
 #[test]
@@ -104,9 +97,9 @@ fn both_directions_are_written_with_nanoseconds_and_true_lengths() {
     let (mut left, mut right, disk) = captured(PcapConfig::default());
     let mut odd = frame(b"head", b"payload");
     odd.tx_checksum = TxChecksum::Partial { start: 0, offset: 0 };
-    send(&mut left, 5_000_000_007, vec![odd]);
-    send(&mut right, 0, vec![frame(b"reply", &[9; 70_000 - 5 - 8500])]);
-    assert_eq!(receive(&mut left, 5_000_000_123), 1);
+    send(&mut left, at(5_000_000_007), [odd]);
+    send(&mut right, at(0), [frame(b"reply", &[9; 70_000 - 5 - 8500])]);
+    assert_eq!(receive(&mut left, at(5_000_000_123)).len(), 1);
     assert!(!left.arm(), "sleeping writes what is buffered");
     let records = read(&disk);
     assert_eq!(
@@ -123,7 +116,7 @@ fn both_directions_are_written_with_nanoseconds_and_true_lengths() {
 fn snaplen_cuts_in_the_head_and_in_the_payload() {
     for (snaplen, kept) in [(2, &b"he"[..]), (4, b"head"), (7, b"headpay"), (99, b"headpayload")] {
         let (mut left, _right, disk) = captured(PcapConfig { snaplen, ..Default::default() });
-        send(&mut left, 0, vec![frame(b"head", b"payload")]);
+        send(&mut left, at(0), [frame(b"head", b"payload")]);
         drop(left);
         assert_eq!(read(&disk), [(Duration::ZERO, 2, 11, kept.to_vec())]);
     }
@@ -133,7 +126,7 @@ fn snaplen_cuts_in_the_head_and_in_the_payload() {
 fn the_epoch_dates_the_capture() {
     let epoch = Duration::from_secs(1_700_000_000);
     let (mut left, _right, disk) = captured(PcapConfig { epoch, ..Default::default() });
-    send(&mut left, 1, vec![frame(b"x", b"")]);
+    send(&mut left, at(1), [frame(b"x", b"")]);
     drop(left);
     assert_eq!(read(&disk)[0].0, epoch + Duration::from_nanos(1));
 }
@@ -141,11 +134,11 @@ fn the_epoch_dates_the_capture() {
 #[test]
 fn frames_that_the_device_had_no_room_for_are_written_once() {
     let (mut left, mut right, disk) = captured(PcapConfig::default());
-    let mut rest = send(&mut left, 0, (0..6).map(|i| frame(&[i], b"")).collect());
+    let mut rest = send(&mut left, at(0), (0..6).map(|i| frame(&[i], b"")));
     assert_eq!(rest.len(), 2);
-    receive(&mut right, 0);
+    receive(&mut right, at(0));
     rest.push_back(frame(&[6], b""));
-    let rest = send(&mut left, 0, rest.into());
+    let rest = send(&mut left, at(0), rest);
     assert!(rest.is_empty());
     drop(left);
     let tags: Vec<_> = read(&disk).iter().map(|r| r.3[0]).collect();
@@ -178,13 +171,13 @@ fn a_full_disk_ends_the_capture_and_not_the_traffic() {
     let (left, mut right) = Pair::new().unwrap();
     let disk = Disk::with_room_for(5000);
     let mut left = Pcap::new(left, disk.clone(), PcapConfig::default()).unwrap();
-    send(&mut left, 0, vec![frame(b"a", &[0; 1000])]);
+    send(&mut left, at(0), [frame(b"a", &[0; 1000])]);
     left.arm();
     left.disarm();
     // More than the buffer, so that it is written at once.
-    send(&mut left, 0, (0..10).map(|_| frame(b"b", &[0; 60_000])).collect());
-    send(&mut left, 0, vec![frame(b"c", b"")]);
-    assert_eq!(receive(&mut right, 0), 12);
+    send(&mut left, at(0), (0..10).map(|_| frame(b"b", &[0; 60_000])));
+    send(&mut left, at(0), [frame(b"c", b"")]);
+    assert_eq!(receive(&mut right, at(0)).len(), 12);
     let counters = left.capture_counters();
     assert_eq!(counters.frames + counters.lost, 12);
     assert!(counters.lost >= 1, "{counters:?}");

@@ -16,7 +16,7 @@ use super::limits::{MOVE_FRAMES, VNET_HEADER};
 use super::*;
 use pagewire_mem::link::{HeaderSplit, QueueMemory, Rule};
 use pagewire_testing::built;
-use pagewire_testing::frames::{ip, to_send};
+use pagewire_testing::frames::{bytes_of, ip, to_send};
 
 const SPARE: usize = 3;
 const PORT: u16 = 9000;
@@ -102,9 +102,7 @@ impl Rig {
         self.seq += payload as u32;
         self.put(lane, &frame);
         let packet = self.poll().pop_front().expect("not dropped");
-        let mut all = packet.head().to_vec();
-        packet.frags().iter().for_each(|f| all.extend_from_slice(f.as_slice().unwrap()));
-        assert_eq!(all, frame, "byte for byte");
+        assert_eq!(bytes_of(&packet), frame, "byte for byte");
         packet
     }
 
@@ -256,17 +254,19 @@ fn bulk_flows_get_the_lanes_that_are_left() {
     assert!((1..6).any(|other| rig.lane_of_answer(OTHER + other) == LANE), "that one too, now");
 }
 
+/// Memory for a queue.
+fn memory() -> QueueMemory {
+    let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
+    QueueMemory::new(PagePool::over(region).unwrap())
+}
+
 #[test]
 fn memory_that_others_may_write_is_refused() {
     let mut rig = Rig::new();
     let region = Region::memfd_shared("shared", GROUP_PAGES * PAGE_SIZE).unwrap();
-    let memory = QueueMemory::new(PagePool::over(region).unwrap());
+    let shared = QueueMemory::new(PagePool::over(region).unwrap());
     let steering = rig.tap.steering().unwrap();
-    assert_eq!(steering.bind(1, memory), Err(crate::BindError::Shared));
-    let memory = || {
-        let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
-        QueueMemory::new(PagePool::over(region).unwrap())
-    };
+    assert_eq!(steering.bind(1, shared), Err(crate::BindError::Shared));
     assert_eq!(steering.bind(SPARE + 1, memory()), Err(crate::BindError::NoQueue(SPARE + 1)));
     steering.bind(SPARE, memory()).unwrap();
     assert_eq!(steering.bind(SPARE, memory()), Err(crate::BindError::Taken(SPARE)));
@@ -297,10 +297,6 @@ fn a_lane_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
 #[test]
 fn a_queue_that_cannot_be_attached_refuses_its_memory_and_says_why() {
     let mut rig = Rig::with_attachable(1);
-    let memory = || {
-        let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
-        QueueMemory::new(PagePool::over(region).unwrap())
-    };
     let steering = rig.tap.steering().unwrap();
     steering.bind(0, memory()).unwrap();
     steering.bind(1, memory()).unwrap();
@@ -314,9 +310,8 @@ fn a_queue_that_cannot_be_attached_refuses_its_memory_and_says_why() {
 #[test]
 fn a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once() {
     let mut rig = Rig::new();
-    let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
     let steering = rig.tap.steering().unwrap();
-    steering.bind(1, QueueMemory::new(PagePool::over(region).unwrap())).unwrap();
+    steering.bind(1, memory()).unwrap();
     drop(steering.unbind(1));
     rig.receive(LANE, PORT, 5000);
 }

@@ -273,10 +273,7 @@ impl Guest {
     pub fn load(&mut self, frame: &[u8]) -> bool {
         let fits = GUEST_HEADER + frame.len() <= self.transmit.buffer_len;
         for index in (0..self.transmit.ring.size()).filter(|_| fits) {
-            let at = self.transmit.buffer(index);
-            self.window.write(at, &[0; GUEST_HEADER]);
-            self.window.write(at + GUEST_HEADER, frame);
-            self.transmit.describe(index, GUEST_HEADER + frame.len());
+            self.fill(index, [0; GUEST_HEADER], frame);
         }
         fits
     }
@@ -306,13 +303,18 @@ impl Guest {
             return false;
         }
         let Some(head) = self.transmit.free.pop() else { return false };
-        let at = self.transmit.buffer(head);
-        self.window.write(at, &header);
-        self.window.write(at + GUEST_HEADER, frame);
-        self.transmit.describe(head, GUEST_HEADER + frame.len());
+        self.fill(head, header, frame);
         self.transmit.post(head);
         self.kick();
         true
+    }
+
+    /// Puts a frame behind its virtio header into a transmit buffer, which it fits.
+    pub(super) fn fill(&self, index: u16, header: [u8; GUEST_HEADER], frame: &[u8]) {
+        let at = self.transmit.buffer(index);
+        self.window.write(at, &header);
+        self.window.write(at + GUEST_HEADER, frame);
+        self.transmit.describe(index, GUEST_HEADER + frame.len());
     }
 
     /// Sends one frame as a chain: the virtio header, the frame's first `headers` bytes, and the

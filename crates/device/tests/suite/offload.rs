@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpSlice, TransportSlice};
 use pagewire_device::offload::{
     OffloadError, Pieces, complete_checksum, cut_within, linearize, segment, send_on, shorten,
 };
@@ -12,7 +12,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, RxChecksum,
     TxChecksum,
 };
-use pagewire_testing::frames::bytes_of;
+use pagewire_testing::frames::{bytes_of, received};
 use proptest::prelude::*;
 
 use crate::support::{Host, Segment};
@@ -60,6 +60,12 @@ fn supers() -> impl Strategy<Value = Super> {
 }
 
 impl Super {
+    /// A plain one over IPv4, with an acknowledgement.
+    fn of(mss: u16, pieces: &[usize]) -> Self {
+        let (pieces, adjacent) = (pieces.to_vec(), true);
+        Self { v6: false, options: 0, flags: 0x10, seq: 1, mss, pieces, adjacent }
+    }
+
     fn ends(&self) -> (Host, Host) {
         let ips = if self.v6 {
             let ip = |n| IpAddr::from(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, n));
@@ -117,6 +123,26 @@ impl Super {
     }
 }
 
+fn tcp_of<'a>(parsed: &SlicedPacket<'a>) -> TcpSlice<'a> {
+    let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
+    tcp.clone()
+}
+
+/// The checksum of TCP, as the other implementation computes it.
+fn checksum_of(parsed: &SlicedPacket<'_>) -> u16 {
+    let tcp = tcp_of(parsed);
+    let sum = match &parsed.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            tcp.to_header().calc_checksum_ipv4(&ip.header().to_header(), tcp.payload())
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            tcp.to_header().calc_checksum_ipv6(&ip.header().to_header(), tcp.payload())
+        }
+        _ => panic!("no IP"),
+    };
+    sum.unwrap()
+}
+
 fn cut(packet: PacketBuf) -> (Vec<Vec<u8>>, CopyLedger) {
     let (mut out, mut ledger) = (VecDeque::new(), CopyLedger::new());
     let n = segment(packet, &mut out, &mut ledger).unwrap();
@@ -151,19 +177,10 @@ proptest! {
                 complete_checksum(&mut alone, &mut ledger).unwrap();
                 let bytes = bytes_of(&alone);
                 let parsed = SlicedPacket::from_ethernet(&bytes).unwrap();
-                let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
-                let sum = match &parsed.net {
-                    Some(NetSlice::Ipv4(ip)) => tcp
-                        .to_header()
-                        .calc_checksum_ipv4(&ip.header().to_header(), tcp.payload()),
-                    Some(NetSlice::Ipv6(ip)) => tcp
-                        .to_header()
-                        .calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()),
-                    _ => panic!("no IP"),
-                };
+                let tcp = tcp_of(&parsed);
                 // Where the sum is 0, all ones are sent, which is the same.
-                let sum = sum.map(|sum| if sum == 0 { 0xffff } else { sum });
-                prop_assert_eq!(tcp.checksum(), sum.unwrap());
+                let sum = checksum_of(&parsed);
+                prop_assert_eq!(tcp.checksum(), if sum == 0 { 0xffff } else { sum });
             }
             frames.extend(cut(piece).0);
         }
@@ -189,7 +206,7 @@ proptest! {
         let mut at = 0;
         for frame in frames.iter().filter(|_| total > usize::from(s.mss)) {
             let parsed = SlicedPacket::from_ethernet(frame).unwrap();
-            let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
+            let tcp = tcp_of(&parsed);
             prop_assert_eq!(tcp.sequence_number(), s.seq.wrapping_add(at as u32));
             let expected: Vec<u8> =
                 payload.iter().copied().cycle().skip(at % payload.len()).take(tcp.payload().len()).collect();
@@ -208,7 +225,7 @@ proptest! {
         for (i, frame) in frames.iter().enumerate() {
             let last = i + 1 == frames.len();
             let parsed = SlicedPacket::from_ethernet(frame).unwrap();
-            let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
+            let tcp = tcp_of(&parsed);
             let n = mss.min(payload.len() - at);
             prop_assert_eq!(tcp.payload(), &payload[at..at + n]);
             prop_assert_eq!(tcp.sequence_number(), s.seq.wrapping_add(at as u32));
@@ -216,24 +233,22 @@ proptest! {
             prop_assert_eq!(tcp.psh(), last && s.flags & 8 != 0);
             prop_assert_eq!(tcp.cwr(), i == 0 && s.flags & 0x80 != 0);
             prop_assert_eq!(tcp.ece(), s.flags & 0x40 != 0);
-            let header = tcp.to_header();
-            let sum = match &parsed.net {
+            match &parsed.net {
                 Some(NetSlice::Ipv4(ip)) => {
                     let ip = ip.header().to_header();
                     prop_assert_eq!(ip.header_checksum, ip.calc_header_checksum());
                     prop_assert_eq!(usize::from(ip.total_len), frame.len() - 14);
                     prop_assert_eq!(ip.identification, 0xfffe_u16.wrapping_add(i as u16));
                     prop_assert!(ip.dont_fragment);
-                    header.calc_checksum_ipv4(&ip, tcp.payload()).unwrap()
                 }
                 Some(NetSlice::Ipv6(ip)) => {
                     let ip = ip.header().to_header();
                     prop_assert_eq!(usize::from(ip.payload_length), frame.len() - 54);
-                    header.calc_checksum_ipv6(&ip, tcp.payload()).unwrap()
                 }
                 _ => panic!("no IP"),
-            };
+            }
             // All ones and all zeroes are the same number.
+            let sum = checksum_of(&parsed);
             prop_assert!(sum == tcp.checksum() || sum ^ tcp.checksum() == 0xffff);
             at += n;
         }
@@ -263,15 +278,7 @@ proptest! {
 
 #[test]
 fn segments_share_the_super_frames_memory() {
-    let s = Super {
-        v6: false,
-        options: 12,
-        flags: 0x18,
-        seq: 1,
-        mss: 1448,
-        pieces: vec![60_000],
-        adjacent: true,
-    };
+    let s = Super { options: 12, flags: 0x18, ..Super::of(1448, &[60_000]) };
     let packet = s.packet();
     let start = packet.frags()[0].addr();
     let mut out = VecDeque::new();
@@ -289,15 +296,7 @@ fn linearize_without_memory_leaves_the_packet_as_it_was() {
     let mut pool = PagePool::new("test", 256 << 10).unwrap();
     let (mut hog, mut writer) = (PageWriter::new(), PageWriter::new());
     assert!(hog.refill(&mut pool, 60));
-    let s = Super {
-        v6: false,
-        options: 0,
-        flags: 0x10,
-        seq: 1,
-        mss: 1448,
-        pieces: vec![30_000, 30_000],
-        adjacent: false,
-    };
+    let s = Super { adjacent: false, ..Super::of(1448, &[30_000, 30_000]) };
     let (mut packet, mut ledger) = (s.packet(), CopyLedger::new());
     let before = bytes_of(&packet);
     assert!(!linearize(&mut packet, 1, &mut pool, &mut writer, &mut ledger));
@@ -307,15 +306,7 @@ fn linearize_without_memory_leaves_the_packet_as_it_was() {
 
 #[test]
 fn contradictory_super_frames_are_refused_and_leave_nothing() {
-    let good = Super {
-        v6: false,
-        options: 0,
-        flags: 0x10,
-        seq: 1,
-        mss: 1000,
-        pieces: vec![3000],
-        adjacent: true,
-    };
+    let good = Super::of(1000, &[3000]);
     let gso = Gso { kind: GsoKind::TcpV4, size: 1000, header_len: 54 };
     let refused = |change: &dyn Fn(&mut PacketBuf)| {
         let mut packet = good.packet();
@@ -346,15 +337,7 @@ fn contradictory_super_frames_are_refused_and_leave_nothing() {
 /// the last frame of the stream is not made up.
 #[test]
 fn a_cut_with_little_room_makes_the_first_frames_and_counts_the_rest() {
-    let whole = Super {
-        v6: false,
-        options: 0,
-        flags: 0x19,
-        seq: 1,
-        mss: 1000,
-        pieces: vec![9500],
-        adjacent: true,
-    };
+    let whole = Super { flags: 0x19, ..Super::of(1000, &[9500]) };
     let (all, _) = cut(whole.packet());
     for most in 0..=12 {
         let mut out = VecDeque::new();
@@ -398,10 +381,7 @@ fn a_bridge_leaves_a_checksum_that_was_never_taken_to_the_next_device() {
             if head == ip && !matches!(field - ip, 2) {
                 continue;
             }
-            let mut packet = PacketBuf::for_rx();
-            packet.append(head).unwrap().copy_from_slice(&open[..head]);
-            let rest = bytes::Bytes::copy_from_slice(&open[head..]);
-            packet.push_frag(rest.into()).unwrap();
+            let mut packet = received(&open, head);
             packet.rx_checksum = RxChecksum::Valid;
             send_on(&mut packet);
             complete_checksum(&mut packet, &mut CopyLedger::new()).unwrap();
@@ -414,11 +394,7 @@ fn a_bridge_leaves_a_checksum_that_was_never_taken_to_the_next_device() {
 fn a_bridge_leaves_the_checksum_of_a_fragment_alone() {
     for (mut whole, field) in frames_with_checksums().into_iter().filter(|(f, _)| f[12] == 8) {
         whole[20] = 0x20;
-        let mut packet = PacketBuf::for_rx();
-        packet
-            .append(100.min(whole.len()))
-            .unwrap()
-            .copy_from_slice(&whole[..100.min(whole.len())]);
+        let mut packet = received(&whole[..100.min(whole.len())], 100);
         packet.rx_checksum = RxChecksum::Valid;
         send_on(&mut packet);
         assert_eq!(packet.tx_checksum, TxChecksum::Done);

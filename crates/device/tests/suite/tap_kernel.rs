@@ -11,7 +11,8 @@ use pagewire_device::offload::segment;
 use pagewire_device::{Device, DeviceError, Tap, TapBuilder};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_testing::frames;
+use pagewire_testing::frames::{self, bytes_of};
+use pagewire_testing::{Netns, ip};
 
 use crate::support::{Conn, Host, Link, in_namespace};
 
@@ -32,21 +33,8 @@ fn ends(tap: &Tap, v6: bool) -> (Host, Host) {
     (Host { mac: ours, ip: ips.0 }, Host { mac: kernels, ip: ips.1 })
 }
 
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status();
-    assert!(status.expect("iproute2 is installed").success(), "ip {args}");
-}
-
 fn exists(name: &str) -> bool {
     Command::new("ip").args(["link", "show", name]).output().unwrap().status.success()
-}
-
-fn all_bytes(packet: &PacketBuf) -> Vec<u8> {
-    let mut all = packet.head().to_vec();
-    for frag in packet.frags() {
-        all.extend_from_slice(frag.as_slice().unwrap());
-    }
-    all
 }
 
 /// A byte of a stream, by its place.
@@ -65,8 +53,7 @@ fn tap_that_was_made_vanishes_when_dropped() {
         assert_ne!(capabilities.mac, made.kernel_mac());
         // Unicast and locally administered.
         assert_eq!(capabilities.mac[0] & 3, 2);
-        let shown = Command::new("ip").args(["addr", "show", "pwtest0"]).output().unwrap();
-        let shown = String::from_utf8(shown.stdout).unwrap();
+        let shown = ip("addr show pwtest0");
         for part in ["10.77.0.1/24", "10.77.0.255", "fd77::1/64", "mtu 9000", "UP"] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
@@ -105,8 +92,7 @@ fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
 fn other_users_of_the_network_cannot_attach_to_a_tap_that_was_made() {
     in_namespace(|| {
         let made = tap(1500);
-        let shown = Command::new("ip").args(["-d", "link", "show", made.name()]).output().unwrap();
-        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let shown = ip(&format!("-d link show {}", made.name()));
         assert!(shown.contains("user root"), "{shown}");
     });
 }
@@ -192,7 +178,7 @@ fn kernel_answers_ping_through_the_tap() {
             echo[2..4].copy_from_slice(&sum.finish().to_be_bytes());
             link.send(datagram(me, peer, 1, &echo));
             let answer = link.wait(&me, |p| carries(p, 1));
-            let bytes = all_bytes(&answer);
+            let bytes = bytes_of(&answer);
             assert_eq!(bytes[34], 0);
             assert_eq!(bytes[42..], echo[8..]);
         }
@@ -211,7 +197,7 @@ fn datagrams_pass_both_ways() {
             let packet = link.wait(&me, |p| carries(p, 17));
             assert_eq!(packet.rx_checksum, RxChecksum::Valid);
             assert_eq!(packet.head().len(), 42);
-            assert_eq!(all_bytes(&packet)[42..], payload);
+            assert_eq!(bytes_of(&packet)[42..], payload);
 
             // Back, with the checksum left to the kernel.
             let mut udp = vec![0x1b, 0x59, 0x1b, 0x58];
@@ -421,19 +407,15 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
                 .host_gateway("10.77.0.2".parse().unwrap())
                 .host_gateway("fd77::2".parse().unwrap());
             parts.send(builder.open_parts().unwrap()).unwrap();
-            let shown = |args: [&str; 4]| {
-                let output = Command::new("ip").args(args).output().unwrap();
-                String::from_utf8(output.stdout).unwrap()
-            };
-            let v4 = shown(["-4", "route", "show", "default"]);
+            let v4 = ip("-4 route show default");
             assert!(v4.contains("via 10.77.0.2 dev pwtest1"), "{v4}");
-            let v6 = shown(["-6", "route", "show", "default"]);
+            let v6 = ip("-6 route show default");
             assert!(v6.contains("via fd77::2 dev pwtest1"), "{v6}");
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let _ = end.recv();
         };
-        let maker = thread::spawn(|| pagewire_testing::Netns::new().inside(inside));
+        let maker = thread::spawn(|| Netns::new().inside(inside));
         let parts = made.recv().unwrap();
         assert!(!exists("pwtest1"), "it is not here");
         assert!(parts.queues.len() > 1, "it has queues for bulk flows");
@@ -445,7 +427,7 @@ fn a_tap_made_in_another_namespace_is_adopted_with_its_routes_and_works_from_her
         let ping = [8, 0, 0xf7, 0xfc, 0, 1, 0, 2];
         link.send(datagram(me, peer, 1, &ping));
         let answer = link.wait(&me, |packet| carries(packet, 1));
-        assert_eq!(all_bytes(&answer)[34], 0);
+        assert_eq!(bytes_of(&answer)[34], 0);
         // Its queues can be attached from here, and given memory.
         assert!(link.tap.steering().unwrap().queues() > 1);
         drop(done);

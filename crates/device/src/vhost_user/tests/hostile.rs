@@ -1,9 +1,11 @@
 //! A front end that wants to stop the process, not its guest: it makes others wait, and uses up what
 //! the process has. It harms its own port only.
 
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant as Time};
 
+use tempfile::TempDir;
 use vhost::VhostBackend;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -179,24 +181,24 @@ fn memory_taken_back_while_frames_hold_it_costs_no_descriptor_and_counts_until_t
 
 /// A port, and sessions on it that each leave a frame held.
 struct Sessions {
-    path: std::path::PathBuf,
+    path: PathBuf,
+    _dir: TempDir,
     device: VhostUser,
-    held: Vec<VecDeque<PacketBuf>>,
+    held: Vec<Vec<PacketBuf>>,
 }
 
 impl Sessions {
-    fn new(name: &str, limits: FrontEndLimits) -> Self {
-        let path = socket(name);
+    fn new(limits: FrontEndLimits) -> Self {
+        let (path, dir) = socket();
         let device = VhostUser::builder().front_end_limits(limits).listen(&path).unwrap();
-        Self { path, device, held: Vec::new() }
+        Self { path, _dir: dir, device, held: Vec::new() }
     }
 
     /// One more; `None`: it was refused.
     fn come_and_go(&mut self) -> Option<()> {
         let mut guest = Guest::connect(&self.path, GuestConfig::default()).ok()?;
         assert!(guest.send(&udp(4000)));
-        let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
-        self.device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
+        let frames = receive(&mut self.device, Instant::ZERO);
         assert_eq!(frames.len(), 1);
         self.held.push(frames);
         drop(guest);
@@ -207,17 +209,11 @@ impl Sessions {
     }
 }
 
-impl Drop for Sessions {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(self.path.parent().unwrap());
-    }
-}
-
 #[test]
 fn bytes_that_frames_of_former_sessions_hold_count_in_the_next() {
     let own = Rig::new(GuestConfig::default()).guest.memory().memory_size as usize;
     let limits = FrontEndLimits { mapped_bytes: 3 * own, ..FrontEndLimits::default() };
-    let mut sessions = Sessions::new("bytes", limits);
+    let mut sessions = Sessions::new(limits);
     for _ in 0..3 {
         sessions.come_and_go().unwrap();
     }
@@ -233,7 +229,7 @@ fn bytes_that_frames_of_former_sessions_hold_count_in_the_next() {
 
 #[test]
 fn rings_that_are_started_anew_do_not_raise_what_may_be_held() {
-    let mut sessions = Sessions::new("rings", FrontEndLimits::default());
+    let mut sessions = Sessions::new(FrontEndLimits::default());
     for _ in 0..HELD_RINGS + 4 {
         sessions.come_and_go().unwrap();
     }
@@ -276,7 +272,7 @@ fn front_ends_come_at_once_as_far_as_a_burst_goes_and_then_at_a_pace() {
 fn a_front_end_that_connects_in_a_loop_waits_and_is_served_in_the_end() {
     let every = Duration::from_millis(100);
     let limits = FrontEndLimits { sessions: 2, session_every: every, ..FrontEndLimits::default() };
-    let mut sessions = Sessions::new("loop", limits);
+    let mut sessions = Sessions::new(limits);
     let began = Time::now();
     for _ in 0..4 {
         sessions.come_and_go().unwrap();
@@ -286,7 +282,7 @@ fn a_front_end_that_connects_in_a_loop_waits_and_is_served_in_the_end() {
     assert!(counters.waited >= 1 && counters.sessions == 4, "{counters:?}");
     // A device that is to end does not wait for the next one's turn.
     let long = FrontEndLimits { sessions: 1, session_every: LONG, ..limits };
-    let mut sessions = Sessions::new("ends", long);
+    let mut sessions = Sessions::new(long);
     sessions.come_and_go().unwrap();
     let began = Time::now();
     drop(sessions);

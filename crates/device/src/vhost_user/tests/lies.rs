@@ -53,16 +53,9 @@ fn desc(addr: u64, len: usize, flags: u16, next: u16) -> Desc {
     Desc { addr, len: len as u32, flags, next }
 }
 
-/// Puts an honest frame of `len` bytes behind its virtio header into a buffer.
-fn fill(rig: &mut Rig, index: u16, header: [u8; 12], frame: &[u8]) {
-    let at = rig.guest.transmit.buffer(index);
-    rig.guest.window.write(at, &[&header, frame].concat());
-    rig.guest.transmit.describe(index, 12 + frame.len());
-}
-
 /// An honest frame arrives.
 fn goes_on(rig: &mut Rig) {
-    fill(rig, HONEST, [0; 12], &udp(60));
+    rig.guest.fill(HONEST, [0; 12], &udp(60));
     post(rig, HONEST);
     let frames = rig.receive();
     assert_eq!(frames.iter().map(all_bytes).collect::<Vec<_>>(), [udp(60)]);
@@ -85,32 +78,37 @@ fn costs_the_frame(name: &str, count: Count, lie: impl FnOnce(&mut Rig)) {
     goes_on(&mut rig);
 }
 
+/// The same of a chain, which is made of where an honest buffer is.
+fn chain_costs_the_frame<const N: usize>(
+    name: &str,
+    count: Count,
+    descs: impl FnOnce(u64) -> [Desc; N],
+) {
+    costs_the_frame(name, count, |rig| {
+        let at = buffer(rig, 2);
+        chain(rig, &descs(at));
+    });
+}
+
 #[test]
 fn chains_that_loop_or_leave_the_table_cost_the_frame() {
     let long: Count = |c| c.chain_too_long;
-    costs_the_frame("a descriptor that is its own next", long, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 1, DESC_NEXT, 0)]);
+    chain_costs_the_frame("a descriptor that is its own next", long, |at| {
+        [desc(at, 1, DESC_NEXT, 0)]
     });
-    costs_the_frame("a loop of empty buffers", long, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 0, DESC_NEXT, 1), desc(at, 0, DESC_NEXT, 0)]);
+    chain_costs_the_frame("a loop of empty buffers", long, |at| {
+        [desc(at, 0, DESC_NEXT, 1), desc(at, 0, DESC_NEXT, 0)]
     });
     let next: Count = |c| c.bad_next;
-    costs_the_frame("a next one beyond the table", next, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 100, DESC_NEXT, 32)]);
-    });
-    costs_the_frame("far beyond", next, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 100, DESC_NEXT, 65_535)]);
-    });
+    for (name, beyond) in [("a next one beyond the table", 32), ("far beyond", 65_535)] {
+        chain_costs_the_frame(name, next, |at| [desc(at, 100, DESC_NEXT, beyond)]);
+    }
 }
 
 #[test]
 fn a_chain_of_all_descriptors_is_no_lie() {
     let mut rig = rig();
-    fill(&mut rig, 31, [0; 12], &udp(74));
+    rig.guest.fill(31, [0; 12], &udp(74));
     let at = buffer(&rig, 31);
     let part = |i: u16| desc(at + u64::from(i) * 2, 2, DESC_NEXT, i + 1);
     let mut descs: Vec<Desc> = (0..31).map(part).collect();
@@ -134,17 +132,12 @@ fn addresses_outside_of_the_guests_memory_cost_the_frame() {
         ("at the end of all addresses", u64::MAX - 50, 100),
         ("the front end's address", 0x7f00_0000_0000, 100),
     ] {
-        costs_the_frame(name, bad, |rig| chain(rig, &[desc(at, len, 0, 0)]));
-        costs_the_frame(name, bad, |rig| {
-            let first = buffer(rig, 2);
-            chain(rig, &[desc(first, 54, DESC_NEXT, 1), desc(at, len, 0, 0)]);
+        chain_costs_the_frame(name, bad, |_| [desc(at, len, 0, 0)]);
+        chain_costs_the_frame(name, bad, |first| {
+            [desc(first, 54, DESC_NEXT, 1), desc(at, len, 0, 0)]
         });
-        costs_the_frame(name, bad, |rig| {
-            table(rig, &[desc(at, len, 0, 0)], 16, 0);
-        });
-        costs_the_frame(name, bad, |rig| {
-            chain(rig, &[desc(at, 16, DESC_INDIRECT, 0)]);
-        });
+        costs_the_frame(name, bad, |rig| table(rig, &[desc(at, len, 0, 0)], 16, 0));
+        chain_costs_the_frame(name, bad, |_| [desc(at, 16, DESC_INDIRECT, 0)]);
     }
 }
 
@@ -160,13 +153,9 @@ fn the_last_byte_of_memory_is_no_lie() {
 #[test]
 fn buffers_of_the_wrong_direction_cost_the_frame() {
     let wrong: Count = |c| c.wrong_direction;
-    costs_the_frame("to be written", wrong, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 100, DESC_WRITE, 0)]);
-    });
-    costs_the_frame("the second is", wrong, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 50, DESC_NEXT, 1), desc(at, 50, DESC_WRITE, 0)]);
+    chain_costs_the_frame("to be written", wrong, |at| [desc(at, 100, DESC_WRITE, 0)]);
+    chain_costs_the_frame("the second is", wrong, |at| {
+        [desc(at, 50, DESC_NEXT, 1), desc(at, 50, DESC_WRITE, 0)]
     });
 }
 
@@ -184,22 +173,15 @@ fn tables_that_make_no_sense_cost_the_frame() {
         let inner = desc(buffer(rig, 1), 16, DESC_INDIRECT, 0);
         table(rig, &[inner], 16, 0);
     });
-    costs_the_frame(
-        "a next one beyond it",
-        |c| c.bad_next,
-        |rig| {
-            let inner = desc(buffer(rig, 2), 100, DESC_NEXT, 2);
+    let (beyond, long): (Count, Count) = (|c| c.bad_next, |c| c.chain_too_long);
+    for (name, count, len, next) in
+        [("a next one beyond it", beyond, 100, 2), ("a loop in it", long, 0, 0)]
+    {
+        costs_the_frame(name, count, |rig| {
+            let inner = desc(buffer(rig, 2), len, DESC_NEXT, next);
             table(rig, &[inner, inner], 32, 0);
-        },
-    );
-    costs_the_frame(
-        "a loop in it",
-        |c| c.chain_too_long,
-        |rig| {
-            let inner = desc(buffer(rig, 2), 0, DESC_NEXT, 0);
-            table(rig, &[inner, inner], 32, 0);
-        },
-    );
+        });
+    }
 }
 
 #[test]
@@ -217,7 +199,7 @@ fn tables_of_every_length_and_order_are_read_right() {
     for n in 1..=32_u16 {
         let mut rig = rig();
         let frame = udp(42 + usize::from(n) * 10);
-        fill(&mut rig, 3, [0; 12], &frame);
+        rig.guest.fill(3, [0; 12], &frame);
         let (at, total) = (buffer(&rig, 3), 12 + frame.len());
         // The first entry, then from the last one down.
         let order: Vec<u16> = std::iter::once(0).chain((1..n).rev()).collect();
@@ -240,20 +222,16 @@ fn lengths_that_no_frame_has_cost_the_frame() {
     let bad: Count = |c| c.bad_length;
     for len in [0, 1, 11, 12, 13, 12 + 13] {
         costs_the_frame(&format!("{len} bytes"), bad, |rig| {
-            fill(rig, 2, [0; 12], &udp(60));
+            rig.guest.fill(2, [0; 12], &udp(60));
             let at = buffer(rig, 2);
             chain(rig, &[desc(at, len, 0, 0)]);
         });
     }
     for len in [12 + MAX_FRAME + 1, 0xffff_ffff] {
-        costs_the_frame(&format!("{len} bytes"), bad, |rig| {
-            let at = buffer(rig, 2);
-            chain(rig, &[desc(at, len, 0, 0)]);
-        });
+        chain_costs_the_frame(&format!("{len} bytes"), bad, |at| [desc(at, len, 0, 0)]);
     }
-    costs_the_frame("too long together", bad, |rig| {
-        let at = buffer(rig, 2);
-        chain(rig, &[desc(at, 60_000, DESC_NEXT, 1), desc(at, 10_000, 0, 0)]);
+    chain_costs_the_frame("too long together", bad, |at| {
+        [desc(at, 60_000, DESC_NEXT, 1), desc(at, 10_000, 0, 0)]
     });
 }
 
@@ -271,10 +249,18 @@ fn headers_that_contradict_the_frame_cost_the_frame() {
     ];
     for (name, header) in lies {
         costs_the_frame(name, bad, |rig| {
-            fill(rig, 0, header, &udp(60));
+            rig.guest.fill(0, header, &udp(60));
             post(rig, 0);
         });
     }
+}
+
+/// Stops the guest's rings, and starts them where its driver is.
+fn set_up_anew(rig: &mut Rig) {
+    let [receive, _] = rig.guest.stop().unwrap();
+    let now = rig.guest.transmit.next_avail;
+    rig.guest.transmit.ring.set_avail_index(now);
+    rig.guest.resume([receive, u32::from(now)]).unwrap();
 }
 
 /// Tells a lie about the ring itself: it stops, the front end is told, everything else goes on, and
@@ -296,11 +282,7 @@ fn costs_the_ring(name: &str, count: Count, lie: impl FnOnce(&mut Rig)) {
     assert_eq!(rig.guest.receive().unwrap().bytes, udp(60), "{name}");
     assert!(other.guest.send(&udp(60)));
     assert_eq!(other.receive().len(), 1, "{name}: another port was disturbed");
-    // Set up anew.
-    let [receive, _] = rig.guest.stop().unwrap();
-    let now = rig.guest.transmit.next_avail;
-    rig.guest.transmit.ring.set_avail_index(now);
-    rig.guest.resume([receive, u32::from(now)]).unwrap();
+    set_up_anew(&mut rig);
     goes_on(&mut rig);
 }
 
@@ -324,17 +306,13 @@ fn heads_beyond_the_table_cost_the_ring() {
 
 #[test]
 fn a_descriptor_that_is_sent_again_while_it_is_held_costs_the_ring() {
-    let mut kept = Vec::new();
-    costs_the_ring(
-        "held",
-        |c| c.head_in_flight,
-        |rig| {
-            fill(rig, 5, [0; 12], &udp(3000));
-            post(rig, 5);
-            kept.extend(rig.receive());
-            post(rig, 5);
-        },
-    );
+    let (mut kept, in_flight): (Vec<PacketBuf>, Count) = (Vec::new(), |c| c.head_in_flight);
+    costs_the_ring("held", in_flight, |rig| {
+        rig.guest.fill(5, [0; 12], &udp(3000));
+        post(rig, 5);
+        kept.extend(rig.receive());
+        post(rig, 5);
+    });
     assert_eq!(all_bytes(&kept[0]), udp(3000));
 }
 
@@ -343,7 +321,7 @@ fn a_full_ring_is_no_lie() {
     let mut rig = rig();
     for _ in 0..3 {
         for index in 0..32 {
-            fill(&mut rig, index, [0; 12], &udp(60));
+            rig.guest.fill(index, [0; 12], &udp(60));
             rig.guest.transmit.post(index);
         }
         rig.guest.transmit.wants_kick(true);
@@ -354,21 +332,14 @@ fn a_full_ring_is_no_lie() {
 
 #[test]
 fn buffers_to_receive_into_that_make_no_sense_are_given_back_and_the_next_are_used() {
-    type Case = (&'static str, Count, fn(&Rig) -> Desc);
+    // What is wrong, how it is counted, and the descriptor, made of where an honest buffer is.
+    type Case = (&'static str, Count, fn(u64) -> Desc);
     let cases: [Case; 5] = [
-        (
-            "no room for the header",
-            |c| c.bad_receive_buffer,
-            |r| desc(buffer(r, 2), 11, DESC_WRITE, 0),
-        ),
-        ("no room at all", |c| c.bad_receive_buffer, |r| desc(buffer(r, 2), 0, DESC_WRITE, 0)),
-        ("not to be written", |c| c.wrong_direction, |r| desc(buffer(r, 2), 2048, 0, 0)),
+        ("no room for the header", |c| c.bad_receive_buffer, |at| desc(at, 11, DESC_WRITE, 0)),
+        ("no room at all", |c| c.bad_receive_buffer, |at| desc(at, 0, DESC_WRITE, 0)),
+        ("not to be written", |c| c.wrong_direction, |at| desc(at, 2048, 0, 0)),
         ("outside", |c| c.bad_address, |_| desc(GUEST_BASE - 5000, 2048, DESC_WRITE, 0)),
-        (
-            "a next one beyond",
-            |c| c.bad_next,
-            |r| desc(buffer(r, 2), 20, DESC_WRITE | DESC_NEXT, 77),
-        ),
+        ("a next one beyond", |c| c.bad_next, |at| desc(at, 20, DESC_WRITE | DESC_NEXT, 77)),
     ];
     for (name, count, bad) in cases {
         for place in [0, 1] {
@@ -378,7 +349,7 @@ fn buffers_to_receive_into_that_make_no_sense_are_given_back_and_the_next_are_us
             }
             let mut rig = rig();
             let head = rig.guest.receive.ring.avail_entry(place);
-            let bad = bad(&rig);
+            let bad = bad(buffer(&rig, 2));
             rig.guest.receive.ring.set_desc(head, bad);
             // Of 3,000 bytes: it takes two good buffers.
             assert!(rig.transmit([packet(&udp(3000), 42)]).is_empty(), "{name}");
@@ -430,7 +401,7 @@ fn memory_that_changes_while_it_is_read_is_survived() {
             for index in 0..32 {
                 if turn % 2 == 0 {
                     let len = 60 + (turn as usize * 37 + usize::from(index) * 211) % 5000;
-                    fill(&mut rig, index, [0; 12], &udp(len));
+                    rig.guest.fill(index, [0; 12], &udp(len));
                 }
                 rig.guest.transmit.post(index);
             }
@@ -443,18 +414,12 @@ fn memory_that_changes_while_it_is_read_is_survived() {
             }
             kept.truncate(10);
             // A ring that is not believed any more is set up anew.
-            let [receive, _] = rig.guest.stop().unwrap();
-            let now = rig.guest.transmit.next_avail;
-            rig.guest.transmit.ring.set_avail_index(now);
-            rig.guest.resume([receive, u32::from(now)]).unwrap();
+            set_up_anew(&mut rig);
         }
         stop.store(true, Ordering::Relaxed);
     });
     // Whatever was written last, set up anew it works.
-    let [receive, _] = rig.guest.stop().unwrap();
-    let now = rig.guest.transmit.next_avail;
-    rig.guest.transmit.ring.set_avail_index(now);
-    rig.guest.resume([receive, u32::from(now)]).unwrap();
+    set_up_anew(&mut rig);
     drop(kept);
     assert!(rig.receive().is_empty());
     let counters = rig.monitor.counters();

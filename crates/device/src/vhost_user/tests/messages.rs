@@ -8,11 +8,15 @@ use std::path::PathBuf;
 
 use pagewire_mem::Region;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tempfile::TempDir;
 
 use super::super::VhostCounters;
 use super::super::allowance::{Allowance, FrontEndLimits};
+use super::session::socket;
 use super::*;
+use crate::ends::{receive_some, send as send_frames};
 
 const SIZE: u16 = 32;
 const MEMORY: u64 = 1 << 20;
@@ -101,19 +105,19 @@ fn honest() -> Vec<Message> {
 struct Bench {
     device: VhostUser,
     path: PathBuf,
+    _dir: TempDir,
 }
 
 impl Bench {
-    fn new(name: &str) -> Self {
+    fn new() -> Self {
         // These come as fast as they can.
         let limits = FrontEndLimits { sessions: u32::MAX, ..FrontEndLimits::default() };
-        Self::with(name, VhostUser::builder().front_end_limits(limits))
+        Self::with(VhostUser::builder().front_end_limits(limits))
     }
 
-    fn with(name: &str, builder: VhostUserBuilder) -> Self {
-        let id = std::process::id();
-        let path = std::env::temp_dir().join(format!("pagewire-lies-{id}-{name}.sock"));
-        Self { device: builder.listen(&path).unwrap(), path }
+    fn with(builder: VhostUserBuilder) -> Self {
+        let (path, dir) = socket();
+        Self { device: builder.listen(&path).unwrap(), path, _dir: dir }
     }
 
     fn counters(&self) -> VhostCounters {
@@ -142,9 +146,7 @@ impl Bench {
     fn goes_on(&mut self) {
         let mut guest = Guest::connect(&self.path, GuestConfig::default()).unwrap();
         assert!(guest.send(&udp(60)));
-        let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
-        self.device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
-        assert_eq!(frames.len(), 1);
+        assert_eq!(receive(&mut self.device, Instant::ZERO).len(), 1);
     }
 }
 
@@ -164,14 +166,15 @@ fn send(stream: &UnixStream, message: &Message, upto: usize) -> bool {
     sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags) == Ok(bytes.len())
 }
 
+/// A file in memory.
+fn memory(flags: MemfdFlags, len: u64) -> OwnedFd {
+    let fd = memfd_create("guest", flags).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fd
+}
+
 impl Fd {
     fn open(self) -> OwnedFd {
-        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-        let memory = |flags, len| {
-            let fd = memfd_create("guest", flags).unwrap();
-            ftruncate(&fd, len).unwrap();
-            fd
-        };
         match self {
             Self::Event => eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             Self::Memory => {
@@ -188,7 +191,7 @@ impl Fd {
 
 #[test]
 fn an_honest_front_end_is_not_hung_up_on() {
-    let mut bench = Bench::new("honest");
+    let mut bench = Bench::new();
     bench.tell(&honest());
     bench.goes_on();
     assert_eq!(bench.counters().lies(), 0);
@@ -196,22 +199,17 @@ fn an_honest_front_end_is_not_hung_up_on() {
 
 #[test]
 fn a_file_that_its_front_end_forgot_to_seal_is_sealed() {
-    let fd = {
-        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-        let fd = memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, MEMORY).unwrap();
-        fd
-    };
+    let fd = memory(MemfdFlags::ALLOW_SEALING, MEMORY);
     let ours = fd.try_clone().unwrap();
     let allowance = Allowance::new(FrontEndLimits::default(), false);
     let window = super::super::window::Window::map(fd, MEMORY as usize, &allowance).unwrap();
-    assert!(rustix::fs::ftruncate(&ours, 0).is_err(), "nobody can cut it short any more");
+    assert!(ftruncate(&ours, 0).is_err(), "nobody can cut it short any more");
     assert_eq!(window.len() as u64, MEMORY);
 }
 
 #[test]
 fn a_socket_that_closes_at_every_step_costs_nothing_but_the_session() {
-    let mut bench = Bench::new("steps");
+    let mut bench = Bench::new();
     let steps = honest();
     let mut sessions = 0;
     for upto in 0..=steps.len() {
@@ -236,18 +234,17 @@ fn a_socket_that_closes_at_every_step_costs_nothing_but_the_session() {
 
 #[test]
 fn a_guest_that_is_unplugged_in_the_middle_of_its_traffic_costs_nothing_else() {
-    let mut bench = Bench::new("unplugged");
-    let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
+    let mut bench = Bench::new();
+    let mut frames = Vec::new();
     for turn in 0..20 {
         let mut guest = Guest::connect(&bench.path, GuestConfig::default()).unwrap();
         for len in [60, 2000, 4000] {
             assert!(guest.send(&udp(len)));
         }
-        bench.device.receive(Instant::ZERO, &mut frames, turn % 4, &mut ledger).unwrap();
-        let mut out = VecDeque::from([packet(&udp(60), 42)]);
-        bench.device.transmit(Instant::ZERO, &mut out, &mut ledger).unwrap();
+        frames.extend(receive_some(&mut bench.device, Instant::ZERO, turn % 4));
+        send_frames(&mut bench.device, Instant::ZERO, [packet(&udp(60), 42)]);
         drop(guest);
-        bench.device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
+        frames.extend(receive(&mut bench.device, Instant::ZERO));
     }
     assert!(frames.iter().all(|frame| all_bytes(frame) == udp(frame.len())));
     drop(frames);
@@ -356,7 +353,7 @@ fn lies() -> Vec<(&'static str, Message, Option<Count>)> {
 
 #[test]
 fn messages_that_make_no_sense_cost_the_session() {
-    let mut bench = Bench::new("malformed");
+    let mut bench = Bench::new();
     for (name, lie, count) in lies() {
         // Behind an honest set-up; and, of what must come before the rings start, in its place.
         let mut told = honest();
@@ -395,7 +392,7 @@ fn a_region_may_be_added_for_each_pair_of_queues_and_is_there_until_each_has_rem
         (2, &[add(), add(), remove(), remove()], Some(remove())),
         (1, &once, Some(add())),
     ] {
-        let mut bench = Bench::with("again", VhostUser::builder().queue_pairs(pairs));
+        let mut bench = Bench::with(VhostUser::builder().queue_pairs(pairs));
         let told = [&honest(), more].concat();
         bench.tell(&told);
         assert_eq!(bench.counters().lies(), 0, "{pairs} {more:?}");
@@ -409,7 +406,7 @@ fn a_region_may_be_added_for_each_pair_of_queues_and_is_there_until_each_has_rem
 
 #[test]
 fn messages_out_of_order_are_refused_or_do_nothing() {
-    let mut bench = Bench::new("order");
+    let mut bench = Bench::new();
     let steps = honest();
     // Each step alone, and each pair of steps, without what should come before.
     for first in &steps {
@@ -432,21 +429,20 @@ fn messages_out_of_order_are_refused_or_do_nothing() {
 
 #[test]
 fn a_front_end_that_stalls_in_the_middle_of_a_message_holds_up_neither_the_device_nor_its_end() {
-    let mut bench = Bench::new("stalls");
+    let mut bench = Bench::new();
     let stream = bench.connect();
     assert!(send(&stream, &honest()[5], 15));
-    let (mut frames, mut ledger) = (VecDeque::from([packet(&udp(60), 42)]), CopyLedger::new());
+    let mut frames = VecDeque::from([packet(&udp(60), 42)]);
     // While the session takes in what came of the message, the device leaves frames for the next try.
     for _ in 0..10_000 {
-        bench.device.transmit(Instant::ZERO, &mut frames, &mut ledger).unwrap();
+        frames = send_frames(&mut bench.device, Instant::ZERO, frames);
         if frames.is_empty() {
             break;
         }
         std::thread::yield_now();
     }
     assert!(frames.is_empty());
-    bench.device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
-    assert!(frames.is_empty());
+    assert!(receive(&mut bench.device, Instant::ZERO).is_empty());
     drop(bench);
     drop(stream);
 }

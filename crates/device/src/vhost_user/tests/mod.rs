@@ -20,6 +20,7 @@ use pagewire_testing::frames::{bytes_of as all_bytes, ip, to_send as packet};
 use super::double::{Guest, GuestConfig};
 use super::{VhostMonitor, VhostUser, VhostUserBuilder};
 use crate::Device;
+use crate::ends::receive;
 
 /// A port and a guest, plugged in.
 struct Rig {

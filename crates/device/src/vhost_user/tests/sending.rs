@@ -185,7 +185,6 @@ fn segments_that_find_no_buffer_stay_with_the_sender_as_frames() {
 fn without_a_guest_frames_are_dropped_as_on_a_pulled_cable() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let mut device = VhostUser::builder().over(ours).unwrap();
-    let mut frames = VecDeque::from([packet(&udp(60), 42)]);
-    device.transmit(Instant::ZERO, &mut frames, &mut CopyLedger::new()).unwrap();
+    let frames = crate::ends::send(&mut device, Instant::ZERO, [packet(&udp(60), 42)]);
     assert_eq!((frames.len(), device.counters().tx_dropped_closed), (0, 1));
 }

@@ -1,6 +1,9 @@
 //! Front ends that come, stop, go on and go; who wakes whom.
 
+use std::path::PathBuf;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tempfile::TempDir;
 use vhost::VhostBackend;
 
 use super::super::limits::RECONNECT;
@@ -13,16 +16,15 @@ pub(super) fn is_ready(device: &VhostUser) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-/// A socket's path of its own, in a directory of its own.
-pub(super) fn socket(name: &str) -> std::path::PathBuf {
-    let dir = std::env::temp_dir().join(format!("pagewire-vhost-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    dir.join("port.sock")
+/// A socket's path, and the directory that it is in.
+pub(super) fn socket() -> (PathBuf, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    (dir.path().join("port.sock"), dir)
 }
 
 #[test]
 fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
-    let path = socket("come");
+    let (path, _dir) = socket();
     let device = VhostUser::listen(&path).unwrap();
     for _ in 0..3 {
         let guest = Guest::connect(&path, GuestConfig::default()).unwrap();
@@ -36,13 +38,12 @@ fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
     // A socket that its listener left behind is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     drop(VhostUser::listen(&path).unwrap());
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn a_listener_that_never_accepts_is_another_program_and_holds_nobody_up() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket as new};
-    let path = socket("full");
+    let (path, _dir) = socket();
     let listener = new(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     listen(&listener, 0).unwrap();
@@ -51,30 +52,26 @@ fn a_listener_that_never_accepts_is_another_program_and_holds_nobody_up() {
     assert!(matches!(VhostUser::listen(&path), Err(crate::DeviceError::System { .. })));
     drop((waits, listener));
     drop(VhostUser::listen(&path).unwrap());
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn a_front_end_that_listens_is_connected_to_again_and_again() {
-    let path = socket("listens");
+    let (path, _dir) = socket();
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let mut device = VhostUser::builder().connect(&path).unwrap();
     for _ in 0..3 {
         let (stream, _) = listener.accept().unwrap();
         let mut guest = Guest::over(stream, GuestConfig::default()).unwrap();
         assert!(guest.send(&udp(60)));
-        let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
-        device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
-        assert_eq!(frames.len(), 1);
+        assert_eq!(receive(&mut device, Instant::ZERO).len(), 1);
     }
     // One that does not accept does not keep the device from ending.
     drop(device);
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
 fn a_front_end_that_hangs_up_at_once_is_not_called_at_full_speed() {
-    let path = socket("hangs-up");
+    let (path, _dir) = socket();
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let device = VhostUser::builder().connect(&path).unwrap();
     let (first, _) = listener.accept().unwrap();
@@ -83,7 +80,6 @@ fn a_front_end_that_hangs_up_at_once_is_not_called_at_full_speed() {
     drop(listener.accept().unwrap());
     assert!(hung_up.elapsed() >= RECONNECT, "{:?}", hung_up.elapsed());
     drop(device);
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
@@ -119,23 +115,21 @@ fn a_front_end_that_is_hung_up_on_finds_everything_given_back_and_may_come_again
 
 #[test]
 fn fragments_stay_valid_when_their_guest_is_gone() {
-    let path = socket("gone");
+    let (path, _dir) = socket();
     let mut device = VhostUser::listen(&path).unwrap();
     let mut guest = Guest::connect(&path, GuestConfig::default()).unwrap();
     assert!(guest.send(&udp(4000)));
-    let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
-    device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
+    let frames = receive(&mut device, Instant::ZERO);
     drop(guest);
     let mut guest = Guest::connect(&path, GuestConfig::default()).unwrap();
     assert_eq!(all_bytes(&frames[0]), udp(4000));
-    frames.clear();
-    device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
+    drop(frames);
+    receive(&mut device, Instant::ZERO);
     assert_eq!(
         guest.sendable(),
         256,
         "what the old one had lent does not come back to the new one"
     );
-    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]

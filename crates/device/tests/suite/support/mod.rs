@@ -12,8 +12,10 @@ use pagewire_device::{Device, Tap};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, Frag, Gso, GsoKind, Instant, PacketBuf, TxChecksum};
 use pagewire_testing::frames::{arp, ip, received};
-use pagewire_testing::{Need, Netns, built, can};
+use pagewire_testing::{Need, Netns, built, can, ip as ip_command};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 
 /// How long a test waits for a frame before it gives up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -450,29 +452,9 @@ impl KernelOracle {
         let set = unsafe { libc::ioctl(out.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         assert_eq!(set, 0);
         rustix::io::ioctl_fionbio(&out, true).unwrap();
-        let socket = rustix::net::socket(
-            rustix::net::AddressFamily::PACKET,
-            rustix::net::SocketType::RAW,
-            None,
-        )
-        .unwrap();
-        // The interface goes up and is looked up through the same request.
-        request.ifr_ifru.ifru_flags = libc::IFF_UP as _;
-        // SAFETY: SIOCSIFFLAGS reads one `ifreq`.
-        let set =
-            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw mut request) };
-        assert_eq!(set, 0);
-        request.ifr_ifru.ifru_mtu = 65_521;
-        // SAFETY: SIOCSIFMTU reads one `ifreq`.
-        let set =
-            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU as _, &raw mut request) };
-        assert_eq!(set, 0);
-        // SAFETY: SIOCGIFINDEX reads and writes one `ifreq`.
-        let got =
-            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) };
-        assert_eq!(got, 0);
-        // SAFETY: SIOCGIFINDEX has just filled in the index.
-        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        ip_command("link set oracle0 up mtu 65521");
+        let socket = socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
+        let index = name_to_index(&socket, "oracle0").unwrap();
         let on: libc::c_int = 1;
         // SAFETY: PACKET_VNET_HDR reads one `int`.
         let set = unsafe {
@@ -488,7 +470,7 @@ impl KernelOracle {
         // SAFETY: all zeroes is a valid `sockaddr_ll`.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as _;
-        address.sll_ifindex = index;
+        address.sll_ifindex = index as _;
         // SAFETY: reads one `sockaddr_ll`.
         let bound = unsafe {
             libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as _)
