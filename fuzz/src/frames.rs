@@ -20,14 +20,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
-use super::verbs::{self, Sends};
+use super::verbs::{self, Sends, tcp};
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
 use pagewire_stack::{
-    Answer, BindOptions, DatagramKind, Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig,
-    LinkId, ListenerId, Message, RecvFlags, RequestId, SendFlags, SocketId, SocketOption, Stack,
-    StackConfig, SynEvent, TcpId, UdpId, UdpTarget, Unreachable,
+    Answer, BindOptions, Chunks, DatagramKind, Error, FastOpenConfig, FastOpenMode, KeepAlive,
+    LinkConfig, LinkId, ListenerId, Message, RecvFlags, RequestId, SendFlags, SocketId,
+    SocketOption, Stack, StackConfig, SynEvent, TcpId, UdpId, UdpTarget, Unreachable,
 };
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
@@ -247,13 +247,11 @@ impl Run {
         }
         match verb % 14 {
             0 => {
-                self.depth.written += stack
-                    .as_tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, &vec![b; n], SendFlags::empty()))
-                    .unwrap_or(0)
+                let sent = tcp(stack, id, |tcp| tcp.send(now, &vec![b; n], SendFlags::empty()));
+                self.depth.written += sent.unwrap_or(0);
             }
-            1 => _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write)),
-            2 => _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)),
+            1 => _ = tcp(stack, id, |tcp| tcp.shutdown(now, Shutdown::Write)),
+            2 => _ = tcp(stack, id, |tcp| tcp.shutdown(now, Shutdown::Both)),
             3 => {
                 stack.close(now, id);
                 self.sends.forget(id);
@@ -281,26 +279,18 @@ impl Run {
                     4 => SocketOption::CountCopies(a & 1 == 0),
                     _ => SocketOption::QueueErrors(a & 1 == 0),
                 };
-                let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
+                let _ = tcp(stack, id, |tcp| tcp.set_option(now, option));
             }
             10 => {
-                self.depth.read += stack
-                    .as_tcp(id)
-                    .and_then(|mut tcp| tcp.recv(now, &mut vec![0; n][..], RecvFlags::empty()))
-                    .unwrap_or(0)
+                let flags = RecvFlags::empty();
+                let got = tcp(stack, id, |tcp| tcp.recv(now, &mut vec![0; n][..], flags));
+                self.depth.read += got.unwrap_or(0);
             }
             11 => {
                 let mut chunks = Vec::new();
-                self.depth.read += stack
-                    .as_tcp(id)
-                    .and_then(|mut tcp| {
-                        tcp.recv(
-                            now,
-                            pagewire_stack::Chunks { max: n, into: &mut chunks },
-                            RecvFlags::empty(),
-                        )
-                    })
-                    .unwrap_or(0);
+                let (into, flags) = (Chunks { max: n, into: &mut chunks }, RecvFlags::empty());
+                let got = tcp(stack, id, |tcp| tcp.recv(now, into, flags));
+                self.depth.read += got.unwrap_or(0);
             }
             12 => self.connect(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], u16::from(b)))),
             _ => {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_stack::{
-    ErrorEntry, KeepAlive, Notification, RecvFlags, SendFlags, SocketId, SocketOption, Stack,
-    ZeroCopyCall,
+    Chunks, Discard, Error, ErrorEntry, KeepAlive, Notification, RecvFlags, SendFlags, SocketId,
+    SocketOption, Stack, Tcp, ZeroCopyCall,
 };
 
 /// Sends that have not completed, by socket.
@@ -66,6 +66,15 @@ fn pieces(n: usize, pieces: usize) -> FragVec {
     data.chunks(each).map(|piece| Frag::from_bytes(piece.to_vec().into())).collect()
 }
 
+/// Calls the socket `id`, if it is one of TCP.
+pub(crate) fn tcp<T>(
+    stack: &mut Stack,
+    id: SocketId,
+    call: impl FnOnce(&mut Tcp<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    call(&mut stack.as_tcp(id)?)
+}
+
 /// One verb for the socket `id`, with two bytes that say how.
 pub(crate) fn more(
     stack: &mut Stack,
@@ -75,42 +84,33 @@ pub(crate) fn more(
     [verb, a, b]: [u8; 3],
 ) {
     let n = usize::from(u16::from_be_bytes([a, b]));
+    let some = usize::from(b) * 16;
     match verb % 16 {
         0 => {
             let flags = SendFlags::from_bits_truncate(a);
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.send(now, &vec![a; usize::from(b) * 16], flags));
+            let _ = tcp(stack, id, |tcp| tcp.send(now, &vec![a; some], flags));
         }
         1 => {
             let flags = SendFlags::from_bits_truncate(a);
             let mut frags = pieces(usize::from(b) * 100, usize::from(a >> 3));
-            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags));
+            let _ = tcp(stack, id, |tcp| tcp.send(now, &mut frags, flags));
         }
         2 => {
             let flags = RecvFlags::from_bits_truncate(a);
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.recv(now, &mut vec![0; usize::from(b) * 16][..], flags));
+            let _ = tcp(stack, id, |tcp| tcp.recv(now, &mut vec![0; some][..], flags));
         }
         3 => {
             let flags = RecvFlags::from_bits_truncate(a);
             let mut chunks = Vec::new();
-            let got = stack.as_tcp(id).and_then(|mut tcp| {
-                tcp.recv(
-                    now,
-                    pagewire_stack::Chunks { max: usize::from(b) * 16, into: &mut chunks },
-                    flags,
-                )
-            });
+            let into = Chunks { max: some, into: &mut chunks };
+            let got = tcp(stack, id, |tcp| tcp.recv(now, into, flags));
             if let Ok(n) = got {
                 assert_eq!(n, chunks.iter().map(Frag::len).sum::<usize>());
             }
         }
         4 => {
-            _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::from_bits_truncate(a)))
+            let flags = RecvFlags::from_bits_truncate(a);
+            let _ = tcp(stack, id, |tcp| tcp.read_urgent(now, flags));
         }
         5 => _ = stack.set_zerocopy(id, a & 1 == 0),
         6 | 7 => {
@@ -119,10 +119,9 @@ pub(crate) fn more(
             // A call that found room for a part goes on with the rest, as a blocking one would.
             for _ in 0..1 + verb % 2 {
                 let before: usize = frags.iter().map(Frag::len).sum();
-                let sent = stack
-                    .as_tcp(id)
-                    .and_then(|mut tcp| tcp.send(now, (&mut frags, &mut call), SendFlags::empty()))
-                    .unwrap_or(0);
+                let what = (&mut frags, &mut call);
+                let sent = tcp(stack, id, |tcp| tcp.send(now, what, SendFlags::empty()));
+                let sent = sent.unwrap_or(0);
                 let after: usize = frags.iter().map(Frag::len).sum();
                 assert_eq!(sent, before - after, "what was taken is what is missing");
             }
@@ -142,11 +141,7 @@ pub(crate) fn more(
                 sends.take(id, taken);
             }
         }
-        9 => {
-            _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.recv(now, pagewire_stack::Discard(n), RecvFlags::empty()))
-        }
+        9 => _ = tcp(stack, id, |tcp| tcp.recv(now, Discard(n), RecvFlags::empty())),
         10 => {
             let _ = (
                 stack.as_tcp(id).map(|tcp| tcp.inq()),
@@ -190,7 +185,7 @@ pub(crate) fn more(
                 })),
                 _ => SocketOption::NoDelay(b & 1 == 0),
             };
-            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
+            let _ = tcp(stack, id, |tcp| tcp.set_option(now, option));
         }
     }
 }
