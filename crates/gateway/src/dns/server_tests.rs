@@ -39,6 +39,12 @@ fn config(resolvers: &[SocketAddr]) -> DnsConfig {
     }
 }
 
+/// The same, with rules that deny this.
+fn denying(rule: &str, resolvers: &[SocketAddr]) -> DnsConfig {
+    let rules = Rules::default().deny(rule.parse().unwrap());
+    DnsConfig { rules: Arc::new(rules), ..config(resolvers) }
+}
+
 impl World {
     fn new(config: DnsConfig) -> Self {
         let guest = stack(15, ["10.0.2.15/24", "fd00:2::15/64"], |_| {});
@@ -304,9 +310,8 @@ fn a_forbidden_name_is_not_asked_for() {
     for (denied, code) in
         [(DeniedName::Refused, RCODE::Refused), (DeniedName::NxDomain, RCODE::NameError)]
     {
-        let rules = Rules::default().deny("*.evil.net".parse().unwrap());
-        let config = DnsConfig { rules: Arc::new(rules), denied, ..config(&[fake.address()]) };
-        let mut world = World::new(config);
+        let config = denying("*.evil.net", &[fake.address()]);
+        let mut world = World::new(DnsConfig { denied, ..config });
         let socket = world.socket();
         world.ask(socket, 1, "www.evil.net", 1);
         assert_eq!(world.rcode(socket), Some(code));
@@ -568,8 +573,7 @@ fn queries_have_a_rate_beyond_which_they_fail_at_once() {
 
 #[test]
 fn refused_names_are_told_and_those_beyond_counted() {
-    let rules = Rules::default().deny("*.evil.net".parse().unwrap());
-    let mut world = World::new(DnsConfig { rules: Arc::new(rules), ..config(&[]) });
+    let mut world = World::new(denying("*.evil.net", &[]));
     let socket = world.socket();
     world.ask(socket, 1, "www.evil.net", 1);
     world.ask(socket, 1, "www.ev il.net", 1);
@@ -601,8 +605,7 @@ fn told_by(
 #[test]
 fn an_answer_that_may_lead_past_a_denial_is_withheld() {
     let fake = Fake::new();
-    let rules = Arc::new(Rules::default().deny("*.evil.net:25".parse().unwrap()));
-    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let mut world = World::new(denying("*.evil.net:25", &[fake.address()]));
     let with = |name: &'static str, data: RData<'static>| {
         move |message: &[u8]| {
             let mut reply = Packet::parse(message).unwrap().into_reply();
@@ -657,8 +660,7 @@ fn without_denials_of_names_every_answer_is_passed_on() {
 #[test]
 fn a_denial_of_all_names_needs_no_memory() {
     let fake = Fake::new();
-    let rules = Arc::new(Rules::default().deny("*:25".parse().unwrap()));
-    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let mut world = World::new(denying("*:25", &[fake.address()]));
     let name = "full.net".parse().unwrap();
     let all = (0..DENIED_NAMES as u32).map(|n| IpAddr::V4(n.into()));
     world.server.names().deny(&name, all, |_| false).unwrap();
@@ -675,8 +677,7 @@ fn told(world: &mut World, fake: &Fake, name: &str, addresses: &[[u8; 4]]) -> RC
 #[test]
 fn a_name_with_a_denial_is_told_as_long_as_its_addresses_can_be_remembered() {
     let fake = Fake::new();
-    let rules = Arc::new(Rules::default().deny("*.evil.net:25".parse().unwrap()));
-    let mut world = World::new(DnsConfig { rules, ..config(&[fake.address()]) });
+    let mut world = World::new(denying("*.evil.net:25", &[fake.address()]));
     let address = |n: usize| (0xc633_0000_u32 + n as u32).to_be_bytes();
     assert_eq!(told(&mut world, &fake, "mx.evil.net", &[address(0)]), RCODE::NoError);
     assert_eq!(world.server.names().denied(address(0).into()).len(), 1);

@@ -18,7 +18,7 @@ use pagewire_testing::frames::received;
 
 use crate::support::frames::{ME, anywhere, arp, datagram, scatter, syn};
 use crate::support::{
-    FAR, allow_all, eventually, full_socket, pattern, server, to_loopback, world,
+    FAR, allow_all, eventually, full_socket, joined, pattern, server, to_loopback, world,
 };
 
 /// A guest that is only a device.
@@ -100,14 +100,12 @@ fn a_flood_of_syns_to_everywhere_holds_no_more_than_the_limits() {
     let gateway = Gateway::builder().judge(allow_all).dialler(silence.clone()).start();
     let (mut attacker, guest) = Attacker::new(&gateway);
     let neighbour = world();
-    let (server, at) = server();
     let begun = Wall::now();
     attacker.flood(100_000, |i| {
         syn(ME, 1024 + (scatter(i) % 60_000) as u16, anywhere(i), 80, scatter(!i))
     });
     // A neighbour connects and gets its data meanwhile and afterwards.
-    let mut inner = neighbour.inside.connect(at).unwrap();
-    let (mut outer, _) = server.accept().unwrap();
+    let (mut inner, mut outer) = joined(&neighbour.inside);
     outer.write_all(&pattern(1 << 20)).unwrap();
     inner.read_exact(&mut vec![0; 1 << 20]).unwrap();
     eventually(|| guest.host().stats().links[0].device.rx_frames >= 100_000);
@@ -286,11 +284,9 @@ fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
     let _alone = alone();
     let world = world();
     let mut streams = Vec::new();
-    let (server, at) = server();
     let data = pattern(1 << 20);
     for _ in 0..40 {
-        let inner = world.inside.connect(at).unwrap();
-        let (outer, _) = server.accept().unwrap();
+        let (inner, outer) = joined(&world.inside);
         outer.set_nonblocking(true).unwrap();
         streams.push((inner, outer));
     }
@@ -308,7 +304,7 @@ fn a_guest_that_never_acknowledges_holds_no_more_than_its_memory() {
     );
     // Another connection still passes as soon as one of them ends.
     streams.truncate(20);
-    let (mut inner, mut outer) = (world.inside.connect(at).unwrap(), server.accept().unwrap().0);
+    let (mut inner, mut outer) = joined(&world.inside);
     outer.write_all(b"still here").unwrap();
     inner.read_exact(&mut [0; 10]).unwrap();
 }

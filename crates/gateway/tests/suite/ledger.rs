@@ -8,7 +8,7 @@ use pagewire::Host;
 use pagewire::memory::{CopyLedger, CopyReason};
 
 use crate::support::namespaces::{NEAR_V4, Outside, worlds};
-use crate::support::{eventually, pattern, server, world};
+use crate::support::{eventually, joined, pattern, world};
 
 /// Bytes each way: many times what all queues hold.
 const BYTES: usize = 64 << 20;
@@ -42,9 +42,7 @@ fn read_all(mut from: impl Read) {
 #[test]
 fn in_this_process_the_kernels_sockets_make_the_only_copies() {
     let world = world();
-    let (server, at) = server();
-    let inner = world.inside.connect(at).unwrap();
-    let (outer, _) = server.accept().unwrap();
+    let (inner, outer) = joined(&world.inside);
     thread::scope(|scope| {
         scope.spawn(|| {
             send_all(&outer);

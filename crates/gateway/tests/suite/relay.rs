@@ -13,24 +13,15 @@ use pagewire_gateway::{Ask, Dial, Dialled, How, Record, Verdict};
 use rustix::net::{SendFlags as KernelSend, sockopt};
 
 use crate::support::{
-    FAR, PATIENCE, World, allow_all, eventually, far, full_socket, pattern, rest, server,
+    FAR, PATIENCE, World, allow_all, eventually, far, full_socket, joined, pattern, rest, server,
     to_loopback, world, world_with,
 };
-
-/// A connection of the guest and its far end.
-fn joined(world: &World) -> (pagewire::TcpStream, TcpStream) {
-    let (server, at) = server();
-    let inner = world.inside.connect(at).unwrap();
-    let (outer, _) = server.accept().unwrap();
-    outer.set_read_timeout(Some(PATIENCE)).unwrap();
-    (inner, outer)
-}
 
 #[test]
 fn data_passes_both_ways_whole_and_in_order() {
     const BYTES: usize = 8 << 20;
     let world = world();
-    let (inner, outer) = joined(&world);
+    let (inner, outer) = joined(&world.inside);
     let data = pattern(BYTES);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -81,7 +72,7 @@ fn a_closed_port_is_refused() {
 #[test]
 fn the_guests_end_is_passed_on_and_the_answer_still_comes() {
     let world = world();
-    let (mut inner, mut outer) = joined(&world);
+    let (mut inner, mut outer) = joined(&world.inside);
     inner.write_all(b"question").unwrap();
     inner.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&outer), b"question");
@@ -94,7 +85,7 @@ fn the_guests_end_is_passed_on_and_the_answer_still_comes() {
 #[test]
 fn the_far_sides_end_is_passed_on_and_the_guest_may_still_send() {
     let world = world();
-    let (mut inner, mut outer) = joined(&world);
+    let (mut inner, mut outer) = joined(&world.inside);
     outer.write_all(b"greeting").unwrap();
     outer.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&inner), b"greeting");
@@ -107,7 +98,7 @@ fn the_far_sides_end_is_passed_on_and_the_guest_may_still_send() {
 #[test]
 fn a_reset_of_the_far_side_is_a_reset_for_the_guest() {
     let world = world();
-    let (mut inner, outer) = joined(&world);
+    let (mut inner, outer) = joined(&world.inside);
     sockopt::set_socket_linger(&outer, Some(Duration::ZERO)).unwrap();
     drop(outer);
     let error = inner.read(&mut [0; 8]).expect_err("reset");
@@ -118,7 +109,7 @@ fn a_reset_of_the_far_side_is_a_reset_for_the_guest() {
 #[test]
 fn a_reset_of_the_far_side_after_its_end_is_a_reset_for_the_guest() {
     let world = world();
-    let (mut inner, outer) = joined(&world);
+    let (mut inner, outer) = joined(&world.inside);
     outer.shutdown(Shutdown::Write).unwrap();
     assert_eq!(inner.read(&mut [0; 8]).unwrap(), 0);
     sockopt::set_socket_linger(&outer, Some(Duration::ZERO)).unwrap();
@@ -130,7 +121,7 @@ fn a_reset_of_the_far_side_after_its_end_is_a_reset_for_the_guest() {
 #[test]
 fn what_the_far_side_sent_before_its_reset_arrives_first() {
     let world = world();
-    let (mut inner, mut outer) = joined(&world);
+    let (mut inner, mut outer) = joined(&world.inside);
     outer.write_all(&pattern(100_000)).unwrap();
     // The kernel's reset drops what it has not sent: first it is all here.
     eventually(|| world.guest.counters().bytes_in == 100_000);
@@ -145,7 +136,7 @@ fn what_the_far_side_sent_before_its_reset_arrives_first() {
 #[test]
 fn a_reset_of_the_guest_is_a_reset_for_the_far_side() {
     let world = world();
-    let (inner, mut outer) = joined(&world);
+    let (inner, mut outer) = joined(&world.inside);
     inner.abort();
     let error = outer.read(&mut [0; 8]).expect_err("reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -172,7 +163,7 @@ fn fill(data: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> usize 
 #[test]
 fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
     let world = world();
-    let (inner, mut outer) = joined(&world);
+    let (inner, mut outer) = joined(&world.inside);
     inner.set_nonblocking(true).unwrap();
     let data = pattern(64 << 20);
     // The guest's socket is full when everything on the way is.
@@ -188,7 +179,7 @@ fn a_far_side_that_does_not_read_stops_the_guest_and_no_segment_is_lost() {
 #[test]
 fn a_guest_that_does_not_read_stops_the_far_side() {
     let world = world();
-    let (inner, outer) = joined(&world);
+    let (inner, outer) = joined(&world.inside);
     outer.set_nonblocking(true).unwrap();
     let data = pattern(64 << 20);
     let sent = fill(&data, |rest| (&outer).write(rest));
@@ -299,7 +290,7 @@ fn the_gateways_own_addresses_are_not_dialled() {
 #[test]
 fn a_records_flow_tells_verdict_opening_and_end() {
     let world = world();
-    let (mut inner, outer) = joined(&world);
+    let (mut inner, outer) = joined(&world.inside);
     let at = inner.peer_addr().unwrap();
     inner.write_all(b"12345").unwrap();
     drop(inner);
@@ -324,9 +315,7 @@ fn a_records_flow_tells_verdict_opening_and_end() {
 #[test]
 fn a_guest_that_is_removed_resets_both_sides() {
     let World { inside, guest, gateway, journal } = world();
-    let (server, at) = server();
-    let mut inner = inside.connect(at).unwrap();
-    let (mut outer, _) = server.accept().unwrap();
+    let (mut inner, mut outer) = joined(&inside);
     assert_eq!(gateway.guests(), 1);
     drop(guest);
     assert_eq!(outer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
@@ -339,9 +328,7 @@ fn a_guest_that_is_removed_resets_both_sides() {
 #[test]
 fn a_guest_whose_device_is_lost_resets_the_far_sides() {
     let World { inside, guest, journal, .. } = world();
-    let (server, at) = server();
-    let inner = inside.connect(at).unwrap();
-    let (mut outer, _) = server.accept().unwrap();
+    let (inner, mut outer) = joined(&inside);
     let device = inside.remove_link(pagewire::LinkId::FIRST);
     drop((inner, device));
     assert_eq!(outer.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
@@ -436,9 +423,7 @@ fn a_destination_that_this_machine_has_no_address_for_holds_up_nobody() {
 #[test]
 fn what_a_guest_sent_before_its_end_is_delivered_after_the_gateway_has_let_go() {
     let World { inside, guest, .. } = world();
-    let (server, at) = server();
-    let inner = inside.connect(at).unwrap();
-    let (outer, _) = server.accept().unwrap();
+    let (inner, outer) = joined(&inside);
     (&inner).write_all(&pattern(200_000)).unwrap();
     assert!(!guest.finish(Duration::ZERO, Duration::from_millis(10)), "its stream goes on");
     inner.shutdown(Shutdown::Write).unwrap();

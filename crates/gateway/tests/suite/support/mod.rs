@@ -5,7 +5,7 @@ pub mod frames;
 pub mod namespaces;
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant as Wall};
@@ -111,6 +111,15 @@ pub fn server() -> (TcpListener, SocketAddr) {
     (listener, far(port))
 }
 
+/// A connection of the guest whose host this is, and its far end.
+pub fn joined(inside: &Host) -> (pagewire::TcpStream, TcpStream) {
+    let (server, at) = server();
+    let inner = inside.connect(at).unwrap();
+    let (outer, _) = server.accept().unwrap();
+    outer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (inner, outer)
+}
+
 /// Waits until `is_so`.
 #[track_caller]
 pub fn eventually(mut is_so: impl FnMut() -> bool) {
@@ -135,10 +144,10 @@ pub fn pattern(n: usize) -> Vec<u8> {
 }
 
 /// Connects once somebody listens there.
-pub fn connect(to: impl std::net::ToSocketAddrs) -> std::net::TcpStream {
+pub fn connect(to: impl ToSocketAddrs) -> TcpStream {
     let mut stream = None;
     eventually(|| {
-        stream = std::net::TcpStream::connect(&to).ok();
+        stream = TcpStream::connect(&to).ok();
         stream.is_some()
     });
     stream.unwrap()
