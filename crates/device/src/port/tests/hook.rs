@@ -88,8 +88,8 @@ fn frames_for_a_guest_that_does_not_read_are_dropped_beyond_the_limit() {
     bench.assert_nothing_leaks();
 }
 
-fn in_table(table: &std::sync::Arc<PortTable>) -> Bench {
-    Bench::new(PortConfig { table: Some(std::sync::Arc::clone(table)), ..config() })
+fn in_table(table: &Arc<PortTable>) -> Bench {
+    Bench::new(PortConfig { table: Some(Arc::clone(table)), ..config() })
 }
 
 #[test]
@@ -145,14 +145,8 @@ fn redirects_to_a_guest_that_does_not_read_are_dropped_beyond_the_limit_and_go_w
 
 #[test]
 fn who_is_redirected_to_is_woken_for_the_first_frame_and_again_after_taking_them() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     let table = PortTable::new();
-    let woken = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&woken);
-    let wake: Wake = Arc::new(move || {
-        count.fetch_add(1, Ordering::Relaxed);
-    });
+    let (wake, woken) = counted();
     let mut one = in_table(&table);
     let shared = Some(Arc::clone(&table));
     let mut other = Bench::new(PortConfig { table: shared, wake: Some(wake), ..config() });

@@ -5,6 +5,8 @@ mod paths;
 mod room;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, PacketBuf};
 use pagewire_testing::built;
@@ -30,6 +32,14 @@ fn tcp_frame(len: usize) -> Vec<u8> {
 
 fn config() -> PortConfig {
     PortConfig::new(Medium::Ethernet)
+}
+
+/// A wake-up that counts how often it comes.
+fn counted() -> (Wake, Arc<AtomicUsize>) {
+    let woken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&woken);
+    let wake = move || _ = count.fetch_add(1, Ordering::Relaxed);
+    (Arc::new(wake), woken)
 }
 
 const VHOST: WriteFlags = WriteFlags { nonblock: true, zerocopy: false };

@@ -1,8 +1,5 @@
 //! The send buffer: who waits, and for what.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use pagewire_mem::PAGE_SIZE;
 
 use super::*;
@@ -11,11 +8,7 @@ const BLOCKING: WriteFlags = WriteFlags { nonblock: false, zerocopy: false };
 
 /// A port that counts how often it wakes its writer.
 fn limited(bytes: usize) -> (Bench, Arc<AtomicUsize>) {
-    let woken = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&woken);
-    let wake: Wake = Arc::new(move || {
-        count.fetch_add(1, Ordering::Relaxed);
-    });
+    let (wake, woken) = counted();
     let send_buffer = SendBuffer::Bytes(bytes);
     (Bench::new(PortConfig { send_buffer, wake: Some(wake), ..config() }), woken)
 }
