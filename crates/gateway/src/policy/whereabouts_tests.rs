@@ -36,6 +36,10 @@ fn every_address_of_an_interface_is_ours_the_second_of_a_network_too() {
         }
         for address in ["2001:db8::10/64", "2001:db8::11/64"] {
             ip(&format!("address add {address} dev near nodad"));
+            // The kernel takes packets to it once the link has a carrier.
+            while !ip("-6 route show table local").contains(address.trim_end_matches("/64")) {
+                std::thread::yield_now();
+            }
         }
         ip("route add local 203.0.113.0/24 dev lo");
         ip("route add unreachable 10.1.0.0/16");
