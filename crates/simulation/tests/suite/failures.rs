@@ -38,21 +38,6 @@ fn an_error_of_a_host_is_the_failure_unless_it_may_fail() {
 }
 
 #[test]
-fn a_panic_of_any_task_is_the_failure_unless_panics_are_ignored() {
-    fn panics(sim: &mut Sim) -> Result {
-        sim.client("client", async {
-            tokio::spawn(async { panic!("nobody looks at this") });
-            sleep(S).await;
-            Ok(())
-        });
-        Ok(())
-    }
-    let words = ["a task panicked: nobody looks at this", "tests/suite/failures.rs:"];
-    says(&fails(panics), FailureKind::Panic, &words);
-    Sim::builder().panics(Panics::Ignore).run(panics).unwrap();
-}
-
-#[test]
 fn a_program_that_panics_fails_even_if_panics_are_ignored() {
     let failure = Sim::builder()
         .panics(Panics::Ignore)

@@ -130,6 +130,16 @@ fn arrivals(at: &[u32], orders: impl Fn(&mut Sim)) -> Vec<(u8, Duration)> {
 }
 
 #[test]
+fn held_packets_arrive_in_their_order_when_they_are_released() {
+    let got = arrivals(&[10, 20, 30, 40, 50], |sim| {
+        sim.at(15 * MS, |control| control.hold("sender", "receiver"));
+        sim.at(100 * MS, |control| control.release("sender", "receiver"));
+    });
+    let at = [11, 100, 100, 100, 100];
+    assert_eq!(got, (0..).zip(at).map(|(n, at)| (n, at * MS)).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_release_does_not_end_a_partition() {
     let got = arrivals(&[20, 40], |sim| {
         sim.at(10 * MS, |control| control.partition("sender", "receiver"));
@@ -188,7 +198,7 @@ fn a_crash_loses_the_packets_that_waited_in_front_of_a_paused_machine() {
 }
 
 #[test]
-fn each_start_of_a_host_draws_other_random_numbers() {
+fn each_start_of_a_host_runs_its_program_anew_with_other_random_numbers() {
     let mut sim = Sim::builder().build();
     let drawn = Rc::new(RefCell::new(Vec::new()));
     let out = drawn.clone();
@@ -201,8 +211,11 @@ fn each_start_of_a_host_draws_other_random_numbers() {
     });
     sim.at(10 * MS, |control| control.bounce("host"));
     sim.at(20 * MS, |control| control.crash("host"));
-    sim.at(21 * MS, |control| control.bounce("host"));
-    sim.run_for(S).unwrap();
+    sim.at(22 * MS, |control| control.bounce("host"));
+    for (ms, runs) in [(19, true), (2, false), (S.as_millis() as u32, true)] {
+        sim.run_for(ms * MS).unwrap();
+        assert_eq!(sim.control().is_running("host"), runs, "{:?}", sim.elapsed());
+    }
     let mut all = drawn.take();
     all.sort_unstable();
     all.dedup();

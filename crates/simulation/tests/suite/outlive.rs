@@ -67,26 +67,19 @@ fn told_of_the_end(sim: &mut Sim) -> Rc<RefCell<Vec<Duration>>> {
 }
 
 #[test]
-fn a_kill_closes_sockets_that_outlive_their_tasks_and_a_start_binds_their_ports() {
+fn the_end_of_a_process_closes_sockets_that_outlive_its_tasks_and_a_start_binds_their_ports() {
     in_time(|| {
-        let mut sim = Sim::builder().build();
-        let kept = keeper(&mut sim, false);
-        let told = told_of_the_end(&mut sim);
-        sim.at(S, |control| control.kill("server"));
-        sim.run().unwrap();
-        assert_eq!(*told.borrow(), [S + MS], "a latency after the kill");
-        assert_eq!(kept.borrow().datagrams.len(), 2, "it has bound them again");
-    });
-}
-
-#[test]
-fn the_end_of_a_program_closes_sockets_that_outlive_its_tasks() {
-    in_time(|| {
-        let mut sim = Sim::builder().build();
-        let _kept = keeper(&mut sim, true);
-        let told = told_of_the_end(&mut sim);
-        sim.run().unwrap();
-        assert_eq!(*told.borrow(), [S + MS]);
+        for ends_by_itself in [false, true] {
+            let mut sim = Sim::builder().build();
+            let kept = keeper(&mut sim, ends_by_itself);
+            let told = told_of_the_end(&mut sim);
+            if !ends_by_itself {
+                sim.at(S, |control| control.kill("server"));
+            }
+            sim.run().unwrap();
+            assert_eq!(*told.borrow(), [S + MS], "a latency after the end: {ends_by_itself}");
+            assert_eq!(kept.borrow().datagrams.len(), 2, "bound again: {ends_by_itself}");
+        }
     });
 }
 

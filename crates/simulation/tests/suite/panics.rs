@@ -62,6 +62,14 @@ fn client_of_a_task_that_panics(sim: &mut Sim) -> Result {
 }
 
 #[test]
+fn a_panic_of_any_task_is_the_failure_unless_panics_are_ignored() {
+    let _others = beside_others();
+    let words = ["a task panicked: nobody looks at this", "tests/suite/panics.rs:"];
+    says(&fails(client_of_a_task_that_panics), FailureKind::Panic, &words);
+    Sim::builder().panics(Panics::Ignore).run(client_of_a_task_that_panics).unwrap();
+}
+
+#[test]
 fn a_panic_is_heard_although_somebody_replaced_the_hook_before_the_run() {
     let _alone = Alone::new();
     // The first one puts the hook in place.

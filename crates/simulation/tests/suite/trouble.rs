@@ -1,8 +1,6 @@
 //! Trouble on demand: each fault, from outside, from inside, and scheduled.
 
-use std::cell::RefCell;
 use std::io::ErrorKind;
-use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
@@ -78,36 +76,6 @@ fn a_partition_in_one_direction_loses_what_goes_there() {
 }
 
 #[test]
-fn held_packets_arrive_in_their_order_when_they_are_released() {
-    let mut sim = Sim::builder().build();
-    let got = Rc::new(RefCell::new(Vec::new()));
-    let out = got.clone();
-    sim.client("receiver", async move {
-        let socket = UdpSocket::bind("0.0.0.0:9").await?;
-        for _ in 0..5 {
-            let mut buffer = [0; 8];
-            socket.recv(&mut buffer).await?;
-            out.borrow_mut().push((buffer[0], time::elapsed()?));
-        }
-        Ok(())
-    });
-    sim.client("sender", async {
-        let socket = UdpSocket::bind("0.0.0.0:0").await?;
-        for n in 0..5 {
-            sleep(10 * MS).await;
-            socket.send_to(&[n], "receiver:9").await?;
-        }
-        Ok(())
-    });
-    sim.at(15 * MS, |control| control.hold("sender", "receiver"));
-    sim.at(100 * MS, |control| control.release("sender", "receiver"));
-    sim.run().unwrap();
-    let at = [11, 100, 100, 100, 100];
-    let expected: Vec<_> = at.iter().enumerate().map(|(n, &at)| (n as u8, at * MS)).collect();
-    assert_eq!(*got.borrow(), expected);
-}
-
-#[test]
 fn a_crash_leaves_the_peer_half_open_and_a_kill_closes_its_connections() {
     for power in [true, false] {
         let mut sim = Sim::builder().build();
@@ -138,29 +106,6 @@ fn a_crash_leaves_the_peer_half_open_and_a_kill_closes_its_connections() {
         });
         sim.run().unwrap();
     }
-}
-
-#[test]
-fn a_bounced_host_runs_its_program_anew() {
-    let mut sim = Sim::builder().build();
-    let starts = Rc::new(RefCell::new(0));
-    let count = starts.clone();
-    sim.host("server", move || {
-        let count = count.clone();
-        async move {
-            *count.borrow_mut() += 1;
-            std::future::pending().await
-        }
-    });
-    for n in 1..5 {
-        sim.at(n * 10 * MS, |control| control.bounce("server"));
-    }
-    sim.at(45 * MS, |control| control.crash("server"));
-    sim.run_for(44 * MS).unwrap();
-    assert!(sim.control().is_running("server"));
-    sim.run_for(MS).unwrap();
-    assert_eq!(*starts.borrow(), 5);
-    assert!(!sim.control().is_running("server"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{pair, settle};
+use super::{pair, reset, settle};
 
 cases! {
     async fn a_drop_with_unread_data_resets_the_peer() {
@@ -17,28 +17,17 @@ cases! {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 
-    async fn a_drop_with_zero_linger_resets_the_peer() {
-        let (mut client, server) = pair().await?;
-        server.set_zero_linger()?;
-        drop(server);
+    async fn a_reset_is_reported_once() {
+        let mut client = reset().await?;
         let error = client.read(&mut [0]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    }
-
-    async fn a_reset_is_reported_once() {
-        let (mut client, server) = pair().await?;
-        server.set_zero_linger()?;
-        drop(server);
-        assert!(client.read(&mut [0]).await.is_err());
         assert_eq!(client.read(&mut [0]).await?, 0);
         let error = client.write(b"x").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 
     async fn a_write_reports_a_reset_too() {
-        let (mut client, server) = pair().await?;
-        server.set_zero_linger()?;
-        drop(server);
+        let mut client = reset().await?;
         settle().await;
         let error = client.write(b"x").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -94,9 +83,7 @@ cases! {
     }
 
     async fn a_connection_that_was_reset_has_no_peer() {
-        let (mut client, server) = pair().await?;
-        server.set_zero_linger()?;
-        drop(server);
+        let mut client = reset().await?;
         assert!(client.read(&mut [0]).await.is_err());
         assert_eq!(client.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
     }

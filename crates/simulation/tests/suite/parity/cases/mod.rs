@@ -34,6 +34,13 @@ async fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((client, server.0))
 }
 
+/// An end of a connection that the other end has reset, by a drop with zero linger.
+async fn reset() -> io::Result<TcpStream> {
+    let (client, server) = pair().await?;
+    server.set_zero_linger()?;
+    Ok(client)
+}
+
 /// An address where nobody listens.
 async fn nobody() -> io::Result<SocketAddr> {
     Ok(listen().await?.1)
@@ -42,6 +49,11 @@ async fn nobody() -> io::Result<SocketAddr> {
 /// Two datagram sockets.
 async fn two() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((UdpSocket::bind("127.0.0.1:0").await?, UdpSocket::bind("127.0.0.1:0").await?))
+}
+
+/// Linux's number of an error.
+fn number<T>(done: io::Result<T>) -> Option<i32> {
+    done.err().expect("an error").raw_os_error()
 }
 
 /// Polls a future once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{pair, poll_once, settle};
+use super::{pair, poll_once, reset, settle};
 
 cases! {
     async fn the_end_of_one_direction_leaves_the_other_open() {
@@ -30,9 +30,7 @@ cases! {
     }
 
     async fn a_shutdown_after_a_reset_is_no_error() {
-        let (mut client, server) = pair().await?;
-        server.set_zero_linger()?;
-        drop(server);
+        let mut client = reset().await?;
         assert!(client.read(&mut [0]).await.is_err());
         client.shutdown().await?;
     }

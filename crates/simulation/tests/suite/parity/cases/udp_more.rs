@@ -1,20 +1,12 @@
 //! Datagrams: readiness, settings, groups.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 
 use tokio::io::Interest;
 
 use super::net::UdpSocket;
-use super::{poll_once, settle, two};
-
-/// Linux's numbers.
-const ENODEV: i32 = 19;
-const EOPNOTSUPP: i32 = 95;
-
-fn number<T>(done: io::Result<T>) -> Option<i32> {
-    done.err().expect("an error").raw_os_error()
-}
+use super::{number, poll_once, settle, two};
 
 cases! {
     async fn a_socket_is_writable_at_once_and_readable_with_a_datagram() {
@@ -72,7 +64,7 @@ cases! {
         let (a, _) = two().await?;
         a.set_tos_v4(0x2e)?;
         assert_eq!(a.tos_v4()?, 0x2e);
-        assert_eq!(number(a.tclass_v6()), Some(EOPNOTSUPP));
+        assert_eq!(number(a.tclass_v6()), Some(libc::EOPNOTSUPP));
         let v6 = UdpSocket::bind("[::1]:0").await?;
         v6.set_tclass_v6(0x2e)?;
         assert_eq!(v6.tclass_v6()?, 0x2e);
@@ -86,7 +78,7 @@ cases! {
         a.set_multicast_ttl_v4(7)?;
         assert_eq!((a.multicast_loop_v4()?, a.multicast_ttl_v4()?), (false, 7));
         assert_eq!(a.set_multicast_ttl_v4(256).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(number(a.multicast_loop_v6()), Some(EOPNOTSUPP));
+        assert_eq!(number(a.multicast_loop_v6()), Some(libc::EOPNOTSUPP));
         let v6 = UdpSocket::bind("[::1]:0").await?;
         assert!(v6.multicast_loop_v6()?);
         v6.set_multicast_loop_v6(false)?;
@@ -104,13 +96,13 @@ cases! {
         let group = Ipv4Addr::new(239, 1, 2, 3);
         let error = a.leave_multicast_v4(group, Ipv4Addr::UNSPECIFIED).unwrap_err();
         // Without a route to the group, there is no device to look at.
-        let no_route = error.raw_os_error() == Some(ENODEV);
+        let no_route = error.raw_os_error() == Some(libc::ENODEV);
         assert!(no_route || error.kind() == ErrorKind::AddrNotAvailable);
     }
 
     async fn an_unknown_device_is_an_error() {
         let (a, _) = two().await?;
         assert_eq!(a.device()?, None);
-        assert_eq!(number(a.bind_device(Some(b"none-such"))), Some(ENODEV));
+        assert_eq!(number(a.bind_device(Some(b"none-such"))), Some(libc::ENODEV));
     }
 }
