@@ -7,7 +7,10 @@ use pagewire_device::Capabilities;
 use pagewire_posix::{Errno, Fd, ReceiveMessage, SendMessage, SockAddr};
 use pagewire_stack::LinkConfig;
 
-use crate::support::{Files, addr, datagram, error, option, pair, set, settle, stream};
+use crate::support::{
+    Files, addr, bound, control_message, datagram, datagram6, error, option, pair, set, settle,
+    stream,
+};
 
 const DO: i32 = libc::IP_PMTUDISC_DO;
 
@@ -23,16 +26,17 @@ fn queued_error(files: &Files, fd: Fd) -> Result<(i32, u8, u32, SockAddr), Errno
 
 #[test]
 fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
-    for (domain, level, names, to, headers) in [
+    let new: [fn(&Files) -> Fd; 2] = [datagram, datagram6];
+    for (new, level, names, to, headers) in [
         (
-            libc::AF_INET,
+            new[0],
             libc::IPPROTO_IP,
             (libc::IP_MTU_DISCOVER, libc::IP_MTU, libc::IP_RECVERR),
             "10.0.0.2:53",
             28,
         ),
         (
-            libc::AF_INET6,
+            new[1],
             libc::IPPROTO_IPV6,
             (libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU, libc::IPV6_RECVERR),
             "[fd00::2]:53",
@@ -41,9 +45,8 @@ fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
     ] {
         let (left, right) = pair();
         let (discover, mtu, errors) = names;
-        let server = right.socket(domain, libc::SOCK_DGRAM, 0).unwrap();
-        right.bind(server, addr(to).as_bytes()).unwrap();
-        let fd = left.socket(domain, libc::SOCK_DGRAM, 0).unwrap();
+        let server = bound(&right, new, to);
+        let fd = new(&left);
         assert_eq!(option(&left, fd, level, mtu), Err(Errno::NOTCONN));
         assert_eq!(option(&left, fd, level, discover), Ok(libc::IP_PMTUDISC_WANT));
         assert_eq!(set(&left, fd, level, discover, 6), Err(Errno::INVAL));
@@ -78,8 +81,8 @@ fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
         left.connect(fd, nobody.as_bytes()).unwrap();
         left.send(fd, b"x", 0).unwrap();
         settle(&left);
-        let origin = match domain {
-            libc::AF_INET => libc::SO_EE_ORIGIN_ICMP,
+        let origin = match level {
+            libc::IPPROTO_IP => libc::SO_EE_ORIGIN_ICMP,
             _ => libc::SO_EE_ORIGIN_ICMP6,
         };
         assert_eq!(queued_error(&left, fd), Ok((libc::ECONNREFUSED, origin, 0, nobody)));
@@ -89,24 +92,12 @@ fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
 #[test]
 fn datagrams_over_ipv6_are_as_long_as_on_linux() {
     let (left, right) = pair();
-    let (fd, there) = (left.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap(), "[fd00::2]:53");
-    let server = right.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
-    right.bind(server, addr(there).as_bytes()).unwrap();
+    let to = addr("[fd00::2]:53");
+    let (fd, server) = (datagram6(&left), bound(&right, datagram6, "[fd00::2]:53"));
     let mut buf = vec![7; 65_528];
-    let to = addr(there);
     assert_eq!(left.sendto(fd, &buf, 0, Some(to.as_bytes())), Err(Errno::MSGSIZE));
     assert_eq!(left.sendto(fd, &buf[1..], 0, Some(to.as_bytes())), Ok(65_527));
     assert_eq!(right.recv(server, &mut buf, 0), Ok(65_527));
-}
-
-/// One piece of ancillary data, as C lays it out.
-fn control_message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
-    let mut out = (16 + data.len()).to_ne_bytes().to_vec();
-    out.extend_from_slice(&level.to_ne_bytes());
-    out.extend_from_slice(&kind.to_ne_bytes());
-    out.extend_from_slice(data);
-    out.resize(out.len().next_multiple_of(8), 0);
-    out
 }
 
 /// Receives a message: its length, its sender and its ancillary data.
@@ -128,8 +119,7 @@ fn send_with(files: &Files, fd: Fd, to: &str, control: &[u8]) -> Result<usize, E
 #[test]
 fn broadcasts_need_so_broadcast() {
     let (left, right) = pair();
-    let server = datagram(&right);
-    right.bind(server, addr("0.0.0.0:53").as_bytes()).unwrap();
+    let server = bound(&right, datagram, "0.0.0.0:53");
     set(&right, server, libc::SOL_IP, libc::IP_PKTINFO, 1).unwrap();
     let fd = datagram(&left);
     let (level, name) = (libc::SOL_SOCKET, libc::SO_BROADCAST);
@@ -167,9 +157,8 @@ fn packet_information_says_the_address_and_the_link_and_chooses_them() {
         let info = [&ip.octets()[..], &link.to_ne_bytes()].concat();
         control_message(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info)
     };
-    let server = right.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
-    right.bind(server, addr("[::]:53").as_bytes()).unwrap();
-    let client = left.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
+    let server = bound(&right, datagram6, "[::]:53");
+    let client = datagram6(&left);
     for (to, told) in
         [("[fd00::2]:53", v6(1, "fd00::2")), ("[::ffff:10.0.0.2]:53", v6(1, "::ffff:10.0.0.2"))]
     {
@@ -184,10 +173,9 @@ fn packet_information_says_the_address_and_the_link_and_chooses_them() {
         assert_eq!(receive(&right, server, 100).unwrap().2, told);
         set(&right, server, libc::SOL_IPV6, name, 0).unwrap();
     }
-    let (v4_server, v4_client) = (datagram(&right), datagram(&left));
-    right.bind(v4_server, addr("10.0.0.2:54").as_bytes()).unwrap();
-    set(&right, v4_server, libc::SOL_IP, libc::IP_PKTINFO, 1).unwrap();
     let there = "10.0.0.2:54";
+    let (v4_server, v4_client) = (bound(&right, datagram, there), datagram(&left));
+    set(&right, v4_server, libc::SOL_IP, libc::IP_PKTINFO, 1).unwrap();
     for (control, sent) in [
         (v4(0, [0; 4], [9; 4]), Ok(4)),
         (v4(1, [0; 4], [0; 4]), Ok(4)),
@@ -298,7 +286,7 @@ fn joining_a_group_from_some_sources_only_is_refused() {
         let refused = left.setsockopt(fd, libc::IPPROTO_IP, name, &[0; 264]);
         assert_eq!(refused, Err(Errno::NOPROTOOPT), "{name}");
     }
-    let fd = left.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
+    let fd = datagram6(&left);
     for name in [43, 44, 46, 47, 48] {
         let refused = left.setsockopt(fd, libc::IPPROTO_IPV6, name, &[0; 264]);
         assert_eq!(refused, Err(Errno::NOPROTOOPT), "{name}");

@@ -5,8 +5,8 @@ use core::time::Duration;
 use pagewire_posix::Errno;
 
 use crate::support::{
-    Files, addr, datagram, error, linger, linked, listener, option, pair, set, set_nonblocking,
-    settle, stream,
+    Files, addr, bound, connect, datagram, error, linked, listener, option, pair, reset, set,
+    set_nonblocking, settle, stream, stream6,
 };
 
 const PEER: &str = "10.0.0.2:80";
@@ -124,8 +124,7 @@ fn a_port_with_connections_is_free_to_those_who_reuse_if_its_listener_did() {
         let listener = open(listener_reuses);
         right.bind(listener, mine.as_bytes()).unwrap();
         right.listen(listener, 1).unwrap();
-        let client = stream(&left);
-        left.connect(client, mine.as_bytes()).unwrap();
+        let client = connect(&left, PEER);
         let (server, _) = right.accept(listener).unwrap();
         right.close(listener).unwrap();
         assert_eq!(right.bind(open(0), mine.as_bytes()), Err(Errno::ADDRINUSE));
@@ -158,7 +157,7 @@ fn a_connection_cut_while_it_is_made_is_an_error_for_the_next_call() {
 #[test]
 fn v6_only_leaves_ipv4_alone() {
     let (left, _) = pair();
-    let six = || left.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+    let six = || stream6(&left);
     let any = addr("[::]:80");
     let fd = six();
     set(&left, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1).unwrap();
@@ -173,10 +172,9 @@ fn v6_only_leaves_ipv4_alone() {
 #[test]
 fn an_ipv6_socket_speaks_to_ipv4_by_mapped_addresses() {
     let (left, right) = pair();
-    let server = right.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
-    right.bind(server, addr("[::]:80").as_bytes()).unwrap();
+    let server = bound(&right, stream6, "[::]:80");
     right.listen(server, 1).unwrap();
-    let client = left.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+    let client = stream6(&left);
     let peer = addr("[::ffff:10.0.0.2]:80");
     left.connect(client, peer.as_bytes()).unwrap();
     assert_eq!(left.getpeername(client), Ok(peer));
@@ -306,8 +304,7 @@ fn a_stream_that_was_never_connected_has_no_data_and_no_pipe() {
 #[test]
 fn a_reset_is_told_once_then_the_stream_is_at_its_end() {
     let (left, right, [client, server, _]) = linked();
-    linger(&right, server, 0);
-    right.close(server).unwrap();
+    reset(&right, server);
     settle(&left);
     assert_eq!(left.recv(client, &mut [0], 0), Err(Errno::CONNRESET));
     assert_eq!(left.recv(client, &mut [0], 0), Ok(0));
@@ -501,8 +498,7 @@ fn an_accepted_connection_has_its_listeners_options() {
     set(&right, fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
     set(&right, fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1).unwrap();
     set(&right, fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 700).unwrap();
-    let client = stream(&left);
-    left.connect(client, addr(PEER).as_bytes()).unwrap();
+    let client = connect(&left, PEER);
     let (server, _) = right.accept(fd).unwrap();
     assert_eq!(option(&right, server, libc::IPPROTO_TCP, libc::TCP_NODELAY), Ok(1));
     assert_eq!(option(&right, server, libc::SOL_SOCKET, libc::SO_ZEROCOPY), Ok(1));
@@ -520,8 +516,7 @@ fn datagrams_have_their_own_errors() {
     let long = vec![0; 65_508];
     assert_eq!(left.sendto(fd, &long, 0, Some(there.as_bytes())), Err(Errno::MSGSIZE));
     assert_eq!(left.send(fd, b"x", libc::MSG_OOB), Err(Errno::OPNOTSUPP));
-    let server = datagram(&right);
-    right.bind(server, there.as_bytes()).unwrap();
+    let server = bound(&right, datagram, "10.0.0.2:53");
     assert_eq!(left.sendto(fd, b"question", 0, Some(there.as_bytes())), Ok(8));
     let mut buf = [0; 4];
     let (n, from) = right.recvfrom(server, &mut buf, libc::MSG_PEEK | libc::MSG_TRUNC).unwrap();
@@ -568,19 +563,19 @@ fn a_number_that_is_too_high_is_given_back() {
 #[test]
 fn congestion_control_is_chosen_before_and_after_connecting_and_inherited() {
     let (left, right) = pair();
-    let name = |files: &crate::support::Files, fd| {
+    let name = |files: &Files, fd| {
         let mut name = [0; 16];
         files.getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).unwrap();
         String::from_utf8(name.split(|&b| b == 0).next().unwrap().to_vec()).unwrap()
     };
-    let set = |files: &crate::support::Files, fd, name: &[u8]| {
+    let set = |files: &Files, fd, name: &[u8]| {
         files.setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
     };
-    let listener = crate::support::listener(&right, 80);
+    let listener = listener(&right, 80);
     set(&right, listener, b"reno\0").unwrap();
     let client = stream(&left);
     set(&left, client, b"newreno").unwrap();
-    left.connect(client, crate::support::addr("10.0.0.2:80").as_bytes()).unwrap();
+    left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
     let (server, _) = right.accept(listener).unwrap();
     assert_eq!((name(&left, client), name(&right, server)), ("reno".into(), "reno".into()));
     set(&left, client, b"cubic").unwrap();

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, option, pair, set, set_nonblocking, stream};
+use crate::support::{
+    Files, addr, bound, datagram, datagram6, option, pair, set, set_nonblocking, stream,
+};
 
 const V4: i32 = libc::IPPROTO_IP;
 const V6: i32 = libc::IPPROTO_IPV6;
@@ -14,10 +16,6 @@ const JOIN: i32 = libc::IP_ADD_MEMBERSHIP;
 const LEAVE: i32 = libc::IP_DROP_MEMBERSHIP;
 const MCAST_JOIN_GROUP: i32 = 42;
 const MCAST_LEAVE_GROUP: i32 = 45;
-
-fn datagram6(files: &Files) -> Fd {
-    files.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap()
-}
 
 /// `struct ip_mreq`.
 fn mreq(group: &str, address: &str) -> Vec<u8> {
@@ -95,16 +93,14 @@ fn a_socket_joins_before_or_after_it_is_bound_and_hears_the_group() {
 #[test]
 fn a_socket_may_be_bound_to_a_group() {
     let (left, right) = pair();
-    let fd = datagram(&right);
-    right.bind(fd, addr("239.0.0.7:5000").as_bytes()).unwrap();
+    let fd = bound(&right, datagram, "239.0.0.7:5000");
     right.setsockopt(fd, V4, JOIN, &mreq("239.0.0.7", "10.0.0.2")).unwrap();
     let from = datagram(&left);
     left.sendto(from, b"hello", 0, Some(addr("239.0.0.7:5000").as_bytes())).unwrap();
     left.sendto(from, b"to one", 0, Some(addr("10.0.0.2:5000").as_bytes())).unwrap();
     assert_eq!(all(&right, fd), [b"hello"]);
     // It sends from an address of its own.
-    let to = datagram(&left);
-    left.bind(to, addr("10.0.0.1:6000").as_bytes()).unwrap();
+    let to = bound(&left, datagram, "10.0.0.1:6000");
     right.sendto(fd, b"answer", 0, Some(addr("10.0.0.1:6000").as_bytes())).unwrap();
     assert_eq!(all(&left, to), [b"answer"]);
 }

@@ -3,7 +3,7 @@
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, option, pair, set, stream};
+use crate::support::{Files, addr, bound, datagram, option, pair, set, stream};
 
 const SO_BINDTOIFINDEX: i32 = 62;
 
@@ -73,8 +73,7 @@ fn a_link_goes_by_the_name_that_it_was_given() {
 #[test]
 fn what_a_listener_is_bound_to_its_connections_are_bound_to() {
     let (left, right) = pair();
-    let server = stream(&right);
-    right.bind(server, addr("10.0.0.2:80").as_bytes()).unwrap();
+    let server = bound(&right, stream, "10.0.0.2:80");
     bind_to_number(&right, server, 1).unwrap();
     right.listen(server, 4).unwrap();
     let client = stream(&left);

@@ -1,11 +1,9 @@
 //! Receiving by mapping: `mmap` of a stream in the sense of Linux's first version, and
 //! `TCP_ZEROCOPY_RECEIVE` of its second, with the caller's structures.
 
-use std::time::Duration;
-
 use pagewire_posix::{Errno, Fd, raw::Raw};
 
-use crate::support::{Files, datagram, linger, linked, opt_in, stream};
+use crate::support::{Files, datagram, linked, opt_in, pass, reset, stream};
 
 const PAGE: usize = 4096;
 const SHARED: i32 = libc::MAP_SHARED;
@@ -19,7 +17,7 @@ fn bytes(len: usize) -> Vec<u8> {
 /// Sends, and lets it arrive.
 fn send(files: &Files, fd: Fd, data: &[u8]) {
     assert_eq!(files.write(fd, data), Ok(data.len()));
-    files.backend().run(Duration::from_millis(50));
+    pass(files, 50);
 }
 
 /// Bytes that are mapped.
@@ -97,7 +95,7 @@ fn each_refusal_comes_in_its_order_and_consumes_nothing() {
     assert_eq!(map(stream(&right), PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
     assert_eq!(map(server, 2 * PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
     left.shutdown(client, libc::SHUT_WR).unwrap();
-    left.backend().run(Duration::from_millis(50));
+    pass(&left, 50);
     assert_eq!(map(server, PAGE + 1, READ, SHARED, 0), Err(Errno::IO), "rounded up to two pages");
     let mut one = [0];
     assert_eq!(right.read(server, &mut one), Ok(1));
@@ -110,9 +108,8 @@ fn each_refusal_comes_in_its_order_and_consumes_nothing() {
 #[test]
 fn after_a_reset_less_than_asked_for_is_no_end() {
     let (left, right, [client, server, _]) = linked();
-    linger(&left, client, 0);
-    left.close(client).unwrap();
-    left.backend().run(Duration::from_millis(50));
+    reset(&left, client);
+    pass(&left, 50);
     assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::AGAIN));
 }
 
@@ -153,7 +150,7 @@ fn memory_that_could_be_made_writable_is_not_given_away() {
     // SAFETY: readable for ever.
     let sent = unsafe { left.sendmsg_zerocopy(client, None, &range, &[], libc::MSG_ZEROCOPY) };
     assert_eq!(sent, Ok(PAGE));
-    left.backend().run(Duration::from_millis(50));
+    pass(&left, 50);
     assert_eq!(right.mmap(server, PAGE, READ, SHARED, 0), Err(Errno::INVAL));
     let mut all = [0; PAGE];
     assert_eq!(right.read(server, &mut all), Ok(PAGE));
@@ -251,7 +248,7 @@ fn the_end_counts_as_a_byte_and_is_an_error_when_it_is_all_there_is() {
     let address = reserved(&right, server, 1);
     send(&left, client, &[1; 10]);
     left.shutdown(client, libc::SHUT_WR).unwrap();
-    left.backend().run(Duration::from_millis(50));
+    pass(&left, 50);
     let mut zc = Zc { address, length: PAGE as u32, ..Zc::default() };
     receive(&right, server, &mut zc).unwrap();
     assert_eq!((zc.length, zc.recv_skip_hint, zc.inq), (0, 10, 11));
@@ -266,9 +263,8 @@ fn a_reset_is_told_as_a_negative_number_once_and_is_no_end() {
     let (left, right, [client, server, _]) = linked();
     let address = reserved(&right, server, 2);
     send(&left, client, &bytes(2 * PAGE));
-    linger(&left, client, 0);
-    left.close(client).unwrap();
-    left.backend().run(Duration::from_millis(50));
+    reset(&left, client);
+    pass(&left, 50);
     let mut zc = Zc { address, length: (2 * PAGE) as u32, ..Zc::default() };
     receive(&right, server, &mut zc).unwrap();
     assert_eq!((zc.length, zc.err), ((2 * PAGE) as u32, -libc::ECONNRESET));

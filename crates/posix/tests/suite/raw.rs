@@ -4,7 +4,7 @@ use std::ptr;
 
 use pagewire_posix::{Errno, raw::Raw};
 
-use crate::support::{addr, linked, pair, stream};
+use crate::support::{connect, linked, pair, stream};
 
 #[test]
 fn a_null_pointer_is_a_bad_address_where_memory_is_needed() {
@@ -26,7 +26,7 @@ fn a_null_pointer_is_a_bad_address_where_memory_is_needed() {
 #[test]
 fn what_is_wrong_with_the_socket_comes_before_a_bad_address() {
     let (left, _right) = pair();
-    let fd = crate::support::stream(&left);
+    let fd = stream(&left);
     // SAFETY: null pointers are what is tested.
     #[allow(clippy::multiple_unsafe_ops_per_block)]
     unsafe {
@@ -164,8 +164,7 @@ fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_nam
             unsafe { Raw(&left).getpeername(client, name.as_mut_ptr().cast(), &raw mut len) };
         assert_eq!(told, expected, "{room}");
     }
-    let client = stream(&left);
-    left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+    connect(&left, "10.0.0.2:80");
     let (mut name, mut len) = ([0u8; 16], u32::MAX);
     // SAFETY: no name is longer than what is there.
     let taken = unsafe { Raw(&right).accept4(listener, name.as_mut_ptr().cast(), &raw mut len, 0) };

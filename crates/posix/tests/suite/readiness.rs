@@ -6,7 +6,8 @@ use core::time::Duration;
 use pagewire_posix::{EpollEvent, EpollOp, Errno, Events, Fd, PollFd};
 
 use crate::support::{
-    Files, addr, connected, datagram, linger, linked, listener, pair, set_nonblocking, stream,
+    Files, addr, bound, connect, connected, datagram, linked, listener, pair, ready, reset,
+    set_nonblocking, stream,
 };
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -21,9 +22,7 @@ fn state(files: &Files, fd: Fd) -> Events {
         | Events::WRNORM
         | Events::WRBAND
         | Events::RDHUP;
-    let mut fds = [PollFd { fd, events, ..PollFd::default() }];
-    files.poll(&mut fds, NOW).unwrap();
-    fds[0].revents
+    ready(files, fd, events)
 }
 
 fn names(events: Events) -> String {
@@ -81,16 +80,11 @@ fn poll_says_of_each_state_what_linux_says() {
     row("CLOSED, after LAST-ACK", state(&left, client));
     row("TIME-WAIT", state(&right, peer));
 
-    let reading = {
-        let client = stream(&left);
-        left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
-        client
-    };
+    let reading = connect(&left, "10.0.0.2:80");
     left.shutdown(reading, libc::SHUT_RD).unwrap();
     row("ESTABLISHED, shut down for reading", state(&left, reading));
     let (peer, _) = right.accept(server).unwrap();
-    linger(&right, peer, 0);
-    right.close(peer).unwrap();
+    reset(&right, peer);
     settle();
     row("CLOSED, reset", state(&left, reading));
     let _ = left.read(reading, &mut [0]);
@@ -365,19 +359,9 @@ fn a_mesh_of_epoll_instances_is_as_dense_as_linux_has_it_and_costs_no_more_than_
 /// An epoll instance that is told of edges of `fd`, what stands now left out.
 fn edges_of(files: &Files, fd: Fd, events: Events) -> Fd {
     let epoll = files.epoll_create1(0).unwrap();
-    let event = EpollEvent { events: events | Events::EDGE, data: 1 };
-    files.epoll_ctl(epoll, EpollOp::Add(event), fd).unwrap();
-    files.epoll_wait(epoll, &mut [EpollEvent::default()], NOW).unwrap();
+    add(files, epoll, fd, events | Events::EDGE);
+    wait(files, epoll);
     epoll
-}
-
-/// What an instance reports at once.
-fn reported(files: &Files, epoll: Fd) -> Events {
-    let mut events = [EpollEvent::default()];
-    match files.epoll_wait(epoll, &mut events, NOW).unwrap() {
-        0 => Events::empty(),
-        _ => events[0].events,
-    }
 }
 
 /// Runs `call` while all others are faster than the thread that makes it.
@@ -397,7 +381,7 @@ fn an_answer_that_is_faster_than_connect_is_an_edge_all_the_same() {
     let epoll = edges_of(&left, client, Events::OUT);
     let begun = hurried(&left, || left.connect(client, addr("10.0.0.2:80").as_bytes()));
     assert_eq!(begun, Ok(()), "the answer is there when it looks");
-    assert_eq!(reported(&left, epoll), Events::OUT);
+    assert_eq!(wait(&left, epoll), [(client as u64, Events::OUT)]);
 }
 
 #[test]
@@ -405,14 +389,13 @@ fn a_connection_that_is_faster_than_listen_is_an_edge_all_the_same() {
     let (left, right) = pair();
     // So that the neighbours know each other, and the SYN is there at once.
     connected(&left, &right);
-    let server = stream(&right);
-    right.bind(server, addr("10.0.0.2:81").as_bytes()).unwrap();
+    let server = bound(&right, stream, "10.0.0.2:81");
     let epoll = edges_of(&right, server, Events::IN);
     let client = stream(&left);
     set_nonblocking(&left, client);
     let _ = left.connect(client, addr("10.0.0.2:81").as_bytes());
     hurried(&right, || right.listen(server, 1)).unwrap();
-    assert_eq!(reported(&right, epoll), Events::IN);
+    assert_eq!(wait(&right, epoll), [(server as u64, Events::IN)]);
 }
 
 #[test]
@@ -424,5 +407,5 @@ fn a_datagram_that_is_faster_than_bind_is_an_edge_all_the_same() {
     let client = datagram(&left);
     left.sendto(client, b"early", 0, Some(addr("10.0.0.2:7").as_bytes())).unwrap();
     hurried(&right, || right.bind(server, addr("10.0.0.2:7").as_bytes())).unwrap();
-    assert_eq!(reported(&right, epoll), Events::IN);
+    assert_eq!(wait(&right, epoll), [(server as u64, Events::IN)]);
 }

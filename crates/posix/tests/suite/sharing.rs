@@ -2,7 +2,9 @@
 
 use pagewire_posix::{Errno, Fd};
 
-use crate::support::{Files, addr, datagram, pair, set, set_nonblocking, settle, stream};
+use crate::support::{
+    Files, addr, bound, connect, datagram, datagram6, pair, set, set_nonblocking, settle, stream,
+};
 
 fn share_port(files: &Files, fd: Fd) -> Fd {
     set(files, fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).unwrap();
@@ -38,7 +40,7 @@ fn listeners_that_share_a_port_share_its_connections() {
     let (left, right) = pair();
     let listeners = group(&right, 4, stream);
     for _ in 0..64 {
-        left.connect(stream(&left), addr(PORT).as_bytes()).unwrap();
+        connect(&left, PORT);
     }
     settle(&left);
     let shares: Vec<_> = listeners.iter().map(|&fd| count(|| right.accept(fd))).collect();
@@ -50,12 +52,7 @@ fn listeners_that_share_a_port_share_its_connections() {
 fn a_listener_that_goes_takes_along_what_it_did_not_accept_and_the_others_go_on() {
     let (left, right) = pair();
     let listeners = group(&right, 2, stream);
-    let connect = || {
-        let fd = stream(&left);
-        left.connect(fd, addr(PORT).as_bytes()).unwrap();
-        fd
-    };
-    let clients: Vec<_> = (0..32).map(|_| connect()).collect();
+    let clients: Vec<_> = (0..32).map(|_| connect(&left, PORT)).collect();
     right.close(listeners[0]).unwrap();
     settle(&left);
     let lost = clients.iter().filter(|&&fd| {
@@ -64,7 +61,7 @@ fn a_listener_that_goes_takes_along_what_it_did_not_accept_and_the_others_go_on(
     });
     let lost = lost.count();
     assert!((4..28).contains(&lost), "{lost}");
-    (0..8).for_each(|_| assert!(connect() > 0));
+    (0..8).for_each(|_| assert!(connect(&left, PORT) > 0));
     settle(&left);
     assert_eq!(count(|| right.accept(listeners[1])), 32 - lost + 8);
 }
@@ -145,11 +142,10 @@ fn of_datagram_sockets_that_share_an_address_the_last_one_bound_gets_what_comes(
 #[test]
 fn a_datagram_socket_for_ipv6_only_leaves_ipv4_to_others() {
     let (left, right) = pair();
-    let six = right.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
+    let six = datagram6(&right);
     set(&right, six, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1).unwrap();
     right.bind(six, addr("[::]:7").as_bytes()).unwrap();
-    let four = datagram(&right);
-    right.bind(four, addr("0.0.0.0:7").as_bytes()).unwrap();
+    let four = bound(&right, datagram, "0.0.0.0:7");
     let client = datagram(&left);
     left.sendto(client, b"four", 0, Some(addr("10.0.0.2:7").as_bytes())).unwrap();
     assert_eq!(right.recv(four, &mut [0; 8], 0), Ok(4));

@@ -1,8 +1,10 @@
 //! Streams end to end, in virtual time.
 
-use pagewire_posix::Errno;
+use pagewire_posix::{Errno, Fd};
 
-use crate::support::{LEFT, addr, linked, option, pair, set, set_nonblocking, stream};
+use crate::support::{
+    Files, LEFT, addr, bound, connect, linked, option, pair, set, set_nonblocking, stream,
+};
 
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
@@ -40,24 +42,21 @@ fn a_wait_for_all_ends_with_the_stream_when_the_end_comes_with_the_last_bytes() 
 }
 
 /// `connect` with `AF_UNSPEC`.
-fn dissolve(files: &crate::support::Files, fd: pagewire_posix::Fd) {
+fn dissolve(files: &Files, fd: Fd) {
     files.connect(fd, &[0; 16]).unwrap();
 }
 
 #[test]
 fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address() {
-    for (bound, address) in [("10.0.0.2", "10.0.0.2:0"), ("0.0.0.0", "0.0.0.0:0")] {
+    for (local, address) in [("10.0.0.2", "10.0.0.2:0"), ("0.0.0.0", "0.0.0.0:0")] {
         let (left, right) = pair();
-        let server = stream(&right);
-        right.bind(server, addr(&format!("{bound}:80")).as_bytes()).unwrap();
+        let server = bound(&right, stream, &format!("{local}:80"));
         right.listen(server, 1).unwrap();
-        let client = stream(&left);
-        left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+        connect(&left, "10.0.0.2:80");
         let (accepted, _) = right.accept(server).unwrap();
         dissolve(&right, accepted);
         assert_eq!(right.getsockname(accepted), Ok(addr(address)));
-        let other = stream(&left);
-        left.bind(other, addr("10.0.0.1:81").as_bytes()).unwrap();
+        let other = bound(&left, stream, "10.0.0.1:81");
         left.listen(other, 1).unwrap();
         right.connect(accepted, addr("10.0.0.1:81").as_bytes()).unwrap();
         let local = right.getsockname(accepted).unwrap().to_std().unwrap();
@@ -69,7 +68,7 @@ fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address(
     }
 }
 
-fn defer_accept(files: &crate::support::Files, fd: pagewire_posix::Fd, seconds: i32) -> i32 {
+fn defer_accept(files: &Files, fd: Fd, seconds: i32) -> i32 {
     set(files, fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds).unwrap();
     option(files, fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT).unwrap()
 }
@@ -86,8 +85,7 @@ fn the_time_of_a_deferred_accept_is_read_back_as_it_is_rounded() {
 fn a_deferred_accept_waits_for_data_or_for_its_time() {
     for before_listen in [true, false] {
         let (left, right) = pair();
-        let server = stream(&right);
-        right.bind(server, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let server = bound(&right, stream, "10.0.0.2:80");
         if before_listen {
             defer_accept(&right, server, 3);
         }
@@ -95,10 +93,8 @@ fn a_deferred_accept_waits_for_data_or_for_its_time() {
         if !before_listen {
             defer_accept(&right, server, 3);
         }
-        let talks = stream(&left);
-        left.connect(talks, addr("10.0.0.2:80").as_bytes()).unwrap();
-        let silent = stream(&left);
-        left.connect(silent, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let talks = connect(&left, "10.0.0.2:80");
+        let silent = connect(&left, "10.0.0.2:80");
         right.backend().run(std::time::Duration::from_millis(100));
         set_nonblocking(&right, server);
         assert_eq!(right.accept(server).unwrap_err(), Errno::AGAIN);

@@ -9,7 +9,8 @@ use pagewire_posix::{
 };
 
 use crate::support::{
-    Files, addr, connected, error, linger, linked, opt_in, option, pair, pair_with, pass, set,
+    Files, addr, bound, connected, control_message, datagram, error, linger, linked, opt_in,
+    option, pair, pair_with, pass, ready, reset, set, stream,
 };
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -149,11 +150,10 @@ fn the_last_byte_is_urgent_where_it_is_asked_for_and_datagrams_have_none() {
     let mut byte = [0; 1];
     assert_eq!(right.recv(server, &mut byte, libc::MSG_OOB), Ok(1));
     assert_eq!(byte, *b"c");
-    let datagram = crate::support::datagram(&left);
-    left.connect(datagram, addr("10.0.0.2:53").as_bytes()).unwrap();
-    opt_in(&left, datagram);
-    assert_eq!(send(&left, datagram, b"abc", libc::MSG_OOB), Err(Errno::OPNOTSUPP));
-    assert_eq!(send(&left, datagram, b"abc", libc::MSG_RST), Err(Errno::OPNOTSUPP));
+    let (client, _) = datagrams(&left, &right);
+    opt_in(&left, client);
+    assert_eq!(send(&left, client, b"abc", libc::MSG_OOB), Err(Errno::OPNOTSUPP));
+    assert_eq!(send(&left, client, b"abc", libc::MSG_RST), Err(Errno::OPNOTSUPP));
 }
 
 /// A message header of one piece.
@@ -268,12 +268,6 @@ fn peeking_takes_a_notification_all_the_same() {
     assert_eq!(notification(&left, client), Err(Errno::AGAIN));
 }
 
-fn events(files: &Files, fd: Fd, events: Events) -> Events {
-    let mut fds = [PollFd { fd, events, ..PollFd::default() }];
-    files.poll(&mut fds, NOW).unwrap();
-    fds[0].revents
-}
-
 #[test]
 fn a_reset_is_told_with_every_notification_and_the_next_send_is_a_broken_pipe() {
     let (left, right, [client, server, _]) = linked();
@@ -282,18 +276,17 @@ fn a_reset_is_told_with_every_notification_and_the_next_send_is_a_broken_pipe() 
         assert_eq!(send(&left, client, &[7; 1000], 0), Ok(1000), "{id}");
     }
     pass(&left, 5);
-    linger(&right, server, 0);
-    right.close(server).unwrap();
+    reset(&right, server);
     pass(&left, 50);
     let all = Events::IN | Events::OUT;
-    assert_eq!(events(&left, client, all), all | Events::ERR | Events::HUP);
+    assert_eq!(ready(&left, client, all), all | Events::ERR | Events::HUP);
     let mut ids = Vec::new();
     while let Ok([_, lo, hi]) = notification(&left, client) {
         ids.extend(lo..=hi);
     }
     assert_eq!(ids, [0, 1, 2]);
     assert_eq!(error(&left, client), libc::ECONNRESET);
-    assert_eq!(events(&left, client, all), all | Events::HUP, "the error is taken");
+    assert_eq!(ready(&left, client, all), all | Events::HUP, "the error is taken");
     assert_eq!(send(&left, client, b"more", 0), Err(Errno::PIPE));
     assert_eq!(notification(&left, client), Err(Errno::AGAIN), "and took no id");
 }
@@ -351,8 +344,7 @@ fn closing_waits_as_long_as_it_lingers_and_tells_nobody() {
 
 /// Two datagram sockets, the left one connected to the right one.
 fn datagrams(left: &Files, right: &Files) -> (Fd, Fd) {
-    let (client, server) = (crate::support::datagram(left), crate::support::datagram(right));
-    right.bind(server, addr("10.0.0.2:53").as_bytes()).unwrap();
+    let (client, server) = (datagram(left), bound(right, datagram, "10.0.0.2:53"));
     left.connect(client, addr("10.0.0.2:53").as_bytes()).unwrap();
     (client, server)
 }
@@ -369,12 +361,7 @@ fn one_send_is_cut_in_datagrams_as_the_socket_or_the_message_says() {
     assert_eq!(send(&left, client, &[7; 2500], 0), Ok(2500));
     // By copy, the same.
     assert_eq!(left.send(client, &[7; 1200], 0), Ok(1200));
-    // `cmsg(3)`: length, level, type, two bytes.
-    let mut control = [0u8; 24];
-    control[..8].copy_from_slice(&18usize.to_ne_bytes());
-    control[8..12].copy_from_slice(&libc::IPPROTO_UDP.to_ne_bytes());
-    control[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
-    control[16..18].copy_from_slice(&600u16.to_ne_bytes());
+    let mut control = control_message(libc::IPPROTO_UDP, libc::UDP_SEGMENT, &600u16.to_ne_bytes());
     let data = [7u8; 1300];
     let range = [RawRange { start: data.as_ptr(), len: data.len() }];
     let send = |control: &[u8]| {
@@ -393,8 +380,7 @@ fn one_send_is_cut_in_datagrams_as_the_socket_or_the_message_says() {
     assert_eq!(lengths, [1000, 1000, 500, 1000, 200, 600, 600, 100]);
     pass(&left, 50);
     assert_eq!(notification(&left, client), Ok([0, 0, 1]));
-    let stream = crate::support::stream(&left);
-    let no_stream = left.setsockopt(stream, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &[0; 4]);
+    let no_stream = left.setsockopt(stream(&left), libc::IPPROTO_UDP, libc::UDP_SEGMENT, &[0; 4]);
     assert_eq!(no_stream, Err(Errno::NOPROTOOPT));
 }
 

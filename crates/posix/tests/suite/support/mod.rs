@@ -13,7 +13,7 @@ use std::time::Duration;
 use pagewire_device::FaultConfig;
 use pagewire_mem::Instant;
 use pagewire_posix::sockets::{self, Blocking, Clock, Runtime, Waiters};
-use pagewire_posix::{Backend, Descriptors, Errno, Fd, SockAddr};
+use pagewire_posix::{Backend, Descriptors, Errno, Events, Fd, PollFd, SockAddr};
 use pagewire_sim::{NodeId, Sim};
 use pagewire_stack::{Stack, StackConfig};
 
@@ -199,6 +199,28 @@ pub fn datagram(files: &Files) -> Fd {
     files.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap()
 }
 
+pub fn stream6(files: &Files) -> Fd {
+    files.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap()
+}
+
+pub fn datagram6(files: &Files) -> Fd {
+    files.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap()
+}
+
+/// A new socket that is bound.
+pub fn bound(files: &Files, new: impl Fn(&Files) -> Fd, at: &str) -> Fd {
+    let fd = new(files);
+    files.bind(fd, addr(at).as_bytes()).unwrap();
+    fd
+}
+
+/// A new stream that is connected.
+pub fn connect(files: &Files, to: &str) -> Fd {
+    let fd = stream(files);
+    files.connect(fd, addr(to).as_bytes()).unwrap();
+    fd
+}
+
 pub fn set_nonblocking(files: &Files, fd: Fd) {
     files.fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK).unwrap();
 }
@@ -225,6 +247,29 @@ pub fn linger(files: &Files, fd: Fd, seconds: i32) {
     files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
 }
 
+/// Closes a connection by a reset.
+pub fn reset(files: &Files, fd: Fd) {
+    linger(files, fd, 0);
+    files.close(fd).unwrap();
+}
+
+/// What poll says of a file at once.
+pub fn ready(files: &Files, fd: Fd, events: Events) -> Events {
+    let mut fds = [PollFd { fd, events, ..PollFd::default() }];
+    files.poll(&mut fds, Some(Duration::ZERO)).unwrap();
+    fds[0].revents
+}
+
+/// One piece of ancillary data, as C lays it out.
+pub fn control_message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+    let mut out = (16 + data.len()).to_ne_bytes().to_vec();
+    out.extend_from_slice(&level.to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(data);
+    out.resize(out.len().next_multiple_of(8), 0);
+    out
+}
+
 /// Lets so many milliseconds pass.
 pub fn pass(files: &Files, ms: u64) {
     files.backend().run(Duration::from_millis(ms));
@@ -242,8 +287,7 @@ pub fn settle(files: &Files) {
 
 /// A listener on the right host.
 pub fn listener(right: &Files, port: u16) -> Fd {
-    let fd = stream(right);
-    right.bind(fd, addr(&format!("{RIGHT}:{port}")).as_bytes()).unwrap();
+    let fd = bound(right, stream, &format!("{RIGHT}:{port}"));
     right.listen(fd, 8).unwrap();
     fd
 }
@@ -258,8 +302,7 @@ pub fn linked() -> (Files, Files, [Fd; 3]) {
 /// A connection from the left host to the right one, and the listener.
 pub fn connected(left: &Files, right: &Files) -> (Fd, Fd, Fd) {
     let listener = listener(right, 80);
-    let client = stream(left);
-    left.connect(client, addr(&format!("{RIGHT}:80")).as_bytes()).unwrap();
+    let client = connect(left, &format!("{RIGHT}:80"));
     let (server, _) = right.accept(listener).unwrap();
     (client, server, listener)
 }
