@@ -1,12 +1,10 @@
 //! Received memory as `bytes` knows it.
 
-use std::fs::File;
 use std::io::Write;
 
 use bytes::Buf;
-use pagewire::memory::Region;
 
-use crate::support::joined;
+use crate::support::{joined, mapped_file};
 
 #[test]
 fn private_memory_becomes_bytes_without_a_copy() {
@@ -47,13 +45,8 @@ fn pieces_are_consumed_in_order_across_their_borders() {
 #[test]
 fn memory_that_others_may_change_is_read_through_private_copies() {
     let ends = joined();
-    let path = std::env::temp_dir().join(format!("pagewire-chunks-{}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path);
-    let mut file = file.expect("file");
-    std::fs::remove_file(&path).expect("remove");
     let content: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
-    file.write_all(&content).expect("write");
-    let region = Region::file(&file, 0, content.len()).expect("map");
+    let region = mapped_file(&content);
     ends.near.send(region.frag(0, content.len()).expect("frag")).expect("send");
     let mut got = Vec::new();
     while got.len() < content.len() {

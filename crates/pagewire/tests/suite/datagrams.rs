@@ -4,18 +4,12 @@
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
-use pagewire::{Datagram, LinkId, UdpSocket};
+use pagewire::{LinkId, UdpSocket};
 
-use crate::support::{PATIENCE, builders, hosts};
+use crate::support::{PATIENCE, builders, bytes_of, hosts};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
-}
-
-fn bytes(datagram: &Datagram) -> Vec<u8> {
-    let mut all = Vec::new();
-    datagram.payload.for_each_piece(|piece| all.extend_from_slice(piece));
-    all
 }
 
 fn patient(socket: UdpSocket) -> UdpSocket {
@@ -33,7 +27,7 @@ fn broadcasts_leave_only_where_they_are_allowed_and_are_known_by_their_address()
     client.set_broadcast(true).expect("option");
     assert_eq!(client.send_to(b"all", "10.0.0.255:9000").expect("send"), 3);
     let got = server.recv_message().expect("receive");
-    assert_eq!((bytes(&got), got.to), (b"all".to_vec(), ip("10.0.0.255")));
+    assert_eq!((bytes_of([got.payload]), got.to), (b"all".to_vec(), ip("10.0.0.255")));
     assert_eq!(got.from, client.local_addr().expect("address"));
     assert_eq!(got.link, LinkId::FIRST);
     client.set_broadcast(false).expect("option");

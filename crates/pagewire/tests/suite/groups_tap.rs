@@ -9,25 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 use pagewire::{Host, Tap};
-use pagewire_testing::{Need, can};
+use pagewire_testing::{Need, Netns, can};
+
+use crate::support::on_a_tap;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
-/// Runs `f` on a thread with a network namespace of its own.
-fn in_namespace(f: impl FnOnce() + Send + 'static) {
-    if !can(&[Need::Tap, Need::Program("ip"), Need::Program("bridge")]) {
-        return;
-    }
-    pagewire_testing::Netns::new().inside(f);
-}
-
 #[test]
 fn the_kernel_hears_our_groups_and_we_hear_the_kernels() {
-    in_namespace(|| {
+    on_a_tap("10.79.0.1/24", "10.79.0.2/24", |host| {
         let group = Ipv4Addr::new(239, 1, 2, 3);
         let (kernel, ours) = (Ipv4Addr::new(10, 79, 0, 1), Ipv4Addr::new(10, 79, 0, 2));
-        let tap = Tap::builder("pwmc0").host_address("10.79.0.1/24").open().unwrap();
-        let host = Host::builder().device(tap).address("10.79.0.2/24").start().unwrap();
         let near = host.udp("0.0.0.0:7000").unwrap();
         near.set_read_timeout(LIMIT).unwrap();
         near.join_multicast_v4(&group, &ours).unwrap();
@@ -65,7 +57,10 @@ fn ip(args: &str) -> String {
 
 #[test]
 fn a_bridge_of_the_kernels_believes_our_reports_of_both_versions() {
-    in_namespace(|| {
+    if !can(&[Need::Tap, Need::Program("ip"), Need::Program("bridge")]) {
+        return;
+    }
+    Netns::new().inside(|| {
         let tap = Tap::builder("pwmc1").host_address("10.79.1.1/24").open().unwrap();
         ip(
             "ip link add pwbr1 type bridge mcast_snooping 1 mcast_igmp_version 3 mcast_mld_version 2",

@@ -212,15 +212,19 @@ fn a_connection_does_not_begin_with_a_time_to_live_of_0() {
 }
 
 #[test]
-fn a_limit_of_time_ends_the_attempts_of_all_addresses() {
-    let (_server, client) = hosts();
+fn a_limit_of_time_ends_the_attempts_of_all_addresses_whoever_drives_the_host() {
+    let ((_server, client), (manual, _peer)) = (hosts(), manual_hosts());
     let dead: Vec<SocketAddr> =
         (90..99).map(|last| SocketAddr::new(Ipv4Addr::new(10, 0, 0, last).into(), 80)).collect();
     let options = ConnectOptions::new().timeout(Duration::from_millis(50));
     for to in [&dead[..], &dead[..1]] {
-        let error = client.connect_with(to, &options).expect_err("nobody");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        for (driver, host) in [("its own thread", &client), ("its caller", &manual)] {
+            let error = host.connect_with(to, &options).expect_err("nobody");
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "driven by {driver}");
+        }
     }
+    let error = manual.connect_timeout(&dead[..], Duration::from_millis(20)).expect_err("nobody");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
 /// A resolver that never answers.
@@ -242,15 +246,6 @@ fn a_limit_of_time_ends_with_the_host_whose_clock_it_is() {
     poll_once(&mut connects);
     client.shutdown(Duration::ZERO);
     block_on(connects).expect_err("the host has ended");
-}
-
-#[test]
-fn a_limit_of_time_counts_for_a_host_that_its_caller_drives() {
-    let (host, _peer) = manual_hosts();
-    let dead: Vec<SocketAddr> =
-        (90..92).map(|last| SocketAddr::new(Ipv4Addr::new(10, 0, 0, last).into(), 80)).collect();
-    let error = host.connect_timeout(&dead[..], Duration::from_millis(20)).expect_err("nobody");
-    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
 #[tokio::test]

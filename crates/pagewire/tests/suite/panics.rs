@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Mutex;
@@ -15,9 +16,10 @@ use bytes::Bytes;
 use pagewire::proxy::Proxy;
 use pagewire::services::{Event, Stack};
 use pagewire::services::{Instant, Service};
-use pagewire::{Host, NetworkDown, TcpStream};
+use pagewire::{Host, TcpStream};
+use rustix::event::{EventfdFlags, eventfd};
 
-use crate::support::{Odd, builders_on, connect, hosts, pair, poll_once, rings};
+use crate::support::{Odd, builders_on, cause_of, connect, hosts, pair, poll_once, rings, waits};
 
 fn joined(host: &Host, peer: &Host) -> (TcpStream, TcpStream) {
     let (near, far) = connect(peer, &host.listen("10.0.0.1:0").expect("listen"));
@@ -66,23 +68,40 @@ fn a_service_that_panics_is_dropped_and_the_host_goes_on() {
     assert!(host.stats().to_string().contains("panics contained"));
 }
 
-/// A service that panics when it is asked for its time.
-struct Timeless;
+/// A service with a descriptor that is always ready, which panics when it is asked for its time, or
+/// whether it has work.
+struct Asked {
+    for_time: bool,
+    ready: OwnedFd,
+}
 
-impl Service for Timeless {
+impl Service for Asked {
     fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {}
 
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.as_fd())
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
-        panic!("a time, as asked");
+        assert!(!self.for_time, "a time, as asked");
+        None
+    }
+
+    fn poll(&mut self) -> bool {
+        assert!(self.for_time, "work, as asked");
+        false
     }
 }
 
 #[test]
-fn a_service_that_panics_when_it_is_asked_for_its_time_is_asked_no_more() {
-    let (host, peer) = hosts();
-    host.attach(Timeless);
-    assert_works(&host, &peer);
-    assert_eq!(host.stats().contained.services, 1);
+fn a_service_that_panics_when_it_is_asked_is_over_and_the_host_goes_on() {
+    for for_time in [true, false] {
+        let (host, peer) = hosts();
+        let ready = eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor");
+        host.attach(Asked { for_time, ready });
+        assert_works(&host, &peer);
+        assert_eq!(host.stats().contained.services, 1, "for its time: {for_time}");
+    }
 }
 
 #[test]
@@ -231,21 +250,13 @@ fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
     let (host, peer) = builders_on((Odd { end, acts, ready: None }, right));
     let (host, peer) = (host.start().expect("host"), peer.start().expect("peer"));
     let (far, _near) = joined(&host, &peer);
-    let listener = host.listen("10.0.0.1:81").expect("listen");
-    let socket = host.udp("10.0.0.1:0").expect("socket");
-    let waits: [Box<dyn FnOnce() -> std::io::Error + Send>; 3] = [
-        Box::new(move || far.recv_chunks(1).map(drop).expect_err("failed")),
-        Box::new(move || listener.accept().map(drop).expect_err("failed")),
-        Box::new(move || socket.recv_from(&mut [0]).map(drop).expect_err("failed")),
-    ];
-    let waits = waits.map(thread::spawn);
+    let waits = waits(&host, far);
     armed.store(true, Ordering::Release);
-    for wait in waits {
+    for (what, wait) in waits {
         // A thread that polls the device itself may be the one that meets it.
         let Ok(error) = wait.join() else { continue };
-        assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
-        let cause = error.get_ref().and_then(|e| e.downcast_ref::<NetworkDown>()).expect("a cause");
-        assert!(cause.cause.contains("panicked"), "{cause}");
+        let cause = cause_of(what, &error);
+        assert!(cause.contains("panicked"), "{what}: {cause}");
     }
     assert_eq!(host.check().expect_err("failed").kind(), ErrorKind::NetworkDown);
     assert!(host.connect("10.0.0.2:1").is_err());

@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pagewire::{Host, Tap};
-use pagewire_testing::{Need, Netns, can};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sockopt};
+
+use crate::support::on_a_tap;
 
 /// Adds up 16-bit words; a message with its checksum gives 0xffff.
 fn sum(bytes: &[u8]) -> u16 {
@@ -19,12 +19,7 @@ fn sum(bytes: &[u8]) -> u16 {
 /// A raw socket gets messages as they are in memory, and no kernel completes their checksums.
 #[test]
 fn an_echo_reply_has_its_checksum_where_a_raw_socket_looks() {
-    if !can(&[Need::Tap, Need::Program("ip")]) {
-        return;
-    }
-    Netns::new().inside(|| {
-        let tap = Tap::builder("pwping0").host_address("10.79.8.1/24").open().unwrap();
-        let host = Host::builder().device(tap).address("10.79.8.2/24").start().unwrap();
+    on_a_tap("10.79.8.1/24", "10.79.8.2/24", |host| {
         let (family, kind) = (AddressFamily::INET, SocketType::RAW);
         let raw = rustix::net::socket(family, kind, Some(ipproto::ICMP)).unwrap();
         let limit = Some(Duration::from_secs(30));

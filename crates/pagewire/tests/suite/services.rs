@@ -110,39 +110,35 @@ fn a_service_is_told_of_what_came_before_it_was_attached() {
 }
 
 /// Gets work from another thread, without a descriptor.
-struct Worker(Receiver<u32>, Sender<u32>);
+struct Worker {
+    work: Receiver<u32>,
+    done: Sender<u32>,
+    /// Whether it says that it has work, also when it has none.
+    always: bool,
+}
 
 impl Service for Worker {
     fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {
-        self.0.try_iter().for_each(|n| self.1.send(n).unwrap());
+        self.work.try_iter().for_each(|n| self.done.send(n).unwrap());
     }
 
     fn poll(&mut self) -> bool {
-        true
+        // Work that came between the last turn and now.
+        let came = self.work.try_recv().map(|n| self.done.send(n).unwrap());
+        self.always || came.is_ok()
     }
+}
+
+fn worker(always: bool) -> (Worker, Sender<u32>, Receiver<u32>) {
+    let ((work, works), (done, dones)) = (channel(), channel());
+    (Worker { work: works, done, always }, work, dones)
 }
 
 #[test]
 fn a_waker_has_the_driver_ask_the_services() {
-    struct Sleepy(Worker);
-    impl Service for Sleepy {
-        fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
-            self.0.turn(now, stack, events);
-        }
-        fn poll(&mut self) -> bool {
-            // Work that came between the last turn and now.
-            match self.0.0.try_recv() {
-                Ok(n) => {
-                    self.0.1.send(n).unwrap();
-                    true
-                }
-                Err(_) => false,
-            }
-        }
-    }
     let (host, _peer) = hosts();
-    let ((work, works), (done, dones)) = (channel(), channel());
-    host.attach(Sleepy(Worker(works, done)));
+    let (service, work, dones) = worker(false);
+    host.attach(service);
     let waker = host.waker();
     let began = std::time::Instant::now();
     for n in 0..20 {
@@ -158,39 +154,12 @@ fn a_waker_has_the_driver_ask_the_services() {
 #[test]
 fn a_service_that_says_it_has_work_is_asked_again_at_once() {
     let (host, _peer) = hosts();
-    let ((work, works), (done, dones)) = (channel(), channel());
-    host.attach(Worker(works, done));
+    let (service, work, dones) = worker(true);
+    host.attach(service);
     for n in 0..1000 {
         work.send(n).unwrap();
         assert_eq!(dones.recv_timeout(LONG), Ok(n), "nobody wakes it, and it does not sleep");
     }
-}
-
-/// Panics when it is polled.
-struct Broken(Arc<OwnedFd>);
-
-impl Service for Broken {
-    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {}
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
-    }
-
-    fn poll(&mut self) -> bool {
-        panic!("as asked");
-    }
-}
-
-#[test]
-fn a_service_that_panics_when_it_is_asked_is_over_and_the_host_goes_on() {
-    let (host, peer) = hosts();
-    let fd = Arc::new(eventfd(1, EventfdFlags::CLOEXEC).unwrap());
-    host.attach(Broken(fd));
-    let listener = host.listen("10.0.0.1:80").unwrap();
-    let mut stream = peer.connect("10.0.0.1:80").unwrap();
-    listener.accept().unwrap().0.send(b"works".to_vec()).unwrap();
-    stream.read_exact(&mut [0; 5]).unwrap();
-    assert_eq!(host.stats().contained.services, 1);
 }
 
 /// Greets every connection in the name of the host that it was meant for.

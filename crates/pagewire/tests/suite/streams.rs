@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::MtuDiscover;
-use pagewire::memory::{CopyReason, Frag, Region};
+use pagewire::memory::{CopyReason, Frag};
 use pagewire::services::SendFlags;
-use pagewire::{Host, SendBuf, SocketOption, TcpStream, net};
+use pagewire::{Chunks, Host, SendBuf, SocketOption, TcpStream, net};
 
 use crate::support::{
-    block_on, chunks_of, copied, hosts, joined, kind, manual_hosts, pair, pattern,
+    block_on, bytes_of, chunks_of, copied, hosts, joined, kind, manual_hosts, mapped_file, pair,
+    pattern, sends,
 };
 
 fn read_all(stream: &TcpStream) -> Vec<u8> {
@@ -25,12 +26,7 @@ fn read_all(stream: &TcpStream) -> Vec<u8> {
 fn owned_bytes_go_from_hand_to_hand_without_a_copy() {
     let j = joined();
     let sent = pattern(8 << 20);
-    let copy = sent.clone();
-    let sender = thread::spawn(move || {
-        j.near.send(copy).expect("send");
-        j.near.shutdown(Shutdown::Write).expect("shutdown");
-        j.near
-    });
+    let sender = sends(j.near, sent.clone());
     let mut at = 0;
     for chunk in chunks_of(&j.far).flatten() {
         let bytes = chunk.as_slice().expect("private memory");
@@ -64,12 +60,7 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
     let first = joined();
     let second = joined();
     let sent = pattern(2_000_000);
-    let (near, copy) = (first.near, sent.clone());
-    let sender = thread::spawn(move || {
-        near.send(copy).expect("send");
-        near.shutdown(Shutdown::Write).expect("shutdown");
-        near
-    });
+    let sender = sends(first.near, sent.clone());
     let (far, server) = (first.far, first.server);
     let relay = thread::spawn(move || {
         for chunks in chunks_of(&far) {
@@ -78,11 +69,7 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
         second.near.shutdown(Shutdown::Write).expect("shutdown");
         (server.stats().ledger, second.client.stats().ledger)
     });
-    let mut got = Vec::new();
-    for chunks in chunks_of(&second.far) {
-        chunks.for_each_piece(|piece| got.extend_from_slice(piece));
-    }
-    assert_eq!(got, sent);
+    assert_eq!(bytes_of(chunks_of(&second.far)), sent);
     drop(sender.join().expect("sender"));
     let (received, forwarded) = relay.join().expect("relay");
     assert_eq!((received.ours(), forwarded.ours()), (0, 0));
@@ -91,20 +78,14 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
 #[test]
 fn a_mapped_file_travels_by_reference_and_is_never_borrowed() {
     let j = joined();
-    let path = std::env::temp_dir().join(format!("pagewire-map-{}", std::process::id()));
     let content = pattern(300_000);
-    std::fs::write(&path, &content).expect("file");
-    let file = std::fs::File::open(&path).expect("file");
-    let region = Region::file(&file, 0, content.len()).expect("mapping");
-    std::fs::remove_file(&path).expect("removed");
+    let region = mapped_file(&content);
     j.near.send(region.frag(0, content.len()).expect("in range")).expect("send");
     j.near.shutdown(Shutdown::Write).expect("shutdown");
-    let mut got = Vec::new();
-    for chunks in chunks_of(&j.far) {
-        assert!(chunks.iter().all(|c| c.as_slice().is_none()), "somebody else may change it");
-        chunks.for_each_piece(|piece| got.extend_from_slice(piece));
-    }
-    assert_eq!(got, content);
+    let is_borrowed = |chunks: &Chunks| chunks.iter().any(|c| c.as_slice().is_some());
+    let all: Vec<_> = chunks_of(&j.far).collect();
+    assert!(!all.iter().any(is_borrowed), "somebody else may change it");
+    assert_eq!(bytes_of(all), content);
     assert_eq!(copied(&[&j.client, &j.server]), 0);
 }
 
@@ -115,9 +96,7 @@ fn chunks_outlive_their_connection_and_their_host() {
     j.near.shutdown(Shutdown::Write).expect("shutdown");
     let kept: Vec<_> = chunks_of(&j.far).collect();
     drop(j);
-    let mut got = Vec::new();
-    kept.iter().for_each(|c| c.for_each_piece(|piece| got.extend_from_slice(piece)));
-    assert_eq!(got, pattern(100_000));
+    assert_eq!(bytes_of(kept), pattern(100_000));
 }
 
 #[test]

@@ -2,11 +2,14 @@
 //! they are, an executor that is not tokio, and a device that goes wrong.
 
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +17,9 @@ use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PacketBuf, Pai
 use pagewire::memory::{CopyLedger, Region};
 use pagewire::rings::{AsyncRings, EngineConfig, QueueConfig, Rings};
 use pagewire::services::Instant;
-use pagewire::{Chunks, Device, Host, HostBuilder, Pair, Tap, TcpListener, TcpStream};
+use pagewire::{
+    Chunks, Device, Host, HostBuilder, NetworkDown, Pair, SendBuf, Tap, TcpListener, TcpStream,
+};
 use pagewire_testing::{Need, Netns, can};
 
 /// Far longer than anything takes: a test that hangs is to fail.
@@ -111,6 +116,13 @@ pub(crate) fn connect(client: &Host, listener: &TcpListener) -> (TcpStream, TcpS
     (near, far)
 }
 
+/// Both with the same settings, and a connection whose near end has opted in to zero-copy sends.
+pub(crate) fn opted_in(change: impl Fn(HostBuilder) -> HostBuilder) -> Joined {
+    let ends = joined_with(change);
+    ends.near.set_zerocopy(true).expect("option");
+    ends
+}
+
 /// Payload that hosts have copied.
 pub(crate) fn copied(hosts: &[&Host]) -> u64 {
     hosts.iter().map(|host| host.stats().ledger.ours()).sum()
@@ -119,6 +131,35 @@ pub(crate) fn copied(hosts: &[&Host]) -> u64 {
 /// Bytes that tell where they are.
 pub(crate) fn pattern(len: usize) -> Bytes {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect::<Vec<u8>>().into()
+}
+
+/// A file that only its mapping keeps, with such content.
+pub(crate) fn mapped_file(content: &[u8]) -> Region {
+    let name = format!("pagewire-mapped-{}-{:?}", std::process::id(), thread::current().id());
+    let path = std::env::temp_dir().join(name);
+    let mut file = File::create_new(&path).expect("file");
+    std::fs::remove_file(&path).expect("removed");
+    file.write_all(content).expect("write");
+    Region::file(&file, 0, content.len()).expect("mapping")
+}
+
+/// Sends from a thread of its own, and ends the stream's direction.
+pub(crate) fn sends(stream: TcpStream, data: impl Into<SendBuf>) -> thread::JoinHandle<TcpStream> {
+    let data = data.into();
+    thread::spawn(move || {
+        stream.send(data).expect("send");
+        stream.shutdown(Shutdown::Write).expect("shutdown");
+        stream
+    })
+}
+
+/// A copy of what was received.
+pub(crate) fn bytes_of(all: impl IntoIterator<Item = Chunks>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for chunks in all {
+        chunks.for_each_piece(|piece| bytes.extend_from_slice(piece));
+    }
+    bytes
 }
 
 /// What comes until the stream ends, as it was received.
@@ -144,9 +185,9 @@ pub(crate) fn receive(stream: &TcpStream, len: usize) {
 pub(crate) fn exchange(near: TcpStream, far: TcpStream, len: usize) {
     let talk = |stream: TcpStream, says: Bytes, hears: Bytes| {
         let reader = stream.clone();
-        let sender = std::thread::spawn(move || {
+        let sender = thread::spawn(move || {
             stream.send(says).expect("send");
-            stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
+            stream.shutdown(Shutdown::Write).expect("shutdown");
         });
         let mut heard = Vec::new();
         { reader }.read_to_end(&mut heard).expect("read");
@@ -156,13 +197,47 @@ pub(crate) fn exchange(near: TcpStream, far: TcpStream, len: usize) {
     let one = pattern(len + 1);
     let (one, other) = (one.slice(..len), one.slice(1..));
     let (says, hears) = (other.clone(), one.clone());
-    let there = std::thread::spawn(move || talk(far, says, hears));
+    let there = thread::spawn(move || talk(far, says, hears));
     talk(near, one, other);
     there.join().expect("far end");
 }
 
 pub(crate) fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
     result.expect_err("an error").kind()
+}
+
+/// Calls on a host that wait until it is down, each on a thread of its own.
+pub(crate) fn waits(
+    host: &Host,
+    stream: TcpStream,
+) -> [(&'static str, thread::JoinHandle<io::Error>); 3] {
+    type Wait = Box<dyn FnOnce() -> io::Error + Send>;
+    let listener = host.listen("10.0.0.1:81").expect("listen");
+    let socket = host.udp("10.0.0.1:0").expect("socket");
+    let waits: [(_, Wait); 3] = [
+        ("recv", Box::new(move || stream.recv_chunks(1).map(drop).expect_err("down"))),
+        ("accept", Box::new(move || listener.accept().map(drop).expect_err("down"))),
+        ("recv_from", Box::new(move || socket.recv_from(&mut [0]).map(drop).expect_err("down"))),
+    ];
+    waits.map(|(what, wait)| (what, thread::spawn(wait)))
+}
+
+/// How calls fail on a host that is down.
+pub(crate) fn fails(host: &Host) -> [(&'static str, io::Error); 4] {
+    [
+        ("connect", host.connect("10.0.0.2:80").map(drop)),
+        ("listen", host.listen("10.0.0.1:82").map(drop)),
+        ("udp", host.udp("10.0.0.1:0").map(drop)),
+        ("check", host.check()),
+    ]
+    .map(|(what, done)| (what, done.expect_err("down")))
+}
+
+/// Why a call failed on a host that is down.
+pub(crate) fn cause_of(what: &str, error: &io::Error) -> String {
+    assert_eq!(error.kind(), io::ErrorKind::NetworkDown, "{what}: {error}");
+    let down = error.get_ref().and_then(|inner| inner.downcast_ref::<NetworkDown>());
+    down.expect("a cause").cause.clone()
 }
 
 /// Says that it was called.
@@ -207,7 +282,7 @@ pub(crate) fn until_completed(rings: &AsyncRings, completions: u64) {
     let begun = std::time::Instant::now();
     while rings.counters().completions < completions {
         assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
-        std::thread::yield_now();
+        thread::yield_now();
     }
 }
 

@@ -9,18 +9,11 @@ use pagewire::memory::{CopyReason, Region};
 use pagewire::services::Error;
 use pagewire::{Completion, Sent};
 
-use crate::support::{Joined, joined, joined_with, receive};
-
-/// A connection whose near end has opted in.
-fn connected() -> Joined {
-    let ends = joined();
-    ends.near.set_zerocopy(true).unwrap();
-    ends
-}
+use crate::support::{opted_in, receive};
 
 #[test]
 fn a_thread_that_waits_is_woken_when_another_lets_go_of_what_it_received() {
-    let ends = connected();
+    let ends = opted_in(|host| host);
     assert_eq!(ends.near.send_zc(vec![7; 10_000]).unwrap(), Sent { bytes: 10_000, id: Some(0) });
     let peer = ends.far.clone();
     let (hold, held) = std::sync::mpsc::channel();
@@ -45,7 +38,7 @@ fn a_thread_that_waits_is_woken_when_another_lets_go_of_what_it_received() {
 #[test]
 fn memory_is_filled_and_sent_again_but_not_before_its_completion() {
     const LEN: usize = 256 << 10;
-    let ends = connected();
+    let ends = opted_in(|host| host);
     let mut peer = ends.far.clone();
     let mut region = Region::memfd("again", LEN).unwrap();
     for round in 1..=5 {
@@ -66,7 +59,7 @@ fn memory_is_filled_and_sent_again_but_not_before_its_completion() {
 
 #[test]
 fn a_socket_that_has_not_opted_in_copies() {
-    let ends = connected();
+    let ends = opted_in(|host| host);
     ends.near.set_zerocopy(false).unwrap();
     assert_eq!(ends.near.send_zc(vec![7; 10_000]).unwrap(), Sent { bytes: 10_000, id: None });
     assert_eq!(ends.client.stats().ledger.get(CopyReason::AppWrite), 10_000);
@@ -74,7 +67,7 @@ fn a_socket_that_has_not_opted_in_copies() {
 
 #[test]
 fn what_was_received_is_sent_on_without_a_copy() {
-    let ends = connected();
+    let ends = opted_in(|host| host);
     ends.far.set_zerocopy(true).unwrap();
     ends.near.send_zc(vec![7; 100_000]).unwrap();
     let mut left = 100_000;
@@ -90,9 +83,8 @@ fn what_was_received_is_sent_on_without_a_copy() {
 
 #[test]
 fn memory_held_is_bounded_by_the_setting() {
-    let ends = joined_with(|host| host.zerocopy_memory(64 << 10));
+    let ends = opted_in(|host| host.zerocopy_memory(64 << 10));
     let conn = &ends.near;
-    conn.set_zerocopy(true).unwrap();
     let error = conn.send_zc(vec![0; 61_440]).unwrap_err();
     assert_eq!(cause(&error), Some(Error::TooManyPagesHeld));
     assert_eq!(error.to_string(), "zero-copy sends hold too many pages");
@@ -106,9 +98,8 @@ fn cause(error: &std::io::Error) -> Option<Error> {
 
 #[test]
 fn too_many_notifications_are_told_from_too_many_pages() {
-    let ends = joined_with(|host| host.notification_memory(704));
+    let ends = opted_in(|host| host.notification_memory(704));
     let conn = &ends.near;
-    conn.set_zerocopy(true).unwrap();
     let error = loop {
         if let Err(error) = conn.send_zc(vec![0; 100]) {
             break error;
@@ -125,7 +116,7 @@ fn too_many_notifications_are_told_from_too_many_pages() {
 async fn completions_can_be_awaited() -> io::Result<()> {
     use pagewire::net::TcpStream;
 
-    let ends = connected();
+    let ends = opted_in(|host| host);
     let (near, far) = [&ends.near, &ends.far].map(|end| TcpStream::from(end.clone())).into();
     assert_eq!(near.send_zc(vec![7; 10_000]).await?.id, Some(0));
     let conn = TcpStream::from(ends.near.clone());
@@ -142,7 +133,7 @@ async fn completions_can_be_awaited() -> io::Result<()> {
 
 #[test]
 fn a_connection_that_ends_completes_everything() -> io::Result<()> {
-    let ends = connected();
+    let ends = opted_in(|host| host);
     let memory: Arc<[u8]> = vec![7; 1 << 20].into();
     // As much as there is room for: a part of it stays unsent.
     ends.near.set_nonblocking(true)?;

@@ -11,17 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire::counts::DropReason;
 use pagewire::memory::{CopyReason, Region};
-use pagewire::{Chunks, Completion, HostBuilder, Sent, TcpStream};
+use pagewire::{Chunks, Completion, Sent, TcpStream};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use crate::support::{Joined, PATIENCE, connect, copied, hosts, joined_with};
-
-/// Two hosts, and a connection whose near end has opted in.
-fn opted_in(change: impl Fn(HostBuilder) -> HostBuilder) -> Joined {
-    let ends = joined_with(change);
-    ends.near.set_zerocopy(true).unwrap();
-    ends
-}
+use crate::support::{Joined, PATIENCE, connect, copied, hosts, joined_with, opted_in};
 
 fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(0x9e37_79b9) >> 13) as u8
