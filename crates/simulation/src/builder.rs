@@ -123,123 +123,6 @@ impl Builder {
         }
     }
 
-    /// The seed of everything random. By default that of `PAGEWIRE_SEED` in the environment, else 0.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
-        self
-    }
-
-    /// Simulated time after which the run fails; 10 minutes by default.
-    pub fn limit(mut self, simulated: Duration) -> Self {
-        self.limit = simulated;
-        self
-    }
-
-    /// The wall clock's time at the start; 2026-01-01T00:00Z by default.
-    pub fn epoch(mut self, at: SystemTime) -> Self {
-        self.epoch = at;
-        self
-    }
-
-    /// The versions of IP that hosts speak; IPv4 by default.
-    pub fn ip(mut self, version: IpVersion) -> Self {
-        self.ip = version;
-        self
-    }
-
-    /// The link of every pair of hosts, each direction, that has none of its own. Its MTU is that of
-    /// the hosts' devices.
-    pub fn link(mut self, link: Link) -> Self {
-        self.link = link;
-        self
-    }
-
-    /// Settings of the hosts' connections: as Linux's by default.
-    pub fn tcp(mut self, config: TcpConfig) -> Self {
-        self.tcp = config;
-        self
-    }
-
-    /// What a host hears that sends to an address that no host has.
-    pub fn unreachable(mut self, how: Unreachable) -> Self {
-        self.unreachable = how;
-        self
-    }
-
-    /// Bytes of memory that each host has for payload that it sends: 4 MiB by default, touched only
-    /// as far as used.
-    pub fn memory(mut self, bytes_per_host: usize) -> Self {
-        self.memory = bytes_per_host;
-        self
-    }
-
-    /// What happens with tasks that still run when their program ends.
-    pub fn leaks(mut self, what: Leaks) -> Self {
-        self.leaks = what;
-        self
-    }
-
-    /// What happens when a task panics.
-    pub fn panics(mut self, what: Panics) -> Self {
-        self.panics = what;
-        self
-    }
-
-    /// What happens when a thread that is not the simulation's wakes a task.
-    pub fn foreign_threads(mut self, what: ForeignThreads) -> Self {
-        self.foreign_threads = what;
-        self
-    }
-
-    /// Whether the payload of packets counts for the digest. Without it, programs that send real
-    /// random bytes (the handshake of TLS) have the same digest as long as lengths and times agree.
-    pub fn digest_payload(mut self, on: bool) -> Self {
-        self.digest_payload = on;
-        self
-    }
-
-    /// Real time for which a task, or work of `spawn_blocking`, may let its thread sleep; 60 seconds by
-    /// default. A thread that waits for a lock, a channel or a real socket for ever can be ended by
-    /// nobody, so the process is aborted then, with a message that names the host, what it waits for
-    /// and the seed. `Duration::MAX` waits for ever.
-    pub fn patience(mut self, real: Duration) -> Self {
-        self.patience.sleep = real;
-        self
-    }
-
-    /// Real time for which a task may let its thread sleep; 200 milliseconds by default. More is a
-    /// failure of kind [`Blocked`](crate::FailureKind::Blocked) or
-    /// [`RealSocket`](crate::FailureKind::RealSocket), once the sleep ends.
-    pub fn block_limit(mut self, real: Duration) -> Self {
-        self.patience.block = real;
-        self
-    }
-
-    /// Real time after which tasks that have not come to rest are stopped, at one simulated time; 5
-    /// seconds by default. That is a failure of kind [`Spinning`](crate::FailureKind::Spinning). A
-    /// program that computes for long in one turn, on a slow machine, needs more. Work of
-    /// `spawn_blocking` does not count.
-    pub fn turn_limit(mut self, real: Duration) -> Self {
-        self.patience.turn = real;
-        self
-    }
-
-    /// Whether [`check`](Self::check) runs every seed that passes a second time, and compares the two
-    /// event by event. The second run stops at the first event that differs, and the check fails with
-    /// that event ([`NotDeterministic`](crate::FailureKind::NotDeterministic)). By default
-    /// `PAGEWIRE_TWICE=1` in the environment says so. Takes twice the time.
-    pub fn twice(mut self, on: bool) -> Self {
-        self.twice = Some(on);
-        self
-    }
-
-    /// Lets hosts hand over super-frames, as with segmentation offload: fewer events for bulk data.
-    /// They are cut where they enter a link.
-    pub fn super_frames(mut self, on: bool) -> Self {
-        self.super_frames = on;
-        self
-    }
-
     /// Hosts that have something to do at the same time have their turns in an order by the seed,
     /// instead of the order in which they were added. It stays the same in the whole run; another seed
     /// has another one.
@@ -263,27 +146,68 @@ impl Builder {
         self.look_ahead = on;
         self
     }
+}
 
+setters! {
+    Builder:
+    /// The seed of everything random. By default that of `PAGEWIRE_SEED` in the environment, else 0.
+    seed(seed: u64): seed = Some(seed);
+    /// Simulated time after which the run fails; 10 minutes by default.
+    limit(simulated: Duration): limit = simulated;
+    /// The wall clock's time at the start; 2026-01-01T00:00Z by default.
+    epoch(at: SystemTime): epoch = at;
+    /// The versions of IP that hosts speak; IPv4 by default.
+    ip(version: IpVersion): ip = version;
+    /// The link of every pair of hosts, each direction, that has none of its own. Its MTU is that of
+    /// the hosts' devices.
+    link(link: Link): link = link;
+    /// Settings of the hosts' connections: as Linux's by default.
+    tcp(config: TcpConfig): tcp = config;
+    /// What a host hears that sends to an address that no host has.
+    unreachable(how: Unreachable): unreachable = how;
+    /// Bytes of memory that each host has for payload that it sends: 4 MiB by default, touched only
+    /// as far as used.
+    memory(bytes_per_host: usize): memory = bytes_per_host;
+    /// What happens with tasks that still run when their program ends.
+    leaks(what: Leaks): leaks = what;
+    /// What happens when a task panics.
+    panics(what: Panics): panics = what;
+    /// What happens when a thread that is not the simulation's wakes a task.
+    foreign_threads(what: ForeignThreads): foreign_threads = what;
+    /// Whether the payload of packets counts for the digest. Without it, programs that send real
+    /// random bytes (the handshake of TLS) have the same digest as long as lengths and times agree.
+    digest_payload(on: bool): digest_payload = on;
+    /// Real time for which a task, or work of `spawn_blocking`, may let its thread sleep; 60 seconds by
+    /// default. A thread that waits for a lock, a channel or a real socket for ever can be ended by
+    /// nobody, so the process is aborted then, with a message that names the host, what it waits for
+    /// and the seed. `Duration::MAX` waits for ever.
+    patience(real: Duration): patience.sleep = real;
+    /// Real time for which a task may let its thread sleep; 200 milliseconds by default. More is a
+    /// failure of kind [`Blocked`](crate::FailureKind::Blocked) or
+    /// [`RealSocket`](crate::FailureKind::RealSocket), once the sleep ends.
+    block_limit(real: Duration): patience.block = real;
+    /// Real time after which tasks that have not come to rest are stopped, at one simulated time; 5
+    /// seconds by default. That is a failure of kind [`Spinning`](crate::FailureKind::Spinning). A
+    /// program that computes for long in one turn, on a slow machine, needs more. Work of
+    /// `spawn_blocking` does not count.
+    turn_limit(real: Duration): patience.turn = real;
+    /// Whether [`check`](Self::check) runs every seed that passes a second time, and compares the two
+    /// event by event. The second run stops at the first event that differs, and the check fails with
+    /// that event ([`NotDeterministic`](crate::FailureKind::NotDeterministic)). By default
+    /// `PAGEWIRE_TWICE=1` in the environment says so. Takes twice the time.
+    twice(on: bool): twice = Some(on);
+    /// Lets hosts hand over super-frames, as with segmentation offload: fewer events for bulk data.
+    /// They are cut where they enter a link.
+    super_frames(on: bool): super_frames = on;
     /// Where captures and timelines of failures go; cargo's target directory by default. Their names
     /// have the package, the test's program, the test and the seed.
-    pub fn artifacts(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.artifacts = Some(dir.into());
-        self
-    }
-
+    artifacts(dir: impl Into<PathBuf>): artifacts = Some(dir.into());
     /// Writes every packet to a pcapng file, which Wireshark opens: an interface for each host.
     /// [`check`](Self::check) writes one for the seed that fails, with the seed in the file's name.
-    pub fn capture(mut self, file: impl Into<PathBuf>) -> Self {
-        self.capture = Some(file.into());
-        self
-    }
-
+    capture(file: impl Into<PathBuf>): capture = Some(file.into());
     /// Writes a line for everything that happens to a text file. [`check`](Self::check) writes one for
     /// the seed that fails, with the seed in the file's name.
-    pub fn timeline(mut self, file: impl Into<PathBuf>) -> Self {
-        self.timeline = Some(file.into());
-        self
-    }
+    timeline(file: impl Into<PathBuf>): timeline = Some(file.into());
 }
 
 impl Builder {
@@ -292,3 +216,20 @@ impl Builder {
         SimTime::ZERO.after(self.limit)
     }
 }
+
+/// Methods that change one setting each: the method and its argument, the setting, its new value.
+macro_rules! setters {
+    ($Settings:ty: $(
+        $(#[doc = $doc:literal])*
+        $name:ident($arg:ident: $kind:ty): $($setting:ident).+ = $value:expr;
+    )*) => {
+        impl $Settings {$(
+            $(#[doc = $doc])*
+            pub fn $name(mut self, $arg: $kind) -> Self {
+                self.$($setting).+ = $value;
+                self
+            }
+        )*}
+    };
+}
+pub(crate) use setters;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_stack::TcpConfig;
 
 use crate::HostId;
+use crate::builder::setters;
 use crate::clock::Skew;
 use crate::link::Link;
 use crate::world::World;
@@ -159,24 +160,6 @@ impl HostOptions {
         self
     }
 
-    /// Bytes of memory for payload that it sends.
-    pub fn memory(mut self, bytes: usize) -> Self {
-        self.memory = Some(bytes);
-        self
-    }
-
-    /// Settings of its connections.
-    pub fn tcp(mut self, config: TcpConfig) -> Self {
-        self.tcp = Some(config);
-        self
-    }
-
-    /// How far its clocks are off.
-    pub fn skew(mut self, skew: Skew) -> Self {
-        self.skew = skew;
-        self
-    }
-
     /// A link in front of all its links to others, in both directions.
     pub fn link(mut self, link: Link) -> Self {
         (self.uplink, self.downlink) = (Some(link), Some(link));
@@ -188,6 +171,16 @@ impl HostOptions {
         self.may_fail = true;
         self
     }
+}
+
+setters! {
+    HostOptions:
+    /// Bytes of memory for payload that it sends.
+    memory(bytes: usize): memory = Some(bytes);
+    /// Settings of its connections.
+    tcp(config: TcpConfig): tcp = Some(config);
+    /// How far its clocks are off.
+    skew(skew: Skew): skew = skew;
 }
 
 impl From<&str> for HostOptions {

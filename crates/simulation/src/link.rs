@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultConfigError, FaultRng};
 
+use crate::builder::setters;
 use crate::limits::{DEFAULT_LATENCY, DEFAULT_MTU, MIN_LATENCY, MIN_MTU};
 
 /// A link, one direction: what happens to a packet on its way. By default it takes a millisecond,
@@ -79,48 +80,6 @@ impl Link {
         Self { faults, mtu: DEFAULT_MTU, hole: false, flaps: None }
     }
 
-    /// The time on the line. At least a microsecond, so that time moves when hosts talk.
-    pub fn latency(mut self, time: Duration) -> Self {
-        self.faults.delay = time;
-        self
-    }
-
-    /// How far the time varies, up and down, evenly; packets keep their order.
-    pub fn jitter(mut self, time: Duration) -> Self {
-        self.faults.jitter = time;
-        self
-    }
-
-    /// The part of packets that is lost, from 0 to 1.
-    pub fn loss(mut self, part: f64) -> Self {
-        self.faults.loss = chance(part);
-        self
-    }
-
-    /// The part of packets that arrives twice, from 0 to 1.
-    pub fn duplicate(mut self, part: f64) -> Self {
-        self.faults.duplicate = chance(part);
-        self
-    }
-
-    /// The part of packets that others overtake, from 0 to 1.
-    pub fn reorder(mut self, part: f64) -> Self {
-        self.faults.reorder = chance(part);
-        self
-    }
-
-    /// The part of packets in which one bit is flipped, from 0 to 1.
-    pub fn corrupt(mut self, part: f64) -> Self {
-        self.faults.corrupt = chance(part);
-        self
-    }
-
-    /// Bits in a second. Packets wait in a [queue](Self::queue) for it.
-    pub fn bandwidth(mut self, bits: u64) -> Self {
-        self.faults.rate = Some(bits.max(1));
-        self
-    }
-
     /// The queue in front of the bandwidth: by default 1,000 packets, drop-tail.
     pub fn queue(mut self, queue: Queue) -> Self {
         match queue {
@@ -167,6 +126,24 @@ impl Link {
         let jitter = self.faults.jitter.min(delay - MIN_LATENCY);
         FaultConfig { delay, jitter, seed, cut: true, ..self.faults }
     }
+}
+
+setters! {
+    Link:
+    /// The time on the line. At least a microsecond, so that time moves when hosts talk.
+    latency(time: Duration): faults.delay = time;
+    /// How far the time varies, up and down, evenly; packets keep their order.
+    jitter(time: Duration): faults.jitter = time;
+    /// The part of packets that is lost, from 0 to 1.
+    loss(part: f64): faults.loss = chance(part);
+    /// The part of packets that arrives twice, from 0 to 1.
+    duplicate(part: f64): faults.duplicate = chance(part);
+    /// The part of packets that others overtake, from 0 to 1.
+    reorder(part: f64): faults.reorder = chance(part);
+    /// The part of packets in which one bit is flipped, from 0 to 1.
+    corrupt(part: f64): faults.corrupt = chance(part);
+    /// Bits in a second. Packets wait in a [queue](Self::queue) for it.
+    bandwidth(bits: u64): faults.rate = Some(bits.max(1));
 }
 
 /// A part from 0 to 1, in millionths.
