@@ -38,24 +38,21 @@ fn flows_that_no_rule_names_stay_on_the_default_queue() {
 }
 
 #[test]
-fn without_any_queue_the_whole_interface_works_by_copy() {
-    let mut world = World::new(3, "delay=1ms");
-    world.send(3 * MIB, 50_000);
-    world.receive_on_all(COPY_GROUP, 1);
-    world.run_to_the_end();
-    let flow = world.flow();
-    assert_eq!((flow.received, flow.reference, flow.copied), (3 * MIB, 0, 3 * MIB));
-    assert_eq!(world.engine.counters().copy_bytes, 3 * MIB);
-}
-
-#[test]
-fn a_receive_that_names_no_group_copies_what_lies_in_the_region() {
-    let mut world = World::new(4, "delay=1ms");
-    world.register(4);
-    world.send(MIB, 50_000);
-    world.receive_on_all(COPY_GROUP, 1);
-    world.run_to_the_end();
-    assert_eq!((world.flow().reference, world.flow().copied), (0, MIB));
+fn what_no_buffer_of_the_receives_group_can_have_is_copied_and_marked() {
+    for (seed, what, has_queue, names_group, bytes, piece) in [
+        (3, "without any queue", false, false, 3 * MIB, 50_000),
+        (4, "a receive that names no group", true, false, MIB, 50_000),
+        (6, "a small piece", true, true, 100, 100),
+    ] {
+        let mut world = World::new(seed, "delay=1ms");
+        let group = if has_queue { world.register(4) } else { COPY_GROUP };
+        world.send(bytes, piece);
+        world.receive_on_all(if names_group { group } else { COPY_GROUP }, 1);
+        world.run_to_the_end();
+        let flow = world.flow();
+        assert_eq!((flow.received, flow.reference, flow.copied), (bytes, 0, bytes), "{what}");
+        assert_eq!(world.engine.counters().copy_bytes, bytes, "{what}");
+    }
 }
 
 #[test]
@@ -67,16 +64,6 @@ fn data_from_before_the_registration_is_copied_and_marked() {
     world.receive_on_all(group, 1);
     world.run(|world| world.flow().received == 40_000);
     assert_eq!(world.flow().copied, 40_000);
-}
-
-#[test]
-fn small_pieces_are_copied_and_marked() {
-    let mut world = World::new(6, "delay=1ms");
-    let group = world.register(4);
-    world.send(100, 100);
-    world.receive_on_all(group, 1);
-    world.run_to_the_end();
-    assert_eq!((world.flow().received, world.flow().copied), (100, 100));
 }
 
 #[test]
@@ -103,9 +90,7 @@ fn a_receive_once_completes_once_and_the_rest_waits() {
 fn a_multishot_receive_ends_at_its_limit() {
     let mut world = World::new(8, "delay=1ms");
     let group = world.register(8);
-    world.send(2 * MIB, 50_000);
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let handle = world.send_accepted(2 * MIB, 50_000);
     world.app.submit(Submission::receive(handle, group, MIB, RECEIVE).multishot());
     world.run(|world| !world.flow().over.is_empty());
     assert_eq!(world.flow().received, MIB);
@@ -161,9 +146,7 @@ fn a_page_in_several_entries_is_free_when_all_of_them_are_back() {
     world.app.returns = false;
     // Segments of 1,448 bytes lie side by side, so a page is in two or three of them; receives of
     // 700 bytes cut them again.
-    world.send(20_000, 20_000);
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let handle = world.send_accepted(20_000, 20_000);
     for _ in 0..20_000 / 700 {
         world.app.submit(Submission::receive(handle, group, 700, RECEIVE));
         let before = world.flow().over.len();
@@ -326,10 +309,8 @@ fn unregistering_waits_for_the_last_buffer_and_flows_fall_back_to_copies() {
 fn a_server_lives_on_rings_alone() {
     let mut world = World::new(17, "delay=1ms,loss=1%");
     let group = world.register(8);
-    let memory = pagewire_mem::Region::memfd_shared("send", GROUP).unwrap();
     let answer = pagewire_sim::Stream(STREAM).bytes(0, 200_000);
-    memory.copy_shared_in(0, &answer).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
+    let out = world.register_send(&answer);
     world.send(MIB, 50_000);
     world.receive_on_all(group, 1);
     world.run_to_the_end();
@@ -365,22 +346,14 @@ fn a_server_lives_on_rings_alone() {
 fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
     let mut world = World::new(18, "delay=1ms");
     // In the simulator, as on the pair link, fragments pass by reference.
-    let source = bytes_of_the_stream(MIB as usize);
-    let whole = pagewire_mem::Frag::from_static(source);
-    let registered = world.engine.register_lent(whole.clone(), 1024).unwrap();
-    let group = registered.group;
-    world.app.groups.insert(group, registered);
-    let now = world.sim.now();
-    let client = world.client;
-    let socket = world.sim.node_mut(client).stack.connect(now, at(PORT), None).unwrap();
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let (group, whole) = world.lend(MIB as usize, 1024);
+    let (socket, handle) = world.connect();
     // The flow's bytes are checked here, by their place in the sender's memory.
     world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
     let mut next = 0;
     world.run(|world| {
-        world.offer(client, socket, &mut frags);
+        world.offer(socket, &mut frags);
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();
@@ -395,10 +368,6 @@ fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
     assert_eq!((counters.zc_bytes, counters.copy_bytes), (MIB, 0));
     world.turn();
     assert_eq!(world.engine.delivered(group), 0);
-}
-
-fn bytes_of_the_stream(n: usize) -> &'static [u8] {
-    Box::leak(pagewire_sim::Stream(STREAM).bytes(0, n).into_boxed_slice())
 }
 
 #[test]

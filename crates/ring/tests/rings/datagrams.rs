@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pagewire_mem::{CopyReason, Frag, FragVec, Instant, Region};
+use pagewire_mem::{CopyReason, FragVec, Instant};
 use pagewire_ring::layout::{Address, COPY_GROUP};
 use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
 use pagewire_sim::{Stream, Verbs};
@@ -176,10 +176,7 @@ fn a_datagram_that_came_in_fragments_is_one_completion() {
 #[test]
 fn memory_of_a_sender_on_this_machine_is_told_of_where_it_is() {
     let mut world = World::new(108, "delay=1ms");
-    let whole = Frag::from_static(bytes(1 << 16, 0).leak());
-    let registered = world.engine.register_lent(whole.clone(), 64).unwrap();
-    let group = registered.group;
-    world.app.groups.insert(group, registered);
+    let (group, whole) = world.lend(1 << 16, 64);
     let handle = world.bind();
     let from = world.datagram_sender();
     world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
@@ -329,9 +326,7 @@ fn unregistering_waits_for_the_last_datagram_and_the_socket_goes_on_by_copy() {
 #[test]
 fn datagrams_leave_from_registered_memory() {
     let mut world = World::new(113, "delay=1ms");
-    let memory = Region::memfd_shared("send", GROUP).unwrap();
-    memory.copy_shared_in(0, &bytes(GROUP, 0)).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
+    let out = world.register_send(&bytes(GROUP, 0));
     let handle = world.bind();
     let peer = world.datagram_sender();
     let to = sender(&world, peer);
@@ -374,8 +369,7 @@ fn a_socket_with_a_peer_takes_from_it_alone_and_hears_of_its_errors() {
     // The peer goes away: what is sent is refused, and that ends the receive.
     let (now, client) = (world.sim.now(), world.client);
     world.sim.node_mut(client).stack.close(now, peer);
-    let memory = Region::memfd_shared("send", GROUP).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
+    let out = world.register_send(&[]);
     world.app.submit(Submission::send(handle, out, 0, 100, 80));
     world.run(|world| world.app.others.len() == 2);
     let result = |user_data| {
@@ -423,8 +417,7 @@ fn each_error_has_its_number() {
     world.send(u64::MAX, 1000);
     world.run(|world| world.app.accepted.len() == 1);
     let handle = world.bind();
-    let memory = Region::memfd_shared("send", 2 * GROUP).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
+    let out = world.register_send(&[]);
     let (stream, listener) = (world.app.accepted[0], world.listener);
     let to = SocketAddr::from((CLIENT, 9));
     let bind = |on: &str| Submission::bind(on.parse().unwrap(), 0);

@@ -125,11 +125,8 @@ fn a_threshold_that_could_not_be_passed_again_is_refused() {
 #[test]
 fn submissions_are_taken_in_the_turn_in_which_a_send_is_over() {
     let mut world = World::new(65, "delay=1ms");
-    let memory = pagewire_mem::Region::memfd_shared("send", 4096).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
-    world.send(1, 1);
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let out = world.register_send(&[]);
+    let handle = world.send_accepted(1, 1);
     world.app.submit(Submission::send(handle, out, 0, 1, 9));
     while !world.engine.let_go().is_pending() {
         world.engine_turn();

@@ -211,11 +211,8 @@ fn submissions_that_make_no_sense_are_answered_with_an_error() {
 fn what_is_over_and_not_told_yet_is_bounded() {
     let rings = EngineConfig { completions: 8, ..EngineConfig::new(config(1)) };
     let mut world = World::with(30, "delay=1ms", rings);
-    let memory = pagewire_mem::Region::memfd_shared("send", 4096).unwrap();
-    let out = world.engine.register_send(memory).unwrap();
-    world.send(1, 1);
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let out = world.register_send(&[]);
+    let handle = world.send_accepted(1, 1);
     let (mut told, mut ended, mut buffer) = (0, false, vec![0; 65536]);
     for _ in 0..20 {
         while world.app.ends.submissions.push(Submission::send(handle, out, 0, 1, 9)).is_ok() {}
@@ -238,22 +235,13 @@ fn what_is_over_and_not_told_yet_is_bounded() {
 #[test]
 fn pieces_of_lent_memory_are_given_back_once() {
     let mut world = World::new(31, "delay=1ms");
-    let bytes = pagewire_sim::Stream(crate::support::STREAM).bytes(0, 1 << 20).leak();
-    let whole = pagewire_mem::Frag::from_static(bytes);
-    let registered = world.engine.register_lent(whole.clone(), 64).unwrap();
-    let group = registered.group;
-    world.app.groups.insert(group, registered);
-    let now = world.sim.now();
-    let client = world.client;
-    let stack = &mut world.sim.node_mut(client).stack;
-    let socket = stack.connect(now, crate::support::at(crate::support::PORT), None).unwrap();
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let (group, whole) = world.lend(1 << 20, 64);
+    let (socket, handle) = world.connect();
     world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
     let (mut first, mut got): (Option<Entry>, u64) = (None, 0);
     world.run(|world| {
-        world.offer(client, socket, &mut frags);
+        world.offer(socket, &mut frags);
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();
@@ -274,31 +262,12 @@ fn pieces_of_lent_memory_are_given_back_once() {
     assert_eq!(counters.fills_not_held, 3 * counters.entries);
 }
 
-#[test]
-fn a_handle_that_was_closed_is_never_valid_again() {
-    let mut world = World::new(29, "delay=1ms");
-    world.send(10, 10);
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
-    world.app.submit(Submission::new(Op::Close, handle, 5));
-    world.turn();
-    world.senders.clear();
-    world.send(10, 10);
-    world.run(|world| world.app.accepted.len() == 2);
-    assert_eq!(world.app.accepted[1] as u32, handle as u32, "the place is used again");
-    world.app.submit(Submission::receive(handle, COPY_GROUP, 0, 6));
-    world.turn();
-    assert_eq!(world.app.others.pop().map(|done| done.result), Some(-9));
-}
-
 /// Every operation that names a socket, with the handle of one that was closed and whose place another
 /// has now.
 #[test]
 fn a_stale_handle_does_nothing_to_who_has_its_place_now() {
     let mut world = World::new(32, "delay=1ms");
-    world.send(10, 10);
-    world.run(|world| world.app.accepted.len() == 1);
-    let stale = world.app.accepted[0];
+    let stale = world.send_accepted(10, 10);
     world.app.submit(Submission::new(Op::Close, stale, 5));
     world.turn();
     world.senders.clear();
@@ -309,6 +278,7 @@ fn a_stale_handle_does_nothing_to_who_has_its_place_now() {
     world.app.submit(Submission::receive(now, COPY_GROUP, 0, RECEIVE).multishot());
     world.app.others.clear();
     let about = [
+        Submission::receive(stale, COPY_GROUP, 0, 6),
         Submission::new(Op::Close, stale, 6),
         Submission::new(Op::Shutdown, stale, 6),
         Submission::new(Op::Accept, stale, 6),
@@ -329,21 +299,13 @@ fn a_stale_handle_does_nothing_to_who_has_its_place_now() {
 #[test]
 fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
     let mut world = World::new(33, "delay=1ms");
-    let bytes = pagewire_sim::Stream(crate::support::STREAM).bytes(0, 2 << 20).leak();
-    let whole = pagewire_mem::Frag::from_static(bytes);
-    let registered = world.engine.register_lent(whole.clone(), 64).unwrap();
-    let group = registered.group;
-    world.app.groups.insert(group, registered);
-    let (now, client) = (world.sim.now(), world.client);
-    let stack = &mut world.sim.node_mut(client).stack;
-    let socket = stack.connect(now, crate::support::at(crate::support::PORT), None).unwrap();
-    world.run(|world| world.app.accepted.len() == 1);
-    let handle = world.app.accepted[0];
+    let (group, whole) = world.lend(2 << 20, 64);
+    let (socket, handle) = world.connect();
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
     let mut piece = |world: &mut World| {
         world.app.submit(Submission::receive(handle, group, 1000, 99));
         world.run(|world| {
-            world.offer(client, socket, &mut frags);
+            world.offer(socket, &mut frags);
             !world.app.others.is_empty()
         });
         assert_eq!(world.app.others.pop().map(|done| done.entries), Some(1));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_device::{FaultConfig, Rule, Steering};
-use pagewire_mem::{FragVec, Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
+use pagewire_mem::{Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
 use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{
     Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
@@ -379,6 +379,13 @@ impl World {
         group
     }
 
+    /// Registers memory to send from, which begins with such bytes.
+    pub(crate) fn register_send(&mut self, bytes: &[u8]) -> u16 {
+        let memory = Region::memfd_shared("send", 2 * GROUP).expect("memory");
+        memory.copy_shared_in(0, bytes).expect("room");
+        self.engine.register_send(memory).expect("registered")
+    }
+
     pub(crate) fn unregister(&mut self, group: u16) {
         drop(self.sim.node_mut(self.server).steering.unbind(1).expect("bound"));
         self.engine.unregister(group).expect("registered");
@@ -441,6 +448,35 @@ impl World {
         self.senders.push(Sender { node, socket, sent: 0, total, piece, closed: false });
     }
 
+    /// [`send`](Self::send) over the first connection; its handle on the server.
+    pub(crate) fn send_accepted(&mut self, total: u64, piece: usize) -> u64 {
+        self.send(total, piece);
+        self.first_accepted()
+    }
+
+    fn first_accepted(&mut self) -> u64 {
+        self.run(|world| world.app.accepted.len() == 1);
+        self.app.accepted[0]
+    }
+
+    /// A connection of the client's that sends what it is [offered](Self::offer): its socket, and its handle on
+    /// the server.
+    pub(crate) fn connect(&mut self) -> (TcpId, u64) {
+        let now = self.sim.now();
+        let socket = self.client().connect(now, at(PORT), None).expect("a connection");
+        (socket, self.first_accepted())
+    }
+
+    /// Registers so many bytes of the stream as lent memory; its group, and the memory.
+    pub(crate) fn lend(&mut self, bytes: usize, fill_entries: u32) -> (u16, Frag) {
+        let whole = Frag::from_static(Stream(STREAM).bytes(0, bytes).leak());
+        let registered =
+            self.engine.register_lent(whole.clone(), fill_entries).expect("registered");
+        let group = registered.group;
+        self.app.groups.insert(group, registered);
+        (group, whole)
+    }
+
     /// One turn of the engine, in which the application looks at nothing; whether it did something.
     pub(crate) fn engine_turn(&mut self) -> bool {
         let now = self.sim.now();
@@ -483,10 +519,10 @@ impl World {
         assert_eq!(self.app.mismatch, None);
     }
 
-    /// Has another host send from the front of `frags` what there is room for now.
-    pub(crate) fn offer(&mut self, node: NodeId, socket: TcpId, frags: &mut FragVec) {
+    /// Has the client send from the front of `frags` what there is room for now.
+    pub(crate) fn offer(&mut self, socket: TcpId, frags: &mut FragVec) {
         let now = self.sim.now();
-        match self.sim.node_mut(node).stack.send(now, socket, frags) {
+        match self.client().send(now, socket, frags) {
             Ok(_) | Err(Error::WouldBlock) => {}
             Err(error) => panic!("{error}"),
         }
