@@ -78,13 +78,14 @@ fn packets_that_are_none_are_refused() {
 }
 
 #[test]
-fn the_stack_connects_with_an_mss_of_1460_over_either_protocol() {
-    for mode in MODES {
-        let host = Host::new(mode);
+fn the_stack_connects_with_an_mss_of_1460_over_either_protocol_with_addresses_of_one_or_both() {
+    let both = "addr=10.9.8.7/24,addr=fd00::9:8:7/64";
+    for (mode, more) in MODES.into_iter().flat_map(|mode| [(mode, ""), (mode, both)]) {
+        let host = Host::with(mode, more);
         let fd = host.nonblocking();
         assert_eq!((host.connect(fd), errno()), (-1, libc::EINPROGRESS));
         let syn = host.receive().expect("a SYN");
-        assert!(syn.syn && syn.ack.is_none() && syn.mss == Some(1460), "{mode:?}: {syn:?}");
+        assert!(syn.syn && syn.ack.is_none() && syn.mss == Some(1460), "{mode:?} {more}: {syn:?}");
         assert_eq!(syn.ports.1, PORT);
         host.inject(&Segment {
             syn: true,
@@ -97,16 +98,6 @@ fn the_stack_connects_with_an_mss_of_1460_over_either_protocol() {
         assert_eq!(host.poll(fd, libc::POLLOUT, 0), (1, libc::POLLOUT));
         let ack = host.receive().expect("an acknowledgement");
         assert_eq!((ack.syn, ack.ack), (false, Some(5001)));
-    }
-}
-
-#[test]
-fn addresses_of_both_protocols_leave_an_mss_of_1460_to_either() {
-    for mode in MODES {
-        let host = Host::with(mode, "addr=10.9.8.7/24,addr=fd00::9:8:7/64");
-        let fd = host.nonblocking();
-        host.connect(fd);
-        assert_eq!(host.receive().expect("a SYN").mss, Some(1460), "{mode:?}");
     }
 }
 
