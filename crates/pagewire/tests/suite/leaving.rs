@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use pagewire::services::Service;
 use pagewire::services::{Event, Stack};
-use pagewire::{Host, HostBuilder, Link, Pair, Tap, TcpStream};
+use pagewire::{Host, HostBuilder, Pair, Tap, TcpStream};
 
 use crate::support::{
     Joined, PATIENCE, builders, builders_on, cause_of, chunks_of, fails, hosts, joined,
-    joined_with, pair, waits,
+    joined_with, on_two_links, waits,
 };
 
 /// Reads until the stream ends: how much.
@@ -226,9 +226,7 @@ fn the_device_is_free_once_the_host_is_shut_down_or_dropped() {
 #[test]
 fn an_end_within_the_host_is_none_of_another_link() {
     // Several links leave together.
-    let ((here, left), (there, right)) = (pair(), pair());
-    let host = Host::builder().device(here).address("10.0.0.1/24");
-    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    let (host, left, right) = on_two_links();
     let listener = host.listen("0.0.0.0:80").expect("listen");
     let mut readers = Vec::new();
     for (device, ours, to) in

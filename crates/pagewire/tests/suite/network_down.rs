@@ -8,25 +8,18 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::device::PairEnd;
 use pagewire::proxy::Proxy;
 use pagewire::{Host, Link, LinkId, TcpStream};
 
-use crate::support::{PATIENCE, block_on, builders, cause_of, fails, on_a_tap, pair, rings};
+use crate::support::{
+    PATIENCE, block_on, builders, cause_of, fails, on_a_tap, on_two_links, pair, rings,
+};
 
 /// A host, and one at the other end of its only link.
 fn two() -> (Host, Host) {
     let (host, peer) = builders();
     let peer = peer.shutdown_limit(Duration::ZERO).start();
     (host.start().expect("host"), peer.expect("peer"))
-}
-
-/// A host on two links, and what is at their other ends.
-fn on_two_links() -> (Host, PairEnd, PairEnd) {
-    let ((here, left), (there, right)) = (pair(), pair());
-    let host = Host::builder().device(here).address("10.0.0.1/24");
-    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
-    (host, left, right)
 }
 
 fn assert_down(what: &str, error: &std::io::Error) {

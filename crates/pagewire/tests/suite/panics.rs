@@ -3,11 +3,8 @@
 use std::future::Future;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-#[cfg(feature = "tokio")]
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-#[cfg(feature = "tokio")]
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -204,17 +201,14 @@ fn memory_is_let_go_before_its_completion_is_told() {
 }
 
 /// A waker that panics, and one that owns a socket of the host.
-#[cfg(feature = "tokio")]
 struct Bad(#[allow(dead_code, reason = "dropped")] Mutex<Option<TcpStream>>, bool);
 
-#[cfg(feature = "tokio")]
 impl Wake for Bad {
     fn wake(self: Arc<Self>) {
         assert!(!self.1, "a waker, as asked");
     }
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
     let (host, peer) = hosts();
@@ -295,7 +289,6 @@ fn what_is_dropped_under_the_lock_is_closed_afterwards() {
     assert_works(&host, &peer);
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
     let (host, peer) = hosts();

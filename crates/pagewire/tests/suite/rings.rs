@@ -16,8 +16,8 @@ use pagewire::rings::{RingListener, RingStream};
 use pagewire::{Host, SendBuf};
 
 use crate::support::{
-    PATIENCE, block_on, hosts, hosts_with_queues, pattern, poll_once, private, rings,
-    until_completed,
+    PATIENCE, block_on, hosts, hosts_with_queues, pattern, poll_once, private, register_send,
+    rings, until_completed,
 };
 
 const LEN: usize = 3 << 20;
@@ -121,9 +121,7 @@ fn lent_memory_is_received_where_the_sender_has_it() {
 fn a_server_task_answers_from_registered_memory() {
     let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
-    let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"by reference").unwrap();
-    let out = rings.register_send(memory).unwrap();
+    let out = register_send(&rings, b"by reference");
     let listener = rings.listen("10.0.0.1:9000").unwrap();
     let asking = thread::spawn(move || {
         use std::io::{Read, Write};
@@ -158,9 +156,7 @@ fn a_client_task_asks_and_receives() {
         question
     });
     let rings = rings(&client).into_async();
-    let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"how much?").unwrap();
-    let out = rings.register_send(memory).unwrap();
+    let out = register_send(&rings, b"how much?");
     block_on(async {
         let refused = rings.connect("10.0.0.1:9").await.unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
@@ -179,8 +175,12 @@ fn what_tasks_wait_for_may_move_between_threads() {
     let (server, _client) = hosts_with_queues();
     let rings = rings(&server).into_async();
     let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let socket = block_on(rings.bind("10.0.0.1:9000")).unwrap();
     movable(rings.connect("10.0.0.1:9000"));
+    movable(rings.bind("10.0.0.1:9000"));
     movable(rings.notice());
+    movable(socket.receive(COPY_GROUP, 1));
+    movable(socket.send_to(0, 0, 1, "10.0.0.2:5000".parse().unwrap()));
     movable(async {
         let stream = listener.accept().await?;
         stream.send(0, 0, 1).await?;

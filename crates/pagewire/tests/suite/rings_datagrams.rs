@@ -6,13 +6,14 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use pagewire::device::Rule;
-use pagewire::memory::{CopyReason, Frag, Region};
+use pagewire::memory::{CopyReason, Frag};
 use pagewire::rings::COPY_GROUP;
 use pagewire::rings::{Completion, Submission};
 use pagewire::{Host, SendBuf, UdpSocket};
 
 use crate::support::{
-    PATIENCE, block_on, hosts_with_queues, poll_once, private, rings, until_completed,
+    PATIENCE, block_on, hosts_with_queues, poll_once, private, register_send, rings,
+    until_completed,
 };
 
 const SERVER: &str = "10.0.0.1:9000";
@@ -93,9 +94,7 @@ fn what_is_too_long_is_cut_off_and_what_is_empty_comes_too() {
 fn a_task_answers_from_registered_memory() {
     let (server, client) = hosts_with_queues();
     let rings = rings(&server).into_async();
-    let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
-    memory.copy_shared_in(0, b"by reference").unwrap();
-    let out = rings.register_send(memory).unwrap();
+    let out = register_send(&rings, b"by reference");
     let asker = client_of(&client);
     block_on(async {
         let socket = rings.bind(SERVER).await.unwrap();
@@ -118,7 +117,7 @@ fn a_task_answers_from_registered_memory() {
 fn a_peer_that_is_not_there_is_told_once() {
     let (server, _client) = hosts_with_queues();
     let rings = rings(&server).into_async();
-    let out = rings.register_send(Region::memfd_shared("rings-send", 4096).unwrap()).unwrap();
+    let out = register_send(&rings, &[]);
     block_on(async {
         let taken = rings.bind(SERVER).await.unwrap();
         let second = rings.bind(SERVER).await.unwrap_err();
@@ -184,17 +183,6 @@ fn a_socket_that_nobody_waits_for_any_more_is_closed() {
         until_completed(&rings, completions + 1);
     }
     assert!(block_on(third.disconnect()).is_ok());
-}
-
-#[test]
-fn what_tasks_wait_for_may_move_between_threads() {
-    fn movable<T: Send>(_: T) {}
-    let (server, _client) = hosts_with_queues();
-    let rings = rings(&server).into_async();
-    movable(rings.bind(SERVER));
-    let socket = block_on(rings.bind(SERVER)).unwrap();
-    movable(socket.receive(COPY_GROUP, 1));
-    movable(socket.send_to(0, 0, 1, CLIENT.parse().unwrap()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use pagewire::rings::{AsyncRings, RingStream};
 use pagewire::rings::{Completion, EngineConfig, QueueConfig, RegisterError};
 
 use crate::ring_to_file::example as ring_to_file;
-use crate::support::{PATIENCE, block_on, private};
+use crate::support::{PATIENCE, block_on, private, register_send};
 
 const LEN: usize = 16 << 20;
 
@@ -102,8 +102,7 @@ fn a_queue_of_a_tap_fills_its_region_with_the_datagrams_of_its_rule() {
     on_a_tap(|host| {
         let rings = rings(&host);
         let group = rings.register(1, private(1 << 20), &[Rule::udp_port(9000)]).unwrap();
-        let out = Region::memfd_shared("rings-send", 4096).unwrap();
-        let out = rings.register_send(out).unwrap();
+        let out = register_send(&rings, &[]);
         let kernel = UdpSocket::bind("10.77.0.1:5000").unwrap();
         kernel.set_read_timeout(Some(PATIENCE)).unwrap();
         let peer = kernel.local_addr().unwrap();

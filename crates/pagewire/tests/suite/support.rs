@@ -18,7 +18,8 @@ use pagewire::memory::{CopyLedger, Region};
 use pagewire::rings::{AsyncRings, EngineConfig, QueueConfig, Rings};
 use pagewire::services::Instant;
 use pagewire::{
-    Chunks, Device, Host, HostBuilder, NetworkDown, Pair, SendBuf, Tap, TcpListener, TcpStream,
+    Chunks, Device, Host, HostBuilder, Link, NetworkDown, Pair, SendBuf, Tap, TcpListener,
+    TcpStream,
 };
 use pagewire_testing::{Need, Netns, can};
 
@@ -58,6 +59,14 @@ pub(crate) fn hosts_with(change: impl Fn(HostBuilder) -> HostBuilder) -> (Host, 
 /// Hosts that only their callers drive.
 pub(crate) fn manual_hosts() -> (Host, Host) {
     hosts_with(HostBuilder::manual)
+}
+
+/// A host on two links, and what is at their other ends.
+pub(crate) fn on_two_links() -> (Host, PairEnd, PairEnd) {
+    let ((here, left), (there, right)) = (pair(), pair());
+    let host = Host::builder().device(here).address("10.0.0.1/24");
+    let host = host.link(Link::new(there).address("10.0.1.1/24")).start().expect("host");
+    (host, left, right)
 }
 
 /// The server has two queues.
@@ -275,6 +284,13 @@ pub(crate) fn private(len: usize) -> QueueConfig {
 
 pub(crate) fn rings(host: &Host) -> Rings {
     host.rings(EngineConfig::new(private(1 << 20))).expect("rings")
+}
+
+/// Registers memory to send from, which begins with such bytes.
+pub(crate) fn register_send(rings: &AsyncRings, bytes: &[u8]) -> u16 {
+    let memory = Region::memfd_shared("rings-send", 1 << 20).expect("memory");
+    memory.copy_shared_in(0, bytes).expect("room");
+    rings.register_send(memory).expect("registered")
 }
 
 /// Waits until so many completions were posted, taken or not.

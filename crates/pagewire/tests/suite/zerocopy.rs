@@ -111,7 +111,6 @@ fn too_many_notifications_are_told_from_too_many_pages() {
     assert_eq!(error.to_string(), text);
 }
 
-#[cfg(feature = "tokio")]
 #[tokio::test]
 async fn completions_can_be_awaited() -> io::Result<()> {
     use pagewire::net::TcpStream;

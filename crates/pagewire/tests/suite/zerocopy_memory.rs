@@ -319,7 +319,6 @@ fn one_call_sends_datagrams_of_one_size() {
     assert_eq!(ids(near.wait_completion().unwrap()), Some((0..=0, false)));
 }
 
-#[cfg(feature = "tokio")]
 #[tokio::test]
 async fn completions_are_a_stream_that_ends_when_no_send_is_outstanding() -> std::io::Result<()> {
     use futures_util::Stream;
