@@ -8,6 +8,7 @@ use pagewire_simulation::net::{TcpListener, TcpStream, UdpSocket};
 use pagewire_simulation::{
     Digest, Failure, FailureKind, HostOptions, Link, Repeats, Sim, control, rng,
 };
+use tempfile::{TempDir, tempdir};
 use tokio::time::sleep;
 
 use crate::common::{
@@ -73,11 +74,12 @@ fn what_a_host_does_by_itself_is_not_in_the_digest() {
 
 #[test]
 fn a_capture_and_a_timeline_do_not_change_the_run() {
-    let dir = tempdir();
+    let dir = tempdir().unwrap();
+    let (capture, timeline) = (dir.path().join("a.pcapng"), dir.path().join("a.txt"));
     let plain = digest(3);
-    let builder = Sim::builder().seed(3).capture(dir.join("a.pcapng")).timeline(dir.join("a.txt"));
+    let builder = Sim::builder().seed(3).capture(capture).timeline(&timeline);
     assert_eq!(builder.run(mixed).unwrap().digest, plain);
-    let timeline = std::fs::read_to_string(dir.join("a.txt")).unwrap();
+    let timeline = std::fs::read_to_string(timeline).unwrap();
     for word in [
         "  \"................................\"…",
         "tcp client 0 > tcp",
@@ -91,12 +93,12 @@ fn a_capture_and_a_timeline_do_not_change_the_run() {
     for order in ["cut: tcp > tcp client 0, tcp client 0 > tcp", "bounce: udp", "link loss=5%,"] {
         assert!(timeline.contains(order), "no {order:?} in the timeline:\n{timeline}");
     }
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn a_timeline_says_why_a_segment_is_sent_again() {
-    let file = tempdir().join("why.txt");
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("why.txt");
     let run = Sim::builder().seed(1).timeline(&file).run(|sim| {
         echo_server(sim, "server");
         sim.client("client", async {
@@ -114,7 +116,6 @@ fn a_timeline_says_why_a_segment_is_sent_again() {
     });
     run.unwrap();
     let timeline = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_dir_all(file.parent().unwrap()).unwrap();
     let has = |words: &[&str]| timeline.lines().any(|line| words.iter().all(|w| line.contains(w)));
     assert!(has(&["client > server", " SYN seq 0", "(again: timeout)"]), "{timeline}");
     assert!(has(&["client > server", " len 14", "(again: fast retransmit)"]), "{timeline}");
@@ -126,7 +127,7 @@ fn a_timeline_says_why_a_segment_is_sent_again() {
 fn a_scenario_that_depends_on_more_than_its_seed_is_reported() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static RUNS: AtomicU32 = AtomicU32::new(0);
-    let check = Sim::builder().artifacts(tempdir()).check(0..2, |sim| {
+    let check = Sim::builder().artifacts(tempdir().unwrap().path()).check(0..2, |sim| {
         echo_server(sim, "server");
         let bytes = 100 + RUNS.fetch_add(1, Ordering::Relaxed) as usize;
         sim.client("client", async move {
@@ -148,7 +149,7 @@ fn a_scenario_that_depends_on_more_than_its_seed_is_reported() {
 fn a_failure_that_does_not_come_again_keeps_its_kind_and_says_so() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let failed = AtomicBool::new(false);
-    let check = Sim::builder().artifacts(tempdir()).check(0..1, |sim| {
+    let check = Sim::builder().artifacts(tempdir().unwrap().path()).check(0..1, |sim| {
         let fails = !failed.swap(true, Ordering::Relaxed);
         sim.client("client", async move {
             sleep(MS).await;
@@ -161,11 +162,12 @@ fn a_failure_that_does_not_come_again_keeps_its_kind_and_says_so() {
     assert!(failure.to_string().contains("when it was run again, it did not fail"), "{failure}");
 }
 
-/// Runs a scenario twice that gets another number in each run. The failure, if there is one.
-fn twice(scenario: impl Fn(&mut Sim, u32) + Sync) -> Option<Failure> {
+/// Runs a scenario twice that gets another number in each run. The failure, if there is one, whose files
+/// are in `dir`.
+fn twice(dir: &TempDir, scenario: impl Fn(&mut Sim, u32) + Sync) -> Option<Failure> {
     use std::sync::atomic::{AtomicU32, Ordering};
     let runs = AtomicU32::new(0);
-    let check = Sim::builder().twice(true).artifacts(tempdir()).check(0..1, |sim| {
+    let check = Sim::builder().twice(true).artifacts(dir.path()).check(0..1, |sim| {
         scenario(sim, runs.fetch_add(1, Ordering::Relaxed));
         Ok(())
     });
@@ -174,7 +176,8 @@ fn twice(scenario: impl Fn(&mut Sim, u32) + Sync) -> Option<Failure> {
 
 #[test]
 fn a_seed_that_passes_and_does_not_repeat_is_found_by_its_first_event_that_differs() {
-    let bytes = twice(|sim, run| {
+    let dir = tempdir().unwrap();
+    let bytes = twice(&dir, |sim, run| {
         echo_server(sim, "server");
         sim.client("client", async move {
             ask("server", 1_000).await?;
@@ -201,7 +204,8 @@ fn a_seed_that_passes_and_does_not_repeat_is_found_by_its_first_event_that_diffe
 
 #[test]
 fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
-    let contents = twice(|sim, run| {
+    let dir = tempdir().unwrap();
+    let contents = twice(&dir, |sim, run| {
         udp_echo_server(sim, "server");
         sim.client("client", async move {
             let socket = UdpSocket::bind("0.0.0.0:0").await?;
@@ -216,7 +220,7 @@ fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
                  `client` > `server`: arrived (UDP ";
     assert!(text.contains(words), "{text}");
     // The last event of all.
-    let end = twice(|sim, run| {
+    let end = twice(&dir, |sim, run| {
         sim.host_with(HostOptions::new("host").may_fail(), move || async move {
             sleep(MS).await;
             Err(format!("{run}").into())
@@ -227,7 +231,7 @@ fn a_second_run_with_other_contents_more_or_fewer_events_differs() {
     let text = end.expect("it differs").to_string();
     assert!(text.contains("the end of `host` (ended: 1)"), "{text}");
     for more in [0, 1] {
-        let failure = twice(move |sim, run| {
+        let failure = twice(&dir, move |sim, run| {
             echo_server(sim, "server");
             sim.client("client", asleep(5 * MS));
             if run == more {
@@ -252,7 +256,7 @@ fn seeds_that_repeat_pass_twice() {
 fn the_panic_of_a_seed_that_fails_is_printed_once() {
     const CHILD: &str = "PAGEWIRE_TEST_PRINTS";
     if std::env::var_os(CHILD).is_some() {
-        let check = Sim::builder().artifacts(tempdir()).check(0..4, |sim| {
+        let check = Sim::builder().artifacts(tempdir().unwrap().path()).check(0..4, |sim| {
             sim.client("client", async { panic!("a planted panic") });
             Ok(())
         });
@@ -304,13 +308,4 @@ fn tasks_that_are_ready_at_one_moment_run_in_an_order_by_the_seed_if_asked() {
     assert_eq!(random(1), random(1));
     let orders: BTreeSet<_> = (0..10).map(random).collect();
     assert!(orders.len() > 5, "{orders:?}");
-}
-
-fn tempdir() -> std::path::PathBuf {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let unique = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let dir = std::env::temp_dir().join(format!("pagewire-simulation-{}-{}", unique.0, unique.1));
-    std::fs::create_dir_all(&dir).unwrap();
-    dir
 }

@@ -373,9 +373,8 @@ fn two_hosts_cannot_have_one_name() {
 
 #[test]
 fn a_check_reports_the_smallest_seed_that_fails_with_its_files() {
-    let dir = std::env::temp_dir().join(format!("pagewire-check-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let check = Sim::builder().artifacts(&dir).check(0..50, |sim| {
+    let dir = tempfile::tempdir().unwrap();
+    let check = Sim::builder().artifacts(dir.path()).check(0..50, |sim| {
         let fails = sim.seed() >= 13;
         echo_server(sim, "server");
         sim.client("client", async move {
@@ -393,7 +392,6 @@ fn a_check_reports_the_smallest_seed_that_fails_with_its_files() {
     assert!(timeline.contains("a seeded bug") && timeline.contains("SYN,ACK"), "{timeline}");
     let capture = std::fs::metadata(failure.capture.as_ref().unwrap()).unwrap();
     assert!(capture.len() > 1000);
-    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

@@ -9,7 +9,8 @@ use pagewire_simulation::{Control, HostOptions, Pause, Sim, Skew, time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
-const MS: Duration = Duration::from_millis(1);
+use crate::common::MS;
+
 const HOUR: Duration = Duration::from_secs(3600);
 
 type Log = Rc<RefCell<Vec<(&'static str, Duration)>>>;

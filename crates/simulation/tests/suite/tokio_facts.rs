@@ -12,7 +12,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::time::{Instant, sleep, sleep_until};
 
-const MS: Duration = Duration::from_millis(1);
+use crate::common::MS;
+
 const US: Duration = Duration::from_micros(1);
 
 /// A hook that counts, and wakes the future of `block_on` when it is asked to.

@@ -178,14 +178,13 @@ fn a_path_with_a_smaller_mtu_is_learned_and_a_black_hole_swallows() {
 
 #[test]
 fn a_router_in_front_of_the_receiver_is_a_latency_away_from_the_sender() {
-    let file = std::env::temp_dir().join(format!("pagewire-too-big-{}.txt", std::process::id()));
-    let mut sim = Sim::builder().timeline(&file).build();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut sim = Sim::builder().timeline(file.path()).build();
     echo_server(&mut sim, "server");
     sim.client("client", ask("server", 20_000));
     sim.control().downlink("server", Link::new().mtu(1300));
     sim.run().unwrap();
-    let lines = std::fs::read_to_string(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
+    let lines = std::fs::read_to_string(file.path()).unwrap();
     let first = |words: &[&str]| {
         let line = lines.lines().find(|line| words.iter().all(|word| line.contains(word)));
         let at = line.expect("such a line").split_whitespace().next().expect("its time");
