@@ -1,8 +1,7 @@
 //! The engines that most measurements compare: Pagewire on a link, and the kernel beside it.
 
 use crate::args::Link;
-use crate::failure::Failure;
-use crate::kernel::{Between, check_privilege};
+use crate::kernel::Between;
 
 /// An engine on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +12,11 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Those that are compared, once this process may run them: ours, and the kernel.
-    pub(crate) fn on(link: Link, mtu: Option<u32>) -> Result<[Self; 2], Failure> {
+    /// Those that are compared: ours, and the kernel.
+    pub(crate) const fn on(link: Link, mtu: Option<u32>) -> [Self; 2] {
         match link {
-            Link::Pair => Ok([Self::Pair, Self::Kernel(Between::Loopback)]),
-            Link::Tap => {
-                check_privilege()?;
-                Ok([Self::Tap, Self::Kernel(Between::Veth { mtu })])
-            }
+            Link::Pair => [Self::Pair, Self::Kernel(Between::Loopback)],
+            Link::Tap => [Self::Tap, Self::Kernel(Between::Veth { mtu })],
         }
     }
 

@@ -13,13 +13,13 @@ use pagewire::{Host, SendBuf, TcpListener, TcpStream};
 use crate::failure::{Because, Failure};
 use crate::hosts::RECV_PIECE;
 use crate::kernel;
-use crate::machine::nap;
+use crate::machine::{joined, nap};
 use crate::meter::Round;
+use crate::namespace::NetNs;
 use crate::source::Source;
 
 /// What failed, if one of them did.
 const CONNECTION: &str = "a connection of the measurement";
-pub(crate) const SOCKET: &str = "a socket of the measurement";
 
 /// How long connections may take to be set up over a bad path, one after the other.
 const SETUP: Duration = Duration::from_secs(60);
@@ -32,6 +32,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Bytes of a single read or write.
 const PIECE: usize = 256 << 10;
+
+/// What one thread does in a round.
+pub(crate) type Part<'a> = Box<dyn FnOnce() -> Result<(), Failure> + Send + 'a>;
 
 /// What the threads of a round share. Flows belong to classes that are counted apart.
 #[derive(Debug, Default)]
@@ -54,7 +57,7 @@ impl Traffic {
     }
 
     /// Counts what arrives for `length`, by class, once all are open and `warm_up` has passed.
-    pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
+    fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
         let deadline = Instant::now() + SETUP;
         while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {
             self.sleep(Duration::from_millis(5));
@@ -76,13 +79,25 @@ impl Traffic {
         [0, 1].map(|class| Round { bytes: bytes(class), time, receiver_cpu: Duration::ZERO })
     }
 
-    /// Runs a part of the round; if it fails, the round is over.
-    pub(crate) fn part<T>(&self, run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-        let result = run();
-        if result.is_err() {
-            self.over.store(true, Ordering::Relaxed);
-        }
-        result
+    /// Runs the parts of a round, each on a thread of its own, and [measures](Self::measure) what
+    /// arrives; if a part fails, the round is over.
+    pub(crate) fn run(
+        &self,
+        parts: Vec<Part<'_>>,
+        flows: usize,
+        warm_up: Duration,
+        length: Duration,
+    ) -> Result<[Round; 2], Failure> {
+        let until_it_fails =
+            |run: Part<'_>| run().inspect_err(|_| self.over.store(true, Ordering::Relaxed));
+        std::thread::scope(|scope| {
+            let start = |part| scope.spawn(move || until_it_fails(part));
+            let running: Vec<_> = parts.into_iter().map(start).collect();
+            let rounds = self.measure(flows, warm_up, length);
+            let ends: Vec<_> = running.into_iter().map(joined).collect();
+            ends.into_iter().collect::<Result<(), _>>()?;
+            Ok(rounds)
+        })
     }
 
     /// What connections reported, once all have ended.
@@ -145,13 +160,15 @@ pub(crate) fn kernel_receive(
     })
 }
 
-/// Connects and writes, one thread for each connection, until it is over.
+/// Connects from a namespace and writes, one thread for each connection, until it is over.
 pub(crate) fn kernel_send(
+    from: &NetNs,
     to: SocketAddr,
     flows: usize,
     source: &Source,
     traffic: &Traffic,
 ) -> Result<(), Failure> {
+    from.enter()?;
     std::thread::scope(|scope| {
         for _ in 0..flows {
             let mut connection = again_and_again(|| kernel::connect(to))?;

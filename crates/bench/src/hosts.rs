@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagewire::device::{PairConfig, PairEnd, Pcap, PcapConfig};
 use pagewire::memory::Frag;
-use pagewire::{Device, Host, HostBuilder, Pair, SendBuf, Tap, TcpListener, TcpStream};
+use pagewire::{Device, Host, HostBuilder, Pair, SendBuf, TcpListener, TcpStream};
 
 use crate::failure::{Because, Failure};
-use crate::kernel::{PATIENCE, enter_namespace};
+use crate::kernel::PATIENCE;
 use crate::machine::joined;
 
 /// Addresses of the two sides of a link, and where one of them listens.
@@ -51,18 +51,6 @@ pub(crate) fn on_a_pair(
 /// [`on_a_pair`], without driver threads.
 pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
     on_a_pair(mtu, HostBuilder::manual)
-}
-
-/// A tap in a new network namespace, which this thread enters, and the tap's MTU.
-pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
-    enter_namespace()?;
-    let mut tap = Tap::builder("pwbench").host_address(format!("{kernel}/24"));
-    if let Some(mtu) = mtu {
-        tap = tap.mtu(mtu as usize);
-    }
-    let tap = tap.open()?;
-    let mtu = tap.capabilities().mtu as u32;
-    Ok((tap, mtu))
 }
 
 /// Writes the device's frames to a file, if there is one.

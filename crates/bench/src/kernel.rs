@@ -4,21 +4,19 @@
 //! paces; both threads are pinned, each to its own processor.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::net::SendFlags;
 use rustix::net::sockopt::set_tcp_congestion;
-use rustix::thread::gettid;
 
 use crate::failure::{Because, Failure};
-use crate::machine::{Sides, joined, nap, on_a_thread, pin};
+use crate::machine::{Sides, joined, nap, pin};
 use crate::meter::{Meter, Round, Samples};
+use crate::namespace::NetNs;
 use crate::source::{Reader, Source};
-use crate::sys::{new_network_namespace, set_socket_option};
+use crate::sys::set_socket_option;
 
 /// What failed, if one of them did.
 pub(crate) const SOCKET: &str = "a kernel socket";
@@ -84,49 +82,33 @@ pub(crate) fn join<S: Send, R: Send>(
     send: impl FnOnce(SocketAddr) -> Result<S, Failure> + Send,
     receive: impl FnOnce(&TcpListener) -> Result<R, Failure> + Send,
 ) -> Result<(S, R), Failure> {
-    let (ready, address) = mpsc::channel();
-    let (namespace, namespaces) = mpsc::channel();
+    // Ends with its descriptors, after both threads.
+    let ends = match between {
+        Between::Loopback => None,
+        Between::Veth { mtu } => {
+            let (sender, receiver) = (NetNs::new()?, NetNs::new()?);
+            sender.veth(("pwb0", SENDER), (&receiver, "pwb1", RECEIVER), mtu)?;
+            Some((sender, receiver))
+        }
+    };
+    let (sender, receiver) = ends.as_ref().map(|(sender, receiver)| (sender, receiver)).unzip();
+    let (listener, to) = match receiver {
+        None => listen(Ipv4Addr::LOCALHOST)?,
+        Some(receiver) => receiver.inside(|| listen(RECEIVER))?,
+    };
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || -> Result<R, Failure> {
             pin(sides.right);
-            let ip = match between {
-                Between::Loopback => Ipv4Addr::LOCALHOST,
-                Between::Veth { .. } => {
-                    enter_namespace()?;
-                    let _ = namespace.send(gettid());
-                    RECEIVER
-                }
-            };
-            let listener = match between {
-                Between::Loopback => listen(ip.into())?,
-                Between::Veth { mtu } => {
-                    // The sender makes both ends; ours appears here.
-                    wait_for_link("pwb1")?;
-                    configure("pwb1", ip, mtu)?;
-                    listen(ip.into())?
-                }
-            };
-            let _ = ready.send(listener.local_addr().because(SOCKET)?);
+            receiver.map_or(Ok(()), NetNs::enter)?;
             receive(&listener)
         });
-        let sending = scope.spawn(move || -> Result<Option<S>, Failure> {
+        let sending = scope.spawn(move || -> Result<S, Failure> {
             pin(sides.left);
-            if let Between::Veth { mtu } = between {
-                enter_namespace()?;
-                let Ok(peer) = namespaces.recv() else { return Ok(None) };
-                let peer = peer.as_raw_nonzero().to_string();
-                let veth = ["link", "add", "pwb0", "type", "veth", "peer", "name", "pwb1", "netns"];
-                ip(&[&veth[..], &[peer.as_str()]].concat())?;
-                configure("pwb0", SENDER, mtu)?;
-            }
-            // Disconnected: the receiver failed, and reports why.
-            let Ok(to) = address.recv() else { return Ok(None) };
-            send(to).map(Some)
+            sender.map_or(Ok(()), NetNs::enter)?;
+            send(to)
         });
         let sent = joined(sending)?;
-        let received = joined(receiving)?;
-        let died = || Failure::Failed("a thread of the measurement died".into());
-        Ok((sent.ok_or_else(died)?, received))
+        Ok((sent, joined(receiving)?))
     })
 }
 
@@ -150,11 +132,12 @@ pub(crate) fn best_message(
     Ok(best.1)
 }
 
-/// A listener on any free port.
-pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).because(SOCKET)?;
+/// A listener on any free port, and its address.
+pub(crate) fn listen(ip: Ipv4Addr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listener = TcpListener::bind((ip, 0)).because(SOCKET)?;
     set_cubic(&listener);
-    Ok(listener)
+    let address = listener.local_addr().because(SOCKET)?;
+    Ok((listener, address))
 }
 
 /// How long a peer may take to connect, or to send its next byte.
@@ -241,8 +224,7 @@ pub(crate) fn receive(
 
 /// Sends `size` bytes there and back, both sides polling without sleep; times in nanoseconds.
 pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u32>, Failure> {
-    let listener = listen(Ipv4Addr::LOCALHOST.into())?;
-    let to = listener.local_addr().because(SOCKET)?;
+    let (listener, to) = listen(Ipv4Addr::LOCALHOST)?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             pin(sides.right);
@@ -325,51 +307,4 @@ fn poll_write(stream: &mut impl Write, mut bytes: &[u8], idle: impl Fn()) -> io:
         }
     }
     Ok(())
-}
-
-pub(crate) fn enter_namespace() -> Result<(), Failure> {
-    new_network_namespace().map_err(|e| {
-        let why = format!("{e}; this measurement needs root (CAP_SYS_ADMIN)");
-        Failure::because("making a network namespace", why)
-    })
-}
-
-/// Checks first whether threads of this process may do that, on a thread of its own.
-pub(crate) fn check_privilege() -> Result<(), Failure> {
-    on_a_thread(enter_namespace)
-}
-
-fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Failure> {
-    ip(&["addr", "add", &format!("{address}/24"), "dev", link])?;
-    if let Some(mtu) = mtu {
-        ip(&["link", "set", link, "mtu", &mtu.to_string()])?;
-    }
-    ip(&["link", "set", link, "up"])
-}
-
-/// Waits until the kernel shows the link in this thread's namespace.
-fn wait_for_link(name: &str) -> Result<(), Failure> {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while Instant::now() < deadline {
-        let mut show = Command::new("ip");
-        show.args(["link", "show", name]).stdout(Stdio::null()).stderr(Stdio::null());
-        if show.status().is_ok_and(|s| s.success()) {
-            return Ok(());
-        }
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-    Err(Failure::Failed(format!("the veth end {name} did not appear")))
-}
-
-/// Runs iproute2 in this thread's network namespace.
-pub(crate) fn ip(args: &[&str]) -> Result<(), Failure> {
-    let what = format!("ip {}", args.join(" "));
-    let output = Command::new("ip").args(args).output().map_err(|e| {
-        Failure::because(&what, format!("{e}; install iproute2 to compare with veth"))
-    })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failure::because(what, said))
 }

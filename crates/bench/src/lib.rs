@@ -17,6 +17,7 @@ mod kernel;
 mod load;
 mod machine;
 mod meter;
+mod namespace;
 mod numbers;
 mod options;
 mod page;
@@ -105,7 +106,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
 
 /// Whether this process may run a measurement.
 fn may_run(needs_root: bool) -> Result<(), Failure> {
-    if needs_root { kernel::check_privilege() } else { Ok(()) }
+    if needs_root { namespace::check_privilege() } else { Ok(()) }
 }
 
 fn write_rows(file: &Path, rows: &[Row]) -> Result<(), Failure> {

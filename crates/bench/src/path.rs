@@ -10,21 +10,20 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
 use pagewire::device::{Chance, Fault, FaultConfig};
-use pagewire::{Host, Tap};
 
 use crate::args::{Common, Delay, Direction, Options, Plan, seconds};
 use crate::failure::{Because, Failure};
-use crate::flows::{SOCKET, Traffic, host_receive, host_send, kernel_receive, kernel_send};
+use crate::flows::{Part, Traffic, host_receive, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{SPREAD, joined, on_a_thread};
+use crate::machine::SPREAD;
 use crate::meter::{Round, Spread};
+use crate::namespace::NetNs;
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -93,7 +92,6 @@ impl Options for PathOptions {
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
-        kernel::check_privilege()?;
         if let Some(dir) = &self.pcap {
             std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
         }
@@ -229,11 +227,11 @@ impl InTurns for Bench {
 }
 
 impl Bench {
-    fn traffic(&self, case: Case, traffic: &Traffic) -> Round {
+    fn run(&self, case: Case, traffic: &Traffic, parts: Vec<Part<'_>>) -> Result<Round, Failure> {
         let warm_up = (case.delay * 2 * WARM_UP_ROUND_TRIPS).max(LEAST_WARM_UP);
         let length = Duration::from_secs_f64(self.options.seconds);
-        let [round, _] = traffic.measure(case.flows, warm_up, length);
-        round
+        let [round, _] = traffic.run(parts, case.flows, warm_up, length)?;
+        Ok(round)
     }
 
     fn kernel_to_kernel(
@@ -243,38 +241,17 @@ impl Bench {
         pcap: Option<&Path>,
         traffic: &Traffic,
     ) -> Result<Round, Failure> {
-        let (left_tap, left) = mpsc::channel::<Tap>();
-        let (right_tap, right) = mpsc::channel::<Tap>();
-        let (address, to) = mpsc::channel::<SocketAddr>();
-        std::thread::scope(|scope| {
-            let receiving = scope.spawn(move || {
-                traffic.part(|| {
-                    let _ = right_tap.send(hosts::tap(RIGHT, None)?.0);
-                    let listener = kernel::listen(RIGHT.into())?;
-                    let _ = address.send(listener.local_addr().because(SOCKET)?);
-                    kernel_receive(&listener, case.flows, 0, traffic)
-                })
-            });
-            let sending = scope.spawn(move || {
-                traffic.part(|| {
-                    let _ = left_tap.send(hosts::tap(LEFT, None)?.0);
-                    // Disconnected: the receiver failed, and reports why.
-                    let Ok(to) = to.recv() else { return Ok(()) };
-                    kernel_send(to, case.flows, &self.source, traffic)
-                })
-            });
-            let joining = scope.spawn(move || {
-                traffic.part(|| {
-                    let (Ok(left), Ok(right)) = (left.recv(), right.recv()) else { return Ok(()) };
-                    // The wrapper is around the sender's device, as it is around a host's.
-                    let left = captured(Fault::new(left, faults), pcap)?;
-                    hub::run(vec![left, Box::new(right)], &traffic.over)
-                })
-            });
-            let round = self.traffic(case, traffic);
-            joined(receiving).and(joined(sending)).and(joined(joining))?;
-            Ok(round)
-        })
+        let (left, left_tap) = NetNs::with_tap(LEFT)?;
+        let (right, right_tap) = NetNs::with_tap(RIGHT)?;
+        let (listener, to) = right.inside(|| kernel::listen(RIGHT))?;
+        // The wrapper is around the sender's device, as it is around a host's.
+        let left_tap = captured(Fault::new(left_tap, faults), pcap)?;
+        let parts: [Part<'_>; 3] = [
+            Box::new(|| hub::run(vec![left_tap, Box::new(right_tap)], &traffic.over)),
+            Box::new(move || kernel_receive(&listener, case.flows, 0, traffic)),
+            Box::new(|| kernel_send(&left, to, case.flows, &self.source, traffic)),
+        ];
+        self.run(case, traffic, parts.into())
     }
 
     /// A host behind the wrapper, and the kernel on the tap's other side.
@@ -285,47 +262,30 @@ impl Bench {
         pcap: Option<&Path>,
         traffic: &Traffic,
     ) -> Result<Round, Failure> {
-        let run = || {
-            let (tap, _) = hosts::tap(RIGHT, None)?;
-            let device = captured(Fault::new(tap, faults), pcap)?;
-            let host = Host::builder().device(device).address(format!("{LEFT}/24"));
-            let host = host.start()?;
-            std::thread::scope(|scope| {
-                let (host, flows) = (&host, case.flows);
-                let parts = match case.what {
-                    What::Send | What::Kernel => {
-                        let listener = kernel::listen(RIGHT.into())?;
-                        let to = listener.local_addr().because(SOCKET)?;
-                        let receiving = scope.spawn(move || {
-                            traffic.part(|| kernel_receive(&listener, flows, 0, traffic))
-                        });
-                        let sending = scope.spawn(move || {
-                            traffic.part(|| host_send(host, to, flows, &self.source, traffic))
-                        });
-                        [receiving, sending]
-                    }
-                    What::Receive => {
-                        let on = SocketAddr::from((LEFT, PORT));
-                        let listener = host.listen(on).because(SOCKET)?;
-                        let receiving = scope.spawn(move || {
-                            traffic.part(|| host_receive(&listener, flows, 0, traffic))
-                        });
-                        let sending = scope.spawn(move || {
-                            traffic.part(|| kernel_send(on, flows, &self.source, traffic))
-                        });
-                        [receiving, sending]
-                    }
-                };
-                let round = self.traffic(case, traffic);
-                for part in parts {
-                    joined(part)?;
-                }
-                if self.options.common.stats {
-                    traffic.report(host.stats().to_string());
-                }
-                Ok(round)
-            })
+        let (kernel, tap) = NetNs::with_tap(RIGHT)?;
+        let host = hosts::on(captured(Fault::new(tap, faults), pcap)?, LEFT).start()?;
+        let (host, kernel) = (&host, &kernel);
+        let parts: [Part<'_>; 2] = match case.what {
+            What::Send | What::Kernel => {
+                let (listener, to) = kernel.inside(|| kernel::listen(RIGHT))?;
+                [
+                    Box::new(move || kernel_receive(&listener, case.flows, 0, traffic)),
+                    Box::new(move || host_send(host, to, case.flows, &self.source, traffic)),
+                ]
+            }
+            What::Receive => {
+                let on = SocketAddr::from((LEFT, PORT));
+                let listener = host.listen(on).because("a socket of the measurement")?;
+                [
+                    Box::new(move || host_receive(&listener, case.flows, 0, traffic)),
+                    Box::new(move || kernel_send(kernel, on, case.flows, &self.source, traffic)),
+                ]
+            }
         };
-        on_a_thread(run)
+        let round = self.run(case, traffic, parts.into())?;
+        if self.options.common.stats {
+            traffic.report(host.stats().to_string());
+        }
+        Ok(round)
     }
 }

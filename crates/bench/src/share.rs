@@ -8,24 +8,24 @@
 //!
 //! Both sides have equally many flows to one kernel, which begin together and are counted apart.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use clap::Args;
-use pagewire::device::{Fault, FaultConfig, FaultConfigError, FaultDirection, PairEnd};
-use pagewire::{Device, Host, Tap};
+use pagewire::Device;
+use pagewire::device::{Fault, FaultConfig, FaultConfigError, FaultDirection};
 
 use crate::args::{Common, Delay, Options, Plan, seconds};
-use crate::failure::{Because, Failure};
-use crate::flows::{SOCKET, Traffic, host_send, kernel_receive, kernel_send};
+use crate::failure::Failure;
+use crate::flows::{Part, Traffic, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{Machine, SPREAD, joined};
+use crate::machine::{Machine, SPREAD};
 use crate::meter::Round;
+use crate::namespace::NetNs;
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::table::{Field, Measurement, Results, records, some};
@@ -97,7 +97,6 @@ impl Options for ShareOptions {
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
-        kernel::check_privilege()?;
         let source = Source::new();
         let mut rounds: Vec<[Round; 2]> = Vec::new();
         progress.begin(self.common.rounds.into());
@@ -187,148 +186,44 @@ fn bottleneck(options: &ShareOptions) -> FaultConfig {
     }
 }
 
-/// Where the flows of both classes are received.
-type Addresses = [SocketAddr; 2];
-
-/// What a tap is one end of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Receiver,
-    Sender,
-}
-
-/// What the threads of a round have in common.
-struct Meeting<'a> {
-    options: &'a ShareOptions,
-    source: &'a Source,
-    traffic: &'a Traffic,
-    /// Of each class.
-    flows: usize,
-}
-
 fn round(options: &ShareOptions, source: &Source) -> Result<[Round; 2], Failure> {
     let traffic = &Traffic::new(options.common.stats);
     let flows = usize::from(options.flows);
-    let meeting = &Meeting { options, source, traffic, flows };
-    let (host, device) = if options.kernels {
-        (None, None)
+    let (receiver, receiver_tap) = NetNs::with_tap(RIGHT)?;
+    let (rival, rival_tap) = NetNs::with_tap(RIVAL)?;
+    let mut devices: Vec<Box<dyn Device>> = vec![Box::new(rival_tap)];
+    // A kernel takes the flows of both classes.
+    let listen = || receiver.inside(|| kernel::listen(RIGHT));
+    let ((first, to_first), (second, to_second)) = (listen()?, listen()?);
+    let sending: Part<'_> = if options.kernels {
+        let (kernel, tap) = NetNs::with_tap(LEFT)?;
+        devices.push(Box::new(tap));
+        Box::new(move || kernel_send(&kernel, to_first, flows, source, traffic))
     } else {
         let (ours, hubs, _) = hosts::pair(Some(1500))?;
-        let ours = captured(ours, options.pcap.as_deref())?;
-        let host = Host::builder().device(ours).address(format!("{LEFT}/24")).start()?;
-        (Some(host), Some(hubs))
+        devices.push(Box::new(hubs));
+        let host = hosts::on(captured(ours, options.pcap.as_deref())?, LEFT).start()?;
+        Box::new(move || host_send(&host, to_first, flows, source, traffic))
     };
-    let host = host.as_ref();
-    let (taps, tap) = mpsc::channel();
-    let (addresses, address) = mpsc::channel();
-    let (first_to, to_first) = mpsc::channel();
-    let (second_to, to_second) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let (of_receiver, of_rival) = (taps.clone(), taps.clone());
-        let receiving =
-            scope.spawn(move || traffic.part(|| meeting.receive(of_receiver, addresses)));
-        let rival = scope.spawn(move || {
-            traffic.part(|| meeting.send_from_kernel(RIVAL, 1, of_rival, to_second))
-        });
-        let sending = scope.spawn(move || {
-            traffic.part(|| match host {
-                Some(host) => {
-                    drop(taps);
-                    meeting.send_from_host(host, to_first)
-                }
-                None => meeting.send_from_kernel(LEFT, 0, taps, to_first),
-            })
-        });
-        let joining = scope.spawn(move || {
-            traffic.part(|| meeting.join(tap, device, address, [first_to, second_to]))
-        });
-        let length = Duration::from_secs_f64(options.seconds);
-        let rounds = traffic.measure(2 * flows, WARM_UP, length);
-        let ends = [joined(receiving), joined(rival), joined(sending), joined(joining)];
-        ends.into_iter().collect::<Result<Vec<()>, Failure>>()?;
-        if options.common.stats {
-            eprintln!("{rounds:?}\n{}", traffic.reports().join("\n"));
-        }
-        Ok(rounds)
-    })
-}
-
-impl Meeting<'_> {
-    /// A kernel takes the flows of both classes.
-    fn receive(
-        &self,
-        taps: Sender<(End, Tap)>,
-        addresses: Sender<Addresses>,
-    ) -> Result<(), Failure> {
-        let _ = taps.send((End::Receiver, hosts::tap(RIGHT, None)?.0));
-        drop(taps);
-        let listeners = [kernel::listen(RIGHT.into())?, kernel::listen(RIGHT.into())?];
-        let [a, b] = &listeners;
-        let to = a.local_addr().and_then(|a| Ok([a, b.local_addr()?])).because(SOCKET)?;
-        let _ = addresses.send(to);
-        std::thread::scope(|scope| {
-            let classes = listeners.iter().enumerate().map(|(class, listener)| {
-                scope.spawn(move || kernel_receive(listener, self.flows, class, self.traffic))
-            });
-            classes.collect::<Vec<_>>().into_iter().try_for_each(joined)
-        })
+    let back = FaultConfig {
+        delay: options.delay.0,
+        on: FaultDirection::Receive,
+        cut: false,
+        ..FaultConfig::default()
+    };
+    let bottleneck = Fault::new(receiver_tap, bottleneck(options));
+    devices.push(Box::new(Fault::new(bottleneck, back)));
+    let parts: [Part<'_>; 5] = [
+        Box::new(|| hub::run(devices, &traffic.over)),
+        Box::new(move || kernel_receive(&first, flows, 0, traffic)),
+        Box::new(move || kernel_receive(&second, flows, 1, traffic)),
+        sending,
+        Box::new(|| kernel_send(&rival, to_second, flows, source, traffic)),
+    ];
+    let length = Duration::from_secs_f64(options.seconds);
+    let rounds = traffic.run(parts.into(), 2 * flows, WARM_UP, length)?;
+    if options.common.stats {
+        eprintln!("{rounds:?}\n{}", traffic.reports().join("\n"));
     }
-
-    /// A kernel with this address sends the flows of a class.
-    fn send_from_kernel(
-        &self,
-        from: Ipv4Addr,
-        class: usize,
-        taps: Sender<(End, Tap)>,
-        to: Receiver<Addresses>,
-    ) -> Result<(), Failure> {
-        let _ = taps.send((End::Sender, hosts::tap(from, None)?.0));
-        drop(taps);
-        // Disconnected: another thread failed, and says why.
-        let Ok(to) = to.recv() else { return Ok(()) };
-        let Some(&to) = to.get(class) else { return Ok(()) };
-        kernel_send(to, self.flows, self.source, self.traffic)
-    }
-
-    fn send_from_host(&self, host: &Host, to: Receiver<Addresses>) -> Result<(), Failure> {
-        let Ok([to, _]) = to.recv() else { return Ok(()) };
-        host_send(host, to, self.flows, self.source, self.traffic)
-    }
-
-    /// Runs the hub, with the bottleneck at the receiver's port, then gives the senders the address.
-    fn join(
-        &self,
-        taps: Receiver<(End, Tap)>,
-        host: Option<PairEnd>,
-        address: Receiver<Addresses>,
-        senders: [Sender<Addresses>; 2],
-    ) -> Result<(), Failure> {
-        let (mut devices, mut receiver) = (Vec::<Box<dyn Device>>::new(), None);
-        // Ends when every thread has made its tap, or failed.
-        while let Ok((end, tap)) = taps.recv() {
-            match end {
-                End::Receiver => receiver = Some(tap),
-                End::Sender => devices.push(Box::new(tap)),
-            }
-        }
-        let expected = 1 + usize::from(self.options.kernels);
-        let Some(receiver) = receiver.filter(|_| devices.len() == expected) else { return Ok(()) };
-        if let Some(device) = host {
-            devices.push(Box::new(device));
-        }
-        let back = FaultConfig {
-            delay: self.options.delay.0,
-            on: FaultDirection::Receive,
-            cut: false,
-            ..FaultConfig::default()
-        };
-        let path = Fault::new(Fault::new(receiver, bottleneck(self.options)), back);
-        devices.push(Box::new(path));
-        // Connections are possible from now on.
-        let Ok(both) = address.recv() else { return Ok(()) };
-        for sender in senders {
-            let _ = sender.send(both);
-        }
-        hub::run(devices, &self.traffic.over)
-    }
+    Ok(rounds)
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use super::world::{FAR, NetNs, World, address, default_route};
+use super::world::{FAR, World, default_route, namespace};
 use crate::failure::{Because, Failure};
-use crate::kernel::ip;
 use crate::machine::nap;
+use crate::namespace::{NetNs, address, ip};
 
 /// How long a gateway may take until its guest reaches the far side.
 const START_TIME: Duration = Duration::from_secs(10);
@@ -104,14 +104,14 @@ impl Guest {
         number: u8,
     ) -> Result<Self, Failure> {
         let mut guest =
-            Self { engine, mtu, ns: NetNs::new()?, processes: Vec::new(), files: Vec::new() };
+            Self { engine, mtu, ns: namespace()?, processes: Vec::new(), files: Vec::new() };
         let bytes = mtu.to_string();
         match engine {
             Engine::Pagewire => guest.pagewire(world, &bytes)?,
             Engine::Pasta => guest.pasta(world, &bytes)?,
             Engine::Slirp4netns => guest.slirp4netns(world, &bytes)?,
             Engine::Gvproxy => guest.gvproxy(world, &bytes, number)?,
-            Engine::Veth => guest.veth(world, &bytes, number)?,
+            Engine::Veth => guest.veth(world, number)?,
             Engine::Loopback => guest.ns.inside(|| ip(&["link", "set", "lo", "mtu", &bytes]))?,
         }
         guest.wait(world)?;
@@ -186,15 +186,10 @@ impl Guest {
         self.route_by(Ipv4Addr::new(192, 168, 127, 1))
     }
 
-    fn veth(&mut self, world: &World, mtu: &str, number: u8) -> Result<(), Failure> {
-        let (path, name) = (self.ns.path(), format!("g{number}"));
+    fn veth(&mut self, world: &World, number: u8) -> Result<(), Failure> {
         let (outer, inner) = (Ipv4Addr::new(10, 10, number, 1), Ipv4Addr::new(10, 10, number, 2));
-        world.host.inside(|| {
-            let ends = ["link", "add", &name, "mtu", mtu, "type", "veth", "peer", "name", LINK];
-            ip(&[&ends[..], &["mtu", mtu, "netns", &path]].concat())?;
-            address(&name, outer)
-        })?;
-        self.ns.inside(|| address(LINK, inner))?;
+        let here = (&*format!("g{number}"), outer);
+        world.host.veth(here, (&self.ns, LINK, inner), Some(self.mtu))?;
         self.route_by(outer)
     }
 

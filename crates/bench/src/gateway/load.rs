@@ -11,10 +11,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::engines::Guest;
-use super::world::{NetNs, World};
+use super::world::World;
 use crate::failure::{Because, Failure};
 use crate::machine::joined;
 use crate::meter::{Round, percentile};
+use crate::namespace::NetNs;
 
 /// Connections side by side where their number matters.
 pub(super) const PARALLEL: usize = 64;

@@ -15,7 +15,6 @@ use clap::Args;
 
 use crate::args::{Common, Options, Plan, seconds};
 use crate::failure::Failure;
-use crate::kernel::check_privilege;
 use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
 use engines::{Engine, Guest};
@@ -128,7 +127,6 @@ impl Options for GatewayOptions {
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
-        check_privilege()?;
         let world = World::new()?;
         progress.prepare("starting guests");
         let (guests, memory) = start(self, &world, progress)?;

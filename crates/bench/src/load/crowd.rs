@@ -83,7 +83,7 @@ impl Options for CrowdOptions {
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
         raise_descriptor_limit();
-        let engines = Engine::on(self.link, None)?;
+        let engines = Engine::on(self.link, None);
         let place = Place::new(self.place, self.common.stats);
         let not_reading = self.connections * u32::from(self.not_reading) / 100;
         let data = (0..self.size).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();

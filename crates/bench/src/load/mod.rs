@@ -92,7 +92,7 @@ impl<P: Requests> Bench<P> {
         progress: &Progress,
     ) -> Result<Results, Failure> {
         usage::raise_descriptor_limit();
-        let engines = Engine::on(link, None)?;
+        let engines = Engine::on(link, None);
         let place = Place::new(options.place, options.common.stats);
         let bench = Self { options: options.clone(), place, programs: PhantomData };
         let case = |connections| engines.map(|engine| Case { engine, connections });

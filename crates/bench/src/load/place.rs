@@ -18,6 +18,7 @@ use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel::{self, Between, SOCKET};
 use crate::machine::{self, Sides, joined, on_a_thread};
+use crate::namespace::enter_with_tap;
 
 /// Arguments that say where the two programs and their stacks run.
 #[derive(Clone, Copy, Debug, Args)]
@@ -114,7 +115,7 @@ impl Place {
 
     /// A host on a tap serves; clients of the kernel are on the tap's other side.
     fn tap<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
-        let (tap, _) = hosts::tap(RIGHT, None)?;
+        let (tap, _) = enter_with_tap(RIGHT, None)?;
         let on = SocketAddr::from((LEFT, PORT));
         let (ran, counts) = self.both(programs, books, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
         Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{SINK, datagram};
 use crate::failure::{Because, Failure};
-use crate::kernel::{enter_namespace, ip};
+use crate::namespace::{address, enter_new, ip};
 use crate::sys::{open_tap, thread_time};
 
 /// What failed, if something did.
@@ -18,13 +18,12 @@ const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Writes `frames` frames of `len` bytes; returns how much of this thread's time that took. The
 /// kernel processes each, up to a socket that is not read. Uses its own network namespace.
 pub(super) fn round(len: usize, frames: u64) -> Result<Duration, Failure> {
-    enter_namespace()?;
+    enter_new()?;
     let tap = open_tap(NAME).because(TAP)?;
     let [a, b, c, d, e, f] = MAC;
     let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
     ip(&["link", "set", NAME, "address", &mac, "mtu", "9000"])?;
-    ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", NAME])?;
-    ip(&["link", "set", NAME, "up"])?;
+    address(NAME, KERNEL)?;
     let _sink = UdpSocket::bind((KERNEL, SINK)).because(TAP)?;
     let frame = datagram(MAC, len);
     let started = thread_time();

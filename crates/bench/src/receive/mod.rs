@@ -93,7 +93,7 @@ impl Options for ReceiveOptions {
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
-        let [ours, kernel] = Engine::on(self.link, self.link_mtu.mtu)?;
+        let [ours, kernel] = Engine::on(self.link, self.link_mtu.mtu);
         let (source, sides) = (Source::new(), Sides::choose());
         let bench = Bench { source, sides, options: self.clone() };
         let wanted = |mode: ReceiveMode| self.mode.is_none_or(|only| only == mode);

@@ -14,6 +14,7 @@ use crate::hosts::{
 };
 use crate::kernel::{self, PATIENCE, PEER_MESSAGE};
 use crate::machine::{joined, pin};
+use crate::namespace::enter_with_tap;
 use crate::source::{Reader, SOURCE_LEN};
 
 impl Bench {
@@ -144,7 +145,7 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
 /// A stack on a tap, and kernel sockets on the tap's other side.
 pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     pin(bench.sides.left);
-    let (tap, mtu) = hosts::tap(RIGHT, bench.mtu())?;
+    let (tap, mtu) = enter_with_tap(RIGHT, bench.mtu())?;
     // Without a driver thread: all work of our side is on this thread, and its clock counts it.
     let host = bench.receiver(hosts::on(tap, LEFT)).manual().start()?;
     let on = SocketAddr::from((LEFT, PORT));

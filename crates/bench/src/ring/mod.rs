@@ -21,6 +21,7 @@ use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel::{self, PEER_MESSAGE};
 use crate::machine::{Sides, joined, on_a_thread, pin};
 use crate::meter::{Round, Spread};
+use crate::namespace::enter_with_tap;
 use crate::progress::Progress;
 use crate::source::{Mode, Source};
 use crate::table::{
@@ -92,9 +93,6 @@ impl Options for RingOptions {
             let text =
                 "--place says what an end of a pair does; over a tap the kernel always writes";
             return Err(Failure::Usage(text.into()));
-        }
-        if self.link == Link::Tap {
-            kernel::check_privilege()?;
         }
         let (source, sides) = (Source::new(), Sides::choose());
         let bench = Bench { options: self.clone(), source, sides };
@@ -279,7 +277,7 @@ impl Bench {
     /// A kernel socket sends; the receiver sleeps on its rings.
     fn tap(&self, mode: Mode) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
+        let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
         let mut rings = self.rings(&host)?;
         let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));

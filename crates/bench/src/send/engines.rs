@@ -15,6 +15,7 @@ use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, wou
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Sides, joined, nap, pin};
 use crate::meter::{Round, WARM_UP};
+use crate::namespace::enter_with_tap;
 use crate::source::{Mode, SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
 
@@ -132,11 +133,10 @@ impl Engines {
     /// and the kernel's work for the receiver during its system calls.
     pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
+        let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).manual().zerocopy_memory(HELD).start()?;
         std::thread::scope(|scope| {
-            let listener = kernel::listen(RIGHT.into())?;
-            let to = listener.local_addr()?;
+            let (listener, to) = kernel::listen(RIGHT)?;
             let receiving = scope.spawn(move || {
                 pin(self.sides.right);
                 kernel_receive(kernel::accept(&listener)?)

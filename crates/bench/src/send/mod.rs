@@ -95,7 +95,7 @@ impl Options for SendOptions {
             let text = "--receiver says how the pair link's receiver takes data; over a tap it is the kernel's";
             return Err(Failure::Usage(text.into()));
         }
-        let engines = Engine::on(self.link, self.link_mtu.mtu)?;
+        let engines = Engine::on(self.link, self.link_mtu.mtu);
         let (source, sides) = (Source::new(), Sides::choose());
         let bench = Engines { source, sides, options: self.clone() };
         // Copy and zero copy of an engine follow each other, so that they run under equal conditions.

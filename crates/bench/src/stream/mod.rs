@@ -27,6 +27,7 @@ use crate::hosts::{
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{SPREAD, Sides, joined, nap, on_a_thread, pin};
 use crate::meter::{Meter, Round};
+use crate::namespace::enter_with_tap;
 use crate::progress::Progress;
 use crate::source::{Reader, Source};
 use crate::table::{
@@ -134,8 +135,7 @@ impl StreamOptions {
             StreamLink::Pair if self.direction.is_some() => {
                 "--direction says which way over a tap; with it give --link tap"
             }
-            StreamLink::Pair => return Ok(()),
-            StreamLink::Tap => return kernel::check_privilege(),
+            StreamLink::Pair | StreamLink::Tap => return Ok(()),
         };
         Err(Failure::Usage(text.into()))
     }
@@ -393,12 +393,11 @@ impl Bench {
     /// A stack on a tap, and a kernel socket on the tap's other side.
     fn tap(&self, direction: Direction, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
+        let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
         let round = std::thread::scope(|scope| match direction {
             Direction::Send => {
-                let listener = kernel::listen(RIGHT.into())?;
-                let to = listener.local_addr()?;
+                let (listener, to) = kernel::listen(RIGHT)?;
                 let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
                 let connection = host.connect_timeout(to, PATIENCE);
                 let connection = patient(connection)?;

@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, RIGHT, accept, hosts_in_turns, never_wait, patient};
 use crate::kernel;
 use crate::machine::{joined, pin};
+use crate::namespace::enter_with_tap;
 use crate::source::Reader;
 
 /// Where the proxy listens.
@@ -61,10 +62,9 @@ impl Bench {
     /// Kernel sockets as both ends.
     pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<Outcome, Failure> {
         pin(self.sides.left);
-        let (tap, mtu) = hosts::tap(RIGHT, self.options.link_mtu.mtu)?;
+        let (tap, mtu) = enter_with_tap(RIGHT, self.options.link_mtu.mtu)?;
         let host = hosts::on(tap, LEFT).start()?;
-        let listener = kernel::listen(RIGHT.into())?;
-        let to = listener.local_addr()?;
+        let (listener, to) = kernel::listen(RIGHT)?;
         let proxy = proxy(&host, LEFT.into(), to)?;
         let on = SocketAddr::from((LEFT, PROXY_PORT));
         let round = std::thread::scope(|scope| {
