@@ -1,6 +1,5 @@
 //! What the [`Options`] of all measurements have in common, and how values are read.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -97,16 +96,9 @@ pub(crate) enum Direction {
     Receive,
 }
 
-/// A time as fault settings have it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Delay(pub(crate) Duration);
-
-impl FromStr for Delay {
-    type Err = FaultConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(format!("delay={text}").parse::<FaultConfig>()?.delay))
-    }
+/// Parses a time as fault settings have it.
+pub(crate) fn delay(text: &str) -> Result<Duration, FaultConfigError> {
+    Ok(format!("delay={text}").parse::<FaultConfig>()?.delay)
 }
 
 /// The name of a value on the command line, which results use, too.

@@ -25,12 +25,13 @@ impl Engine {
     }
 
     /// The engine and its link, as results have them.
-    pub(crate) const fn names(self) -> (&'static str, &'static str) {
-        match self {
+    pub(crate) fn names(self) -> (String, &'static str) {
+        let (engine, link) = match self {
             Self::Pair => ("pagewire", "pair"),
             Self::Tap => ("pagewire", "tap"),
             Self::Kernel(Between::Loopback) => ("kernel", "loopback"),
             Self::Kernel(Between::Veth { .. }) => ("kernel", "veth"),
-        }
+        };
+        (engine.to_owned(), link)
     }
 }

@@ -141,20 +141,58 @@ pub(crate) fn kernel_receive(
     traffic: &Traffic,
 ) -> Result<(), Failure> {
     listener.set_nonblocking(true).because(CONNECTION)?;
+    let accept = || {
+        let (connection, _) = listener.accept()?;
+        connection.set_nonblocking(false)?;
+        connection.set_read_timeout(Some(TICK))?;
+        Ok(connection)
+    };
+    receive(flows, traffic, accept, |mut connection| {
+        let mut buffer = vec![0; PIECE];
+        while let Ok(Some(n @ 1..)) = until_over(traffic, || connection.read(&mut buffer)) {
+            traffic.count(class, n);
+        }
+    })
+}
+
+/// Accepts connections on a host and receives by reference, until it is over.
+pub(crate) fn host_receive(
+    listener: &TcpListener,
+    flows: usize,
+    class: usize,
+    traffic: &Traffic,
+) -> Result<(), Failure> {
+    listener.set_nonblocking(true).because(CONNECTION)?;
+    let accept = || {
+        let (connection, _) = listener.accept()?;
+        connection.set_read_timeout(Some(TICK))?;
+        Ok(connection)
+    };
+    receive(flows, traffic, accept, |connection| {
+        let mut frags: Vec<Frag> = Vec::new();
+        loop {
+            match until_over(traffic, || connection.recv_into(RECV_PIECE, &mut frags)) {
+                Ok(Some(n @ 1..)) => traffic.count(class, n),
+                _ => return reset(connection, traffic),
+            }
+            frags.clear();
+        }
+    })
+}
+
+/// Accepts so many connections, and reads each on a thread of its own.
+fn receive<C: Send>(
+    flows: usize,
+    traffic: &Traffic,
+    mut accept: impl FnMut() -> io::Result<C>,
+    read: impl Fn(C) + Sync,
+) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         for _ in 0..flows {
-            let Some(mut connection) = until_over(traffic, || Ok(listener.accept()?.0))? else {
-                return Ok(());
-            };
-            let set = connection.set_nonblocking(false);
-            set.and_then(|()| connection.set_read_timeout(Some(TICK))).because(CONNECTION)?;
+            let Some(connection) = until_over(traffic, &mut accept)? else { return Ok(()) };
             traffic.open.fetch_add(1, Ordering::Relaxed);
-            scope.spawn(move || {
-                let mut buffer = vec![0; PIECE];
-                while let Ok(Some(n @ 1..)) = until_over(traffic, || connection.read(&mut buffer)) {
-                    traffic.count(class, n);
-                }
-            });
+            let read = &read;
+            scope.spawn(move || read(connection));
         }
         Ok(())
     })
@@ -226,36 +264,6 @@ pub(crate) fn host_send(
                             _ => return reset(connection, traffic),
                         }
                     }
-                }
-            });
-        }
-        Ok(())
-    })
-}
-
-/// Accepts connections on a host and receives by reference, until it is over.
-pub(crate) fn host_receive(
-    listener: &TcpListener,
-    flows: usize,
-    class: usize,
-    traffic: &Traffic,
-) -> Result<(), Failure> {
-    listener.set_nonblocking(true).because(CONNECTION)?;
-    std::thread::scope(|scope| {
-        for _ in 0..flows {
-            let Some(connection) = until_over(traffic, || Ok(listener.accept()?.0))? else {
-                return Ok(());
-            };
-            connection.set_read_timeout(Some(TICK)).because(CONNECTION)?;
-            traffic.open.fetch_add(1, Ordering::Relaxed);
-            scope.spawn(move || {
-                let mut frags: Vec<Frag> = Vec::new();
-                loop {
-                    match until_over(traffic, || connection.recv_into(RECV_PIECE, &mut frags)) {
-                        Ok(Some(n @ 1..)) => traffic.count(class, n),
-                        _ => return reset(connection, traffic),
-                    }
-                    frags.clear();
                 }
             });
         }

@@ -3,7 +3,6 @@
 //! Both ends of each are in this process, over the pair link. The growth of its resident memory,
 //! divided by the number of ends, is the cost: connection, tables, timers, and handle.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -11,14 +10,14 @@ use clap::Args;
 use pagewire::{BindOptions, Host, TcpStream};
 
 use crate::args::{Options, Plan};
-use crate::failure::{Because, Failure};
+use crate::failure::Failure;
 use crate::hosts::{RIGHT, accept, on_a_pair};
 use crate::kernel::PATIENCE;
-use crate::machine::{Machine, joined};
+use crate::machine::{Machine, joined, resident};
 use crate::meter::Round;
 use crate::numbers::rounded;
 use crate::progress::Progress;
-use crate::table::{Field, Line, Measurement, Record, Results, records, some};
+use crate::table::{Field, Measurement, Results, records, some};
 
 /// Memory that an established idle connection takes
 #[derive(Clone, Debug, Args)]
@@ -107,6 +106,7 @@ impl Measurement for Idle {
         Growth of the process for each end, both ends in one process. It is measured once; \
         the kernel's is not measured.";
     const RATE: bool = false;
+    const HEAD: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("bytes", |_| some(0)),
         F::value("seconds", |of| some(rounded(of.bench.time.as_secs_f64(), 3)))
@@ -124,16 +124,12 @@ impl Measurement for Idle {
         F::value("ends", |of| some(of.bench.ends())),
     ];
 
-    fn engine(&self, (): &()) -> (&'static str, &'static str) {
-        ("pagewire", "pair")
+    fn engine(&self, (): &()) -> (String, &'static str) {
+        ("pagewire".to_owned(), "pair")
     }
 
     fn round(&self, (): &(), (): &()) -> Round {
         Round { bytes: 0, time: self.time, receiver_cpu: Duration::ZERO }
-    }
-
-    fn head(line: &Line<'_, Self>) -> Record {
-        line.named()
     }
 }
 
@@ -158,13 +154,4 @@ fn open(
         }
         Ok(clients.into_iter().zip(joined(accepting)?).collect())
     })
-}
-
-/// Bytes of memory that this process has.
-fn resident() -> Result<u64, Failure> {
-    let statm = "/proc/self/statm";
-    let text = fs::read_to_string(statm).because(statm)?;
-    let pages = text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
-    let pages = pages.ok_or_else(|| Failure::because(statm, "not understood"))?;
-    Ok(pages * rustix::param::page_size() as u64)
 }

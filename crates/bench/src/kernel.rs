@@ -13,7 +13,7 @@ use rustix::net::sockopt::set_tcp_congestion;
 
 use crate::failure::{Because, Failure};
 use crate::machine::{Sides, joined, nap, pin};
-use crate::meter::{Meter, Round, Samples};
+use crate::meter::{Meter, Round, Samples, WARM_UP};
 use crate::namespace::NetNs;
 use crate::source::{Reader, Source};
 use crate::sys::set_socket_option;
@@ -190,6 +190,13 @@ pub(crate) fn set_cubic(socket: impl AsFd) {
     }
 }
 
+/// Our kernel peer, on the right side's processor: connects and [sends](send).
+pub(crate) fn peer_sends(to: SocketAddr, source: &Source, sides: Sides) -> Result<(), Failure> {
+    pin(sides.right);
+    send(connect(to)?, source, PEER_MESSAGE);
+    Ok(())
+}
+
 /// Writes until the peer closes, or takes nothing for too long.
 pub(crate) fn send(mut connection: TcpStream, source: &Source, message: usize) {
     for piece in source.pieces(message) {
@@ -243,7 +250,7 @@ pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u
     })
 }
 
-/// Sends `size` bytes again and again, and takes as many back; times in nanoseconds. Calls on the
+/// Sends `size` bytes again and again, and takes as many back; sorted times in nanoseconds. Calls on the
 /// stream do not wait: `idle` is called where they would.
 pub(crate) fn poll_ping(
     stream: &mut (impl Read + Write),
@@ -252,13 +259,13 @@ pub(crate) fn poll_ping(
     idle: impl Fn(),
 ) -> io::Result<Vec<u32>> {
     let mut buffer = vec![0x55; size];
-    let mut samples = Samples::new(seconds);
+    let mut samples = Samples::new(WARM_UP, seconds);
     loop {
         let started = Instant::now();
         poll_write(stream, &buffer, &idle)?;
         poll_read(|| stream.read(&mut buffer), size, &idle)?;
         if samples.add(started) {
-            return Ok(samples.finish());
+            return Ok(samples.sorted());
         }
     }
 }

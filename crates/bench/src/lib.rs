@@ -37,7 +37,6 @@ mod sys;
 mod table;
 
 use std::fs::OpenOptions;
-use std::path::Path;
 use std::time::Instant;
 
 use args::Plan;
@@ -47,7 +46,7 @@ pub use options::{BenchOptions, EXAMPLES};
 use page::{Facts, Outcome, Section};
 use plot::charts;
 use progress::Progress;
-use table::{Record, Row};
+use table::{Record, Row, json_lines};
 
 /// Runs one measurement and prints its results on standard output, or runs all that can run here and
 /// writes a report.
@@ -90,7 +89,7 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
     let results = bench.run(&progress)?;
     let rows: Vec<Row> = results.records.into_iter().map(Record::row).collect();
     if let Some(file) = &options.rows {
-        write_rows(file, &rows)?;
+        std::fs::write(file, json_lines(&rows)?).because(file.display())?;
     }
     if let Some(file) = &options.plot {
         let image = plot::document(&charts(&shown, &rows), &results.heading);
@@ -107,11 +106,6 @@ pub fn run(options: &BenchOptions) -> Result<(), Failure> {
 /// Whether this process may run a measurement.
 fn may_run(needs_root: bool) -> Result<(), Failure> {
     if needs_root { namespace::check_privilege() } else { Ok(()) }
-}
-
-fn write_rows(file: &Path, rows: &[Row]) -> Result<(), Failure> {
-    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    std::fs::write(file, lines.join("\n") + "\n").because(file.display())
 }
 
 /// This process's command line, so that a shell takes it again.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::system::uname;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::failure::Failure;
+use crate::failure::{Because, Failure};
 
 /// What figures depend on.
 #[derive(Clone, Debug)]
@@ -34,6 +34,22 @@ impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} CPU(s) {}, Linux {}", self.cpus, self.cpu, self.kernel)
     }
+}
+
+/// The number in the line of a file that begins with `name`, as in `MemTotal:  2048 kB`.
+pub(crate) fn number_in(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Bytes of memory that this process has.
+pub(crate) fn resident() -> Result<u64, Failure> {
+    let statm = "/proc/self/statm";
+    let text = fs::read_to_string(statm).because(statm)?;
+    let pages = text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| Failure::because(statm, "not understood"))?;
+    Ok(pages * rustix::param::page_size() as u64)
 }
 
 /// The processors that this process may use.

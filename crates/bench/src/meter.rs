@@ -34,13 +34,15 @@ impl Round {
 
     /// The receiver's CPU time for each MiB, in microseconds: of all rounds, and of single ones.
     pub(crate) fn us_per_mib(rounds: &[Self]) -> (f64, Spread) {
-        let us = |cpu: Duration, bytes: u64| {
-            cpu.as_secs_f64() * 1e6 / (bytes as f64 / f64::from(1 << 20)).max(1e-9)
-        };
         let cpu = rounds.iter().map(|round| round.receiver_cpu).sum();
-        let all = us(cpu, rounds.iter().map(|round| round.bytes).sum());
-        (all, Spread::of(rounds.iter().map(|round| us(round.receiver_cpu, round.bytes))))
+        let all = us_per_mib(cpu, rounds.iter().map(|round| round.bytes).sum());
+        (all, Spread::of(rounds.iter().map(|round| us_per_mib(round.receiver_cpu, round.bytes))))
     }
+}
+
+/// CPU time for each MiB, in microseconds.
+pub(crate) fn us_per_mib(cpu: Duration, bytes: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / (bytes as f64 / f64::from(1 << 20)).max(1e-9)
 }
 
 impl Meter {
@@ -81,8 +83,8 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    pub(crate) fn new(seconds: f64) -> Self {
-        let warm_until = Instant::now() + WARM_UP;
+    pub(crate) fn new(warm_up: Duration, seconds: f64) -> Self {
+        let warm_until = Instant::now() + warm_up;
         let until = warm_until + Duration::from_secs_f64(seconds);
         Self { warm_until, until, all: Vec::with_capacity(MAX_SAMPLES) }
     }
@@ -96,7 +98,9 @@ impl Samples {
         now >= self.until
     }
 
-    pub(crate) fn finish(self) -> Vec<u32> {
+    /// The shortest first.
+    pub(crate) fn sorted(mut self) -> Vec<u32> {
+        self.all.sort_unstable();
         self.all
     }
 }

@@ -9,7 +9,6 @@ pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
 /// A number as people read it, with three digits: `0.92`, `131`, `5.5k`, `1.2M`.
 pub(crate) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
-        v if v >= 99_950_000_000.0 => (value / 1e9, "G"),
         v if v >= 999_500_000.0 => (value / 1e9, "G"),
         v if v >= 999_500.0 => (value / 1e6, "M"),
         v if v >= 9_999.5 => (value / 1e3, "k"),

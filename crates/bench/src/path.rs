@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 use pagewire::device::{Chance, Fault, FaultConfig};
 
-use crate::args::{Common, Delay, Direction, Options, Plan, seconds};
+use crate::args::{Common, Direction, Options, Plan, delay, seconds};
 use crate::failure::{Because, Failure};
 use crate::flows::{Part, Traffic, host_receive, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
@@ -24,7 +24,6 @@ use crate::kernel;
 use crate::machine::SPREAD;
 use crate::meter::{Round, Spread};
 use crate::namespace::NetNs;
-use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::source::Source;
 use crate::table::{Field, InTurns, Line, Measured, Measurement, Results, measure, records, some};
@@ -43,8 +42,8 @@ pub(crate) struct PathOptions {
     loss: Vec<Chance>,
 
     /// Delay each way; repeatable, or with commas between
-    #[arg(long, value_delimiter = ',', default_value = "1ms,50ms", value_name = "TIME")]
-    delay: Vec<Delay>,
+    #[arg(long, value_delimiter = ',', default_value = "1ms,50ms", value_parser = delay, value_name = "TIME")]
+    delay: Vec<Duration>,
 
     /// Direction, as seen from Pagewire [default: both]
     #[arg(long, value_enum, value_name = "WAY")]
@@ -103,7 +102,7 @@ impl Options for PathOptions {
         let (rounds, paths) = (self.common.rounds, self.delay.len() * self.loss.len());
         progress.begin(paths * whats.len() * usize::from(rounds));
         let mut all: Vec<Measured<Bench>> = Vec::new();
-        for &Delay(delay) in &self.delay {
+        for &delay in &self.delay {
             for &loss in &self.loss {
                 let flows = self.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
                 let case = |&what| Case { what, loss, delay, flows: usize::from(flows) };
@@ -183,10 +182,10 @@ impl Measurement for Bench {
         F::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         match case.what {
-            What::Kernel => ("kernel", "tap-tap"),
-            What::Send | What::Receive => ("pagewire", "tap"),
+            What::Kernel => ("kernel".to_owned(), "tap-tap"),
+            What::Send | What::Receive => ("pagewire".to_owned(), "tap"),
         }
     }
 
@@ -198,9 +197,7 @@ impl Measurement for Bench {
 /// The goodput beside that of two kernels on the same path.
 fn ratio(of: &Line<'_, Bench>) -> Option<serde_json::Value> {
     let kernels = Case { what: What::Kernel, ..*of.case };
-    let (_, beside) = of.all.iter().find(|(case, _)| *case == kernels)?;
-    let rate = |rounds: &[Round]| Spread::of(rounds.iter().map(Round::gbit_per_s)).median;
-    some(rounded(rate(of.samples) / rate(beside).max(1e-9), 3))
+    of.ratio_to(&kernels, |rounds| Spread::of(rounds.iter().map(Round::gbit_per_s)).median)
 }
 
 impl InTurns for Bench {

@@ -61,11 +61,6 @@ impl Progress {
         self.bar.set_message(what.into());
     }
 
-    /// One step is done.
-    pub(crate) fn step(&self) {
-        self.bar.inc(1);
-    }
-
     /// So many steps are done.
     pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);

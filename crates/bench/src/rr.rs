@@ -129,7 +129,7 @@ impl Measurement for Bench {
         .lower("Longest wait of a thread", "µs"),
     ];
 
-    fn engine(&self, engine: &Engine) -> (&'static str, &'static str) {
+    fn engine(&self, engine: &Engine) -> (String, &'static str) {
         engine.names()
     }
 
@@ -158,11 +158,10 @@ impl InTurns for Bench {
     fn sample(&self, engine: &Engine, _: u16) -> Result<Sample, Failure> {
         let (size, seconds) = (self.options.size as usize, self.options.time.seconds);
         let (sides, stats) = (self.sides, self.options.common.stats);
-        let mut times = match engine {
+        let times = match engine {
             Engine::Kernel(_) => kernel::ping_pong(size, seconds, sides)?,
             Engine::Pair | Engine::Tap => pair(size, seconds, sides, stats)?,
         };
-        times.sort_unstable();
         let time = times.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
         let bytes = 2 * (size * times.len()) as u64;
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };

@@ -10,14 +10,13 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use pagewire::Device;
 use pagewire::device::{Fault, FaultConfig, FaultConfigError, FaultDirection};
 
-use crate::args::{Common, Delay, Options, Plan, seconds};
+use crate::args::{Common, Options, Plan, delay, seconds};
 use crate::failure::Failure;
 use crate::flows::{Part, Traffic, host_send, kernel_receive, kernel_send};
 use crate::hosts::{self, LEFT, RIGHT, captured};
@@ -35,16 +34,16 @@ use crate::table::{Field, Measurement, Results, records, some};
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ShareOptions {
     /// Rate of the bottleneck, as in 20mbit
-    #[arg(long, default_value = "50mbit", value_name = "RATE")]
-    rate: Rate,
+    #[arg(long, default_value = "50mbit", value_parser = rate, value_name = "RATE")]
+    rate: u64,
 
     /// Packets that its drop-tail queue holds
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
     limit: u16,
 
     /// Delay each way
-    #[arg(long, default_value = "10ms", value_name = "TIME")]
-    delay: Delay,
+    #[arg(long, default_value = "10ms", value_parser = delay, value_name = "TIME")]
+    delay: Duration,
 
     /// Flows of each side
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
@@ -73,17 +72,9 @@ Examples:
   pagewire bench share --rate 20mbit --delay 40ms --flows 8 --kernels
       how two kernels share that bottleneck";
 
-/// Bits in a second as fault settings have them.
-#[derive(Clone, Copy, Debug)]
-struct Rate(u64);
-
-impl FromStr for Rate {
-    type Err = FaultConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let config = format!("rate={text}").parse::<FaultConfig>()?;
-        Ok(Self(config.rate.unwrap_or_default()))
-    }
+/// Parses bits in a second as fault settings have them.
+fn rate(text: &str) -> Result<u64, FaultConfigError> {
+    Ok(format!("rate={text}").parse::<FaultConfig>()?.rate.unwrap_or_default())
 }
 
 const RIVAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
@@ -103,7 +94,7 @@ impl Options for ShareOptions {
         for number in 1..=self.common.rounds {
             progress.round(number, self.common.rounds, "both sides at once");
             rounds.push(round(self, &source)?);
-            progress.step();
+            progress.advance(1);
         }
         progress.end();
         let heading = format!(
@@ -156,7 +147,7 @@ impl Measurement for Sides {
         .plain("Share of what arrived", "%")
         .first(),
         F::spread("of_rate_percent", 1, |of| {
-            let rate = of.bench.0.rate.0 as f64;
+            let rate = of.bench.0.rate as f64;
             of.spread(|both| own(both, *of.case).gbit_per_s() * 1e11 / rate)
         })
         .plain("Part of the bottleneck", "%"),
@@ -164,9 +155,9 @@ impl Measurement for Sides {
         F::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, class: &usize) -> (&'static str, &'static str) {
+    fn engine(&self, class: &usize) -> (String, &'static str) {
         let ours = *class == 0 && !self.0.kernels;
-        (if ours { "pagewire" } else { "kernel" }, "bottleneck")
+        (if ours { "pagewire" } else { "kernel" }.to_owned(), "bottleneck")
     }
 
     fn round(&self, class: &usize, both: &[Round; 2]) -> Round {
@@ -177,9 +168,9 @@ impl Measurement for Sides {
 /// Towards the receiver.
 fn bottleneck(options: &ShareOptions) -> FaultConfig {
     FaultConfig {
-        rate: Some(options.rate.0),
+        rate: Some(options.rate),
         limit: usize::from(options.limit),
-        delay: options.delay.0,
+        delay: options.delay,
         cut: true,
         on: FaultDirection::Transmit,
         ..FaultConfig::default()
@@ -206,7 +197,7 @@ fn round(options: &ShareOptions, source: &Source) -> Result<[Round; 2], Failure>
         Box::new(move || host_send(&host, to_first, flows, source, traffic))
     };
     let back = FaultConfig {
-        delay: options.delay.0,
+        delay: options.delay,
         on: FaultDirection::Receive,
         cut: false,
         ..FaultConfig::default()

@@ -95,20 +95,11 @@ impl Reader {
 }
 
 /// Whether data is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     Copy,
     /// By reference; a sender reads completions.
     Zerocopy,
-}
-
-impl Mode {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Zerocopy => "zerocopy",
-        }
-    }
 }
 
 /// The sum of all bytes as eight-byte words: the least work that needs each of them. Four parts are

@@ -8,13 +8,19 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::failure::{Failure, say};
-use crate::machine::Machine;
+use crate::machine::{Machine, on_a_thread};
 use crate::meter::{Round, Spread};
 use crate::numbers::{rounded, size_name};
 use crate::progress::Progress;
 
 /// One object of a measurement's results.
 pub(crate) type Row = serde_json::Map<String, Value>;
+
+/// Rows as text: one object in each line.
+pub(crate) fn json_lines(rows: &[Row]) -> Result<String, Failure> {
+    let line = |row| Ok(serde_json::to_string(row)? + "\n");
+    rows.iter().map(line).collect()
+}
 
 /// What is measured, and how its results are shown.
 pub(crate) trait Measurement: Sized + 'static {
@@ -27,21 +33,19 @@ pub(crate) trait Measurement: Sized + 'static {
     const NAME: &'static str;
     const TITLE: &'static str;
     const ABOUT: &'static str;
-    /// In the order of a JSON line, behind those of [`head`].
+    /// In the order of a JSON line, behind those that it begins with.
     const FIELDS: &'static [Field<Self>];
     /// Whether the rate in Gbit/s is worth a plot.
     const RATE: bool = true;
 
     /// The engine of a case, and its link.
-    fn engine(&self, case: &Self::Case) -> (&'static str, &'static str);
+    fn engine(&self, case: &Self::Case) -> (String, &'static str);
 
     /// What a sample is in bytes and time.
     fn round(&self, case: &Self::Case, sample: &Self::Sample) -> Round;
 
-    /// What each line begins with.
-    fn head(line: &Line<'_, Self>) -> Record {
-        head(line)
-    }
+    /// Whether lines begin with the bytes, the time and the rate of their rounds.
+    const HEAD: bool = true;
 
     /// Rows that were measured elsewhere, to stand beside these in the plot of a field.
     fn beside(_field: &str, _rows: &[&Row]) -> Vec<Row> {
@@ -50,8 +54,9 @@ pub(crate) trait Measurement: Sized + 'static {
 }
 
 /// A measurement whose cases are measured in turns.
-pub(crate) trait InTurns: Measurement {
-    /// One round of a case; the first is 1, and 0 warms up.
+pub(crate) trait InTurns: Measurement<Case: Sync, Sample: Send> + Sync {
+    /// One round of a case, on a thread of its own, which may be pinned and may change its network
+    /// namespace; the first is 1, and 0 warms up.
     fn sample(&self, case: &Self::Case, round: u16) -> Result<Self::Sample, Failure>;
 }
 
@@ -83,8 +88,8 @@ pub(crate) fn measure<M: InTurns>(
     for round in rounds {
         for (case, samples) in &mut *all {
             progress.round(round, last, &what(bench, case));
-            let sample = bench.sample(case, round)?;
-            progress.step();
+            let sample = on_a_thread(|| bench.sample(case, round))?;
+            progress.advance(1);
             if round > 0 {
                 samples.push(sample);
             }
@@ -97,7 +102,7 @@ pub(crate) fn measure<M: InTurns>(
 fn what<M: Measurement>(bench: &M, case: &M::Case) -> String {
     let row = record(&Line { bench, case, samples: &[], all: &[] }).line;
     let shown = Shown::of::<M>();
-    let groups = [Role::split, Role::group].map(|form| shown.labels(&row, form));
+    let groups = [Label::Split, Label::Group].map(|label| shown.labels(&row, label));
     let all = [shown.line(&row)].into_iter().chain(groups).filter(|label| !label.is_empty());
     all.collect::<Vec<_>>().join(", ")
 }
@@ -112,7 +117,7 @@ pub(crate) struct Line<'a, M: Measurement> {
 
 impl<M: Measurement> Line<'_, M> {
     /// What every line begins with.
-    pub(crate) fn named(&self) -> Record {
+    fn named(&self) -> Record {
         let (engine, link) = self.bench.engine(self.case);
         let record = Record::default().with("bench", M::NAME).with("engine", engine);
         if link.is_empty() { record } else { record.with("link", link) }
@@ -131,6 +136,19 @@ impl<M: Measurement> Line<'_, M> {
     pub(crate) fn median<T: Into<Value>>(&self, of: impl Fn(&M::Sample) -> T) -> Option<Value> {
         let rate = |sample: &&M::Sample| self.bench.round(self.case, sample).gbit_per_s();
         Spread::by(self.samples, rate).map(|all| of(all.median).into())
+    }
+
+    /// A figure in relation to that of another case, if it was measured.
+    pub(crate) fn ratio_to(
+        &self,
+        other: &M::Case,
+        figure: impl Fn(&[M::Sample]) -> f64,
+    ) -> Option<Value>
+    where
+        M::Case: PartialEq,
+    {
+        let (_, beside) = self.all.iter().find(|(case, _)| case == other)?;
+        some(rounded(figure(self.samples) / figure(beside).max(1e-9), 3))
     }
 
     /// CPU time of the receiver for each MiB, in microseconds: of all rounds, and the spread of single
@@ -162,30 +180,21 @@ pub(crate) struct Entry {
 pub(crate) enum Role {
     /// How it was measured, or what follows from other fields.
     Setting,
-    /// Which plot a row is in, which group of it, or which line of the group; `{}` is the value.
-    Split(&'static str),
-    Group(&'static str),
-    Part(&'static str),
+    /// What distinguishes the row from others, and how that is said; `{}` is the value.
+    Label(Label, &'static str),
     /// What was measured, which has a plot of its own.
-    Measured {
-        title: &'static str,
-        unit: &'static str,
-        better: Better,
-    },
+    Measured { title: &'static str, unit: &'static str, better: Better },
 }
 
-impl Role {
-    pub(crate) fn split(self) -> Option<&'static str> {
-        if let Self::Split(form) = self { Some(form) } else { None }
-    }
-
-    pub(crate) fn group(self) -> Option<&'static str> {
-        if let Self::Group(form) = self { Some(form) } else { None }
-    }
-
-    pub(crate) fn part(self) -> Option<&'static str> {
-        if let Self::Part(form) = self { Some(form) } else { None }
-    }
+/// What a row is told from others by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Label {
+    /// Its plot.
+    Split,
+    /// Its group in the plot.
+    Group,
+    /// Its line in the group.
+    Part,
 }
 
 /// Which way a quantity is better.
@@ -206,8 +215,11 @@ pub(crate) struct Field<M: Measurement> {
 /// How a line comes to a field; nothing: it does not have the field.
 enum Get<M: Measurement> {
     Value(fn(&Line<'_, M>) -> Option<Value>),
-    Rounds(fn(&Line<'_, M>) -> Option<Spread>, Form),
+    Rounds(OfRounds<M>, Form),
 }
+
+/// How a line comes to the spread of its rounds.
+type OfRounds<M> = fn(&Line<'_, M>) -> Option<Spread>;
 
 /// How the spread of rounds is written.
 #[derive(Clone, Copy)]
@@ -238,34 +250,22 @@ impl<M: Measurement> Field<M> {
     }
 
     /// A median with so many decimals.
-    pub(crate) const fn spread(
-        name: &'static str,
-        decimals: i32,
-        get: fn(&Line<'_, M>) -> Option<Spread>,
-    ) -> Self {
+    pub(crate) const fn spread(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
         Self::new(name, Get::Rounds(get, Form::Median(decimals)))
     }
 
     /// A median of whole numbers.
-    pub(crate) const fn count(name: &'static str, get: fn(&Line<'_, M>) -> Option<Spread>) -> Self {
+    pub(crate) const fn count(name: &'static str, get: OfRounds<M>) -> Self {
         Self::new(name, Get::Rounds(get, Form::Count))
     }
 
     /// A median, and fields for the lowest and the highest round.
-    pub(crate) const fn bounded(
-        name: &'static str,
-        decimals: i32,
-        get: fn(&Line<'_, M>) -> Option<Spread>,
-    ) -> Self {
+    pub(crate) const fn bounded(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
         Self::new(name, Get::Rounds(get, Form::Bounds(decimals)))
     }
 
     /// The lowest and the highest round of a field that stands before.
-    pub(crate) const fn bounds(
-        name: &'static str,
-        decimals: i32,
-        get: fn(&Line<'_, M>) -> Option<Spread>,
-    ) -> Self {
+    pub(crate) const fn bounds(name: &'static str, decimals: i32, get: OfRounds<M>) -> Self {
         Self::new(name, Get::Rounds(get, Form::OnlyBounds(decimals)))
     }
 
@@ -276,17 +276,17 @@ impl<M: Measurement> Field<M> {
 
     /// A plot of its own for each value.
     pub(crate) const fn split(self, form: &'static str) -> Self {
-        self.role(Role::Split(form))
+        self.role(Role::Label(Label::Split, form))
     }
 
     /// Values are compared within a group, which has one value of this.
     pub(crate) const fn group(self, form: &'static str) -> Self {
-        self.role(Role::Group(form))
+        self.role(Role::Label(Label::Group, form))
     }
 
     /// It distinguishes the lines of a group.
     pub(crate) const fn part(self, form: &'static str) -> Self {
-        self.role(Role::Part(form))
+        self.role(Role::Label(Label::Part, form))
     }
 
     /// Curves go over it, where there is more than one value.
@@ -366,8 +366,11 @@ impl Record {
     }
 }
 
-/// The fields that most lines begin with, from the rounds that count.
-pub(crate) fn head<M: Measurement>(line: &Line<'_, M>) -> Record {
+/// The fields that lines begin with, from the rounds that count.
+fn head<M: Measurement>(line: &Line<'_, M>) -> Record {
+    if !M::HEAD {
+        return line.named();
+    }
     let rounds = line.rounds();
     let by_rate = Spread::by(&rounds, |round| round.gbit_per_s());
     let rate = |r: Option<&Round>| rounded(r.map_or(0.0, Round::gbit_per_s), 3);
@@ -390,7 +393,7 @@ const RATE: Entry = Entry {
 };
 
 fn record<M: Measurement>(line: &Line<'_, M>) -> Record {
-    let mut record = M::head(line);
+    let mut record = head(line);
     M::FIELDS.iter().for_each(|field| field.write(line, &mut record));
     record
 }
@@ -434,16 +437,19 @@ impl Shown {
         if let Some(link) = text("link").filter(|link| !link.is_empty()) {
             line = format!("{line} over {link}");
         }
-        match self.labels(row, Role::part) {
+        match self.labels(row, Label::Part) {
             more if more.is_empty() => line,
             more => format!("{line}, {more}"),
         }
     }
 
-    /// What the row says in the fields of a role, with commas between; `{}` of their form is the value.
-    pub(crate) fn labels(&self, row: &Row, form: fn(Role) -> Option<&'static str>) -> String {
+    /// What the row says in the fields of a label, with commas between.
+    pub(crate) fn labels(&self, row: &Row, label: Label) -> String {
         let text = |entry: &Entry| {
-            let form = form(entry.role)?;
+            let form = match entry.role {
+                Role::Label(of, form) if of == label => form,
+                _ => return None,
+            };
             let value = match row.get(entry.name)? {
                 Value::String(text) => text.clone(),
                 Value::Number(n) if entry.name == "size" => size_name(n.as_f64()?),

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use super::world::{FAR, World, default_route, namespace};
+use crate::args::name;
 use crate::failure::{Because, Failure};
-use crate::machine::nap;
+use crate::machine::{nap, number_in};
 use crate::namespace::{NetNs, address, ip};
 
 /// How long a gateway may take until its guest reaches the far side.
@@ -35,20 +36,6 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Pagewire, Self::Pasta, Self::Slirp4netns, Self::Gvproxy, Self::Veth, Self::Loopback];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Pagewire => "pagewire",
-            Self::Pasta => "pasta",
-            Self::Slirp4netns => "slirp4netns",
-            Self::Gvproxy => "gvproxy",
-            Self::Veth => "veth",
-            Self::Loopback => "loopback",
-        }
-    }
-
     /// Another project's gateway, to be compared with.
     pub(super) const fn is_peer(self) -> bool {
         matches!(self, Self::Pasta | Self::Slirp4netns | Self::Gvproxy)
@@ -195,7 +182,7 @@ impl Guest {
 
     /// Waits for the guest's interface, and sends all by it, with CUBIC.
     fn route_by(&mut self, gateway: Ipv4Addr) -> Result<(), Failure> {
-        let what = format!("the guest of {}", self.engine.name());
+        let what = format!("the guest of {}", name(self.engine));
         let ns = &self.ns;
         let mut last = None;
         let waited = wait_until(&what, || {
@@ -216,7 +203,7 @@ impl Guest {
         let listener =
             far.inside(|| TcpListener::bind(SocketAddr::new(ip.into(), 0)).because("a listener"))?;
         let to = listener.local_addr().because("a listener")?;
-        let what = format!("the guest of {}", self.engine.name());
+        let what = format!("the guest of {}", name(self.engine));
         wait_until(&what, || {
             self.ns.inside(|| {
                 let tried = TcpStream::connect_timeout(&to, Duration::from_millis(300));
@@ -294,10 +281,7 @@ fn parse_ticks(stat: &str) -> Option<u64> {
 }
 
 fn rss(pid: u32) -> Option<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(kib << 10)
+    Some(number_in(&format!("/proc/{pid}/smaps_rollup"), "Rss:")? << 10)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
@@ -14,7 +15,7 @@ use super::engines::Guest;
 use super::world::World;
 use crate::failure::{Because, Failure};
 use crate::machine::joined;
-use crate::meter::{Round, percentile};
+use crate::meter::{Round, Samples, percentile};
 use crate::namespace::NetNs;
 
 /// Connections side by side where their number matters.
@@ -39,19 +40,10 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Which way the bytes go, as seen from the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Way {
     Out,
     In,
-}
-
-impl Way {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::In => "in",
-        }
-    }
 }
 
 /// What a bulk round gave.
@@ -157,25 +149,23 @@ fn listen(far: &NetNs, ip: Ipv4Addr) -> Result<(TcpListener, SocketAddr), Failur
 }
 
 fn dial(to: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    prompt(TcpStream::connect_timeout(&to, PATIENCE)?)
+}
+
+/// A connection that delays no bytes, and on which no call waits for ever.
+fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// Accepts until the end of the load.
 fn accept(listener: &TcpListener, shared: &Shared) -> Option<TcpStream> {
     while shared.goes_on() {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                let _ = (stream.set_nonblocking(false), stream.set_nodelay(true));
-                let _ = (
-                    stream.set_read_timeout(Some(PATIENCE)),
-                    stream.set_write_timeout(Some(PATIENCE)),
-                );
-                return Some(stream);
-            }
+        match listener.accept().and_then(|(stream, _)| prompt(stream)) {
+            Ok(stream) => return Some(stream),
             Err(_) => wait_for(listener, LOOK),
         }
     }
@@ -391,19 +381,12 @@ pub(super) fn udp_round_trip(world: &World, guest: &Guest, seconds: f64) -> Resu
 
 /// The median time of a call, in microseconds, after a warm-up.
 fn sampled(seconds: f64, mut call: impl FnMut() -> io::Result<()>) -> Result<f64, Failure> {
-    let warm_until = Instant::now() + WARM_UP;
-    let until = warm_until + Duration::from_secs_f64(seconds);
-    let mut samples = Vec::new();
+    let mut samples = Samples::new(WARM_UP, seconds);
     loop {
         let started = Instant::now();
         call().because("a round trip through the engine")?;
-        let now = Instant::now();
-        if now >= warm_until {
-            samples.push(u32::try_from((now - started).as_nanos()).unwrap_or(u32::MAX));
-        }
-        if now >= until {
-            samples.sort_unstable();
-            return Ok(f64::from(percentile(&samples, 0.5)) / 1000.0);
+        if samples.add(started) {
+            return Ok(f64::from(percentile(&samples.sorted(), 0.5)) / 1000.0);
         }
     }
 }

@@ -11,9 +11,9 @@ mod load;
 mod report;
 mod world;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::args::{Common, Options, Plan, seconds};
+use crate::args::{Common, Options, Plan, name, seconds};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
@@ -121,9 +121,9 @@ impl Options for GatewayOptions {
     fn notes(&self) -> Vec<String> {
         let lacks = |engine: Engine| {
             let program = engine.lacks()?;
-            Some(format!("{} is not measured: there is no {program} in PATH.", engine.name()))
+            Some(format!("{} is not measured: there is no {program} in PATH.", name(engine)))
         };
-        Engine::ALL.into_iter().filter_map(lacks).collect()
+        Engine::value_variants().iter().copied().filter_map(lacks).collect()
     }
 
     fn run(&self, progress: &Progress) -> Result<Results, Failure> {
@@ -143,7 +143,7 @@ impl Options for GatewayOptions {
                     // The others go on: that an engine fails is a result, too.
                     Err(error) => progress.note(&format!("{}: {error:?}", case.name())),
                 }
-                progress.step();
+                progress.advance(1);
             }
         }
         progress.end();
@@ -161,10 +161,10 @@ impl Options for GatewayOptions {
 impl Case {
     /// What is measured, for the line of progress.
     fn name(&self) -> String {
-        let (engine, mtu) = (self.engine.name(), self.mtu);
+        let (engine, mtu) = (name(self.engine), self.mtu);
         match self.load {
             Load::Bulk { way, flows } => {
-                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", way.name())
+                format!("{engine}, MTU {mtu}, {}, {flows} connection(s)", name(way))
             }
             Load::Small => format!("{engine}, connections, requests and round trips"),
         }
@@ -177,11 +177,11 @@ fn start(
     world: &World,
     progress: &Progress,
 ) -> Result<(Vec<Guest>, Vec<Memory>), Failure> {
-    let chosen = if options.engine.is_empty() { &Engine::ALL[..] } else { &options.engine };
+    let chosen = if options.engine.is_empty() { Engine::value_variants() } else { &options.engine };
     let (mut guests, mut memory): (Vec<Guest>, Vec<Memory>) = (Vec::new(), Vec::new());
     for &engine in chosen {
         if let Some(program) = engine.lacks() {
-            let name = engine.name();
+            let name = name(engine);
             progress.note(&format!("{name} is not measured: there is no {program} in PATH"));
             continue;
         }
@@ -191,7 +191,7 @@ fn start(
             match Guest::start(world, engine, mtu, number) {
                 Ok(guest) => started.push(guest),
                 Err(error) if engine.is_peer() => {
-                    progress.note(&format!("{} is not measured: {error:?}", engine.name()));
+                    progress.note(&format!("{} is not measured: {error:?}", name(engine)));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -203,7 +203,7 @@ fn start(
         if let Some(first) = started.first() {
             let fresh = first.rss();
             let idle = load::idle(world, first).unwrap_or_else(|error| {
-                progress.note(&format!("{}, idle connections: {error:?}", engine.name()));
+                progress.note(&format!("{}, idle connections: {error:?}", name(engine)));
                 None
             });
             memory.push(Memory { engine, fresh, idle });

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::engines::Engine;
 use super::load::{Bulk, Small};
 use super::{Bench, Case, GatewayOptions, Load, Memory, Outcome};
+use crate::args::name;
 use crate::failure::say;
 use crate::machine::SPREAD;
 use crate::meter::{Round, Spread};
@@ -25,9 +26,10 @@ impl Measurement for Bench {
         Each gateway with a guest of its own, all in one run. veth is the kernel's own \
         forwarding, loopback no way at all.";
     const RATE: bool = false;
+    const HEAD: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("mtu", |of| of.bulk().map(|_| of.case.mtu.into())).group("MTU {}"),
-        F::value("direction", |of| of.bulk().map(|(way, _)| way.name().into()))
+        F::value("direction", |of| of.bulk().map(|(way, _)| name(way).into()))
             .group("{} of the guest"),
         F::value("flows", |of| of.bulk().map(|(_, flows)| flows.into())).group("{} connection(s)"),
         F::value("gbit_per_s", |of| rates(of).map(|rates| rounded(rates.median, 3).into()))
@@ -50,8 +52,8 @@ impl Measurement for Bench {
         F::bounds("gbit_per_s", 3, rates),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
-        (case.engine.name(), "")
+    fn engine(&self, case: &Case) -> (String, &'static str) {
+        (name(case.engine), "")
     }
 
     fn round(&self, _: &Case, outcome: &Outcome) -> Round {
@@ -59,10 +61,6 @@ impl Measurement for Bench {
             Outcome::Bulk(Bulk { round, .. }) => *round,
             Outcome::Small(_) => Round::default(),
         }
-    }
-
-    fn head(line: &Line<'_, Self>) -> Record {
-        line.named()
     }
 }
 
@@ -181,7 +179,7 @@ pub(super) fn checks(lines: &[Measured<Bench>]) -> Vec<Check> {
             continue;
         };
         let large = case.mtu >= LARGE;
-        let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, way.name());
+        let what = format!("MTU {}, {}, {flows} flow(s)", case.mtu, name(way));
         let median = |all: &[Outcome]| rate(all).median;
         if let Some(theirs) = peers(Engine::is_peer).map(median).reduce(f64::max) {
             let goal = Goal::AtLeast(if large { 1.5 } else { 8.0 });

@@ -24,7 +24,7 @@ use crate::args::{Common, Link, Options, Plan, send_size};
 use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::machine::Machine;
-use crate::meter::{Round, Spread};
+use crate::meter::{Round, Spread, us_per_mib};
 use crate::progress::Progress;
 use crate::table::{
     Field, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records, some,
@@ -260,7 +260,7 @@ impl Measurement for Bench {
         F::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, engine: &Engine) -> (&'static str, &'static str) {
+    fn engine(&self, engine: &Engine) -> (String, &'static str) {
         engine.names()
     }
 
@@ -276,8 +276,7 @@ impl Line<'_, Bench> {
     }
 
     fn us_per_mib(&self, part: fn(&Sample) -> Duration) -> Option<Spread> {
-        let mib = self.bench.bytes() as f64 / f64::from(1 << 20);
-        self.spread(|sample| part(sample).as_secs_f64() * 1e6 / mib.max(1e-9))
+        self.spread(|sample| us_per_mib(part(sample), self.bench.bytes()))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::machine::resident;
 
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -24,16 +25,12 @@ impl Memory {
     }
 
     fn now() -> Self {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let resident = |text: &str| text.split(' ').nth(1)?.parse::<u64>().ok();
-        let sockets = |text: &str| {
-            let tcp = text.lines().find_map(|line| line.strip_prefix("TCP: "))?;
-            tcp.split_once(" mem ")?.1.parse::<u64>().ok()
-        };
-        let bytes = |pages: Option<u64>| pages.unwrap_or(0) * rustix::param::page_size() as u64;
+        let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+        let tcp = sockets.lines().find_map(|line| line.strip_prefix("TCP: "));
+        let pages = tcp.and_then(|tcp| tcp.split_once(" mem ")?.1.parse::<u64>().ok());
         Self {
-            process: bytes(resident(&read("/proc/self/statm"))),
-            kernel: bytes(sockets(&read("/proc/net/sockstat"))),
+            process: resident().unwrap_or_default(),
+            kernel: pages.unwrap_or_default() * rustix::param::page_size() as u64,
         }
     }
 

@@ -158,7 +158,7 @@ impl<P: Requests> Measurement for Bench<P> {
         F::<P>::value("congestion", |_| some("cubic")),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         case.engine.names()
     }
 

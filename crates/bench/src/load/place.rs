@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel::{self, Between, SOCKET};
-use crate::machine::{self, Sides, joined, on_a_thread};
+use crate::machine::{self, Sides, joined};
 use crate::namespace::enter_with_tap;
 
 /// Arguments that say where the two programs and their stacks run.
@@ -64,6 +64,14 @@ pub(super) struct Ran<T> {
     pub(super) counts: Counts,
 }
 
+impl<T> Ran<T> {
+    /// With what the other side counted.
+    fn and(mut self, other: &Counts) -> Self {
+        self.counts.add(other);
+        self
+    }
+}
+
 /// How the programs run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -88,37 +96,30 @@ impl Place {
         programs: &P,
     ) -> Result<Ran<P::Outcome>, Failure> {
         let books = &Books::default();
-        on_a_thread(|| match engine {
+        match engine {
             Engine::Pair => self.pair(programs, books),
             Engine::Tap => self.tap(programs, books),
             Engine::Kernel(between) => self.kernel(between, programs, books),
-        })
+        }
     }
 
     fn pair<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
         let (left, right, _) = hosts::pair(None)?;
-        let (sends, receives) = mpsc::channel();
-        let network = move || {
-            let client = self.start(hosts::on(left, LEFT), &books.client)?;
-            let _ = sends.send(client.clone());
-            Ok(client)
-        };
+        let network = move || self.start(hosts::on(left, LEFT), &books.client);
         let on = SocketAddr::from((RIGHT, PORT));
-        let (ran, counts) = self.both(programs, books, hosts::on(right, RIGHT), network, on)?;
-        if self.stats
-            && let Ok(client) = receives.recv()
-        {
+        let (ran, client) = self.both(programs, books, hosts::on(right, RIGHT), network, on)?;
+        if self.stats {
             eprint!("{}", client.stats());
         }
-        Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
+        Ok(ran)
     }
 
     /// A host on a tap serves; clients of the kernel are on the tap's other side.
     fn tap<P: Programs>(self, programs: &P, books: &Books) -> Result<Ran<P::Outcome>, Failure> {
         let (tap, _) = enter_with_tap(RIGHT, None)?;
         let on = SocketAddr::from((LEFT, PORT));
-        let (ran, counts) = self.both(programs, books, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
-        Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
+        let (ran, Kernel) = self.both(programs, books, hosts::on(tap, LEFT), || Ok(Kernel), on)?;
+        Ok(ran)
     }
 
     /// Starts a host on a thread of its side, whose processor it keeps to, and in its runtime.
@@ -129,18 +130,18 @@ impl Place {
         })
     }
 
-    /// The client's outcome and counts, and those of a host that serves.
-    fn both<P: Programs, N: Network>(
+    /// Runs both with a host that serves; also returns what the clients connected from.
+    fn both<P: Programs, N: Network + Send>(
         self,
         programs: &P,
         books: &Books,
         server: pagewire::HostBuilder,
         network: impl FnOnce() -> Result<N, Failure> + Send,
         on: SocketAddr,
-    ) -> Result<(Ran<P::Outcome>, Counts), Failure> {
+    ) -> Result<(Ran<P::Outcome>, N), Failure> {
         let (over, is_over) = oneshot::channel();
         let (sends, receives) = mpsc::channel();
-        let (ran, server) = std::thread::scope(|scope| {
+        let ((ran, network), server) = std::thread::scope(|scope| {
             let listen = move || {
                 let server = self.start(server, &books.server)?;
                 let listener = server.listen_with(
@@ -169,7 +170,7 @@ impl Place {
         if self.stats {
             eprint!("{}", server.stats());
         }
-        Ok((ran, server.counts()))
+        Ok((ran.and(&server.counts()), network))
     }
 
     fn kernel<P: Programs>(
@@ -179,34 +180,24 @@ impl Place {
         books: &Books,
     ) -> Result<Ran<P::Outcome>, Failure> {
         let (over, is_over) = oneshot::channel();
-        let (sends, receives) = mpsc::channel();
         let loading = move |to| {
-            let ran = load(programs, books, || Ok(Kernel), to);
-            drop(over);
-            ran
+            let _over = over;
+            load(programs, books, || Ok(Kernel), to)
         };
         let serving = move |listener: &std::net::TcpListener| {
             let before = Kernel.counts();
             serve(programs, books, || kernel_listener(listener), is_over)?;
             // Over loopback the client counts for both.
             let its_own = between != Between::Loopback;
-            let counts = if its_own { Kernel.counts().since(&before) } else { Counts::default() };
-            let _ = sends.send(counts);
-            Ok(())
+            Ok(if its_own { Kernel.counts().since(&before) } else { Counts::default() })
         };
-        let (ran, ()) = kernel::join(between, self.sides, loading, serving)?;
-        let counts = receives.recv().unwrap_or_default();
-        Ok(Ran { outcome: ran.outcome, counts: sum(ran.counts, &counts) })
+        let ((ran, Kernel), counts) = kernel::join(between, self.sides, loading, serving)?;
+        Ok(ran.and(&counts))
     }
 }
 
 fn died() -> Failure {
     Failure::Failed("a thread of the measurement died".into())
-}
-
-fn sum(mut counts: Counts, other: &Counts) -> Counts {
-    counts.add(other);
-    counts
 }
 
 /// Runs the server's program on this thread, until the client's has ended.
@@ -229,13 +220,13 @@ fn serve<P: Programs, L: Listener>(
     })
 }
 
-/// Runs the client's program on this thread.
+/// Runs the client's program on this thread; also returns what it connected from.
 fn load<P: Programs, N: Network>(
     programs: &P,
     books: &Books,
     network: impl FnOnce() -> Result<N, Failure>,
     to: SocketAddr,
-) -> Result<Ran<P::Outcome>, Failure> {
+) -> Result<(Ran<P::Outcome>, N), Failure> {
     books.client.add_this();
     on_a_runtime(async {
         let network = network()?;
@@ -243,7 +234,7 @@ fn load<P: Programs, N: Network>(
         // A link that has just come up may take a second for its first packet.
         drop(connect(&network, to).await.because(SOCKET)?);
         let outcome = programs.load(network.clone(), to, books).await?;
-        Ok(Ran { outcome, counts: network.counts().since(&before) })
+        Ok((Ran { outcome, counts: network.counts().since(&before) }, network))
     })
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::gettid;
 
+use crate::machine::number_in;
+
 /// What a side's threads have used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
@@ -89,8 +91,7 @@ fn cpu(thread: u32) -> Option<Duration> {
 }
 
 fn sleeps(thread: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
-    text.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+    number_in(&format!("/proc/self/task/{thread}/status"), "voluntary_ctxt_switches:")
 }
 
 /// Both ends of thousands of kernel connections are descriptors of this process.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::SystemTime;
 
-use crate::machine::Machine;
+use crate::machine::{Machine, number_in};
 
 /// What the page says of the machine and the run as a whole.
 #[derive(Clone, Debug)]
@@ -61,10 +61,8 @@ fn read(file: &str) -> Option<String> {
 }
 
 fn memory() -> Option<String> {
-    let text = read("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(format!("{:.1} GiB", kib / f64::from(1 << 20)))
+    let kib = number_in("/proc/meminfo", "MemTotal:")?;
+    Some(format!("{:.1} GiB", kib as f64 / f64::from(1 << 20)))
 }
 
 fn load() -> String {

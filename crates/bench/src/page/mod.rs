@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::failure::{Because, Failure};
 use crate::plot::{STYLE, charts, inline, subtitle};
-use crate::table::{Row, Shown};
+use crate::table::{Row, Shown, json_lines};
 pub(crate) use facts::Facts;
 
 /// The page's file within the report's directory.
@@ -84,10 +84,8 @@ pub(crate) fn write(dir: &Path, facts: &Facts, sections: &[Section]) -> Result<(
         fs::write(&file, text).because(format_args!("--report: {}", file.display()))
     };
     for section in sections {
-        let lines = section.rows().iter().map(serde_json::to_string);
-        let lines: Vec<String> = lines.collect::<Result<_, _>>()?;
-        if !lines.is_empty() {
-            put(&format!("{}.jsonl", section.name), &(lines.join("\n") + "\n"))?;
+        if !section.rows().is_empty() {
+            put(&format!("{}.jsonl", section.name), &json_lines(section.rows())?)?;
         }
     }
     put(INDEX, &page(facts, sections))

@@ -3,13 +3,13 @@
 use serde_json::Value as Json;
 
 use super::{Bar, Chart, Curve, Engine, Group, Kind, Value};
-use crate::table::{Entry, Role, Row, Shown};
+use crate::table::{Entry, Label, Role, Row, Shown};
 
 /// A chart for each measured quantity that the rows have.
 pub(crate) fn charts(shown: &Shown, rows: &[Row]) -> Vec<Chart> {
     let mut parts: Vec<(String, Vec<&Row>)> = Vec::new();
     for row in rows {
-        sort_into(&mut parts, shown.labels(row, Role::split), row);
+        sort_into(&mut parts, shown.labels(row, Label::Split), row);
     }
     let of = |(part, rows): &(String, Vec<&Row>)| -> Vec<Chart> {
         shown.entries.iter().filter_map(|entry| shown.chart(entry, part, rows)).collect()
@@ -53,7 +53,7 @@ impl Shown {
                 let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
                 for (row, value) in valued() {
                     let bar = Bar { label: self.line(row), engine: engine(row), value };
-                    sort_into(&mut groups, self.labels(row, Role::group), bar);
+                    sort_into(&mut groups, self.labels(row, Label::Group), bar);
                 }
                 let group = |(title, bars)| Group { title, bars };
                 Kind::Rows(groups.into_iter().map(group).collect())

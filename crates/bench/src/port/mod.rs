@@ -16,9 +16,8 @@ use clap::{Args, ValueEnum};
 
 use crate::args::{Common, Options, Plan, name};
 use crate::failure::Failure;
-use crate::machine::{Machine, Sides, on_a_thread, pin};
+use crate::machine::{Machine, Sides, pin};
 use crate::meter::{Round, Spread};
-use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::table::{Field, InTurns, Line, Measurement, Results, in_turns, records, some};
 
@@ -160,10 +159,10 @@ impl Measurement for Bench {
             .higher("Ratio to the kernel's tap", "times"),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         match case.path {
-            PortPath::KernelTap => ("kernel", "tap"),
-            _ => ("pagewire", "vhost-user"),
+            PortPath::KernelTap => ("kernel".to_owned(), "tap"),
+            _ => ("pagewire".to_owned(), "vhost-user"),
         }
     }
 
@@ -175,20 +174,17 @@ impl Measurement for Bench {
 /// The rate beside that of another path.
 fn ratio(of: &Line<'_, Bench>, path: PortPath) -> Option<serde_json::Value> {
     let other = Case { path, ..*of.case };
-    let (_, beside) = of.all.iter().find(|(case, _)| *case == other && other != *of.case)?;
-    let rate = |rounds: &[Round]| of.bench.rates(rounds).median;
-    some(rounded(rate(of.samples) / rate(beside).max(1e-9), 3))
+    let ratio = || of.ratio_to(&other, |rounds| of.bench.rates(rounds).median);
+    if other == *of.case { None } else { ratio() }
 }
 
 impl InTurns for Bench {
     fn sample(&self, &Case { path, frame }: &Case, _: u16) -> Result<Round, Failure> {
-        let time = on_a_thread(|| {
-            pin(self.cpu);
-            match path {
-                PortPath::KernelTap => tap::round(frame as usize, self.frames),
-                _ => ours::round(path, frame as usize, self.frames, self.stats),
-            }
-        })?;
+        pin(self.cpu);
+        let time = match path {
+            PortPath::KernelTap => tap::round(frame as usize, self.frames),
+            _ => ours::round(path, frame as usize, self.frames, self.stats),
+        }?;
         Ok(Round { bytes: self.frames * u64::from(frame), time, receiver_cpu: time })
     }
 }

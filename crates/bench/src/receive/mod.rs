@@ -10,15 +10,15 @@
 mod kernel;
 mod ours;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use crate::args::{Common, Link, Mtu, Options, Plan, Time, name};
 use crate::engine::Engine;
 use crate::failure::{Failure, say};
-use crate::machine::{SPREAD, Sides, on_a_thread};
-use crate::meter::{Round, WARM_UP};
+use crate::machine::{SPREAD, Sides};
+use crate::meter::{Meter, Round, us_per_mib};
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::source::{Reader, Source};
@@ -163,7 +163,7 @@ impl Measurement for Bench {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         case.engine.names()
     }
 
@@ -174,11 +174,11 @@ impl Measurement for Bench {
 
 impl InTurns for Bench {
     fn sample(&self, &Case { engine, mode }: &Case, _: u16) -> Result<Tally, Failure> {
-        on_a_thread(|| match engine {
+        match engine {
             Engine::Kernel(between) => kernel::round(self, between, mode),
             Engine::Pair => ours::pair(self, mode),
             Engine::Tap => ours::tap(self, mode),
-        })
+        }
     }
 }
 
@@ -201,16 +201,12 @@ struct Tally {
 }
 
 impl Tally {
-    fn mib(&self) -> f64 {
-        (self.round.bytes as f64 / f64::from(1 << 20)).max(1e-9)
-    }
-
     fn receiver_us_per_mib(&self) -> f64 {
-        self.round.receiver_cpu.as_secs_f64() * 1e6 / self.mib()
+        us_per_mib(self.round.receiver_cpu, self.round.bytes)
     }
 
     fn system_us_per_mib(&self) -> f64 {
-        self.everyone.as_secs_f64() * 1e6 / self.mib()
+        us_per_mib(self.everyone, self.round.bytes)
     }
 
     fn mapped_percent(&self) -> f64 {
@@ -221,7 +217,8 @@ impl Tally {
 /// The lines that users of the kernel's `tcp_mmap` know.
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (mib, percent) = (self.mib(), rounded(self.mapped_percent(), 4));
+        let mib = self.round.bytes as f64 / f64::from(1 << 20);
+        let percent = rounded(self.mapped_percent(), 4);
         let (seconds, rate) = (self.round.time.as_secs_f64(), self.round.gbit_per_s());
         writeln!(
             f,
@@ -239,10 +236,9 @@ impl std::fmt::Display for Tally {
 
 /// Counts what a receiver gets from the end of the warm-up to the end of the round.
 struct Counter {
-    warm_until: Instant,
-    length: Duration,
-    begun: Option<(Instant, Usage, Usage)>,
-    bytes: u64,
+    meter: Meter,
+    /// What this thread, and what all of them, had used at the end of the warm-up.
+    before: Option<(Usage, Usage)>,
     mapped: u64,
 }
 
@@ -256,38 +252,30 @@ struct Taken {
 
 impl Counter {
     fn new(seconds: f64) -> Self {
-        let length = Duration::from_secs_f64(seconds);
-        let warm_until = Instant::now() + WARM_UP;
-        Self { warm_until, length, begun: None, bytes: 0, mapped: 0 }
+        Self { meter: Meter::new(seconds), before: None, mapped: 0 }
     }
 
     /// Whether the warm-up is over.
     fn counts(&self) -> bool {
-        self.begun.is_some()
+        self.before.is_some()
     }
 
     /// Counts what was taken; returns the result when the round is over. `receiving`: on a shared
     /// thread, the receiver's time since the warm-up, for its part of the thread's CPU time.
     fn add(&mut self, taken: Taken, receiving: Option<Duration>) -> Option<Tally> {
-        let now = Instant::now();
-        let Some((begun, thread, everyone)) = self.begun else {
-            if now >= self.warm_until {
-                self.begun = Some((now, thread_usage(), process_usage()));
-            }
+        let round = self.meter.count(taken.bytes);
+        let Some((thread, everyone)) = self.before else {
+            self.before = self.meter.is_running().then(|| (thread_usage(), process_usage()));
             return None;
         };
-        self.bytes += taken.bytes as u64;
         self.mapped += taken.mapped as u64;
-        let time = now - begun;
-        if time < self.length {
-            return None;
-        }
+        let round = round?;
         let (thread, everyone) = (since(thread_usage(), thread), since(process_usage(), everyone));
         let all = thread.user + thread.system;
-        let whole = time.as_secs_f64().max(1e-9);
+        let whole = round.time.as_secs_f64().max(1e-9);
         let part = receiving.map_or(1.0, |own| (own.as_secs_f64() / whole).min(1.0));
         Some(Tally {
-            round: Round { bytes: self.bytes, time, receiver_cpu: all.mul_f64(part) },
+            round: Round { receiver_cpu: all.mul_f64(part), ..round },
             mapped: self.mapped,
             user: thread.user.mul_f64(part),
             system: thread.system.mul_f64(part),

@@ -10,9 +10,10 @@ use pagewire::{Host, HostBuilder, TcpStream};
 use super::{Bench, CHUNK, Counter, ReceiveMode, Taken, Tally};
 use crate::failure::Failure;
 use crate::hosts::{
-    self, Feed, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, would_block,
+    self, Feed, LEFT, PORT, RIGHT, SEND_PIECE, accept, connect_many_in_turns, copied_by,
+    would_block,
 };
-use crate::kernel::{self, PATIENCE, PEER_MESSAGE};
+use crate::kernel::{self, PATIENCE};
 use crate::machine::{joined, pin};
 use crate::namespace::enter_with_tap;
 use crate::source::{Reader, SOURCE_LEN};
@@ -132,11 +133,7 @@ pub(super) fn pair(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
         if all.bytes > 0
             && let Some(tally) = counter.add(all, Some(receiving))
         {
-            let stats = [&left, &right].map(Host::stats);
-            if bench.options.common.stats {
-                stats.iter().for_each(|stats| eprint!("{stats}"));
-            }
-            let copied = stats.iter().map(|stats| stats.ledger.ours()).sum();
+            let copied = copied_by(&[&left, &right], bench.options.common.stats);
             return Ok(Tally { copied, mtu, ..tally });
         }
     }
@@ -151,14 +148,8 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
     let on = SocketAddr::from((LEFT, PORT));
     let listener = host.listen(on)?;
     let tally = std::thread::scope(|scope| {
-        let mut sending = Vec::new();
-        for _ in 0..bench.options.flows {
-            sending.push(scope.spawn(move || -> Result<(), Failure> {
-                pin(bench.sides.right);
-                kernel::send(kernel::connect(on)?, &bench.source, PEER_MESSAGE);
-                Ok(())
-            }));
-        }
+        let send = |_| scope.spawn(move || kernel::peer_sends(on, &bench.source, bench.sides));
+        let sending: Vec<_> = (0..bench.options.flows).map(send).collect();
         let received = receive(bench, mode, &host, || {
             Ok(accept(&listener, || {
                 host.wait_turn(Duration::from_millis(1));
@@ -173,11 +164,7 @@ pub(super) fn tap(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
         }
         received
     })?;
-    let stats = host.stats();
-    if bench.options.common.stats {
-        eprint!("{stats}");
-    }
-    Ok(Tally { copied: stats.ledger.ours(), mtu, ..tally })
+    Ok(Tally { copied: copied_by(&[&host], bench.options.common.stats), mtu, ..tally })
 }
 
 /// Receives on all connections, on one thread that sleeps when nothing comes.

@@ -93,14 +93,22 @@ pub(super) fn kernel_datagrams(
     Ok(())
 }
 
+/// What arrived after the warm-up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Bytes by reference, and by copy.
+    pub(super) zc: u64,
+    pub(super) copied: u64,
+    /// Datagrams that were received, and that their socket had no room for.
+    pub(super) datagrams: u64,
+    pub(super) dropped: u64,
+}
+
 /// The application on rings.
 pub(super) struct Receiver {
     group: u16,
     meter: Meter,
-    pub(super) zc: u64,
-    pub(super) copied: u64,
-    pub(super) datagrams: u64,
-    pub(super) dropped: u64,
+    pub(super) counted: Counted,
     local: SocketAddr,
     /// The datagram socket, and where it answers from.
     socket: u64,
@@ -125,9 +133,8 @@ impl Receiver {
             local = at;
         }
         rings.flush();
-        let meter = Meter::new(seconds);
-        let (zc, copied, datagrams, dropped) = (0, 0, 0, 0);
-        Ok(Self { group, meter, zc, copied, datagrams, dropped, local, socket: 0, answers: None })
+        let (meter, counted) = (Meter::new(seconds), Counted::default());
+        Ok(Self { group, meter, counted, local, socket: 0, answers: None })
     }
 
     /// Where it receives.
@@ -162,7 +169,7 @@ impl Receiver {
                 _ => return Err(Failure::Failed(format!("the round ended too early: {done:?}"))),
             }
             if running {
-                self.dropped = u64::from(done.dropped);
+                self.counted.dropped = u64::from(done.dropped);
             }
             for _ in 0..done.entries {
                 let Some(entry) = rings.next_entry() else { break };
@@ -185,9 +192,9 @@ impl Receiver {
             return Ok(None);
         }
         if running {
-            self.zc += zc;
-            self.copied += copied;
-            self.datagrams += datagrams;
+            self.counted.zc += zc;
+            self.counted.copied += copied;
+            self.counted.datagrams += datagrams;
         }
         Ok(self.meter.count((zc + copied) as usize))
     }

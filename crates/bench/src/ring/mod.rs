@@ -18,8 +18,8 @@ use pagewire::{Device, Host};
 use crate::args::{Common, Link, Mtu, Options, Plan, Time, name};
 use crate::failure::{Failure, say};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
-use crate::kernel::{self, PEER_MESSAGE};
-use crate::machine::{Sides, joined, on_a_thread, pin};
+use crate::kernel;
+use crate::machine::{Sides, joined, pin};
 use crate::meter::{Round, Spread};
 use crate::namespace::enter_with_tap;
 use crate::progress::Progress;
@@ -28,7 +28,7 @@ use crate::table::{
     COPIED, Field, IN_A_ROUND, InTurns, Line, Measurement, Results, US_PER_MIB, in_turns, records,
     some,
 };
-use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
+use ends::{Counted, ENTRIES, Receiver, Sender, kernel_datagrams};
 
 /// Receive through rings, by copy and by reference
 ///
@@ -116,11 +116,7 @@ struct Bench {
 
 struct Outcome {
     round: Round,
-    zc: u64,
-    copied: u64,
-    /// Datagrams that were received, and that their socket had no room for.
-    datagrams: u64,
-    dropped: u64,
+    counted: Counted,
     /// Payload bytes of each; 0: a stream.
     size: usize,
     mtu: u32,
@@ -143,17 +139,19 @@ impl Measurement for Bench {
         F::value("transport", |of| some(if of.bench.options.udp { "udp" } else { "tcp" }))
             .group("{}"),
         F::value("datagram_bytes", |of| of.median(|one| one.size).filter(|_| is_udp(of))),
-        F::value("datagrams", |of| of.median(|one| one.datagrams).filter(|_| is_udp(of)))
+        F::value("datagrams", |of| of.median(|one| one.counted.datagrams).filter(|_| is_udp(of)))
             .higher("Datagrams", "in a round"),
-        F::value("datagrams_dropped", |of| of.median(|one| one.dropped).filter(|_| is_udp(of)))
-            .lower("Datagrams without room", "in a round"),
-        F::value("mode", |of| some(of.case.name())).part("{}"),
+        F::value("datagrams_dropped", |of| {
+            of.median(|one| one.counted.dropped).filter(|_| is_udp(of))
+        })
+        .lower("Datagrams without room", "in a round"),
+        F::value("mode", |of| some(name(*of.case))).part("{}"),
         F::value("memory", |of| some(of.bench.memory(*of.case))).part("memory {}"),
-        F::value("copy_bytes", |of| of.median(|one| one.copied))
+        F::value("copy_bytes", |of| of.median(|one| one.counted.copied))
             .plain("Received by copy", IN_A_ROUND),
-        F::value("zc_bytes", |of| of.median(|one| one.zc))
+        F::value("zc_bytes", |of| of.median(|one| one.counted.zc))
             .plain("Received by reference", IN_A_ROUND),
-        F::value("total_bytes", |of| of.median(|one| one.copied + one.zc)),
+        F::value("total_bytes", |of| of.median(|one| one.counted.copied + one.counted.zc)),
         F::spread("receiver_cpu_us_per_mib", 3, |of| Some(of.receiver_us_per_mib()))
             .lower("CPU time of the receiver", US_PER_MIB)
             .first(),
@@ -164,8 +162,8 @@ impl Measurement for Bench {
         F::value("mtu", |of| of.median(|one| one.mtu)),
     ];
 
-    fn engine(&self, _: &Mode) -> (&'static str, &'static str) {
-        ("pagewire", if self.options.link == Link::Pair { "pair" } else { "tap" })
+    fn engine(&self, _: &Mode) -> (String, &'static str) {
+        ("pagewire".to_owned(), if self.options.link == Link::Pair { "pair" } else { "tap" })
     }
 
     fn round(&self, _: &Mode, outcome: &Outcome) -> Round {
@@ -179,10 +177,10 @@ fn is_udp(of: &Line<'_, Bench>) -> bool {
 
 impl InTurns for Bench {
     fn sample(&self, mode: &Mode, _: u16) -> Result<Outcome, Failure> {
-        on_a_thread(|| match self.options.link {
+        match self.options.link {
             Link::Pair => self.pair(*mode),
             Link::Tap => self.tap(*mode),
-        })
+        }
     }
 }
 
@@ -201,15 +199,15 @@ impl Bench {
     fn show(&self, mode: Mode, outcomes: &[Outcome]) {
         let by_rate = Spread::by(outcomes, |outcome| outcome.round.gbit_per_s());
         let Some(Spread { median, .. }) = by_rate else { return };
+        let Counted { zc, copied, datagrams, dropped } = median.counted;
         let link = name(self.options.link);
-        say(format!("{} over {link}, memory {}:", mode.name(), self.memory(mode)));
-        say(format!(" copy bytes: {}", median.copied));
-        say(format!("   ZC bytes: {}", median.zc));
+        say(format!("{} over {link}, memory {}:", name(mode), self.memory(mode)));
+        say(format!(" copy bytes: {copied}"));
+        say(format!("   ZC bytes: {zc}"));
         let nsec = median.round.time.as_nanos();
-        say(format!("Total bytes: {}, nsec:{nsec}", median.copied + median.zc));
+        say(format!("Total bytes: {}, nsec:{nsec}", copied + zc));
         say(format!("       Rate: {:.2} Gb/s", median.round.gbit_per_s()));
         if median.size > 0 {
-            let (datagrams, dropped) = (median.datagrams, median.dropped);
             say(format!("  Datagrams: {datagrams} of {} bytes, {dropped} dropped", median.size));
         }
     }
@@ -291,12 +289,11 @@ impl Bench {
             let to = receiver.local();
             let over = &over;
             let sending = scope.spawn(move || -> Result<(), Failure> {
-                pin(self.sides.right);
-                if size > 0 {
-                    return kernel_datagrams(to, &self.source, size, over);
+                if size == 0 {
+                    return kernel::peer_sends(to, &self.source, self.sides);
                 }
-                kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
-                Ok(())
+                pin(self.sides.right);
+                kernel_datagrams(to, &self.source, size, over)
             });
             let round = loop {
                 if !rings.wait(kernel::PATIENCE) {
@@ -320,6 +317,5 @@ impl Bench {
 fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {
     let ledger = host.stats().ledger;
     let device = ledger.get(pagewire::memory::CopyReason::DeviceRx);
-    let &Receiver { zc, copied, datagrams, dropped, .. } = receiver;
-    Outcome { round, zc, copied, datagrams, dropped, size, mtu, ours: ledger.ours(), device }
+    Outcome { round, counted: receiver.counted, size, mtu, ours: ledger.ours(), device }
 }

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
 use crate::machine::{Sides, joined, nap, pin};
-use crate::meter::{Round, WARM_UP};
+use crate::meter::{Round, WARM_UP, us_per_mib};
 use crate::namespace::enter_with_tap;
 use crate::source::{Mode, SOURCE_LEN, Source};
 use crate::sys::{take_kernel_completion, thread_time, ticks};
@@ -24,9 +24,6 @@ const BATCH: usize = 256 << 10;
 
 /// Bytes that zero-copy sends may hold: enough that the limit is not measured.
 const HELD: usize = 1 << 30;
-
-/// Of a mebibyte.
-const MIB: f64 = (1 << 20) as f64;
 
 /// Longest wait for sends to complete once the last byte was acknowledged.
 const COMPLETION_TIME: Duration = Duration::from_secs(5);
@@ -115,8 +112,8 @@ impl Engines {
         self.print_stats(&[&left, &right]);
         // The counter went on while another process ran, for both sides in proportion.
         let share = |part: u64| part as f64 / all.max(1) as f64;
-        let mib = (bytes as f64 / MIB).max(1e-9);
-        let us = cpu.as_secs_f64() * 1e6 / mib;
+        let mib = (bytes as f64 / f64::from(1 << 20)).max(1e-9);
+        let us = us_per_mib(cpu, bytes);
         let running = cpu.as_secs_f64() / time.as_secs_f64().max(1e-9);
         Ok(Sample {
             round: Round { bytes, time, receiver_cpu: Duration::ZERO },
@@ -423,10 +420,8 @@ impl Clock {
 
     fn sample(self, round: Round, copied: u64, mtu: u32) -> Sample {
         let (cpu, bytes, sent) = self.done.unwrap_or_default();
-        let per_mib =
-            |cpu: Duration, bytes: u64| cpu.as_secs_f64() * 1e6 / (bytes as f64 / MIB).max(1e-9);
-        let sender = per_mib(cpu, bytes);
-        let system = sender + per_mib(round.receiver_cpu, round.bytes);
+        let sender = us_per_mib(cpu, bytes);
+        let system = sender + us_per_mib(round.receiver_cpu, round.bytes);
         Sample { round, sent, sender, system, ticks: None, copied, mtu }
     }
 }

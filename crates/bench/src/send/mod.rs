@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::args::{Common, Link, Mtu, Options, Plan, name, seconds, send_size};
 use crate::engine::Engine;
 use crate::failure::{Failure, say};
-use crate::machine::{SPREAD, Sides, on_a_thread};
+use crate::machine::{SPREAD, Sides};
 use crate::meter::{Round, Spread};
 use crate::numbers::size_name;
 use crate::progress::Progress;
@@ -138,7 +138,7 @@ impl Measurement for Engines {
         By copy, and by reference with completions, as in the source document of Linux's \
         MSG_ZEROCOPY, whose own figures stand beside the ratios.";
     const FIELDS: &'static [Field<Self>] = &[
-        F::value("mode", |of| some(of.case.mode.name())).part("{}"),
+        F::value("mode", |of| some(name(of.case.mode))).part("{}"),
         F::value("size", |of| some(of.case.size))
             .group("sends of {} bytes")
             .over("bytes of each send"),
@@ -175,7 +175,7 @@ impl Measurement for Engines {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         case.engine.names()
     }
 
@@ -207,11 +207,11 @@ impl Measurement for Engines {
 
 impl InTurns for Engines {
     fn sample(&self, &case: &Case, _: u16) -> Result<Sample, Failure> {
-        on_a_thread(|| match case.engine {
+        match case.engine {
             Engine::Pair => self.pair(case),
             Engine::Tap => self.tap(case),
             Engine::Kernel(between) => self.kernel(between, case),
-        })
+        }
     }
 }
 

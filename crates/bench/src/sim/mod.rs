@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::args::{Options, Plan, name, seconds};
 use crate::failure::{Because, Failure, say};
-use crate::machine::Machine;
+use crate::machine::{Machine, number_in};
 use crate::meter::{Round, Spread};
 use crate::numbers::rounded;
 use crate::progress::Progress;
@@ -100,16 +100,6 @@ enum Simulator {
     Turmoil,
 }
 
-impl Simulator {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pagewire => "pagewire",
-            #[cfg(feature = "turmoil")]
-            Self::Turmoil => "turmoil",
-        }
-    }
-}
-
 /// A round that takes longer is given up: turmoil visits every pair of hosts in every millisecond.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -133,11 +123,11 @@ impl Options for SimOptions {
         for number in 1..=self.rounds {
             for (engine, rounds) in &mut lines {
                 // One that was given up will be again.
-                progress.round(number, self.rounds, engine.name());
+                progress.round(number, self.rounds, &name(*engine));
                 if rounds.last().is_none_or(Option::is_some) {
                     rounds.push(round(*engine, self)?);
                 }
-                progress.step();
+                progress.advance(1);
             }
         }
         progress.end();
@@ -163,6 +153,7 @@ impl Measurement for Bench {
     const ABOUT: &'static str = "\
         The same programs on both simulators. With turmoil a message is one event; here it \
         is packets and acknowledgements of a real TCP.";
+    const HEAD: bool = false;
     const FIELDS: &'static [Field<Self>] = &[
         F::value("scenario", |of| some(name(of.bench.0.scenario))).group("{}"),
         F::value("hosts", |of| some(of.bench.0.hosts)).group("{} hosts"),
@@ -197,8 +188,8 @@ impl Measurement for Bench {
         }),
     ];
 
-    fn engine(&self, simulator: &Simulator) -> (&'static str, &'static str) {
-        (simulator.name(), "simulated")
+    fn engine(&self, simulator: &Simulator) -> (String, &'static str) {
+        (name(*simulator), "simulated")
     }
 
     fn round(&self, _: &Simulator, round: &Option<Value>) -> Round {
@@ -207,10 +198,6 @@ impl Measurement for Bench {
             .map_or((0.0, 0.0), |round| (number(round, "messages") * 1024.0, wall(round)));
         let time = Duration::from_secs_f64(seconds);
         Round { bytes: bytes as u64, time, receiver_cpu: Duration::ZERO }
-    }
-
-    fn head(line: &Line<'_, Self>) -> Record {
-        line.named()
     }
 }
 
@@ -270,7 +257,7 @@ fn round(engine: Simulator, options: &SimOptions) -> Result<Option<Value>, Failu
     let program = std::env::current_exe().because("our program's file")?;
     let mut child = Command::new(program)
         .args(["bench", "sim", "--here"])
-        .args(["--engine", engine.name()])
+        .args(["--engine", &name(engine)])
         .args(["--scenario", &name(options.scenario)])
         .args(["--hosts", &options.hosts.to_string()])
         .args(["--connections", &options.connections.to_string()])
@@ -297,7 +284,7 @@ fn round(engine: Simulator, options: &SimOptions) -> Result<Option<Value>, Failu
         out.read_to_string(&mut text)?;
     }
     if !status.success() {
-        return Err(Failure::because(format!("the round with {}", engine.name()), status));
+        return Err(Failure::because(format!("the round with {}", name(engine)), status));
     }
     serde_json::from_str(&text).map(Some).because("the round's figures")
 }
@@ -305,8 +292,6 @@ fn round(engine: Simulator, options: &SimOptions) -> Result<Option<Value>, Failu
 /// The most memory that this process ever had, in bytes.
 fn most_memory() -> Result<u64, Failure> {
     let file = "/proc/self/status";
-    let text = std::fs::read_to_string(file).because(file)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = number_in(file, "VmHWM:");
     Ok(kib.ok_or_else(|| Failure::because(file, "not understood"))? * 1024)
 }

@@ -19,13 +19,14 @@ use pagewire::{Host, TcpStream};
 use guest::Guest;
 
 use crate::args::{Common, Direction, Mtu, Options, Plan, Time, name};
+use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::hosts::{
-    self, Feed, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns,
+    self, Feed, LEFT, PORT, RECV_PIECE, RIGHT, SEND_PIECE, accept, connect_in_turns, copied_by,
     hosts_in_turns, patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
-use crate::machine::{SPREAD, Sides, joined, nap, on_a_thread, pin};
+use crate::machine::{SPREAD, Sides, joined, nap, pin};
 use crate::meter::{Meter, Round};
 use crate::namespace::enter_with_tap;
 use crate::progress::Progress;
@@ -268,13 +269,12 @@ impl Measurement for Bench {
         .lower(COPIED, IN_A_ROUND),
     ];
 
-    fn engine(&self, case: &Case) -> (&'static str, &'static str) {
+    fn engine(&self, case: &Case) -> (String, &'static str) {
         match case.way {
-            Way::Kernel if self.kernel == Between::Loopback => ("kernel", "loopback"),
-            Way::Kernel => ("kernel", "veth"),
-            Way::Pair { .. } | Way::PairViaProxy { .. } => ("pagewire", "pair"),
-            Way::Tap(_) | Way::TapViaProxy => ("pagewire", "tap"),
-            Way::Guest(_) => ("pagewire", "vhost-user"),
+            Way::Kernel => Engine::Kernel(self.kernel).names(),
+            Way::Pair { .. } | Way::PairViaProxy { .. } => Engine::Pair.names(),
+            Way::Tap(_) | Way::TapViaProxy => Engine::Tap.names(),
+            Way::Guest(_) => ("pagewire".to_owned(), "vhost-user"),
         }
     }
 
@@ -294,7 +294,7 @@ impl InTurns for Bench {
         if let (Way::Guest(direction), Some(guest)) = (way, &self.guest) {
             return guest.round(self, direction, reader);
         }
-        on_a_thread(|| match way {
+        match way {
             Way::Kernel | Way::Guest(_) => {
                 let (between, source, message) = (self.kernel, &self.source, self.message);
                 let round = kernel::stream(
@@ -312,7 +312,7 @@ impl InTurns for Bench {
             Way::Tap(direction) => self.tap(direction, reader),
             Way::PairViaProxy { threads } => self.pair_via_proxy(reader, threads),
             Way::TapViaProxy => self.tap_via_proxy(reader),
-        })
+        }
     }
 }
 
@@ -412,7 +412,7 @@ impl Bench {
             Direction::Receive => {
                 let on = SocketAddr::from((LEFT, PORT));
                 let listener = host.listen(on)?;
-                let sending = scope.spawn(move || self.kernel_sends(on));
+                let sending = scope.spawn(move || kernel::peer_sends(on, &self.source, self.sides));
                 let connection = patient(accept(&listener, nap))?;
                 let round = receive(&connection, reader, self.options.time.seconds, || {});
                 connection.abort();
@@ -424,23 +424,13 @@ impl Bench {
         Ok(self.finish(round, mtu, &[&host]))
     }
 
-    fn kernel_sends(&self, to: SocketAddr) -> Result<(), Failure> {
-        pin(self.sides.right);
-        kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
-        Ok(())
-    }
-
     fn kernel_receives(&self, listener: &TcpListener, reader: Reader) -> Result<Round, Failure> {
         pin(self.sides.right);
         kernel::receive(kernel::accept(listener)?, PEER_MESSAGE, reader, self.options.time.seconds)
     }
 
     fn finish(&self, round: Round, mtu: u32, hosts: &[&Host]) -> Outcome {
-        let stats: Vec<_> = hosts.iter().map(|host| host.stats()).collect();
-        if self.options.common.stats {
-            stats.iter().for_each(|stats| eprint!("{stats}"));
-        }
-        Outcome { round, copied: stats.iter().map(|stats| stats.ledger.ours()).sum(), mtu }
+        Outcome { round, copied: copied_by(hosts, self.options.common.stats), mtu }
     }
 }
 

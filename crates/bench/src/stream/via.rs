@@ -68,7 +68,7 @@ impl Bench {
         let proxy = proxy(&host, LEFT.into(), to)?;
         let on = SocketAddr::from((LEFT, PROXY_PORT));
         let round = std::thread::scope(|scope| {
-            let sending = scope.spawn(move || self.kernel_sends(on));
+            let sending = scope.spawn(move || kernel::peer_sends(on, &self.source, self.sides));
             let receiving = scope.spawn(move || self.kernel_receives(&listener, reader));
             let round = joined(receiving);
             proxy.abort_all();

@@ -24,8 +24,8 @@ impl Measurement for Bytes {
         F::value("median", |of| of.median(|&bytes| bytes)),
     ];
 
-    fn engine(&self, (): &()) -> (&'static str, &'static str) {
-        ("kernel", "veth")
+    fn engine(&self, (): &()) -> (String, &'static str) {
+        ("kernel".to_owned(), "veth")
     }
 
     fn round(&self, (): &(), bytes: &u64) -> Round {
