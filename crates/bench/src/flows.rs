@@ -72,11 +72,9 @@ impl Traffic {
             self.sleep(Duration::from_millis(500));
         }
         self.over.store(true, Ordering::Relaxed);
-        let bytes = |class: usize| match (after.get(class), before.get(class)) {
-            (Some(after), Some(before)) => after - before,
-            _ => 0,
-        };
-        [0, 1].map(|class| Round { bytes: bytes(class), time, receiver_cpu: Duration::ZERO })
+        let mut rounds = after.map(|bytes| Round { bytes, time, receiver_cpu: Duration::ZERO });
+        rounds.iter_mut().zip(before).for_each(|(round, before)| round.bytes -= before);
+        rounds
     }
 
     /// Runs the parts of a round, each on a thread of its own, and [measures](Self::measure) what

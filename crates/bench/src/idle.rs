@@ -14,7 +14,6 @@ use crate::failure::Failure;
 use crate::hosts::{RIGHT, accept, on_a_pair};
 use crate::kernel::PATIENCE;
 use crate::machine::{Machine, joined, resident};
-use crate::meter::Round;
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::table::{Field, Measurement, Results, records, some};
@@ -126,10 +125,6 @@ impl Measurement for Idle {
 
     fn engine(&self, (): &()) -> (String, &'static str) {
         ("pagewire".to_owned(), "pair")
-    }
-
-    fn round(&self, (): &(), (): &()) -> Round {
-        Round { bytes: 0, time: self.time, receiver_cpu: Duration::ZERO }
     }
 }
 

@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use tempfile::TempDir;
 
 use super::world::{FAR, World, default_route, namespace};
 use crate::args::name;
@@ -71,7 +71,8 @@ pub(super) struct Guest {
     pub(super) mtu: u32,
     pub(super) ns: NetNs,
     processes: Vec<Child>,
-    files: Vec<PathBuf>,
+    /// Files and sockets of the engine.
+    files: TempDir,
 }
 
 /// Addresses of guests behind a gateway.
@@ -90,8 +91,8 @@ impl Guest {
         mtu: u32,
         number: u8,
     ) -> Result<Self, Failure> {
-        let mut guest =
-            Self { engine, mtu, ns: namespace()?, processes: Vec::new(), files: Vec::new() };
+        let files = tempfile::tempdir().because("a directory for an engine")?;
+        let mut guest = Self { engine, mtu, ns: namespace()?, processes: Vec::new(), files };
         let bytes = mtu.to_string();
         match engine {
             Engine::Pagewire => guest.pagewire(world, &bytes)?,
@@ -127,10 +128,9 @@ impl Guest {
         let (guest, gateway) = (INNER.to_string(), GATEWAY.to_string());
         // It gives up the right to look at our descriptors before it opens the namespace: as a
         // file, in a mount namespace of its own, it may.
-        let file = std::env::temp_dir().join(format!("pw-pasta-{}-{mtu}", std::process::id()));
+        let file = self.files.path().join("namespace");
         fs::write(&file, "").because(file.display())?;
         let place = file.display().to_string();
-        self.files.push(file);
         let mount = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
         let path = self.ns.path();
         let front = ["--mount", "sh", "-c", mount, "sh", &path, &place, "pasta", "-f", "-q"];
@@ -155,10 +155,8 @@ impl Guest {
 
     /// Its guest's end is a program inside that moves frames between a tap and the gateway's socket.
     fn gvproxy(&mut self, world: &World, mtu: &str, number: u8) -> Result<(), Failure> {
-        let socket =
-            std::env::temp_dir().join(format!("pw-gvproxy-{}-{number}", std::process::id()));
+        let socket = self.files.path().join("gvproxy");
         let url = format!("unix://{}", socket.display());
-        self.files.push(socket.clone());
         let port = format!("{}", 20_000 + u16::from(number));
         let args = ["-listen", &url, "-mtu", mtu, "-ssh-port", &port];
         self.processes.push(spawn(&world.host, "gvproxy", &args)?);
@@ -234,9 +232,6 @@ impl Drop for Guest {
         for child in &mut self.processes {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        for file in &self.files {
-            let _ = fs::remove_file(file);
         }
     }
 }

@@ -46,15 +46,17 @@ pub(super) enum Way {
     In,
 }
 
-/// What a bulk round gave.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bulk {
+/// What a round gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
     pub(super) round: Round,
-    /// CPU time of the engine, unless it is the kernel.
+    /// CPU time of the engine for the bytes, unless it is the kernel.
     pub(super) cpu: Option<Duration>,
+    /// Nothing where only bytes are measured.
+    pub(super) small: Option<Small>,
 }
 
-impl Bulk {
+impl Outcome {
     /// Seconds of CPU for each GiB.
     pub(super) fn cpu_s_per_gib(&self) -> Option<f64> {
         let gib = self.round.bytes as f64 / f64::from(1 << 30);
@@ -186,7 +188,7 @@ pub(super) fn bulk(
     way: Way,
     flows: usize,
     seconds: f64,
-) -> Result<Bulk, Failure> {
+) -> Result<Outcome, Failure> {
     let serve = |listener: &TcpListener, shared: &Shared| {
         let Some(stream) = accept(listener, shared) else { return };
         match way {
@@ -205,7 +207,8 @@ pub(super) fn bulk(
     let wait = |shared: &Shared| shared.measured(seconds, || guest.cpu());
     let (_, (bytes, time, before, after)) = loaded((world, guest), flows, serve, ask, wait)?;
     let cpu = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-    Ok(Bulk { round: Round { bytes, time, receiver_cpu: Duration::ZERO }, cpu })
+    let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
+    Ok(Outcome { round, cpu, small: None })
 }
 
 fn pour(mut stream: TcpStream, shared: &Shared) {

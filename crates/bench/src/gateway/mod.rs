@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::table::{Measured, Results, records};
 use engines::{Engine, Guest};
-use load::{Bulk, Small, Way};
+use load::{Outcome, Small, Way};
 use world::World;
 
 /// What a guest gets through `pagewire gateway`, beside other gateways; needs root
@@ -91,13 +91,6 @@ enum Load {
     },
     /// Everything else, with the first MTU only.
     Small,
-}
-
-/// What a round gave.
-#[derive(Clone, Copy, Debug)]
-enum Outcome {
-    Bulk(Bulk),
-    Small(Small),
 }
 
 /// Memory of an engine, in bytes, before it was used, and with idle connections.
@@ -233,13 +226,16 @@ fn lines(options: &GatewayOptions, guests: &[Guest]) -> Vec<Measured<Bench>> {
 }
 
 fn measure(world: &World, guest: &Guest, load: Load, seconds: f64) -> Result<Outcome, Failure> {
-    Ok(match load {
-        Load::Bulk { way, flows } => Outcome::Bulk(load::bulk(world, guest, way, flows, seconds)?),
-        Load::Small => Outcome::Small(Small {
-            connections_per_s: load::connections(world, guest, seconds)?,
-            requests_per_s: load::requests(world, guest, seconds)?,
-            rtt_us: load::round_trip(world, guest, seconds)?,
-            udp_rtt_us: load::udp_round_trip(world, guest, seconds)?,
-        }),
-    })
+    match load {
+        Load::Bulk { way, flows } => load::bulk(world, guest, way, flows, seconds),
+        Load::Small => {
+            let small = Small {
+                connections_per_s: load::connections(world, guest, seconds)?,
+                requests_per_s: load::requests(world, guest, seconds)?,
+                rtt_us: load::round_trip(world, guest, seconds)?,
+                udp_rtt_us: load::udp_round_trip(world, guest, seconds)?,
+            };
+            Ok(Outcome { small: Some(small), ..Outcome::default() })
+        }
+    }
 }

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::engines::Engine;
-use super::load::{Bulk, Small};
-use super::{Bench, Case, GatewayOptions, Load, Memory, Outcome};
+use super::load::{Outcome, Small};
+use super::{Bench, Case, GatewayOptions, Load, Memory};
 use crate::args::name;
 use crate::failure::say;
 use crate::machine::SPREAD;
-use crate::meter::{Round, Spread};
+use crate::meter::Spread;
 use crate::numbers::rounded;
 use crate::table::{
     Field, Line, Measured, Measurement, Record, Results, print_json, print_table, some,
@@ -55,13 +55,6 @@ impl Measurement for Bench {
     fn engine(&self, case: &Case) -> (String, &'static str) {
         (name(case.engine), "")
     }
-
-    fn round(&self, _: &Case, outcome: &Outcome) -> Round {
-        match outcome {
-            Outcome::Bulk(Bulk { round, .. }) => *round,
-            Outcome::Small(_) => Round::default(),
-        }
-    }
 }
 
 impl Line<'_, Bench> {
@@ -85,30 +78,21 @@ fn rates(of: &Line<'_, Bench>) -> Option<Spread> {
 }
 
 fn rate(all: &[Outcome]) -> Spread {
-    Spread::of(bulks(all).map(|bulk| bulk.round.gbit_per_s()))
-}
-
-fn bulks(all: &[Outcome]) -> impl Iterator<Item = &Bulk> {
-    all.iter().filter_map(|outcome| match outcome {
-        Outcome::Bulk(bulk) => Some(bulk),
-        Outcome::Small(_) => None,
-    })
+    Spread::of(all.iter().map(|outcome| outcome.round.gbit_per_s()))
 }
 
 /// CPU seconds for a GiB; nothing if the engine is the kernel.
 fn cpus(all: &[Outcome]) -> Option<Spread> {
-    let values: Option<Vec<f64>> = bulks(all).map(Bulk::cpu_s_per_gib).collect();
-    values.filter(|values| !values.is_empty()).map(Spread::of)
+    spread(all, Outcome::cpu_s_per_gib)
 }
 
 fn small(all: &[Outcome], value: fn(&Small) -> f64) -> Option<Spread> {
-    let values: Option<Vec<f64>> = all
-        .iter()
-        .map(|outcome| match outcome {
-            Outcome::Small(small) => Some(value(small)),
-            Outcome::Bulk(_) => None,
-        })
-        .collect();
+    spread(all, |outcome| outcome.small.as_ref().map(value))
+}
+
+/// Of a value that every round has.
+fn spread(all: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Spread> {
+    let values: Option<Vec<f64>> = all.iter().map(value).collect();
     values.filter(|values| !values.is_empty()).map(Spread::of)
 }
 
@@ -235,25 +219,26 @@ mod tests {
 
     use super::super::load::Way;
     use super::*;
+    use crate::meter::Round;
     use crate::table::records;
 
     fn bulk(engine: Engine, mtu: u32, gbit: f64, cpu_ms: Option<u64>) -> Measured<Bench> {
         let (bytes, time) = ((gbit / 8e-9) as u64, Duration::from_secs(1));
         let round = Round { bytes, time, receiver_cpu: Duration::ZERO };
-        let bulk = Bulk { round, cpu: cpu_ms.map(Duration::from_millis) };
+        let bulk = Outcome { round, cpu: cpu_ms.map(Duration::from_millis), small: None };
         let load = Load::Bulk { way: Way::Out, flows: 1 };
-        (Case { guest: 0, engine, mtu, load }, vec![Outcome::Bulk(bulk); 3])
+        (Case { guest: 0, engine, mtu, load }, vec![bulk; 3])
     }
 
     fn small(engine: Engine, factor: f64) -> Measured<Bench> {
-        let round = Small {
+        let small = Small {
             connections_per_s: 1000.0 * factor,
             requests_per_s: 1000.0 * factor,
             rtt_us: 10.0 / factor,
             udp_rtt_us: 10.0,
         };
         let case = Case { guest: 0, engine, mtu: 1500, load: Load::Small };
-        (case, vec![Outcome::Small(round); 3])
+        (case, vec![Outcome { small: Some(small), ..Outcome::default() }; 3])
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
 
 use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,17 +101,9 @@ impl Programs for Visits {
     ) -> Result<Sample, Failure> {
         let window = Rc::new(Window::default());
         for _ in 0..self.clients {
-            let (window, network, size) = (Rc::clone(&window), network.clone(), self.size);
-            tokio::task::spawn_local(async move {
-                let mut buffer = Vec::with_capacity(size + 1);
-                while !window.is_over() {
-                    let started = Instant::now();
-                    match visit(&network, to, size, &mut buffer).await {
-                        Ok(()) => window.count(started),
-                        Err(error) => window.fail(error),
-                    }
-                }
-            });
+            let (network, size) = (network.clone(), self.size);
+            let mut buffer = Vec::with_capacity(size + 1);
+            window.repeat(async move || visit(&network, to, size, &mut buffer).await);
         }
         window.measure(self.seconds, books).await
     }

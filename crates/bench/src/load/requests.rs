@@ -114,16 +114,8 @@ impl Programs for Staying {
         }
         let window = Rc::new(Window::default());
         for mut stream in streams {
-            let (window, mut buffer) = (Rc::clone(&window), vec![0x55; self.size]);
-            tokio::task::spawn_local(async move {
-                while !window.is_over() {
-                    let started = Instant::now();
-                    match ask(&mut stream, &mut buffer).await {
-                        Ok(()) => window.count(started),
-                        Err(error) => window.fail(error),
-                    }
-                }
-            });
+            let mut buffer = vec![0x55; self.size];
+            window.repeat(async move || ask(&mut stream, &mut buffer).await);
         }
         window.measure(self.seconds, books).await
     }
@@ -159,12 +151,25 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.get()
+    /// Makes requests, one after the other in a task of their own, until the round is over.
+    pub(super) fn repeat(
+        self: &Rc<Self>,
+        mut request: impl AsyncFnMut() -> io::Result<()> + 'static,
+    ) {
+        let window = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            while !window.is_over.get() {
+                let started = Instant::now();
+                match request().await {
+                    Ok(()) => window.count(started),
+                    Err(error) => window.fail(error),
+                }
+            }
+        });
     }
 
     /// Counts a request that began at `started` and has just been answered.
-    pub(super) fn count(&self, started: Instant) {
+    fn count(&self, started: Instant) {
         if self.is_open.get() {
             let nanos = started.elapsed().as_nanos();
             self.times.borrow_mut().push(u32::try_from(nanos).unwrap_or(u32::MAX));
@@ -172,7 +177,7 @@ impl Window {
     }
 
     /// Ends the round, which has failed.
-    pub(super) fn fail(&self, error: io::Error) {
+    fn fail(&self, error: io::Error) {
         self.error.borrow_mut().get_or_insert(error);
         self.is_over.set(true);
     }

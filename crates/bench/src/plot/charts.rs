@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::{Bar, Chart, Curve, Engine, Group, Kind, Value};
+use super::{Bar, Chart, Curve, Group, Kind, Value, class};
 use crate::table::{Entry, Label, Role, Row, Shown};
 
 /// A chart for each measured quantity that the rows have.
@@ -25,7 +25,7 @@ fn sort_into<K: PartialEq, T>(groups: &mut Vec<(K, Vec<T>)>, key: K, value: T) {
 }
 
 /// What a curve is called, and whose it is.
-type Line = (String, Engine);
+type Line = (String, &'static str);
 /// The points of a curve.
 type Points = Vec<(f64, Value)>;
 
@@ -41,18 +41,18 @@ impl Shown {
                 let mut curves: Vec<(Line, Points)> = Vec::new();
                 for (row, value) in valued() {
                     let Some(at) = row.get(x).and_then(Json::as_f64) else { continue };
-                    sort_into(&mut curves, (self.line(row), engine(row)), (at, value));
+                    sort_into(&mut curves, (self.line(row), class_of(row)), (at, value));
                 }
-                let curve = |((label, engine), mut points): (Line, Points)| {
+                let curve = |((label, class), mut points): (Line, Points)| {
                     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                    Curve { label, engine, points }
+                    Curve { label, class, points }
                 };
                 Kind::Curves { x: title, curves: curves.into_iter().map(curve).collect() }
             }
             None => {
                 let mut groups: Vec<(String, Vec<Bar>)> = Vec::new();
                 for (row, value) in valued() {
-                    let bar = Bar { label: self.line(row), engine: engine(row), value };
+                    let bar = Bar { label: self.line(row), class: class_of(row), value };
                     sort_into(&mut groups, self.labels(row, Label::Group), bar);
                 }
                 let group = |(title, bars)| Group { title, bars };
@@ -80,8 +80,8 @@ fn value(name: &str, row: &Row) -> Option<Value> {
     Some(Value { median, spread })
 }
 
-fn engine(row: &Row) -> Engine {
-    Engine::named(row.get("engine").and_then(Json::as_str).unwrap_or_default())
+fn class_of(row: &Row) -> &'static str {
+    class(row.get("engine").and_then(Json::as_str).unwrap_or_default())
 }
 
 fn is_various<'a>(mut rows: impl Iterator<Item = &'a Row>, field: &str) -> bool {

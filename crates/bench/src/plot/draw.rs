@@ -132,7 +132,7 @@ fn row(bar: &Bar, x: &Scale, unit: &str) -> Drawn {
     let (start, end, middle) = (x.at(0.0), x.at(bar.value.median), below + 8.0);
     let full = format!("{}: {} {unit} {}", bar.label, short(bar.value.median), said(bar.value));
     let inside = html! {
-        g class=(bar.engine.class()) {
+        g class=(bar.class) {
             title { (full) }
             @for (n, line) in lines.iter().enumerate() {
                 text x="0" y=(12.0 + 15.0 * n as f64) { (line) }
@@ -196,7 +196,7 @@ fn over(x_title: &str, curves: &[Curve], unit: &str) -> Drawn {
     let mut parts = Vec::new();
     let legend = BOTTOM + 74.0;
     for (n, curve) in curves.iter().enumerate() {
-        let same = |other: &&Curve| other.engine == curve.engine;
+        let same = |other: &&Curve| other.class == curve.class;
         let nth = curves.iter().take(n).filter(same).count();
         parts.push(one_curve(curve, nth, legend + 18.0 * n as f64, &x, &y, unit));
     }
@@ -233,7 +233,7 @@ fn one_curve(curve: &Curve, nth: usize, legend: f64, x: &Scale, y: &Scale, unit:
         places.iter().map(|(x, y, ..)| format!("{},{}", place(*x), place(*y))).collect();
     let dash = DASHES.get(nth % DASHES.len()).copied().unwrap_or("none");
     html! {
-        g class=(curve.engine.class()) {
+        g class=(curve.class) {
             polyline points=(line.join(" ")) fill="none" stroke="currentColor" stroke-width="2"
                 stroke-dasharray=(dash) {}
             @for (px, py, value, at) in places {

@@ -42,14 +42,14 @@ pub(crate) struct Group {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) label: String,
-    pub(crate) engine: Engine,
+    pub(crate) class: &'static str,
     pub(crate) value: Value,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
     pub(crate) label: String,
-    pub(crate) engine: Engine,
+    pub(crate) class: &'static str,
     /// By the other quantity.
     pub(crate) points: Vec<(f64, Value)>,
 }
@@ -69,39 +69,16 @@ impl Value {
     }
 }
 
-/// Whose a value is, for its colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Engine {
-    Pagewire,
-    Kernel,
-    /// The kernel without what is compared: the most that is possible.
-    Bound,
-    /// Another program, by its number.
-    Peer(u8),
-}
-
-impl Engine {
-    fn named(name: &str) -> Self {
-        match name {
-            "pagewire" => Self::Pagewire,
-            "kernel" => Self::Kernel,
-            "veth" | "loopback" => Self::Bound,
-            "slirp4netns" => Self::Peer(1),
-            "gvproxy" => Self::Peer(2),
-            _ => Self::Peer(0),
-        }
-    }
-
-    /// The class in [`STYLE`].
-    fn class(self) -> &'static str {
-        match self {
-            Self::Pagewire => "e-ours",
-            Self::Kernel => "e-kernel",
-            Self::Bound => "e-bound",
-            Self::Peer(0) => "e-peer0",
-            Self::Peer(1) => "e-peer1",
-            Self::Peer(_) => "e-peer2",
-        }
+/// Whose a value is, for its colour: the class of an engine in [`STYLE`].
+fn class(engine: &str) -> &'static str {
+    match engine {
+        "pagewire" => "e-ours",
+        "kernel" => "e-kernel",
+        // The kernel without what is compared: the most that is possible.
+        "veth" | "loopback" => "e-bound",
+        "slirp4netns" => "e-peer1",
+        "gvproxy" => "e-peer2",
+        _ => "e-peer0",
     }
 }
 

@@ -40,8 +40,8 @@ fn engines_stand_beside_each_other_in_groups_that_are_comparable() {
     let Kind::Rows(groups) = &all[0].kind else { panic!("rows") };
     let titles: Vec<&str> = groups.iter().map(|group| &*group.title).collect();
     assert_eq!(titles, ["reader: none", "reader: sum"]);
-    let engines: Vec<Engine> = groups[0].bars.iter().map(|bar| bar.engine).collect();
-    assert_eq!(engines, [Engine::Pagewire, Engine::Kernel]);
+    let classes: Vec<&str> = groups[0].bars.iter().map(|bar| bar.class).collect();
+    assert_eq!(classes, ["e-ours", "e-kernel"]);
     assert_eq!(groups[0].bars[0].label, "pagewire over pair, 1 thread");
 }
 

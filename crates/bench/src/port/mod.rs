@@ -12,6 +12,8 @@
 mod ours;
 mod tap;
 
+use std::net::Ipv4Addr;
+
 use clap::{Args, ValueEnum};
 
 use crate::args::{Common, Options, Plan, name};
@@ -69,7 +71,9 @@ enum PortPath {
 /// Frames that enter before the socket is emptied: a ring's burst.
 const BURST: usize = 64;
 
-/// The port that the datagrams are for.
+/// Where the datagrams go.
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SINK: u16 = 9;
 
 impl Options for PortOptions {
@@ -189,10 +193,10 @@ impl InTurns for Bench {
     }
 }
 
-/// An Ethernet frame of `len` bytes with a UDP datagram over IPv4, from `10.77.0.2` to `10.77.0.1`.
-fn datagram(to: [u8; 6], len: usize) -> Vec<u8> {
-    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], to)
-        .ipv4([10, 77, 0, 2], [10, 77, 0, 1], 64)
+/// An Ethernet frame of `len` bytes with a UDP datagram over IPv4, from `10.77.0.2` to [`RECEIVER`].
+fn datagram(len: usize) -> Vec<u8> {
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], MAC)
+        .ipv4([10, 77, 0, 2], RECEIVER.octets(), 64)
         .udp(SINK, SINK);
     let payload = vec![0x5a; len.saturating_sub(42)];
     let mut frame = Vec::with_capacity(builder.size(payload.len()));

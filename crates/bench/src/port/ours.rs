@@ -1,7 +1,7 @@
 //! Frames from a guest's ring through a port into a stack.
 
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -11,12 +11,9 @@ use pagewire::device::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict, Vho
 use pagewire::services::{Instant, RecvFlags, SocketBind, Stack, UdpId};
 use pagewire::{Device, LinkId};
 
-use super::{BURST, PortPath, SINK, datagram};
+use super::{BURST, MAC, PortPath, RECEIVER, SINK, datagram};
 use crate::failure::Failure;
 use crate::sys::thread_time;
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// Descriptors of the guest's ring: QEMU's default.
 const RING: u16 = 256;
@@ -98,7 +95,7 @@ fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
     let send_buffer = len + 64;
     let config = GuestConfig { queue_size: RING, send_buffer, ..GuestConfig::default() };
     let mut guest = Guest::over(theirs, config)?;
-    if !guest.load(&datagram(MAC, len)) {
+    if !guest.load(&datagram(len)) {
         return Err(Failure::Failed(format!("{len} bytes do not fit a guest's buffer")));
     }
     // A filter on headers, as most are.
@@ -118,10 +115,10 @@ fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
 
 /// A stack behind the port, and the socket that the frames are for.
 fn stack(device: &VhostUser) -> Result<(Stack, UdpId), Failure> {
-    let addresses = vec![format!("{US}/24").parse()?];
+    let addresses = vec![format!("{RECEIVER}/24").parse()?];
     let config = StackConfig::new(device.capabilities().clone(), addresses, [7; 32]);
     let mut stack = Stack::new(Instant::ZERO, config)?;
-    let sink = stack.bind_udp(SocketAddr::from((US, SINK)), SocketBind::default())?;
+    let sink = stack.bind_udp(SocketAddr::from((RECEIVER, SINK)), SocketBind::default())?;
     Ok((stack, sink))
 }
 

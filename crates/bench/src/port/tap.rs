@@ -1,9 +1,9 @@
 //! Frames written to a tap of the kernel.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::Duration;
 
-use super::{SINK, datagram};
+use super::{MAC, RECEIVER, SINK, datagram};
 use crate::failure::{Because, Failure};
 use crate::namespace::{address, enter_new, ip};
 use crate::sys::{open_tap, thread_time};
@@ -12,8 +12,6 @@ use crate::sys::{open_tap, thread_time};
 const TAP: &str = "a tap of the kernel";
 
 const NAME: &str = "pwport";
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// Writes `frames` frames of `len` bytes; returns how much of this thread's time that took. The
 /// kernel processes each, up to a socket that is not read. Uses its own network namespace.
@@ -23,9 +21,9 @@ pub(super) fn round(len: usize, frames: u64) -> Result<Duration, Failure> {
     let [a, b, c, d, e, f] = MAC;
     let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
     ip(&["link", "set", NAME, "address", &mac, "mtu", "9000"])?;
-    address(NAME, KERNEL)?;
-    let _sink = UdpSocket::bind((KERNEL, SINK)).because(TAP)?;
-    let frame = datagram(MAC, len);
+    address(NAME, RECEIVER)?;
+    let _sink = UdpSocket::bind((RECEIVER, SINK)).because(TAP)?;
+    let frame = datagram(len);
     let started = thread_time();
     for _ in 0..frames {
         match rustix::io::write(&tap, &frame) {

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::args::{Options, Plan, name, seconds};
 use crate::failure::{Because, Failure, say};
 use crate::machine::{Machine, number_in};
-use crate::meter::{Round, Spread};
+use crate::meter::Spread;
 use crate::numbers::rounded;
 use crate::progress::Progress;
 use crate::table::{Field, Line, Measured, Measurement, Record, Results, records, some};
@@ -190,14 +190,6 @@ impl Measurement for Bench {
 
     fn engine(&self, simulator: &Simulator) -> (String, &'static str) {
         (name(*simulator), "simulated")
-    }
-
-    fn round(&self, _: &Simulator, round: &Option<Value>) -> Round {
-        let (bytes, seconds) = round
-            .as_ref()
-            .map_or((0.0, 0.0), |round| (number(round, "messages") * 1024.0, wall(round)));
-        let time = Duration::from_secs_f64(seconds);
-        Round { bytes: bytes as u64, time, receiver_cpu: Duration::ZERO }
     }
 }
 
