@@ -124,13 +124,15 @@ pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io:
 
 /// Payload bytes that these hosts copied; with `stats`, prints all that they counted.
 pub(crate) fn copied_by(hosts: &[&Host], stats: bool) -> u64 {
-    let counted = hosts.iter().map(|host| host.stats());
-    let printed = counted.inspect(|counted| {
+    let mut copied = 0;
+    for host in hosts {
+        let counted = host.stats();
         if stats {
             eprint!("{counted}");
         }
-    });
-    printed.map(|counted| counted.ledger.ours()).sum()
+        copied += counted.ledger.ours();
+    }
+    copied
 }
 
 /// Pieces for a stream on which calls do not wait.

@@ -161,8 +161,7 @@ impl Place {
             };
             let loading = scope.spawn(move || {
                 machine::pin(self.sides.left);
-                let _over = over;
-                load(programs, books, network, on)
+                load(programs, books, network, on, over)
             });
             let ran = joined(loading);
             joined(serving).and(ran).map(|ran| (ran, server))
@@ -180,10 +179,7 @@ impl Place {
         books: &Books,
     ) -> Result<Ran<P::Outcome>, Failure> {
         let (over, is_over) = oneshot::channel();
-        let loading = move |to| {
-            let _over = over;
-            load(programs, books, || Ok(Kernel), to)
-        };
+        let loading = move |to| load(programs, books, || Ok(Kernel), to, over);
         let serving = move |listener: &std::net::TcpListener| {
             let before = Kernel.counts();
             serve(programs, books, || kernel_listener(listener), is_over)?;
@@ -226,15 +222,22 @@ fn load<P: Programs, N: Network>(
     books: &Books,
     network: impl FnOnce() -> Result<N, Failure>,
     to: SocketAddr,
+    over: oneshot::Sender<()>,
 ) -> Result<(Ran<P::Outcome>, N), Failure> {
     books.client.add_this();
     on_a_runtime(async {
         let network = network()?;
-        let before = network.counts();
-        // A link that has just come up may take a second for its first packet.
-        drop(connect(&network, to).await.because(SOCKET)?);
-        let outcome = programs.load(network.clone(), to, books).await?;
-        Ok((Ran { outcome, counts: network.counts().since(&before) }, network))
+        let ran: Result<_, Failure> = async {
+            let before = network.counts();
+            // A link that has just come up may take a second for its first packet.
+            drop(connect(&network, to).await.because(SOCKET)?);
+            let outcome = programs.load(network.clone(), to, books).await?;
+            Ok(Ran { outcome, counts: network.counts().since(&before) })
+        }
+        .await;
+        // Before the network goes away: the server ends, and does not fail for want of its peer.
+        drop(over);
+        Ok((ran?, network))
     })
 }
 
