@@ -52,12 +52,15 @@ fn an_acknowledged_syn_ack_is_sent_again_only_when_the_time_is_nearly_over() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_asked_as_often_as_ever() {
-    let mut t = accepting(3);
-    for seconds in [1, 2, 4, 8, 16] {
-        t.wait(seconds * 1000).expect(SYN_ACK).nothing();
+fn a_peer_that_never_answers_at_all_or_what_ends_a_short_time_is_asked_as_often_as_ever() {
+    let mut silent_at_the_end = accepting(1);
+    forget(&mut silent_at_the_end);
+    for mut t in [accepting(3), silent_at_the_end] {
+        for seconds in [1, 2, 4, 8, 16] {
+            t.wait(seconds * 1000).expect(SYN_ACK).nothing();
+        }
+        t.wait(32_000).nothing().state(State::Closed);
     }
-    t.wait(32_000).nothing().state(State::Closed);
 }
 
 #[test]
@@ -70,16 +73,6 @@ fn a_time_longer_than_a_syn_ack_is_sent_again_is_waited_for_all_the_same() {
     t.wait(64_000).expect(SYN_ACK).nothing();
     // Nobody answers this one: the time is over, and the connection with it.
     t.wait(120_000).nothing().state(State::Closed);
-}
-
-#[test]
-fn a_short_time_without_an_answer_to_what_ends_it_gives_up_with_the_retransmissions() {
-    let mut t = accepting(1);
-    forget(&mut t);
-    for seconds in [1, 2, 4, 8, 16] {
-        t.wait(seconds * 1000).expect(SYN_ACK).nothing();
-    }
-    t.wait(32_000).nothing().state(State::Closed);
 }
 
 #[test]

@@ -5,21 +5,7 @@ use pagewire_tcp::{Config, Disposition, LinkLimits, State};
 
 use crate::support::*;
 
-/// A small generator (xorshift64*).
-pub(crate) struct Rng(pub(crate) u64);
-
 impl Rng {
-    pub(crate) fn below(&mut self, n: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(n.max(1))) as u32
-    }
-
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u32) as usize]
-    }
-
     /// A number at, near or far from one of these.
     fn near(&mut self, edges: &[u32]) -> u32 {
         match self.below(8) {
@@ -59,8 +45,7 @@ fn run(seed: u64) {
     for _ in 0..120 {
         let segments = t.sent_segments();
         for s in &segments {
-            let len: usize = s.payload.iter().map(|f| f.len()).sum();
-            sent = sent.max(s.header.seq.since(ISS).wrapping_add(len as u32).min(1 << 24));
+            sent = sent.max(end_of(s).min(1 << 24));
             got = got.max(s.header.ack.since(IRS).min(1 << 24));
         }
         match rng.below(12) {

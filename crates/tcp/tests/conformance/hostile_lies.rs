@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 use pagewire_tcp::{Config, SlowStartExit};
 
-use crate::hostile::Rng;
 use crate::support::*;
 
 const INITIAL: u32 = 10;

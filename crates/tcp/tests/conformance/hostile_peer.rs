@@ -26,8 +26,11 @@ fn smallest_mss_leaves_payload_beside_every_option() {
     t.send(1000);
     for segment in t.sent_segments() {
         assert_eq!(segment.header.options.len() as u32, OPTIONS);
-        let len: usize = segment.payload.iter().map(Frag::len).sum();
-        assert!(len >= 8 || segment.header.flags.contains(Flags::PSH), "{}", show(&segment));
+        assert!(
+            len_of(&segment) >= 8 || segment.header.flags.contains(Flags::PSH),
+            "{}",
+            show(&segment)
+        );
     }
 }
 
@@ -40,9 +43,8 @@ fn super_frame_has_a_bounded_number_of_segments() {
     let sent = t.sent_segments();
     assert!(!sent.is_empty());
     for segment in sent {
-        let len: usize = segment.payload.iter().map(Frag::len).sum();
-        let wire = usize::from(segment.gso_size.unwrap_or(u16::MAX));
-        assert!(len.div_ceil(wire) <= 128, "{}", show(&segment));
+        let wire = u32::from(segment.gso_size.unwrap_or(u16::MAX));
+        assert!(len_of(&segment).div_ceil(wire) <= 128, "{}", show(&segment));
     }
 }
 
@@ -103,16 +105,7 @@ fn what_was_too_big_is_sent_again_without_waiting_for_the_timer() {
     let mut again = t.sent_segments();
     // Each acknowledgement lets the next of them go; the timer (a second here) has no part in it.
     for _ in 0..200 {
-        let Some(end) = again
-            .iter()
-            .map(|s| {
-                let len: usize = s.payload.iter().map(Frag::len).sum();
-                s.header.seq.since(ISS) + len as u32
-            })
-            .max()
-        else {
-            break;
-        };
+        let Some(end) = again.iter().map(end_of).max() else { break };
         t.wait(1);
         t.peer(&format!(". 1:1(0) ack {end}"));
         again = t.sent_segments();

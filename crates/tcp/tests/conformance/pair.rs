@@ -11,25 +11,7 @@ use pagewire_tcp::{
     Ports, RecvFlags, SegmentOut, SendFlags, Seq, Shared, State, TcpError, TcpHeader,
 };
 
-use crate::support::byte;
-
-/// A small generator (xorshift64*): a test needs the same numbers everywhere, not good ones.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-    fn percent(&mut self, p: u64) -> bool {
-        self.below(1000) < p * 10
-    }
-}
+use crate::support::{Rng, byte};
 
 struct End {
     conn: Connection,
@@ -53,11 +35,11 @@ struct Network {
     wire: VecDeque<(Instant, usize, TcpHeader, FragVec, Arrival)>,
     /// Microseconds from end to end.
     delay: u64,
-    loss: u64,
-    reorder: u64,
-    duplicate: u64,
+    loss: u32,
+    reorder: u32,
+    duplicate: u32,
     /// Packets in a hundred of those that may be marked.
-    mark: u64,
+    mark: u32,
     /// Marked packets to each end.
     marked: [u32; 2],
 }
@@ -65,10 +47,10 @@ struct Network {
 struct Plan {
     seed: u64,
     delay: u64,
-    loss: u64,
-    reorder: u64,
-    duplicate: u64,
-    mark: u64,
+    loss: u32,
+    reorder: u32,
+    duplicate: u32,
+    mark: u32,
     bytes: [u32; 2],
     configs: [Config; 2],
     link: LinkLimits,
@@ -78,7 +60,7 @@ struct Plan {
 fn plan(seed: u64) -> Plan {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
-        rng.next();
+        rng.below(1);
     }
     let mut config = || Config {
         timestamps: rng.percent(50),
@@ -86,23 +68,23 @@ fn plan(seed: u64) -> Plan {
         window_scaling: rng.percent(70),
         nagle: rng.percent(50),
         congestion: if rng.percent(50) { CongestionKind::Cubic } else { CongestionKind::NewReno },
-        recv_buffer: [4_000, 20_000, 200_000, 6 << 20][rng.below(4) as usize],
-        send_buffer: [3_000, 50_000, 4 << 20][rng.below(3) as usize],
+        recv_buffer: rng.pick(&[4_000, 20_000, 200_000, 6 << 20]),
+        send_buffer: rng.pick(&[3_000, 50_000, 4 << 20]),
         // Less than TIME-WAIT: nobody is here to answer for a connection that is gone.
         rto_max: Duration::from_secs(20),
         ..Config::default()
     };
     let configs = [config(), config()];
-    let mss = [100, 536, 1460, 8960][rng.below(4) as usize];
-    let supers = [1, 1, 7, 44][rng.below(4) as usize];
+    let mss = rng.pick(&[100, 536, 1460, 8960]);
+    let supers = rng.pick(&[1, 1, 7, 44]);
     Plan {
         seed,
         delay: 5_000,
-        loss: [0, 1, 3, 10][rng.below(4) as usize],
-        reorder: [0, 1, 5, 20][rng.below(4) as usize],
-        duplicate: [0, 1, 5][rng.below(3) as usize],
+        loss: rng.pick(&[0, 1, 3, 10]),
+        reorder: rng.pick(&[0, 1, 5, 20]),
+        duplicate: rng.pick(&[0, 1, 5]),
         mark: 0,
-        bytes: [rng.below(300_000) as u32, [0, 1, 5_000, 200_000][rng.below(4) as usize]],
+        bytes: [rng.below(300_000), rng.pick(&[0, 1, 5_000, 200_000])],
         configs,
         link: LinkLimits::new(mss, (u32::from(mss) * supers).min(64_000)),
         lazy: rng.percent(30),
@@ -165,7 +147,7 @@ impl Network {
                 for _ in 0..copies {
                     let late =
                         if self.rng.percent(self.reorder) { self.rng.below(20_000) } else { 0 };
-                    let at = self.now + Duration::from_micros(self.delay + late);
+                    let at = self.now + Duration::from_micros(self.delay + u64::from(late));
                     let marked = ecn != 0 && self.rng.percent(self.mark);
                     if marked {
                         self.marked[to] += len.div_ceil(wire).max(1) as u32;
@@ -196,7 +178,7 @@ impl Network {
     fn application(&mut self, end: &mut End) {
         // Send what there is room for.
         while end.sent < end.total && end.conn.state().can_send() {
-            let n = (end.total - end.sent).min(1 + self.rng.below(30_000) as u32);
+            let n = (end.total - end.sent).min(1 + self.rng.below(30_000));
             let data: Vec<u8> = (end.sent..end.sent + n).map(byte).collect();
             let by_copy = self.rng.percent(50);
             let sent = self.env(|env| {

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_mem::Frag;
-use pagewire_tcp::{Config, Flags, KeepAlive, SegmentOut, State, TcpError};
+use pagewire_tcp::{Config, Flags, KeepAlive, State, TcpError};
 
 use crate::support::*;
 
@@ -11,11 +10,10 @@ use crate::support::*;
 fn refuse(t: &mut Test) -> usize {
     let mut refused = t.sent_segments();
     let count = refused.len();
-    while let Some(SegmentOut { header, payload, .. }) = refused.pop() {
-        let marks = (header.flags & (Flags::SYN | Flags::FIN)).iter().count() as u32;
-        let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
+    while let Some(segment) = refused.pop() {
+        let marks = (segment.header.flags & (Flags::SYN | Flags::FIN)).iter().count() as u32;
         let now = t.now;
-        t.set(|conn| conn.handle_refused(now, header.seq, len + marks));
+        t.set(|c| c.handle_refused(now, segment.header.seq, len_of(&segment) + marks));
     }
     count
 }
@@ -171,7 +169,7 @@ fn what_was_unsent_is_sent_once_whatever_is_refused_between() {
         let mut refused = Vec::new();
         for segment in t.sent_segments() {
             seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12_345);
-            let len = segment.payload.iter().map(Frag::len).sum::<usize>() as u32;
+            let len = len_of(&segment);
             match (seed >> 16).is_multiple_of(3) {
                 true => refused.push((segment.header.seq, len)),
                 false if segment.header.seq == ISS + taken => taken += len,

@@ -2,7 +2,7 @@
 
 use pagewire_tcp::{Config, LinkLimits, MtuProbing};
 
-use crate::support::{Test, plain};
+use crate::support::{Test, len_of, plain};
 
 const fn link(mss: u16) -> LinkLimits {
     LinkLimits::new(mss, mss as u32)
@@ -101,9 +101,8 @@ fn transfer(t: &mut Test, len: usize, at: &mut u32) -> Vec<u32> {
         let sent = t.sent_segments();
         assert!(!sent.is_empty(), "nothing leaves at {at}");
         for segment in sent {
-            let len: usize = segment.payload.iter().map(pagewire_mem::Frag::len).sum();
-            *at += len as u32;
-            lengths.push(len as u32);
+            *at += len_of(&segment);
+            lengths.push(len_of(&segment));
         }
         t.peer(&format!(". 1:1(0) ack {at}"));
     }

@@ -142,7 +142,11 @@ impl Test {
 
     /// Established over a path with this round trip, as seen on the wire: the MSS is 1000.
     pub(crate) fn far(config: Config, rtt_ms: u64) -> Self {
-        let mut test = Self::connecting(config);
+        Self::far_over(config, link(), rtt_ms)
+    }
+
+    pub(crate) fn far_over(config: Config, link: LinkLimits, rtt_ms: u64) -> Self {
+        let mut test = Self::connecting_over(config, link);
         test.out.clear();
         test.wait(rtt_ms).peer("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>");
         test.expect(". 1:1(0) ack 1");
@@ -201,9 +205,8 @@ impl Test {
     fn drain_until(&mut self, mut ends: impl FnMut(&mut Connection) -> bool) {
         for _ in 0..10_000 {
             let Some(segment) = self.env(|c, env| c.poll_transmit(env)) else { return };
-            let wire = segment.gso_size.map_or(usize::MAX, usize::from);
-            let len: usize = segment.payload.iter().map(Frag::len).sum();
-            assert!(segment.gso_size.is_none() || len > wire, "a super-frame is longer than one");
+            let is_longer = |size| len_of(&segment) > u32::from(size);
+            assert!(segment.gso_size.is_none_or(is_longer), "a super-frame is longer than one");
             self.out.push_back((self.now, segment));
             if ends(&mut self.conn) {
                 return;
@@ -324,9 +327,8 @@ impl Test {
         let mut at = from;
         while at < to {
             let Some((_, segment)) = self.out.pop_front() else { panic!("sent up to {at} only") };
-            let len: usize = segment.payload.iter().map(Frag::len).sum();
             assert_eq!(segment.header.seq, ISS + at, "sent {}", show(&segment));
-            at += len as u32;
+            at += len_of(&segment);
         }
         assert_eq!(at, to);
         self
@@ -475,6 +477,36 @@ pub(crate) fn payload(len: usize) -> FragVec {
     core::iter::once(Frag::from_bytes(vec![7u8; len].into())).collect()
 }
 
+/// Bytes of payload of a segment that we sent.
+pub(crate) fn len_of(segment: &SegmentOut) -> u32 {
+    segment.payload.iter().map(|frag| frag.len() as u32).sum()
+}
+
+/// The relative sequence number behind it.
+pub(crate) fn end_of(segment: &SegmentOut) -> u32 {
+    segment.header.seq.since(ISS).wrapping_add(len_of(segment))
+}
+
+/// A small generator (xorshift64*): a test needs the same numbers everywhere, not good ones.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(n.max(1))) as u32
+    }
+
+    pub(crate) fn percent(&mut self, p: u32) -> bool {
+        self.below(1000) < p * 10
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u32) as usize]
+    }
+}
+
 /// The byte of a stream at a relative sequence number.
 pub(crate) fn byte(seq: u32) -> u8 {
     (seq % 251) as u8
@@ -603,10 +635,9 @@ pub(crate) fn header(segment: &str) -> TcpHeader {
 fn check(expected: &str, segment: &SegmentOut) {
     let want = parse(expected);
     let header = &segment.header;
-    let len: usize = segment.payload.iter().map(Frag::len).sum();
     let mut ok = header.flags == want.flags
         && header.seq == ISS + want.seq
-        && len as u32 == want.len
+        && len_of(segment) == want.len
         && want.ack.is_none_or(|a| header.ack == IRS + a)
         && want.win.is_none_or(|w| header.window == w)
         && want.urg.is_none_or(|u| header.urgent == u);
@@ -635,9 +666,8 @@ pub(crate) fn show(segment: &SegmentOut) -> String {
             text.push(c);
         }
     }
-    let len: usize = segment.payload.iter().map(Frag::len).sum();
-    let seq = header.seq.since(ISS);
-    text.push_str(&format!(" {seq}:{}({len})", seq.wrapping_add(len as u32)));
+    let (seq, end, len) = (header.seq.since(ISS), end_of(segment), len_of(segment));
+    text.push_str(&format!(" {seq}:{end}({len})"));
     if header.flags.contains(Flags::ACK) {
         text.push_str(&format!(" ack {}", header.ack.since(IRS)));
     }
