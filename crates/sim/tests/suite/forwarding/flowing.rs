@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_device::FaultRng;
-use pagewire_mem::{CopyLedger, Frag, FragVec};
-use pagewire_sim::{NodeId, Station, Stream, Verbs};
-use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags, TcpId};
+use pagewire_mem::{Frag, FragVec};
+use pagewire_sim::{Station, Verbs};
+use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags};
 
 use crate::forwarding::peers::Program;
-use crate::forwarding::single::Line;
+use crate::forwarding::single::{End, Line, STREAM, fill};
 
 /// Takes the forwarder away from its stack.
 fn part(line: &mut Line) -> Program {
@@ -23,39 +23,22 @@ fn join(line: &mut Line, proxy: Program) {
     line.sim.node_mut(line.proxy).app = proxy;
 }
 
-/// What is sent at once of `len` bytes of a stream, from `at` on.
-fn send(line: &mut Line, node: NodeId, id: TcpId, at: u64, len: usize) -> u64 {
-    let (stack, now) = line.stack(node);
-    let mut frags = FragVec::from_elem(Frag::from_bytes(Bytes::from(Stream(7).bytes(at, len))), 1);
-    stack.send(now, id, &mut frags).unwrap_or(0) as u64
-}
-
 /// Checks what has come of the stream; `Err` at its end.
-fn check(line: &mut Line, node: NodeId, id: TcpId, at: &mut u64) -> Result<(), Error> {
-    let (stack, now) = line.stack(node);
-    let mut chunks = Vec::new();
-    match stack.recv(now, id, pagewire_stack::Chunks { max: 40_000, into: &mut chunks }) {
-        Ok(0) => return Err(Error::BrokenPipe),
-        Ok(_) | Err(Error::WouldBlock) => {}
-        Err(error) => return Err(error),
+fn check(line: &mut Line, end: End, at: &mut u64) -> Result<(), Error> {
+    match line.take(end, 40_000, at) {
+        Ok(0) => Err(Error::BrokenPipe),
+        Ok(_) | Err(Error::WouldBlock) => Ok(()),
+        Err(error) => Err(error),
     }
-    for chunk in chunks {
-        let piece = |piece: &[u8]| {
-            Stream(7).check(*at, piece).expect("as sent");
-            *at += piece.len() as u64;
-        };
-        chunk.for_each_piece(&mut CopyLedger::new(), piece);
-    }
-    Ok(())
 }
 
 /// Sends and receives until so many bytes have arrived.
-fn pass(line: &mut Line, (from, ours): (NodeId, TcpId), (to, theirs): (NodeId, TcpId)) {
+fn pass(line: &mut Line, from: End, to: End) {
     const ALL: u64 = 3_000_000;
     let (mut sent, mut got) = (0, 0);
     while got < ALL {
         while sent < ALL {
-            match send(line, from, ours, sent, 50_000.min((ALL - sent) as usize)) {
+            match line.send(from, sent, 50_000.min((ALL - sent) as usize)) {
                 0 => break,
                 n => sent += n,
             }
@@ -64,7 +47,7 @@ fn pass(line: &mut Line, (from, ours): (NodeId, TcpId), (to, theirs): (NodeId, T
         line.settle();
         while got < sent {
             let at = got;
-            check(line, to, theirs, &mut got).expect("it stands");
+            check(line, to, &mut got).expect("it stands");
             if got == at {
                 break;
             }
@@ -76,11 +59,10 @@ fn pass(line: &mut Line, (from, ours): (NodeId, TcpId), (to, theirs): (NodeId, T
 #[test]
 fn data_flows_both_ways_and_nobody_asks_the_forwarder() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
+    let [ours, theirs] = line.connect();
     let proxy = part(&mut line);
-    pass(&mut line, (client, ours), (server, theirs));
-    pass(&mut line, (server, theirs), (client, ours));
+    pass(&mut line, ours, theirs);
+    pass(&mut line, theirs, ours);
     join(&mut line, proxy);
     let counters = line.proxy().counters();
     assert_eq!((counters.bytes_up, counters.bytes_down), (3_000_000, 3_000_000));
@@ -94,10 +76,9 @@ fn data_flows_both_ways_and_nobody_asks_the_forwarder() {
 fn data_flows_over_a_network_that_loses_and_nobody_asks_the_forwarder() {
     let faults = "loss=2%,reorder=2%,dup=1%,delay=1ms";
     let mut line = Line::new(Default::default(), faults, 48 << 20);
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
+    let [ours, theirs] = line.connect();
     let proxy = part(&mut line);
-    pass(&mut line, (client, ours), (server, theirs));
+    pass(&mut line, ours, theirs);
     join(&mut line, proxy);
     assert_eq!(line.proxy().counters().bytes_up, 3_000_000);
     assert_eq!(line.sim.node(line.proxy).stack.ledger().ours(), 0);
@@ -106,47 +87,32 @@ fn data_flows_over_a_network_that_loses_and_nobody_asks_the_forwarder() {
 #[test]
 fn one_way_flows_on_when_the_other_has_ended() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    line.shutdown(client, ours);
-    assert_eq!(line.read(server, theirs), Ok(Vec::new()), "the end");
+    let [ours, theirs] = line.connect();
+    line.shutdown(ours);
+    assert_eq!(line.read(theirs), Ok(Vec::new()), "the end");
     let proxy = part(&mut line);
-    pass(&mut line, (server, theirs), (client, ours));
+    pass(&mut line, theirs, ours);
     join(&mut line, proxy);
-    line.shutdown(server, theirs);
-    assert_eq!(line.read(client, ours), Ok(Vec::new()), "the end");
+    line.shutdown(theirs);
+    assert_eq!(line.read(ours), Ok(Vec::new()), "the end");
     assert!(line.proxy().is_empty());
     assert_eq!(line.proxy().counters().bytes_down, 3_000_000);
-}
-
-/// Sends until some waits on every side, and nobody takes more; how much that was.
-fn fill(line: &mut Line, node: NodeId, id: TcpId) -> u64 {
-    let mut sent = 0;
-    loop {
-        let n = send(line, node, id, sent, 60_000);
-        sent += n;
-        line.settle();
-        if n == 0 {
-            return sent;
-        }
-    }
 }
 
 #[test]
 fn an_end_comes_behind_all_that_was_queued_before_it() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    let sent = fill(&mut line, client, ours);
-    let (stack, now) = line.stack(client);
-    stack.shutdown(now, ours, Shutdown::Write).expect("it stands");
-    stack.close(now, ours);
+    let [ours, theirs] = line.connect();
+    let sent = fill(&mut line, ours);
+    let (stack, now) = line.stack(ours.0);
+    stack.shutdown(now, ours.1, Shutdown::Write).expect("it stands");
+    stack.close(now, ours.1);
     let mut got = 0;
-    while check(&mut line, server, theirs, &mut got).is_ok() {
+    while check(&mut line, theirs, &mut got).is_ok() {
         line.settle();
     }
     assert_eq!(got, sent);
-    line.abort(server, theirs);
+    line.abort(theirs);
     assert!(line.proxy().is_empty());
     assert_eq!(line.sim.node(line.proxy).stack.receive_memory_used(), 0);
 }
@@ -154,19 +120,18 @@ fn an_end_comes_behind_all_that_was_queued_before_it() {
 #[test]
 fn who_was_held_up_flows_again() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    let (sent, mut got) = (fill(&mut line, client, ours), 0);
+    let [ours, theirs] = line.connect();
+    let (sent, mut got) = (fill(&mut line, ours), 0);
     while got < sent {
-        check(&mut line, server, theirs, &mut got).expect("it stands");
+        check(&mut line, theirs, &mut got).expect("it stands");
         line.settle();
     }
     let proxy = part(&mut line);
-    send(&mut line, client, ours, sent, 50_000);
+    line.send(ours, sent, 50_000);
     line.settle();
     while got < sent + 50_000 {
         let before = got;
-        check(&mut line, server, theirs, &mut got).expect("it stands");
+        check(&mut line, theirs, &mut got).expect("it stands");
         assert!(got > before, "it does not flow");
     }
     join(&mut line, proxy);
@@ -175,39 +140,29 @@ fn who_was_held_up_flows_again() {
 #[test]
 fn behind_an_urgent_byte_data_flows_again() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    let mut urgent = FragVec::from_elem(Frag::from_static(b"!"), 1);
-    let (stack, now) = line.stack(client);
-    assert_eq!(
-        stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut urgent, SendFlags::URGENT)),
-        Ok(1)
-    );
-    line.write(client, ours, b"a");
-    assert_eq!(line.read(server, theirs), Ok(b"!a".to_vec()));
+    let [ours, theirs] = line.connect();
+    line.send_urgent(ours);
+    line.write(ours, b"a");
+    assert_eq!(line.read(theirs), Ok(b"!a".to_vec()));
     let proxy = part(&mut line);
-    line.write(client, ours, b"b");
-    assert_eq!(line.read(server, theirs), Ok(b"b".to_vec()));
+    line.write(ours, b"b");
+    assert_eq!(line.read(theirs), Ok(b"b".to_vec()));
     join(&mut line, proxy);
 }
 
 #[test]
 fn a_reset_is_not_passed_on_by_itself_and_the_forwarder_is_told_of_it() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
     for by_client in [true, false] {
-        let (ours, theirs) = line.connect();
-        line.write(client, ours, b"x");
-        assert_eq!(line.read(server, theirs), Ok(b"x".to_vec()));
-        let (by, reader) = match by_client {
-            true => ((client, ours), (server, theirs)),
-            false => ((server, theirs), (client, ours)),
-        };
-        line.write(by.0, by.1, b"last words");
-        line.abort(by.0, by.1);
-        let mut result = line.read(reader.0, reader.1);
+        let [ours, theirs] = line.connect();
+        line.write(ours, b"x");
+        assert_eq!(line.read(theirs), Ok(b"x".to_vec()));
+        let (by, reader) = if by_client { (ours, theirs) } else { (theirs, ours) };
+        line.write(by, b"last words");
+        line.abort(by);
+        let mut result = line.read(reader);
         if result.is_ok() {
-            result = line.read(reader.0, reader.1);
+            result = line.read(reader);
         }
         assert_eq!(result, Err(Error::ConnectionReset));
     }
@@ -217,8 +172,8 @@ fn a_reset_is_not_passed_on_by_itself_and_the_forwarder_is_told_of_it() {
 
 /// One way of a conversation in which anything may happen.
 struct Way {
-    from: (NodeId, TcpId),
-    to: (NodeId, TcpId),
+    from: End,
+    to: End,
     all: u64,
     sent: u64,
     got: u64,
@@ -242,7 +197,7 @@ impl Way {
             }
             return ends;
         }
-        let piece = Bytes::from(Stream(7).bytes(self.sent, len as usize));
+        let piece = Bytes::from(STREAM.bytes(self.sent, len as usize));
         let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
         let flags = if urgent { SendFlags::URGENT } else { SendFlags::empty() };
         match stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags)) {
@@ -260,13 +215,10 @@ impl Way {
     }
 
     fn hear(&mut self, line: &mut Line, most: usize) -> bool {
-        let (node, id) = self.to;
         if self.seen_end {
             return false;
         }
-        let (stack, now) = line.stack(node);
-        let mut chunks = Vec::new();
-        match stack.recv(now, id, pagewire_stack::Chunks { max: most, into: &mut chunks }) {
+        match line.take(self.to, most, &mut self.got) {
             Err(Error::WouldBlock) => return false,
             Err(error) => {
                 assert!(self.cut, "{error}");
@@ -277,12 +229,6 @@ impl Way {
                 assert!(self.cut || (self.said_end && self.got == self.all), "{}", self.got);
             }
             Ok(_) => {}
-        }
-        for chunk in chunks {
-            chunk.for_each_piece(&mut CopyLedger::new(), |piece: &[u8]| {
-                Stream(7).check(self.got, piece).expect("as sent");
-                self.got += piece.len() as u64;
-            });
         }
         true
     }
@@ -310,9 +256,8 @@ fn anything(seed: u64) {
     });
     let mut ways = Vec::new();
     for _ in 0..3 {
-        let (ours, theirs) = line.connect();
-        let ends = [(line.client, ours), (line.server, theirs)];
-        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let [ours, theirs] = line.connect();
+        for (from, to) in [(ours, theirs), (theirs, ours)] {
             let all = 1 + rng.below(600_000);
             let (sent, got, cut) = (0, 0, false);
             let (said_end, seen_end) = (false, false);
@@ -335,8 +280,7 @@ fn anything(seed: u64) {
             }
             _ => {}
         }
-        let until = line.sim.now() + Duration::from_micros(rng.below(2) * rng.below(3000));
-        line.sim.drive_bounded(until).expect("no failure");
+        line.drive(Duration::from_micros(rng.below(2) * rng.below(3000)));
         assert!(line.sim.node(line.proxy).stack.receive_memory_used() <= memory);
     }
     // Now both ends do all they can: nobody is forgotten.
@@ -347,8 +291,7 @@ fn anything(seed: u64) {
             moved |= way.say(&mut line, 200_000, false) | way.hear(&mut line, 1 << 20);
         }
         if !moved {
-            let until = line.sim.now() + Duration::from_millis(1);
-            line.sim.drive_bounded(until).expect("no failure");
+            line.drive(Duration::from_millis(1));
         }
         let left: Vec<_> = ways.iter().map(|w| (w.all, w.sent, w.got, w.cut, w.seen_end)).collect();
         assert!(line.sim.now() < limit, "seed {seed}, {faults}, {memory}: {left:?}");
@@ -357,8 +300,7 @@ fn anything(seed: u64) {
         let (stack, now) = line.stack(way.to.0);
         stack.close(now, way.to.1);
     }
-    let until = line.sim.now() + 10 * second;
-    line.sim.drive_bounded(until).expect("no failure");
+    line.drive(10 * second);
     assert!(line.proxy().is_empty(), "seed {seed}");
     let stack = &line.sim.node(line.proxy).stack;
     assert_eq!(stack.receive_memory_used(), 0, "seed {seed}");
@@ -372,10 +314,9 @@ fn whatever_both_ends_do_all_that_was_sent_arrives_and_all_memory_comes_back() {
 }
 
 /// Reads what has come within the next moment.
-fn soon(line: &mut Line, (node, id): (NodeId, TcpId), got: &mut u64) {
-    let until = line.sim.now() + Duration::from_micros(5);
-    line.sim.drive_bounded(until).expect("no failure");
-    check(line, node, id, got).expect("it stands");
+fn soon(line: &mut Line, end: End, got: &mut u64) {
+    line.drive(Duration::from_micros(5));
+    check(line, end, got).expect("it stands");
 }
 
 #[test]
@@ -389,8 +330,8 @@ fn over_links_in_memory_nothing_that_is_forwarded_waits_for_a_timer() {
             config.tcp.send_buffer = send_buffer;
             config.tcp.send_buffer_initial = config.tcp.send_buffer_initial.min(send_buffer);
         });
-        let (ours, theirs) = line.connect();
-        let ends = [(line.client, ours), (line.server, theirs)];
+        let [ours, theirs] = line.connect();
+        let ends = [ours, theirs];
         let (mut sent, mut got) = ([0; 2], [0; 2]);
         for turn in 0..600 {
             let side = turn % 2;
@@ -401,7 +342,7 @@ fn over_links_in_memory_nothing_that_is_forwarded_waits_for_a_timer() {
                 while got[side] < end {
                     while sent[side] < end {
                         let len = (end - sent[side]).min(200_000) as usize;
-                        match send(&mut line, from.0, from.1, sent[side], len) {
+                        match line.send(from, sent[side], len) {
                             0 => break,
                             n => sent[side] += n,
                         }
@@ -437,18 +378,17 @@ fn with_a_small_share_of_memory_nothing_that_is_forwarded_waits_for_a_timer() {
                     (mtu, max_super_frame);
                 config.tcp.nagle = false;
             });
-            let (ours, theirs) = line.connect();
-            let (client, server) = (line.client, line.server);
+            let [ours, theirs] = line.connect();
             let (mut sent, mut got, mut last) = (0, 0, line.sim.now());
             while got < ALL {
                 while sent < ALL {
-                    match send(&mut line, client, ours, sent, 200_000.min((ALL - sent) as usize)) {
+                    match line.send(ours, sent, 200_000.min((ALL - sent) as usize)) {
                         0 => break,
                         n => sent += n,
                     }
                 }
                 let before = got;
-                soon(&mut line, (server, theirs), &mut got);
+                soon(&mut line, theirs, &mut got);
                 let now = line.sim.now();
                 if got > before {
                     last = now;
@@ -464,26 +404,23 @@ fn with_a_small_share_of_memory_nothing_that_is_forwarded_waits_for_a_timer() {
 #[test]
 fn all_that_flows_can_be_reset_and_places_are_used_again() {
     let mut line = Line::usual();
-    let (client, server, proxy) = (line.client, line.server, line.proxy);
+    let proxy = line.proxy;
     for _ in 0..5 {
         let pairs: Vec<_> = (0..3).map(|_| line.connect()).collect();
-        for &(ours, theirs) in &pairs {
-            send(&mut line, client, ours, 0, 200_000);
-            send(&mut line, server, theirs, 0, 200_000);
+        for &[ours, theirs] in &pairs {
+            line.send(ours, 0, 200_000);
+            line.send(theirs, 0, 200_000);
         }
-        let until = line.sim.now() + Duration::from_micros(2500);
-        line.sim.drive_bounded(until).expect("no failure");
+        line.drive(Duration::from_micros(2500));
         let now = line.sim.now();
         let Station { stack, app, .. } = line.sim.node_mut(proxy);
         assert!(stack.receive_memory_used() > 0, "some is under way");
         app.proxy_mut().abort_all(now, stack);
         line.settle();
-        for (ours, theirs) in pairs {
-            for (node, id) in [(client, ours), (server, theirs)] {
-                let (stack, now) = line.stack(node);
-                assert_eq!(stack.take_error(id), Some(Error::ConnectionReset));
-                stack.close(now, id);
-            }
+        for (node, id) in pairs.into_iter().flatten() {
+            let (stack, now) = line.stack(node);
+            assert_eq!(stack.take_error(id), Some(Error::ConnectionReset));
+            stack.close(now, id);
         }
         assert!(line.proxy().is_empty());
         assert_eq!(line.sim.node(proxy).stack.receive_memory_used(), 0);

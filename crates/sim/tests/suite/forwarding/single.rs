@@ -8,8 +8,8 @@ use pagewire_device::FaultConfig;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
 use pagewire_sim::{NodeId, Sim, SimError, Station, Stream, Verbs};
 use pagewire_stack::{
-    Error, ForwardConfig, Forwarder, ListenerId, Readiness, RecvFlags, Refusal, SendFlags, Stack,
-    StackConfig, TcpId,
+    Chunks, Error, ForwardConfig, Forwarder, ListenerId, Readiness, RecvFlags, Refusal, SendFlags,
+    Stack, StackConfig, TcpId,
 };
 
 use crate::forwarding::peers::Program;
@@ -30,6 +30,31 @@ pub(crate) struct Line {
     pub(crate) proxy: NodeId,
     pub(crate) server: NodeId,
     listener: ListenerId,
+}
+
+/// One end of a connection: whose it is, and its socket there.
+pub(crate) type End = (NodeId, TcpId);
+
+/// What the ends send each other.
+pub(crate) const STREAM: Stream = Stream(7);
+
+/// Takes what has come of the stream behind `at`, and checks it: how much that was, 0 at the end.
+fn take(
+    stack: &mut Stack,
+    now: Instant,
+    id: TcpId,
+    max: usize,
+    at: &mut u64,
+) -> Result<usize, Error> {
+    let mut chunks = Vec::new();
+    let taken = stack.recv(now, id, Chunks { max, into: &mut chunks })?;
+    for chunk in chunks {
+        chunk.for_each_piece(&mut CopyLedger::new(), |piece: &[u8]| {
+            STREAM.check(*at, piece).expect("as sent");
+            *at += piece.len() as u64;
+        });
+    }
+    Ok(taken)
 }
 
 fn second(n: u64) -> Instant {
@@ -91,14 +116,15 @@ impl Line {
         (&mut self.sim.node_mut(node).stack, now)
     }
 
-    fn dial(&mut self, port: u16) -> TcpId {
+    fn dial(&mut self, port: u16) -> End {
         let to = format!("10.0.0.2:{port}").parse().expect("an address");
-        let (stack, now) = self.stack(self.client);
-        stack.connect(now, to, None).expect("a connection")
+        let node = self.client;
+        let (stack, now) = self.stack(node);
+        (node, stack.connect(now, to, None).expect("a connection"))
     }
 
     /// A connection of the client's, and what the server has of it.
-    pub(crate) fn connect(&mut self) -> (TcpId, TcpId) {
+    pub(crate) fn connect(&mut self) -> [End; 2] {
         let ours = self.dial(PORT);
         let (server, listener) = (self.server, self.listener);
         let mut theirs = None;
@@ -106,7 +132,7 @@ impl Line {
             theirs = theirs.or_else(|| sim.node_mut(server).stack.accept(listener).ok());
             theirs.is_some()
         });
-        (ours, theirs.expect("accepted").0)
+        [ours, (server, theirs.expect("accepted").0)]
     }
 
     fn until(&mut self, mut done: impl FnMut(&mut Sim<Station<Program>>) -> bool) {
@@ -117,23 +143,31 @@ impl Line {
 
     /// Until nothing more happens within a second.
     pub(crate) fn settle(&mut self) {
-        let until = self.sim.now() + Duration::from_secs(1);
-        self.sim.drive_bounded(until).expect("no failure");
+        self.drive(Duration::from_secs(1));
     }
 
-    pub(crate) fn write(&mut self, node: NodeId, id: TcpId, bytes: &'static [u8]) {
+    /// Lets time pass.
+    pub(crate) fn drive(&mut self, time: Duration) {
+        self.drive_until(self.sim.now() + time);
+    }
+
+    fn drive_until(&mut self, moment: Instant) {
+        self.sim.drive_bounded(moment).expect("no failure");
+    }
+
+    pub(crate) fn write(&mut self, (node, id): End, bytes: &'static [u8]) {
         let mut frags = FragVec::from_elem(Frag::from_static(bytes), 1);
         let (stack, now) = self.stack(node);
         assert_eq!(stack.send(now, id, &mut frags), Ok(bytes.len()));
     }
 
-    pub(crate) fn shutdown(&mut self, node: NodeId, id: TcpId) {
+    pub(crate) fn shutdown(&mut self, (node, id): End) {
         let (stack, now) = self.stack(node);
         stack.shutdown(now, id, Shutdown::Write).expect("it stands");
     }
 
     /// What is there to be read.
-    pub(crate) fn read(&mut self, node: NodeId, id: TcpId) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read(&mut self, (node, id): End) -> Result<Vec<u8>, Error> {
         self.settle();
         let mut buffer = vec![0; 1000];
         let (stack, now) = self.stack(node);
@@ -142,11 +176,37 @@ impl Line {
         Ok(buffer)
     }
 
-    pub(crate) fn abort(&mut self, node: NodeId, id: TcpId) {
+    pub(crate) fn abort(&mut self, (node, id): End) {
         let (stack, now) = self.stack(node);
         stack.abort(now, id);
         stack.close(now, id);
         self.settle();
+    }
+
+    /// Sends what there is room for of `len` bytes of the stream, from `at` on: how much that was.
+    pub(crate) fn send(&mut self, (node, id): End, at: u64, len: usize) -> u64 {
+        let (stack, now) = self.stack(node);
+        let piece = Frag::from_bytes(Bytes::from(STREAM.bytes(at, len)));
+        stack.send(now, id, &mut FragVec::from_elem(piece, 1)).unwrap_or(0) as u64
+    }
+
+    /// An urgent byte.
+    pub(crate) fn send_urgent(&mut self, (node, id): End) {
+        let mut byte = FragVec::from_elem(Frag::from_static(b"!"), 1);
+        let (stack, now) = self.stack(node);
+        let sent = stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut byte, SendFlags::URGENT));
+        assert_eq!(sent, Ok(1));
+    }
+
+    /// Takes what has come of the stream behind `at`, and checks it: how much that was, 0 at the end.
+    pub(crate) fn take(
+        &mut self,
+        (node, id): End,
+        max: usize,
+        at: &mut u64,
+    ) -> Result<usize, Error> {
+        let (stack, now) = self.stack(node);
+        take(stack, now, id, max, at)
     }
 
     pub(crate) fn proxy(&self) -> &Forwarder {
@@ -162,19 +222,18 @@ impl Line {
 #[test]
 fn each_stream_ends_by_itself() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    line.write(client, ours, b"question");
-    line.shutdown(client, ours);
-    assert_eq!(line.read(server, theirs), Ok(b"question".to_vec()));
-    assert_eq!(line.read(server, theirs), Ok(Vec::new()), "the end");
+    let [ours, theirs] = line.connect();
+    line.write(ours, b"question");
+    line.shutdown(ours);
+    assert_eq!(line.read(theirs), Ok(b"question".to_vec()));
+    assert_eq!(line.read(theirs), Ok(Vec::new()), "the end");
     // The other way is open for as long as the server likes.
-    assert_eq!(line.read(client, ours), Err(Error::WouldBlock));
-    line.write(server, theirs, b"answer");
-    assert_eq!(line.read(client, ours), Ok(b"answer".to_vec()));
+    assert_eq!(line.read(ours), Err(Error::WouldBlock));
+    line.write(theirs, b"answer");
+    assert_eq!(line.read(ours), Ok(b"answer".to_vec()));
     assert_eq!(line.proxy().len(), 1);
-    line.shutdown(server, theirs);
-    assert_eq!(line.read(client, ours), Ok(Vec::new()), "the end");
+    line.shutdown(theirs);
+    assert_eq!(line.read(ours), Ok(Vec::new()), "the end");
     assert!(line.proxy().is_empty());
     assert_eq!(line.proxy().counters().finished, 1);
 }
@@ -182,19 +241,18 @@ fn each_stream_ends_by_itself() {
 #[test]
 fn a_reset_on_either_side_resets_the_other() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    line.abort(client, ours);
-    assert_eq!(line.read(server, theirs), Err(Error::ConnectionReset));
-    let (ours, theirs) = line.connect();
-    line.abort(server, theirs);
-    assert_eq!(line.read(client, ours), Err(Error::ConnectionReset));
+    let [ours, theirs] = line.connect();
+    line.abort(ours);
+    assert_eq!(line.read(theirs), Err(Error::ConnectionReset));
+    let [ours, theirs] = line.connect();
+    line.abort(theirs);
+    assert_eq!(line.read(ours), Err(Error::ConnectionReset));
     // Half-closed ones too.
-    let (ours, theirs) = line.connect();
-    line.shutdown(client, ours);
+    let [ours, theirs] = line.connect();
+    line.shutdown(ours);
     line.settle();
-    line.abort(server, theirs);
-    assert_eq!(line.read(client, ours), Err(Error::ConnectionReset));
+    line.abort(theirs);
+    assert_eq!(line.read(ours), Err(Error::ConnectionReset));
     assert!(line.proxy().is_empty());
     assert_eq!(line.proxy().counters().broken, 3);
 }
@@ -202,13 +260,12 @@ fn a_reset_on_either_side_resets_the_other() {
 #[test]
 fn a_reset_is_passed_on_while_the_other_side_takes_nothing() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
+    let [ours, theirs] = line.connect();
     fill(&mut line, ours);
-    line.abort(client, ours);
+    line.abort(ours);
     let mut result = Ok(vec![0]);
     for _ in 0..100_000 {
-        result = line.read(server, theirs);
+        result = line.read(theirs);
         if !result.as_ref().is_ok_and(|bytes| !bytes.is_empty()) {
             break;
         }
@@ -225,14 +282,14 @@ fn a_client_whose_upstream_cannot_be_had_is_reset_and_told_of() {
         (UNROUTED, Error::NetworkUnreachable, 1),
     ] {
         let mut line = Line::usual();
-        let (ours, node) = (line.dial(port), line.client);
-        line.sim.drive_bounded(second(within)).expect("no failure");
-        assert_eq!(line.read(node, ours), Err(Error::ConnectionReset), "{port}");
+        let ours = line.dial(port);
+        line.drive_until(second(within));
+        assert_eq!(line.read(ours), Err(Error::ConnectionReset), "{port}");
         let refusals = line.refusals();
         assert_eq!(refusals.len(), 1);
         assert_eq!(refusals[0].error, error);
-        let (stack, _) = line.stack(node);
-        assert_eq!(stack.local_addr(ours), Ok(refusals[0].client));
+        let (stack, _) = line.stack(ours.0);
+        assert_eq!(stack.local_addr(ours.1), Ok(refusals[0].client));
         assert!(line.proxy().is_empty());
     }
 }
@@ -242,10 +299,10 @@ fn an_upstream_has_only_so_long_to_answer() {
     let limit = Duration::from_millis(1500);
     let config = ForwardConfig { connect_timeout: limit, ..ForwardConfig::default() };
     let mut line = Line::new(config, "delay=1ms", 48 << 20);
-    let (ours, node) = (line.dial(NOWHERE), line.client);
-    line.sim.drive_bounded(Instant::from_millis(1400)).expect("no failure");
+    let ours = line.dial(NOWHERE);
+    line.drive_until(Instant::from_millis(1400));
     assert_eq!(line.proxy().len(), 1);
-    assert_eq!(line.read(node, ours), Err(Error::ConnectionReset));
+    assert_eq!(line.read(ours), Err(Error::ConnectionReset));
     assert_eq!(line.refusals()[0].error, Error::TimedOut);
 }
 
@@ -254,50 +311,45 @@ fn silence_ends_a_connection_and_a_byte_either_way_keeps_it() {
     let limit = Some(Duration::from_secs(30));
     let config = ForwardConfig { idle_timeout: limit, ..ForwardConfig::default() };
     let mut line = Line::new(config, "delay=1ms", 48 << 20);
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    line.sim.drive_bounded(second(25)).expect("no failure");
-    line.write(server, theirs, b".");
-    line.sim.drive_bounded(second(50)).expect("no failure");
-    line.write(client, ours, b".");
-    line.sim.drive_bounded(second(78)).expect("no failure");
+    let [ours, theirs] = line.connect();
+    line.drive_until(second(25));
+    line.write(theirs, b".");
+    line.drive_until(second(50));
+    line.write(ours, b".");
+    line.drive_until(second(78));
     assert_eq!(line.proxy().len(), 1);
-    line.sim.drive_bounded(second(82)).expect("no failure");
+    line.drive_until(second(82));
     assert_eq!(line.proxy().counters().idle, 1);
-    assert_eq!(line.read(client, ours), Ok(b".".to_vec()));
-    assert_eq!(line.read(client, ours), Err(Error::ConnectionReset));
-    assert_eq!(line.read(server, theirs), Ok(b".".to_vec()));
-    assert_eq!(line.read(server, theirs), Err(Error::ConnectionReset));
+    assert_eq!(line.read(ours), Ok(b".".to_vec()));
+    assert_eq!(line.read(ours), Err(Error::ConnectionReset));
+    assert_eq!(line.read(theirs), Ok(b".".to_vec()));
+    assert_eq!(line.read(theirs), Err(Error::ConnectionReset));
 }
 
 #[test]
 fn a_connection_that_has_ended_is_forgotten_within_a_minute() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
     for _ in 0..3 {
-        let (ours, theirs) = line.connect();
+        let [ours, theirs] = line.connect();
         // Longer than an upstream may take to answer: from then on only silence would end it.
-        line.sim.drive_bounded(line.sim.now() + Duration::from_secs(10)).expect("no failure");
-        line.abort(client, ours);
-        line.abort(server, theirs);
+        line.drive(Duration::from_secs(10));
+        line.abort(ours);
+        line.abort(theirs);
     }
     assert_eq!((line.proxy().len(), line.proxy().counters().broken), (0, 3));
-    line.sim.drive_bounded(line.sim.now() + Duration::from_secs(61)).expect("no failure");
+    line.drive(Duration::from_secs(61));
     assert_eq!(line.proxy().poll_timeout(), None);
 }
 
 /// Sends as much as there is room for, for as long as there is ever more.
-fn fill(line: &mut Line, ours: TcpId) -> u64 {
+pub(crate) fn fill(line: &mut Line, end: End) -> u64 {
     let (mut sent, mut before) = (0, u64::MAX);
     while sent != before {
         before = sent;
-        let (stack, now) = line.stack(line.client);
         loop {
-            let piece = Bytes::from(Stream(7).bytes(sent, 60_000));
-            let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
-            match stack.send(now, ours, &mut frags) {
-                Ok(n) => sent += n as u64,
-                Err(error) => break assert_eq!(error, Error::WouldBlock),
+            match line.send(end, sent, 60_000) {
+                0 => break,
+                n => sent += n,
             }
         }
         line.settle();
@@ -308,7 +360,7 @@ fn fill(line: &mut Line, ours: TcpId) -> u64 {
 #[test]
 fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windows() {
     let mut line = Line::usual();
-    let (ours, theirs) = line.connect();
+    let [ours, theirs] = line.connect();
     let sent = fill(&mut line, ours);
     let tcp = pagewire_stack::TcpConfig::default();
     // The proxy has at most a receive buffer and a send buffer of it.
@@ -319,21 +371,9 @@ fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windo
     assert!(sent <= 2 * most, "{sent} bytes were sent");
     // When the reader goes on, so does everything, and nothing is missing.
     let mut got = 0;
-    let server = line.server;
     line.until(|sim| {
-        let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim.node_mut(server).stack.recv(
-            now,
-            theirs,
-            pagewire_stack::Chunks { max: 50_000, into: &mut chunks },
-        );
-        for chunk in chunks {
-            let check = |piece: &[u8]| {
-                Stream(7).check(got, piece).expect("as sent");
-                got += piece.len() as u64;
-            };
-            chunk.for_each_piece(&mut CopyLedger::new(), check);
-        }
+        let now = sim.now();
+        let _ = take(&mut sim.node_mut(theirs.0).stack, now, theirs.1, 50_000, &mut got);
         got == sent
     });
     line.settle();
@@ -345,26 +385,20 @@ fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windo
 fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short() {
     let mut line = Line::new(ForwardConfig::default(), "delay=1ms", 4 << 20);
     for _ in 0..200 {
-        let (ours, _) = line.connect();
-        let (stack, now) = line.stack(line.client);
-        let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 300_000].into()), 1);
-        let _ = stack.send(now, ours, &mut frags);
+        let [ours, _] = line.connect();
+        line.send(ours, 0, 300_000);
     }
     line.settle();
     let used = line.sim.node(line.proxy).stack.receive_memory_used();
     assert!((1 << 20..=4 << 20).contains(&used), "{used} bytes are held");
-    let (ours, theirs) = line.connect();
-    let (mut got, server, client) = (0, line.server, line.client);
-    let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 1_000_000].into()), 1);
+    let [ours, theirs] = line.connect();
+    let mut got = 0;
+    let content = Frag::from_bytes(Bytes::from(STREAM.bytes(0, 1_000_000)));
+    let mut frags = FragVec::from_elem(content, 1);
     line.until(|sim| {
-        let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim.node_mut(client).stack.send(now, ours, &mut frags);
-        let taken = sim.node_mut(server).stack.recv(
-            now,
-            theirs,
-            pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
-        );
-        got += taken.unwrap_or(0);
+        let now = sim.now();
+        let _ = sim.node_mut(ours.0).stack.send(now, ours.1, &mut frags);
+        let _ = take(&mut sim.node_mut(theirs.0).stack, now, theirs.1, 1 << 20, &mut got);
         got == 1_000_000
     });
     let stalled = line.proxy().counters().stalled;
@@ -375,20 +409,14 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
 #[test]
 fn an_urgent_byte_keeps_its_place_and_loses_its_mark() {
     let mut line = Line::usual();
-    let (client, server) = (line.client, line.server);
-    let (ours, theirs) = line.connect();
-    line.write(client, ours, b"ab");
-    let mut urgent = FragVec::from_elem(Frag::from_static(b"!"), 1);
-    let (stack, now) = line.stack(client);
-    assert_eq!(
-        stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut urgent, SendFlags::URGENT)),
-        Ok(1)
-    );
-    line.write(client, ours, b"cd");
-    assert_eq!(line.read(server, theirs), Ok(b"ab!cd".to_vec()));
-    let (stack, now) = line.stack(server);
-    assert!(!stack.readiness(theirs).expect("it stands").contains(Readiness::URGENT));
-    let read = stack.tcp(theirs).and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::empty()));
+    let [ours, theirs] = line.connect();
+    line.write(ours, b"ab");
+    line.send_urgent(ours);
+    line.write(ours, b"cd");
+    assert_eq!(line.read(theirs), Ok(b"ab!cd".to_vec()));
+    let (stack, now) = line.stack(theirs.0);
+    assert!(!stack.readiness(theirs.1).expect("it stands").contains(Readiness::URGENT));
+    let read = stack.tcp(theirs.1).and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::empty()));
     assert_eq!(read, Err(Error::InvalidInput));
 }
 
@@ -402,23 +430,23 @@ fn two_connections_that_stand_already_can_be_joined() {
     let listener = stack.listen(on, 10).expect("a port");
     let [one, two] = [client, server].map(|node| {
         let (stack, now) = line.stack(node);
-        stack.connect(now, on, None).expect("a connection")
+        (node, stack.connect(now, on, None).expect("a connection"))
     });
-    line.write_when_open(client, one, b"one");
-    line.write_when_open(server, two, b"two");
+    line.write_when_open(one, b"one");
+    line.write_when_open(two, b"two");
     let Station { stack, app, .. } = line.sim.node_mut(proxy);
     let mut accept = || stack.listener(listener).expect("it waits").accept().expect("it waits").0;
     let (a, b) = (accept(), accept());
     assert_eq!(app.proxy_mut().join(now, stack, a, a), Err(Error::InvalidInput));
     app.proxy_mut().join(now, stack, a, b).expect("both stand");
-    assert_eq!(line.read(client, one), Ok(b"two".to_vec()));
-    assert_eq!(line.read(server, two), Ok(b"one".to_vec()));
+    assert_eq!(line.read(one), Ok(b"two".to_vec()));
+    assert_eq!(line.read(two), Ok(b"one".to_vec()));
 }
 
 impl Line {
-    fn write_when_open(&mut self, node: NodeId, id: TcpId, bytes: &'static [u8]) {
+    fn write_when_open(&mut self, end: End, bytes: &'static [u8]) {
         self.settle();
-        self.write(node, id, bytes);
+        self.write(end, bytes);
     }
 }
 
@@ -445,9 +473,7 @@ fn time_of(port: u16, host: u8, faults: &str) -> Duration {
         let stack = &mut sim.node_mut(server).stack;
         theirs = theirs.or_else(|| stack.accept(listener).ok());
         if let Some((id, _)) = theirs {
-            got += stack
-                .recv(now, id, pagewire_stack::Chunks { max: ALL, into: &mut Vec::new() })
-                .unwrap_or(0);
+            got += stack.recv(now, id, Chunks { max: ALL, into: &mut Vec::new() }).unwrap_or(0);
         }
         got == ALL
     });
