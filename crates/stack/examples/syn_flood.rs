@@ -37,10 +37,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Device, Pair, PairConfig, PairEnd};
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf};
-use pagewire_stack::{
-    Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId,
-};
-use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use pagewire_sim::Verbs;
+use pagewire_stack::{Chunks, Error, ListenerId, Readiness, Stack, StackConfig, TcpId};
 use pagewire_testing::frames::{arp, received};
 
 const SLICE: Duration = Duration::from_millis(50);
@@ -328,9 +326,7 @@ fn meet() -> (Client, Server) {
     let server = loop {
         a.turn(now);
         b.turn(now);
-        if let Ok((server, _)) =
-            b.stack.listener(listener).and_then(|mut listener| listener.accept())
-        {
+        if let Ok((server, _)) = b.stack.accept(listener) {
             break server;
         }
     };
@@ -378,12 +374,7 @@ impl Client {
                 self.pending.push(self.whole.slice(self.offset..self.offset + len));
                 self.offset = (self.offset + len) % BUFFER;
             }
-            match self
-                .end
-                .stack
-                .tcp(self.flow)
-                .and_then(|mut tcp| tcp.send(now, &mut self.pending, SendFlags::empty()))
-            {
+            match self.end.stack.send(now, self.flow, &mut self.pending) {
                 Ok(n) => self.paced += n as u64,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error}"),
@@ -418,15 +409,11 @@ impl Server {
     fn turn(&mut self, passed: Duration) -> bool {
         let now = moment(passed);
         let busy = self.end.turn(now);
-        while let Ok((newcomer, _)) =
-            self.end.stack.listener(self.listener).and_then(|mut listener| listener.accept())
-        {
+        while let Ok((newcomer, _)) = self.end.stack.accept(self.listener) {
             self.end.stack.close(now, newcomer);
         }
         let (stack, chunks) = (&mut self.end.stack, &mut self.chunks);
-        while let Ok(n) = stack.tcp(self.flow).and_then(|mut tcp| {
-            tcp.recv(now, pagewire_stack::Chunks { max: 1 << 20, into: chunks }, RecvFlags::empty())
-        }) {
+        while let Ok(n) = stack.recv(now, self.flow, Chunks { max: 1 << 20, into: chunks }) {
             self.got += n as u64;
             chunks.clear();
         }
@@ -473,19 +460,7 @@ impl Server {
     }
 
     fn forged(&mut self) -> PacketBuf {
-        let r = self.rng.next();
-        let ip = Ipv4Addr::new(198, 18 + (r & 1) as u8, (r >> 8) as u8, (r >> 16) as u8);
-        let from = SocketAddrV4::new(ip, 1024 + (r >> 32) as u16 % 60_000);
-        let options = TcpOptions {
-            mss: Some(1460),
-            window_scale: Some(7),
-            sack_permitted: true,
-            timestamps: Some((r as u32, 0)),
-            ..TcpOptions::default()
-        };
-        let seq = Seq((r >> 24) as u32);
-        let syn =
-            TcpHeader { seq, flags: Flags::SYN, window: 65_535, options, ..TcpHeader::default() };
+        let (from, syn) = forge::stranger(&mut self.rng);
         let mut frame = forge::frame(0, from, SERVER, syn);
         frame.head_mut()[..6].copy_from_slice(&self.mac);
         forge::sum(&mut frame);

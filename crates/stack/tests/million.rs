@@ -157,20 +157,7 @@ impl World {
             for peer in batch..(batch + BATCH).min(first + n) {
                 let isn = (peer as u32).wrapping_mul(0x9e37_79b9);
                 self.peers.push(Peer { ours: isn.wrapping_add(1), theirs: 0 });
-                let options = TcpOptions {
-                    mss: Some(1460),
-                    window_scale: Some(7),
-                    sack_permitted: true,
-                    timestamps: Some((self.clock(), 0)),
-                    ..TcpOptions::default()
-                };
-                let syn = TcpHeader {
-                    seq: Seq(isn),
-                    flags: Flags::SYN,
-                    window: 65_535,
-                    options,
-                    ..TcpHeader::default()
-                };
+                let syn = forge::syn(isn, self.clock());
                 let frame = forge::frame(1, address(peer), SERVER, syn);
                 self.stack.handle_frame(self.now, frame);
             }

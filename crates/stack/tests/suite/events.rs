@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Answer, BindOptions, Readiness, SocketId};
+use pagewire_stack::{Answer, Readiness, SocketId};
 
 use crate::common::gateway::{answer, asking, events, only_request, syn};
 use crate::common::{A, B, Pair, Side, Verbs, addr};
@@ -74,8 +74,7 @@ fn each_connection_is_an_event_once_the_one_before_was_accepted() {
 fn each_arrival_is_an_event_once_all_before_was_read() {
     let mut p = Pair::new();
     let (near, far, _) = p.connect("10.0.0.2:80");
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     p.events.clear();
     let mut buf = [0; 100];
     for _ in 0..3 {

@@ -46,8 +46,7 @@ fn a_datagram_to_anywhere_comes_with_both_addresses_and_the_answer_has_any_sourc
         let (mut p, socket) = every();
         let client = client(&mut p, from);
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.a.send_to(p.now, client, b"question", None).unwrap();
-        p.run(MS);
+        p.tell(client, b"question", None);
         let message = recv(&mut p, socket).unwrap();
         assert_eq!((message.from, message.to, message.link), (addr(from), addr(to), FIRST));
         assert_eq!((message.hop_limit, message.dont_fragment), (64, true));
@@ -73,8 +72,7 @@ fn what_the_guest_says_of_fragments_and_hops_is_passed_on() {
     let marks = PacketMarks { hop_limit: Some(3), ..PacketMarks::default() };
     p.a.set_option(client, SocketOption::Marks(marks)).unwrap();
     p.a.send_to(p.now, client, b"x", Some(addr(FAR[0]))).unwrap();
-    p.a.send_to(p.now, client, &pattern(4000), Some(addr(FAR[0]))).unwrap();
-    p.run(MS);
+    p.tell(client, &pattern(4000), Some(addr(FAR[0])));
     let short = recv(&mut p, socket).unwrap();
     assert_eq!((short.hop_limit, short.dont_fragment), (3, false));
     let long = recv(&mut p, socket).unwrap();
@@ -90,8 +88,7 @@ fn narrower_sockets_come_first() {
     for (to, takes) in
         [("10.0.0.2:53", Some(dns)), ("192.0.2.1:53", None), ("192.0.2.1:123", Some(any))]
     {
-        p.a.send_to(p.now, client, b"x", Some(addr(to))).unwrap();
-        p.run(MS);
+        p.tell(client, b"x", Some(addr(to)));
         let message = recv(&mut p, takes.unwrap_or(socket)).unwrap();
         assert_eq!(message.to, addr(to));
         assert_eq!(recv(&mut p, socket).err(), Some(Error::WouldBlock));

@@ -308,8 +308,7 @@ fn tries(p: &mut Pair, to: &str) -> bool {
     let id = connect_to(p, to.parse().unwrap()).unwrap();
     let with_data = p.a.tcp(id).unwrap().is_deferred();
     if with_data {
-        let now = p.now;
-        p.a.send(now, id, b"data").unwrap();
+        p.a.send(p.now, id, b"data").unwrap();
     }
     p.run(Duration::from_millis(200));
     with_data

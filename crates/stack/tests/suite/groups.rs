@@ -61,8 +61,7 @@ fn two_hosts_talk_by_a_group_of_either_version() {
         p.b.udp(other).unwrap().leave_group(p.now, ip(group), GroupLink::Route).unwrap();
         p.run(Duration::from_secs(5));
         let before = p.b.counters().drops(DropReason::EthernetNotForUs);
-        p.a.send_to(p.now, one, b"gone", Some(at(group, 7000))).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(one, b"gone", Some(at(group, 7000)));
         assert_eq!(all(&mut p, true, other), Vec::<Vec<u8>>::new());
         assert_eq!(p.b.counters().drops(DropReason::EthernetNotForUs), before + 1);
     }
@@ -88,8 +87,7 @@ fn a_datagram_to_a_group_reaches_every_socket_that_is_to_have_it_by_reference() 
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.a.send_to(p.now, from, frags, Some(at("239.1.2.3", 7000))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(from, frags, Some(at("239.1.2.3", 7000)));
     for id in any.iter().copied().chain([to_group, to_both]) {
         let message = p.b.recv_from(id, pagewire_stack::Message(usize::MAX)).unwrap();
         assert_eq!(message.payload[0].addr(), data.as_ptr().addr());
@@ -114,8 +112,7 @@ fn who_asks_for_its_own_groups_only_gets_no_others() {
         }
         p.b.udp(member).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
-        p.a.send_to(p.now, from, b"hello", Some(at(group, 7000))).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(from, b"hello", Some(at(group, 7000)));
         assert_eq!(all(&mut p, true, member).len(), 1);
         assert_eq!(all(&mut p, true, other).len(), 0);
     }
@@ -127,8 +124,7 @@ fn nobody_is_told_that_a_group_has_no_socket_at_a_port() {
     let member = p.b.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
     p.b.udp(member).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
     let from = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    p.a.send_to(p.now, from, b"hello", Some(at(MDNS, 7001))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(from, b"hello", Some(at(MDNS, 7001)));
     assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
     assert_eq!(p.b.counters().icmp_errors_sent, 0);
 }
@@ -139,12 +135,7 @@ fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
     let id = p.a.bind_udp(addr("0.0.0.0:7000"), BindOptions::default()).unwrap();
     p.a.udp(id).unwrap().join_group(p.now, ip(MDNS), GroupLink::Route).unwrap();
     p.run(Duration::from_secs(5));
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let ttls = seen.clone();
-    p.carry = Some(Box::new(move |_, frame| {
-        ttls.borrow_mut().push(frame.head()[22]);
-        true
-    }));
+    let seen = p.watch(|_, frame| Some(frame.head()[22]));
     let default = MulticastSettings::default();
     for (settings, comes_back) in [
         (default, true),
@@ -152,8 +143,7 @@ fn datagrams_to_a_group_go_one_hop_and_come_back_unless_told_otherwise() {
         (MulticastSettings { hops: 0, ..default }, true),
     ] {
         p.a.udp(id).unwrap().set_multicast(false, settings);
-        p.a.send_to(p.now, id, b"hello", Some(at(MDNS, 7000))).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(id, b"hello", Some(at(MDNS, 7000)));
         assert_eq!(all(&mut p, false, id).len(), usize::from(comes_back), "{settings:?}");
     }
     assert_eq!(*seen.borrow(), [1, 7], "what goes no hop stays here");
@@ -167,8 +157,7 @@ fn a_datagram_to_a_group_may_be_longer_than_a_packet() {
         p.b.udp(to).unwrap().join_group(p.now, ip(group), GroupLink::Route).unwrap();
         let from = p.a.bind_udp(addr(local), BindOptions::default()).unwrap();
         let data = pattern(9000);
-        p.a.send_to(p.now, from, &data, Some(at(group, 7000))).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(from, &data, Some(at(group, 7000)));
         assert!(all(&mut p, true, to) == [data]);
         // Nobody is told that the rest did not come: RFC 1122 section 3.2.2.
         let mut count = 0;
@@ -204,55 +193,28 @@ fn memberships_follow_linuxs_rules() {
     let mut p = Pair::new();
     let (now, b) = (p.now, &mut p.b);
     let id = b.bind_udp(addr("[::]:7000"), BindOptions::default()).unwrap();
+    let join = |b: &mut Stack, group: &str, link| b.udp(id)?.join_group(now, ip(group), link);
+    let leave = |b: &mut Stack, group: &str, link| b.udp(id)?.leave_group(now, ip(group), link);
     let first = GroupLink::Number(1);
     for (group, first_again) in [("239.1.2.3", first), ("ff05::1:3", GroupLink::Route)] {
-        let group = ip(group);
         let none = Err(Error::AddressNotAvailable);
-        assert_eq!(b.udp(id).and_then(|mut udp| udp.leave_group(now, group, first)), none);
-        assert_eq!(b.udp(id).and_then(|mut udp| udp.join_group(now, group, first)), Ok(()));
-        assert_eq!(
-            b.udp(id).and_then(|mut udp| udp.join_group(now, group, first_again)),
-            Err(Error::AddressInUse)
-        );
-        assert_eq!(
-            b.udp(id).and_then(|mut udp| udp.join_group(now, group, GroupLink::Number(7))),
-            Err(Error::NoSuchLink)
-        );
-        assert_eq!(
-            b.udp(id).and_then(|mut udp| udp.leave_group(now, group, GroupLink::Route)),
-            Ok(())
-        );
-        assert_eq!(b.udp(id).and_then(|mut udp| udp.leave_group(now, group, first)), none);
+        assert_eq!(leave(b, group, first), none);
+        assert_eq!(join(b, group, first), Ok(()));
+        assert_eq!(join(b, group, first_again), Err(Error::AddressInUse));
+        assert_eq!(join(b, group, GroupLink::Number(7)), Err(Error::NoSuchLink));
+        assert_eq!(leave(b, group, GroupLink::Route), Ok(()));
+        assert_eq!(leave(b, group, first), none);
     }
-    assert_eq!(
-        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("10.0.0.2"), first)),
-        Err(Error::InvalidInput)
-    );
-    let by = GroupLink::Address(ip("10.0.0.2"));
-    assert_eq!(b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.1.2.3"), by)), Ok(()));
-    let by = GroupLink::Address(ip("10.0.0.77"));
-    assert_eq!(
-        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.1.2.4"), by)),
-        Err(Error::NoSuchLink)
-    );
+    assert_eq!(join(b, "10.0.0.2", first), Err(Error::InvalidInput));
+    let by = |address: &str| GroupLink::Address(ip(address));
+    assert_eq!(join(b, "239.1.2.3", by("10.0.0.2")), Ok(()));
+    assert_eq!(join(b, "239.1.2.4", by("10.0.0.77")), Err(Error::NoSuchLink));
     for n in 1..SOCKET_GROUPS_V4 {
-        assert_eq!(
-            b.udp(id).and_then(|mut udp| udp.join_group(now, ip(&format!("239.7.7.{n}")), first)),
-            Ok(())
-        );
+        assert_eq!(join(b, &format!("239.7.7.{n}"), first), Ok(()));
     }
-    assert_eq!(
-        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("239.8.8.8"), first)),
-        Err(Error::NoBuffers)
-    );
+    assert_eq!(join(b, "239.8.8.8", first), Err(Error::NoBuffers));
     for n in 0..SOCKET_GROUPS_V6 {
-        assert_eq!(
-            b.udp(id).and_then(|mut udp| udp.join_group(now, ip(&format!("ff05::{n:x}")), first)),
-            Ok(())
-        );
+        assert_eq!(join(b, &format!("ff05::{n:x}"), first), Ok(()));
     }
-    assert_eq!(
-        b.udp(id).and_then(|mut udp| udp.join_group(now, ip("ff05::abc"), first)),
-        Err(Error::NoMemory)
-    );
+    assert_eq!(join(b, "ff05::abc", first), Err(Error::NoMemory));
 }

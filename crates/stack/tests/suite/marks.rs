@@ -1,6 +1,7 @@
 //! What an owner has its packets marked with.
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_stack::{BindOptions, PacketMarks, SocketOption};
@@ -8,20 +9,16 @@ use pagewire_stack::{BindOptions, PacketMarks, SocketOption};
 use crate::common::{A, Pair, Verbs, addr};
 
 /// Has `(traffic class, hop limit)` of every IPv4 and IPv6 packet from A noted.
-fn watch(p: &mut Pair) -> Arc<Mutex<Vec<(u8, u8)>>> {
-    let seen = Arc::<Mutex<Vec<(u8, u8)>>>::default();
-    let notes = Arc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
+fn watch(p: &mut Pair) -> Rc<RefCell<Vec<(u8, u8)>>> {
+    p.watch(|side, frame| {
         let ip = &frame.head()[14..];
         match (side, ip[0] >> 4, ip[6]) {
-            (A, 4, _) => notes.lock().unwrap().push((ip[1], ip[8])),
+            (A, 4, _) => Some((ip[1], ip[8])),
             // Not neighbour discovery.
-            (A, 6, 6 | 17) => notes.lock().unwrap().push((ip[0] << 4 | ip[1] >> 4, ip[7])),
-            _ => {}
+            (A, 6, 6 | 17) => Some((ip[0] << 4 | ip[1] >> 4, ip[7])),
+            _ => None,
         }
-        true
-    }));
-    seen
+    })
 }
 
 #[test]
@@ -38,7 +35,7 @@ fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_
         p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
         p.a.send(p.now, id, b"marked").unwrap();
         p.run(Duration::from_millis(5));
-        assert_eq!(*seen.lock().unwrap(), [(0, 64), (0xb8, 7)]);
+        assert_eq!(*seen.borrow(), [(0, 64), (0xb8, 7)]);
     }
 }
 
@@ -55,5 +52,5 @@ fn datagrams_carry_the_whole_class() {
     p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
     p.a.send_to(p.now, id, b"marked", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
-    assert_eq!(*seen.lock().unwrap(), [(0x2a, 1)]);
+    assert_eq!(*seen.borrow(), [(0x2a, 1)]);
 }

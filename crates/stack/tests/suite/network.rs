@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_device::Capabilities;
-use pagewire_stack::SocketId;
 
-use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern};
+use crate::common::{A, B, Pair, capabilities, config, pattern};
 
 #[test]
 fn a_peer_with_a_smaller_mtu_gets_segments_that_it_can_take() {
@@ -48,25 +47,4 @@ fn a_timer_fires_late_by_less_than_a_seventh_of_a_millisecond() {
     }
     let late = p.now - (begun + Duration::from_secs(1));
     assert!(p.now >= begun + Duration::from_secs(1) && late < Duration::from_micros(140));
-}
-
-#[test]
-fn every_page_is_home_when_everything_is_closed() {
-    let mut p = Pair::new();
-    let (client, server, listener) = p.connect("10.0.0.2:80");
-    p.transfer((A, client), (B, server), &pattern(3_000_000));
-    let now = p.now;
-    p.a.send(now, client, &pattern(100_000)).unwrap();
-    p.run(Duration::from_millis(5));
-    let now = p.now;
-    for (side, id) in [(A, SocketId::from(client)), (B, server.into()), (B, listener.into())] {
-        p.stack(side).close(now, id);
-    }
-    p.run(Duration::from_secs(1));
-    for stack in [&mut p.a, &mut p.b] {
-        stack.end_turn();
-        let audit = stack.pool_audit();
-        // What is out is the rest of the run of pages that the writer fills.
-        assert!(audit.is_conserved() && audit.out <= 64, "{audit:?}");
-    }
 }

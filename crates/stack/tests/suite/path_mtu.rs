@@ -58,8 +58,7 @@ fn report(p: &mut Pair, packet: &[u8], mtu: u16, shift: u8) {
         built!(ip(stations, [end(24), end(8)], 64).icmpv6_raw(2, 0, word), &quote)
     };
     let packet = received(&frame, frame.len());
-    let now = p.now;
-    p.a.handle_frame(now, packet);
+    p.a.handle_frame(p.now, packet);
 }
 
 /// Sends `len` bytes from A to B; every packet that is too big is reported 1 ms later.
@@ -68,8 +67,7 @@ fn transfer(p: &mut Pair, ends: (TcpId, TcpId), len: usize, mtu: u16, dropped: &
     let (mut sent, mut got) = (0, Vec::new());
     let mut buf = vec![0; 65_536];
     for _ in 0..100_000 {
-        let now = p.now;
-        if let Ok(n) = p.a.send(now, ends.0, &data[sent..]) {
+        if let Ok(n) = p.a.send(p.now, ends.0, &data[sent..]) {
             sent += n;
         }
         p.run(Duration::from_millis(1));
@@ -243,8 +241,7 @@ fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
             p.a.udp(client).unwrap().connect(to).unwrap();
             p.a.udp(client).unwrap().set_mtu_discover(how);
             p.a.udp(client).unwrap().queue_errors(true);
-            p.a.send_to(p.now, client, b"hello", None).unwrap();
-            p.run(Duration::from_millis(1));
+            p.tell(client, b"hello", None);
             p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
             let dropped = narrow(&mut p, mtu);
             Datagrams { p, ends: (client, server), to, mtu, headers, dropped }
@@ -270,6 +267,10 @@ impl Datagrams {
         report(&mut self.p, &packet, self.mtu as u16, 0);
     }
 
+    fn path_mtu(&mut self) -> Result<usize, Error> {
+        self.p.a.udp(self.ends.0)?.path_mtu()
+    }
+
     fn queued(&mut self) -> Option<ErrorEntry> {
         self.p.a.poll_error_queue(self.ends.0)
     }
@@ -293,12 +294,12 @@ fn flags_sent(p: &mut Pair) -> Rc<RefCell<Vec<(bool, bool, usize)>>> {
 #[test]
 fn datagram_that_may_not_be_cut_is_refused_once_the_path_is_known_and_the_sender_learns_how_long() {
     for mut d in datagrams(MtuDiscover::Do) {
-        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500));
+        assert_eq!(d.path_mtu(), Ok(1500));
         assert_eq!(d.send(1501 - d.headers), Err(Error::MessageTooLong), "the link's MTU is known");
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Local, 1500));
         assert_eq!(d.send(1500 - d.headers), Ok(None), "the path drops it");
         d.report();
-        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
+        assert_eq!(d.path_mtu(), Ok(d.mtu));
         assert_eq!(d.p.a.take_error(d.ends.0), Some(Error::MessageTooLong), "it is connected");
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.send(d.mtu - d.headers + 1), Err(Error::MessageTooLong));
@@ -334,7 +335,7 @@ fn probes_are_as_long_as_the_link_takes_whatever_is_known_of_the_path() {
     for mut d in datagrams(MtuDiscover::Probe) {
         assert_eq!(d.send(1500 - d.headers), Ok(None));
         d.report();
-        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
+        assert_eq!(d.path_mtu(), Ok(d.mtu));
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.p.a.take_error(d.ends.0), Some(Error::MessageTooLong));
         d.p.carry = None;
@@ -350,7 +351,7 @@ fn reports_are_nothing_to_who_believes_the_link_only() {
         for mut d in datagrams(how) {
             assert_eq!(d.send(1400), Ok(None));
             d.report();
-            assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500), "{how:?}");
+            assert_eq!(d.path_mtu(), Ok(1500), "{how:?}");
             assert_eq!((d.queued(), d.p.a.take_error(d.ends.0)), (None, None), "{how:?}");
             d.p.carry = None;
             assert_eq!(d.send(1500 - d.headers), Ok(Some(1500 - d.headers)));
@@ -395,14 +396,14 @@ fn nobody_shortens_the_path_of_who_sends_short_datagrams() {
         d.p.run(Duration::from_millis(1));
         let packet = notes.borrow_mut().pop_front().unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);
-        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500));
+        assert_eq!(d.path_mtu(), Ok(1500));
         assert_eq!((d.queued(), d.p.a.take_error(d.ends.0)), (None, None));
         assert_eq!(d.p.a.counters().drops(DropReason::IcmpQuoteNotOurs), 1);
         // It has sent something that long.
         d.p.carry = None;
         d.send(d.mtu - d.headers + 1).unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);
-        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
+        assert_eq!(d.path_mtu(), Ok(d.mtu));
     }
 }
 
@@ -410,10 +411,7 @@ fn nobody_shortens_the_path_of_who_sends_short_datagrams() {
 fn socket_without_a_peer_learns_of_a_path_in_its_error_queue() {
     for mut d in datagrams(MtuDiscover::Do) {
         d.p.a.udp(d.ends.0).unwrap().disconnect();
-        assert_eq!(
-            d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()),
-            Err(Error::NotConnected)
-        );
+        assert_eq!(d.path_mtu(), Err(Error::NotConnected));
         let to = Some(d.to);
         d.p.a.send_to(d.p.now, d.ends.0, &[1; 1400], to).unwrap();
         d.p.run(Duration::from_millis(1));

@@ -47,9 +47,8 @@ fn many(n: usize) -> (Pair, Vec<TcpId>, Vec<TcpId>) {
 /// Everybody sends what may be sent, by reference: the sender's own pool is not what is tested.
 fn push(p: &mut Pair, clients: &[TcpId], data: &Bytes) {
     for client in clients {
-        let now = p.now;
         let mut frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
-        let _ = ready(p.stack(A).send(now, *client, &mut frags));
+        let _ = ready(p.a.send(p.now, *client, &mut frags));
     }
 }
 
@@ -144,19 +143,11 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
     b.receive_memory = 48 << 20;
     let mut p = Pair::with(config(in_memory(1), 1), b);
     p.meet();
-    let to = "10.0.0.2:80".parse().unwrap();
-    let listener = p.b.listen(to, 64).unwrap();
     let mut ends = Vec::new();
     // All have read fast, and were invited to send much.
     let much = Bytes::from(pattern(24 << 20));
-    for _ in 0..30 {
-        let client = p.a.connect(p.now, to, None).unwrap();
-        let mut server = None;
-        p.until("the handshake", |p| {
-            server = p.b.accept(listener).ok().map(|(id, _)| id);
-            server.is_some()
-        });
-        let server = server.unwrap();
+    for n in 0..30 {
+        let (client, server, _) = p.connect(&format!("10.0.0.2:{}", 80 + n));
         p.transfer_by_reference((A, client), (B, server), much.clone(), 256 << 10);
         ends.push((client, server));
     }
@@ -241,11 +232,9 @@ fn datagram_comes_in_beside_streams_that_nobody_reads() {
         p.run(Duration::from_millis(10));
     }
     assert!(p.b.receive_memory_used() > BUDGET / 16 * 14);
-    let sink = p.b.bind_udp("10.0.0.2:53".parse().unwrap(), BindOptions::default()).unwrap();
-    let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
+    let (source, sink) = p.datagram_sockets("0.0.0.0");
     for _ in 0..100 {
-        p.a.send_to(p.now, source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap())).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()));
         assert!(p.b.recv_from(sink, pagewire_stack::Datagram).is_ok());
     }
     assert!(p.b.receive_memory_used() <= BUDGET);

@@ -36,8 +36,7 @@ impl Refusing {
         for _ in 0..ms {
             p.run(Duration::from_millis(1));
             count += usize::from(!self.frames.borrow().is_empty());
-            let now = p.now;
-            p.a.handle_refused_on(now, LinkId::FIRST, &mut self.frames.borrow_mut());
+            p.a.handle_refused_on(p.now, LinkId::FIRST, &mut self.frames.borrow_mut());
             p.flush();
         }
         count
@@ -81,8 +80,7 @@ fn what_is_no_segment_of_ours_is_dropped() {
         }
         frame
     });
-    let now = p.now;
-    p.a.handle_refused_on(now, LinkId::FIRST, &mut frames.collect());
+    p.a.handle_refused_on(p.now, LinkId::FIRST, &mut frames.collect());
     p.run(Duration::from_millis(10));
     assert_eq!(p.a.tcp(client).unwrap().info().probes, 0);
 }

@@ -12,8 +12,8 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, State, TcpHeader, TcpOptions};
 
 use crate::common::gateway::{
-    FAR, answer, arrive, asked, asking, assert_no_timer, events, far_v4, gateway, guest, only_end,
-    only_request, pair, segment, syn,
+    FAR, answer, arrive, arrive_at, asked, asking, asks, assert_no_timer, events, far_v4, gateway,
+    guest, only_end, only_request, pair, segment, syn,
 };
 use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
@@ -42,9 +42,7 @@ fn assert_clean(p: &mut Pair, listener: ListenerId, client: std::net::SocketAddr
     assert_no_timer(p);
     // The same ends once more: an entry of the demux would take the SYN.
     p.carry = None;
-    let now = p.now;
-    p.stack(B).handle_frame(now, syn(client.port(), 77));
-    let request = only_request(p, listener);
+    let request = asks(p, listener, syn(client.port(), 77));
     assert_eq!(request.from, client);
     answer(p, listener, request.id, Answer::Forget);
 }
@@ -176,9 +174,8 @@ fn repeated_syns_are_one_request_and_a_late_answer_still_counts() {
 fn a_syn_with_another_number_replaces_the_request() {
     let (mut p, listener) = asking();
     let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let first = only_request(&mut p, listener);
-    arrive(&mut p, now + MS, syn(5000, 9000));
+    let first = asks(&mut p, listener, syn(5000, 1));
+    arrive_at(&mut p, now + MS, syn(5000, 9000));
     let (old, new) = match events(&mut p, listener)[..] {
         [SynEvent::Cancelled(old, Cancel::Reset), SynEvent::New(new)] => (old, new),
         ref other => panic!("{other:?}"),
@@ -186,8 +183,8 @@ fn a_syn_with_another_number_replaces_the_request() {
     assert_eq!(old, first.id);
     assert_ne!(new.id, first.id);
     // One that was never shown is replaced without a word.
-    arrive(&mut p, now + 2 * MS, syn(5001, 1));
-    arrive(&mut p, now + 3 * MS, syn(5001, 2));
+    arrive_at(&mut p, now + 2 * MS, syn(5001, 1));
+    arrive_at(&mut p, now + 3 * MS, syn(5001, 2));
     assert_eq!(only_request(&mut p, listener).from.port(), 5001);
 }
 
@@ -196,22 +193,20 @@ fn a_reset_with_the_next_number_ends_the_request_and_no_other_does() {
     let reset = |seq| segment(5000, Flags::RST, seq);
     let (mut p, listener) = asking();
     let now = p.now;
-    arrive(&mut p, now, syn(5000, 100));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, syn(5000, 100));
     for seq in [100, 102, 0] {
-        arrive(&mut p, now, reset(seq));
+        arrive(&mut p, reset(seq));
         assert_eq!(events(&mut p, listener), [], "{seq}");
     }
-    arrive(&mut p, now, segment(5001, Flags::RST, 101));
+    arrive(&mut p, segment(5001, Flags::RST, 101));
     assert_eq!(events(&mut p, listener), [], "of another port");
-    arrive(&mut p, now, reset(101));
+    arrive(&mut p, reset(101));
     assert_eq!(only_end(&mut p, listener), (request.id, Cancel::Reset));
     let late = p.b.listener(listener).unwrap().answer(now, request.id, Answer::Accept);
     assert_eq!(late, Err(Error::NoSuchSocket));
     // The same with an ACK, as some systems send it.
-    arrive(&mut p, now, syn(5000, 200));
-    only_request(&mut p, listener);
-    arrive(&mut p, now, segment(5000, Flags::RST | Flags::ACK, 201));
+    asks(&mut p, listener, syn(5000, 200));
+    arrive(&mut p, segment(5000, Flags::RST | Flags::ACK, 201));
     assert_eq!(only_end(&mut p, listener).1, Cancel::Reset);
     assert_eq!(p.b.counters().tx_tcp, 0, "no reset is answered");
 }
@@ -220,11 +215,11 @@ fn a_reset_with_the_next_number_ends_the_request_and_no_other_does() {
 fn gave_up_after(gaps: &[u64]) -> Duration {
     let (mut p, listener) = asking();
     let mut at = p.now;
-    arrive(&mut p, at, syn(5000, 1));
+    arrive_at(&mut p, at, syn(5000, 1));
     let request = only_request(&mut p, listener);
     for gap in gaps {
         at += Duration::from_secs(*gap);
-        arrive(&mut p, at, syn(5000, 1));
+        arrive_at(&mut p, at, syn(5000, 1));
         assert_eq!(events(&mut p, listener), [], "{gap} s after the one before");
     }
     let last = p.now;
@@ -261,17 +256,17 @@ fn a_full_table_takes_no_more_until_there_is_room() {
     let (mut p, listener) = asking();
     let now = p.now;
     for port in 0..SYN_REQUESTS as u16 + 10 {
-        arrive(&mut p, now, syn(10_000 + port, 1));
+        arrive(&mut p, syn(10_000 + port, 1));
     }
     assert_eq!(p.b.counters().drops(DropReason::TcpRequestLimit), 10);
     let all = events(&mut p, listener);
     assert_eq!(all.len(), SYN_REQUESTS);
     let SynEvent::New(first) = all[0] else { panic!("{:?}", all[0]) };
     assert_eq!(first.from.port(), 10_000, "the oldest first");
-    arrive(&mut p, now, syn(10_001, 1));
+    arrive(&mut p, syn(10_001, 1));
     assert_eq!(p.b.counters().drops(DropReason::TcpRequestRepeated), 1, "one that is known");
     answer(&mut p, listener, first.id, Answer::Forget);
-    arrive(&mut p, now + SECOND, syn(20_000, 1));
+    arrive_at(&mut p, now + SECOND, syn(20_000, 1));
     assert_eq!(only_request(&mut p, listener).from.port(), 20_000);
     p.run(10 * SECOND);
     assert_eq!(events(&mut p, listener).len(), SYN_REQUESTS, "all give up");
@@ -281,21 +276,17 @@ fn a_full_table_takes_no_more_until_there_is_room() {
 #[test]
 fn silent_requests_make_room_for_others() {
     let (mut p, listener) = asking();
-    let now = p.now;
     for port in 0..SYN_REQUESTS as u16 {
-        arrive(&mut p, now, syn(10_000 + port, 1));
-        let request = only_request(&mut p, listener);
+        let request = asks(&mut p, listener, syn(10_000 + port, 1));
         answer(&mut p, listener, request.id, Answer::Silence);
     }
     for port in 0..100 {
-        arrive(&mut p, now, syn(30_000 + port, 1));
-        assert_eq!(only_request(&mut p, listener).from.port(), 30_000 + port);
+        assert_eq!(asks(&mut p, listener, syn(30_000 + port, 1)).from.port(), 30_000 + port);
     }
     assert_eq!(p.b.counters().drops(DropReason::TcpRequestLimit), 0);
     // The oldest went, and asks again.
-    arrive(&mut p, now, syn(10_000, 1));
-    assert_eq!(only_request(&mut p, listener).from.port(), 10_000);
-    arrive(&mut p, now, syn(10_500, 1));
+    assert_eq!(asks(&mut p, listener, syn(10_000, 1)).from.port(), 10_000);
+    arrive(&mut p, syn(10_500, 1));
     assert_eq!(events(&mut p, listener), [], "a younger one is still silent");
 }
 
@@ -303,12 +294,12 @@ fn silent_requests_make_room_for_others() {
 fn a_doubled_syn_does_not_make_its_sender_give_up_earlier() {
     let (mut p, listener) = asking();
     let mut at = p.now;
-    arrive(&mut p, at, syn(5000, 1));
+    arrive_at(&mut p, at, syn(5000, 1));
     only_request(&mut p, listener);
     for gap in [1, 2, 4, 8] {
         at += Duration::from_secs(gap);
-        arrive(&mut p, at, syn(5000, 1));
-        arrive(&mut p, at + Duration::from_micros(10), syn(5000, 1));
+        arrive_at(&mut p, at, syn(5000, 1));
+        arrive_at(&mut p, at + Duration::from_micros(10), syn(5000, 1));
         assert_eq!(events(&mut p, listener), [], "{gap}");
     }
     p.run(15 * SECOND);
@@ -329,8 +320,7 @@ fn requests_that_nobody_looks_at_lapse_without_a_trace() {
     let (mut p, listener) = asking();
     for round in 0..20 {
         for port in 0..500 {
-            let (now, syn) = (p.now, syn(10_000 + port, round));
-            arrive(&mut p, now, syn);
+            arrive(&mut p, syn(10_000 + port, round));
         }
         p.run(SECOND);
     }
@@ -343,15 +333,12 @@ fn requests_that_nobody_looks_at_lapse_without_a_trace() {
 #[test]
 fn a_syn_that_offers_congestion_notification_or_carries_data_is_a_syn() {
     let (mut p, listener) = asking();
-    let now = p.now;
-    arrive(&mut p, now, segment(5000, Flags::SYN | Flags::ECE | Flags::CWR, 1));
-    only_request(&mut p, listener);
+    asks(&mut p, listener, segment(5000, Flags::SYN | Flags::ECE | Flags::CWR, 1));
     let options = TcpOptions { mss: Some(1460), ..TcpOptions::default() };
     let header = TcpHeader { seq: Seq(1), flags: Flags::SYN, options, ..TcpHeader::default() };
     let from = crate::common::gateway::guest_at(5001);
     let early = Frag::from_static(b"early data");
-    arrive(&mut p, now, forge::with_payload(2, from, far_v4(), header, early));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, forge::with_payload(2, from, far_v4(), header, early));
     let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
     assert_eq!(p.b.tcp(server).unwrap().queued(), 0, "the guest repeats it");
 }
@@ -360,12 +347,12 @@ fn a_syn_that_offers_congestion_notification_or_carries_data_is_a_syn() {
 fn segments_that_open_nothing_are_answered_as_at_a_closed_port() {
     let (mut p, listener) = asking();
     let now = p.now;
-    arrive(&mut p, now, segment(5000, Flags::ACK, 1));
+    arrive(&mut p, segment(5000, Flags::ACK, 1));
     p.run(MS);
     assert_eq!(p.b.counters().tcp_resets_sent, 1);
-    arrive(&mut p, now + MS, segment(5000, Flags::RST, 1));
-    arrive(&mut p, now + MS, segment(5000, Flags::FIN, 1));
-    arrive(&mut p, now + MS, segment(5000, Flags::SYN | Flags::FIN, 1));
+    arrive_at(&mut p, now + MS, segment(5000, Flags::RST, 1));
+    arrive_at(&mut p, now + MS, segment(5000, Flags::FIN, 1));
+    arrive_at(&mut p, now + MS, segment(5000, Flags::SYN | Flags::FIN, 1));
     p.run(MS);
     assert_eq!(p.b.counters().tcp_resets_sent, 1);
     assert_eq!(p.b.counters().drops(DropReason::TcpListenNotSyn), 4);
@@ -397,9 +384,8 @@ fn other_listeners_come_first_and_reserve_nothing_from_the_one_for_all() {
 #[test]
 fn refusals_are_not_limited_as_answers_to_strangers_are() {
     let (mut p, listener) = asking();
-    let now = p.now;
     for port in 0..1000 {
-        arrive(&mut p, now, syn(10_000 + port, 1));
+        arrive(&mut p, syn(10_000 + port, 1));
     }
     for (n, event) in events(&mut p, listener).into_iter().enumerate() {
         let SynEvent::New(request) = event else { panic!("{event:?}") };
@@ -416,7 +402,7 @@ fn answers_have_a_limit_of_their_own() {
     let (mut p, listener) = asking();
     let (mut refused, now) = (0, p.now);
     for n in 0..5000 {
-        arrive(&mut p, now, syn(10_000 + n % 500, n.into()));
+        arrive(&mut p, syn(10_000 + n % 500, n.into()));
         let Some(SynEvent::New(request)) = events(&mut p, listener).pop() else { panic!("{n}") };
         let mut listener = p.b.listener(listener).unwrap();
         match listener.answer(now, request.id, Answer::Refuse) {
@@ -473,9 +459,7 @@ fn a_guest_whose_station_is_gone_is_unreachable_and_nobody_else_hears_of_it() {
     // From an address of the guest's network that no station has.
     let from = "10.0.0.77:5000".parse().unwrap();
     let header = TcpHeader { flags: Flags::SYN, seq: Seq(1), ..TcpHeader::default() };
-    let now = p.now;
-    arrive(&mut p, now, forge::frame(2, from, far_v4(), header));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, forge::frame(2, from, far_v4(), header));
     let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
     p.run(10 * SECOND);
     assert_eq!(p.b.take_error(server), Some(Error::HostUnreachable));
@@ -492,9 +476,7 @@ fn a_guest_that_never_acknowledges_ends_a_half_open_connection_in_time() {
     let (mut p, listener) = asking();
     // Neighbours answer, and nothing else does.
     p.carry = Some(Box::new(|_, frame| frame.head().get(12..14) == Some(&[8, 6])));
-    let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, syn(5000, 1));
     let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
     p.run(300 * SECOND);
     assert_eq!(p.b.take_error(server), Some(Error::TimedOut));
@@ -507,9 +489,7 @@ fn an_icmp_error_ends_a_half_open_connection() {
     let (mut p, listener) = asking();
     // The SYN,ACK is lost; a firewall in the guest says so.
     p.carry = Some(Box::new(|side, frame| side == A || forge::parse(frame).is_none()));
-    let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, syn(5000, 1));
     let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
     p.run(MS);
     let iss = p.b.info(server).unwrap();
@@ -570,9 +550,8 @@ fn a_lost_link_ends_requests_and_half_open_connections() {
     let (mut p, listener) = asking();
     let (_, server) = half_open(&mut p, listener);
     let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let request = only_request(&mut p, listener);
-    arrive(&mut p, now, syn(5001, 1));
+    let request = asks(&mut p, listener, syn(5000, 1));
+    arrive(&mut p, syn(5001, 1));
     p.b.handle_link_lost(now, LinkId::FIRST);
     assert_eq!(only_end(&mut p, listener), (request.id, Cancel::LinkLost), "5001 was not shown");
     assert_eq!(p.b.take_error(server), Some(Error::NetworkDown));
@@ -591,20 +570,18 @@ fn a_lost_link_ends_requests_and_half_open_connections() {
 #[test]
 fn a_removed_link_takes_its_listener_along_and_its_successor_has_none() {
     let (mut p, listener) = asking();
-    let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, syn(5000, 1));
     assert!(p.b.remove_link(LinkId::FIRST));
     assert_eq!(only_end(&mut p, listener), (request.id, Cancel::LinkLost));
     let mut config = pagewire_stack::LinkConfig::new(crate::common::capabilities(2), Vec::new());
     config.addresses = vec!["10.0.0.2/24".parse().unwrap()];
     config.transparent = true;
-    let link = p.b.add_link(now, &config).unwrap();
+    let link = p.b.add_link(p.now, &config).unwrap();
     assert!(p.b.readiness(listener).unwrap().contains(Readiness::ERROR), "it stays over");
-    p.b.handle_frame_on(now, link, syn(5001, 1));
+    p.b.handle_frame_on(p.now, link, syn(5001, 1));
     assert_eq!(events(&mut p, listener), []);
     let second = p.b.listen_every(link).unwrap();
-    p.b.handle_frame_on(now, link, syn(5002, 1));
+    p.b.handle_frame_on(p.now, link, syn(5002, 1));
     assert_eq!(only_request(&mut p, second).link, link);
 }
 
@@ -613,7 +590,7 @@ fn a_closed_listener_forgets_its_requests_and_leaves_accepted_connections_alone(
     let (mut p, listener) = asking();
     let (client, server) = half_open(&mut p, listener);
     let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
+    arrive(&mut p, syn(5000, 1));
     p.b.close(now, listener);
     assert_eq!(p.b.listener(listener).err(), Some(Error::NoSuchSocket));
     p.transfer((A, client), (B, server), b"it lives on");
@@ -632,9 +609,7 @@ fn accepted_connections_that_never_open_are_bounded_and_the_oldest_go() {
     p.carry = Some(Box::new(|side, _| side == A));
     let mut all = Vec::new();
     for n in 0..3 * REQUEST_HALF_OPEN as u16 {
-        let now = p.now;
-        arrive(&mut p, now, syn(1000 + n, 1));
-        let request = only_request(&mut p, listener);
+        let request = asks(&mut p, listener, syn(1000 + n, 1));
         all.push(answer(&mut p, listener, request.id, Answer::Accept).unwrap());
         p.flush();
         let waits = |id: &&TcpId| p.b.info(**id).is_ok_and(|i| i.state == State::SynReceived);
@@ -654,11 +629,9 @@ fn accepted_connections_that_their_owner_has_closed_count_as_long_as_they_wait()
     let (mut p, listener) = asking();
     p.carry = Some(Box::new(|side, _| side == A));
     for n in 0..3 * REQUEST_HALF_OPEN as u16 {
-        let now = p.now;
-        arrive(&mut p, now, syn(1000 + n, 1));
-        let request = only_request(&mut p, listener);
+        let request = asks(&mut p, listener, syn(1000 + n, 1));
         let server = answer(&mut p, listener, request.id, Answer::Accept).unwrap();
-        p.b.close(now, server);
+        p.b.close(p.now, server);
         p.flush();
     }
     assert!(p.b.socket_count() <= 1 + REQUEST_HALF_OPEN, "{}", p.b.socket_count());
@@ -671,9 +644,8 @@ fn connections_that_open_do_not_count_as_half_open() {
         let (client, server) = half_open(&mut p, listener);
         p.run(MS);
         assert!(has(&p, B, server, Readiness::CONNECTED));
-        let now = p.now;
-        p.a.abort(now, client);
-        p.a.close(now, client);
+        p.a.abort(p.now, client);
+        p.a.close(p.now, client);
         p.run(MS);
         p.b.close(p.now, server);
     }
@@ -721,14 +693,12 @@ fn a_port_in_time_wait_may_be_used_again() {
 #[test]
 fn a_connection_between_the_same_ends_is_in_the_way_of_accept() {
     let (mut p, listener) = asking();
-    let now = p.now;
-    arrive(&mut p, now, syn(80, 1));
-    let request = only_request(&mut p, listener);
+    let request = asks(&mut p, listener, syn(80, 1));
     // A published port: the gateway connects to the guest, in the name of the far host.
-    p.b.connect(now, addr("10.0.0.1:80"), Some(addr(FAR[0]))).unwrap();
-    let refused = p.b.listener(listener).unwrap().answer(now, request.id, Answer::Accept);
+    p.b.connect(p.now, addr("10.0.0.1:80"), Some(addr(FAR[0]))).unwrap();
+    let refused = p.b.listener(listener).unwrap().answer(p.now, request.id, Answer::Accept);
     assert_eq!(refused, Err(Error::AddressInUse));
-    let again = p.b.listener(listener).unwrap().answer(now, request.id, Answer::Accept);
+    let again = p.b.listener(listener).unwrap().answer(p.now, request.id, Answer::Accept);
     assert_eq!(again, Err(Error::NoSuchSocket), "it is forgotten");
 }
 
@@ -746,9 +716,7 @@ fn only_one_listener_takes_all_of_a_link_and_only_of_a_transparent_one() {
     let mut p = pair();
     let own = p.b.listen(addr("10.0.0.2:80"), 1).unwrap();
     let other = p.b.listen_every(LinkId::FIRST).unwrap();
-    let now = p.now;
-    arrive(&mut p, now, syn(5000, 1));
-    let request = only_request(&mut p, other);
-    let wrong = p.b.listener(own).unwrap().answer(now, request.id, Answer::Accept);
+    let request = asks(&mut p, other, syn(5000, 1));
+    let wrong = p.b.listener(own).unwrap().answer(p.now, request.id, Answer::Accept);
     assert_eq!(wrong, Err(Error::InvalidInput));
 }

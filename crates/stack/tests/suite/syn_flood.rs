@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::Instant;
 use pagewire_stack::{DropReason, StackConfig, SynCookies, TcpConfig, TcpId};
-use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+use pagewire_tcp::{Flags, Seq, TcpHeader};
 
 use crate::common::forge::{self, Rng};
 use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, pattern, ready};
@@ -30,24 +30,8 @@ fn pair(cookies: SynCookies) -> Pair {
 
 /// A SYN from an address and port that nobody has.
 fn forged(rng: &mut Rng) -> pagewire_mem::PacketBuf {
-    let r = rng.next();
-    let ip = [198, 18 + (r & 1) as u8, (r >> 8) as u8, (r >> 16) as u8];
-    let from = SocketAddrV4::new(ip.into(), 1024 + (r >> 32) as u16 % 60_000);
-    let options = TcpOptions {
-        mss: Some(1460),
-        window_scale: Some(7),
-        sack_permitted: true,
-        timestamps: Some((r as u32, 0)),
-        ..TcpOptions::default()
-    };
-    let header = TcpHeader {
-        seq: Seq((r >> 24) as u32),
-        flags: Flags::SYN,
-        window: 65_535,
-        options,
-        ..TcpHeader::default()
-    };
-    forge::frame(2, from, TARGET, header)
+    let (from, syn) = forge::stranger(rng);
+    forge::frame(2, from, TARGET, syn)
 }
 
 /// Lets virtual time pass while `per_second` forged SYNs come in at B, until `done`.
@@ -57,8 +41,7 @@ fn flood(p: &mut Pair, per_second: u64, rng: &mut Rng, mut done: impl FnMut(&mut
     while !done(p) {
         let due = p.now.saturating_since(begin).as_micros() as u64 * per_second / 1_000_000;
         while sent < due {
-            let now = p.now;
-            p.stack(B).handle_frame(now, forged(rng));
+            p.b.handle_frame(p.now, forged(rng));
             sent += 1;
         }
         p.run(Duration::from_micros(50));
@@ -78,20 +61,17 @@ fn transfer(
     let mut left = data.clone();
     let (mut got, mut chunks) = (0, Vec::new());
     flood(p, per_second, rng, |p| {
-        let now = p.now;
         while !left.is_empty() {
             let piece = left.slice(..left.len().min(64 << 10));
             let mut frags = std::iter::once(pagewire_mem::Frag::from_bytes(piece)).collect();
-            let Some(n) = ready(p.stack(A).send(now, client, &mut frags)) else {
+            let Some(n) = ready(p.a.send(p.now, client, &mut frags)) else {
                 break;
             };
             left = left.slice(n..);
         }
-        while let Some(n) = ready(p.stack(B).recv(
-            now,
-            end,
-            pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
-        )) {
+        while let Some(n) =
+            ready(p.b.recv(p.now, end, pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks }))
+        {
             got += n;
             chunks.clear();
         }
@@ -182,8 +162,7 @@ fn nothing_is_remembered_of_a_syn_that_got_a_cookie() {
     p.b.listen(addr(V4), 16).unwrap();
     let mut rng = Rng(1);
     for _ in 0..10_000 {
-        let now = p.now;
-        p.stack(B).handle_frame(now, forged(&mut rng));
+        p.b.handle_frame(p.now, forged(&mut rng));
         p.run(Duration::from_micros(5));
     }
     assert_eq!(p.b.socket_count(), 1);
@@ -238,8 +217,7 @@ fn acknowledgements_are_no_cookies_at_a_listener_that_sent_none() {
     p.b.listen(addr(V4), 16).unwrap();
     let resets = p.b.counters().tcp_resets_sent;
     let header = TcpHeader { seq: Seq(5), ack: Seq(77), flags: Flags::ACK, ..TcpHeader::default() };
-    let now = p.now;
-    p.stack(B).handle_frame(now, forge::frame(2, "10.0.0.1:5".parse().unwrap(), TARGET, header));
+    p.b.handle_frame(p.now, forge::frame(2, "10.0.0.1:5".parse().unwrap(), TARGET, header));
     p.run(Duration::from_millis(1));
     let counters = p.b.counters();
     assert_eq!(counters.tcp_syn_cookies_failed, 0);
@@ -276,26 +254,20 @@ fn connection_through_a_cookie_works_within_the_host() {
 fn cookie_waits_for_the_address_of_the_gateway() {
     let mut p = Pair::with(config(capabilities(1), 1), server(SynCookies::Always));
     p.b.listen(addr(V4), 16).unwrap();
-    let answers = std::rc::Rc::new(std::cell::Cell::new(0));
-    let count = std::rc::Rc::clone(&answers);
-    p.carry = Some(Box::new(move |side, frame| {
-        let is_answer = side == B
-            && forge::parse(frame)
-                .is_some_and(|(_, _, h)| h.flags == Flags::SYN | Flags::ACK && h.ack == Seq(8));
-        count.set(count.get() + usize::from(is_answer));
-        true
-    }));
+    let answers = p.watch(|side, frame| {
+        let (_, _, header) = forge::parse(frame).filter(|_| side == B)?;
+        (header.flags == Flags::SYN | Flags::ACK && header.ack == Seq(8)).then_some(())
+    });
     let syn = TcpHeader { seq: Seq(7), flags: Flags::SYN, ..TcpHeader::default() };
     for port in 1..4 {
-        let now = p.now;
         let from = SocketAddrV4::new([198, 18, 0, 1].into(), port);
-        p.stack(B).handle_frame(now, forge::frame(2, from, TARGET, syn));
+        p.b.handle_frame(p.now, forge::frame(2, from, TARGET, syn));
     }
     p.run(Duration::from_millis(10));
-    assert_eq!(answers.get(), 3, "all that were asked before it was known");
+    assert_eq!(answers.borrow().len(), 3, "all that were asked before it was known");
     // And at once from then on, the frame complete.
     let (now, from) = (p.now, SocketAddrV4::new([198, 19, 0, 1].into(), 9));
     p.stack(B).handle_frame(now, forge::frame(2, from, TARGET, syn));
     p.run(Duration::ZERO);
-    assert_eq!(answers.get(), 4);
+    assert_eq!(answers.borrow().len(), 4);
 }

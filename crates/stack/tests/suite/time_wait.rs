@@ -24,10 +24,7 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     a.tcp.timestamps = timestamps;
     let mut p = Pair::with(a, b);
     p.meet();
-    let listener = p.b.listen(addr(V4), 8).unwrap();
-    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
-    p.run(Duration::from_millis(10));
-    let (server, _) = p.b.accept(listener).unwrap();
+    let (client, server, listener) = p.connect_from(PEER, V4);
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
     let fin = close_client(&mut p, client);
@@ -38,20 +35,11 @@ fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
 
 /// Closes the connection at A; returns its FIN, the last segment.
 fn close_client(p: &mut Pair, client: TcpId) -> TcpHeader {
-    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
-    let see = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| {
-        if side == A
-            && let Some((_, _, header)) = forge::parse(frame)
-        {
-            see.set(Some(header));
-        }
-        true
-    }));
+    let seen = p.watch(|side, frame| forge::parse(frame).filter(|_| side == A));
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.carry = None;
-    seen.get().unwrap()
+    seen.take().pop().unwrap().2
 }
 
 fn plain_b() -> StackConfig {
@@ -60,11 +48,8 @@ fn plain_b() -> StackConfig {
 
 /// What B answers to this segment.
 fn answers(p: &mut Pair, header: TcpHeader) -> Vec<TcpHeader> {
-    let now = p.now;
-    p.stack(B).handle_frame(now, forge::frame(2, v4(PEER), v4(V4), header));
-    let mut out = std::collections::VecDeque::new();
-    while p.stack(B).poll_transmit(now, &mut out) {}
-    out.iter().filter_map(|f| forge::parse(f).map(|(_, _, h)| h)).collect()
+    p.b.handle_frame(p.now, forge::frame(2, v4(PEER), v4(V4), header));
+    forge::sent(&mut p.b, p.now)
 }
 
 /// The peer's timestamp some time later.
@@ -223,10 +208,7 @@ fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
 fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let mut p = Pair::with(config(capabilities(1), 1), plain_b());
     p.meet();
-    let listener = p.b.listen(addr(V4), 8).unwrap();
-    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
-    p.run(Duration::from_millis(10));
-    let (server, _) = p.b.accept(listener).unwrap();
+    let (client, server, listener) = p.connect_from(PEER, V4);
     p.b.shutdown(p.now, server, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
     let fin = close_client(&mut p, client);
@@ -243,10 +225,7 @@ fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, Liste
     a.tcp = TcpConfig { timestamps, ..TcpConfig::default() };
     let mut p = Pair::with(a, plain_b());
     p.meet();
-    let listener = p.b.listen(addr(V4), 8).unwrap();
-    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
-    p.run(Duration::from_millis(10));
-    let (server, _) = p.b.accept(listener).unwrap();
+    let (client, server, listener) = p.connect_from(PEER, V4);
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.b.close(p.now, server);

@@ -53,8 +53,7 @@ fn a_port_without_a_listener_is_closed_at_every_address() {
     assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
     let udp = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(udp).unwrap().connect(addr(FAR[0])).unwrap();
-    p.a.send_to(p.now, udp, b"x", None).unwrap();
-    p.run(MS);
+    p.tell(udp, b"x", None);
     let error = p.a.recv_from(udp, &mut [0; 9]);
     assert_eq!(error, Err(Error::ConnectionRefused));
 }
@@ -211,10 +210,9 @@ fn connections_in_foreign_names_end_with_their_link() {
 #[test]
 fn errors_that_the_application_sends_need_a_way_and_addresses_of_one_version() {
     let mut p = pair();
-    let now = p.now;
     let mut told = |about: Flow, from: Option<&str>| {
         let from = from.map(|from| from.parse().unwrap());
-        p.b.send_unreachable(now, &about, Unreachable::Net, from)
+        p.b.send_unreachable(p.now, &about, Unreachable::Net, from)
     };
     let about = Flow::udp(addr("10.0.0.1:9"), addr(FAR[0]));
     assert_eq!(told(about, None), Ok(()));

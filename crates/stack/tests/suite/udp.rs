@@ -21,8 +21,7 @@ use pagewire_testing::frames::{ip, received};
 fn a_datagram_goes_there_and_back_over_both_ip_versions() {
     for to in ["10.0.0.2:53", "[fd00::2]:53"] {
         let mut p = Pair::new();
-        let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
-        let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
+        let (client, server) = p.datagram_sockets("[::]");
         assert_eq!(p.a.send_to(p.now, client, b"question", Some(addr(to))), Ok(8));
         p.run(Duration::from_millis(1));
         let mut buf = [0; 64];
@@ -40,12 +39,10 @@ fn a_datagram_goes_there_and_back_over_both_ip_versions() {
 #[test]
 fn a_datagram_by_reference_is_not_copied() {
     let mut p = Pair::new();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.a.send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(client, frags, Some(addr("10.0.0.2:53")));
     let (frags, _) = p.b.recv_from(server, pagewire_stack::Datagram).unwrap();
     assert_eq!(frags.len(), 1);
     assert_eq!(frags[0].addr(), data.as_ptr().addr());
@@ -56,13 +53,11 @@ fn a_datagram_by_reference_is_not_copied() {
 fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
     for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_527)] {
         let mut p = Pair::new();
-        let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
-        let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
+        let (client, server) = p.datagram_sockets("[::]");
         let data = pattern(longest);
         let mut buf = vec![0; 70_000];
         for len in [1472, 1473, 3000, longest] {
-            p.a.send_to(p.now, client, &data[..len], Some(addr(to))).unwrap();
-            p.run(Duration::from_millis(1));
+            p.tell(client, &data[..len], Some(addr(to)));
             let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
             assert!(buf[..n] == data[..len], "{to} {len}: got {n}");
         }
@@ -75,16 +70,14 @@ fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
 #[test]
 fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
     let mut p = Pair::new();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     let data = Bytes::from(pattern(1000));
     // Pieces in reverse order, so that they do not merge.
     let frags: FragVec =
         (0..50).rev().map(|i| Frag::from_bytes(data.slice(i * 20..i * 20 + 20))).collect();
     let expected: Vec<u8> =
         (0..50).rev().flat_map(|i| data[i * 20..i * 20 + 20].to_vec()).collect();
-    p.a.send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(client, frags, Some(addr("10.0.0.2:53")));
     let mut buf = [0; 2000];
     let (n, _) = p.b.recv_from(server, &mut buf[..]).unwrap();
     assert_eq!(&buf[..n], &expected[..]);
@@ -94,8 +87,7 @@ fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
 #[test]
 fn what_does_not_fit_the_readers_buffer_is_lost() {
     let mut p = Pair::new();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     for word in [b"first", b"other"] {
         p.a.send_to(p.now, client, word, Some(addr("10.0.0.2:53"))).unwrap();
     }
@@ -110,8 +102,7 @@ fn what_does_not_fit_the_readers_buffer_is_lost() {
 #[test]
 fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
     let mut p = Pair::met();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     for round in 0..100 {
         for _ in 0..20 {
             let data = if round < 50 { &[7u8; 1400][..] } else { &[] };
@@ -143,8 +134,7 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
 #[test]
 fn small_datagrams_do_not_pin_a_page_each() {
     let mut p = Pair::met();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     for _ in 0..1000 {
         p.a.send_to(p.now, client, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
     }
@@ -232,16 +222,14 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         let mut p = Pair::new();
         let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         p.a.udp(client).unwrap().connect(addr(to)).unwrap();
-        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(client, b"anybody?", None);
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
         assert_eq!(p.a.recv_from(client, &mut buf[..]), refused, "{to}");
         assert_eq!(p.a.recv_from(client, &mut buf[..]), Err(Error::WouldBlock));
-        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(client, b"anybody?", None);
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
         assert_eq!(p.a.take_error(client), None);
     }
@@ -252,8 +240,7 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     let mut p = Pair::new();
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(client).unwrap().queue_errors(true);
-    p.a.send_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(client, b"anybody?", Some(addr("10.0.0.2:53")));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
     let to = Some(addr("10.0.0.2:53"));
@@ -271,7 +258,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
     let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
-    let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 64]))]);
+    let data = [Frag::from_static(&[7; 64])];
     zerocopy::send_to(&mut p.a, p.now, client, data, None).unwrap();
     p.run(Duration::from_millis(1));
     let reported = |p: &Pair| p.events.iter().fold(Readiness::NONE, |all, (_, e)| all | e.gained);
@@ -281,8 +268,7 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
         p.a.udp(client).unwrap().queue_errors(queue);
         p.events.clear();
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
-        p.a.send_to(p.now, client, b"anybody?", None).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(client, b"anybody?", None);
         assert!(reported(&p).contains(Readiness::ERROR), "{:?}", p.events);
         assert_eq!(reported(&p).contains(Readiness::ERROR_QUEUE), queue, "an entry is an event");
     }
@@ -310,33 +296,31 @@ fn a_connected_socket_hears_its_peer_only() {
 #[test]
 fn a_datagram_needs_a_destination_of_the_sockets_family() {
     let mut p = Pair::new();
-    let now = p.now;
     let v4 = p.a.bind_udp(addr("10.0.0.1:1"), BindOptions::default()).unwrap();
     let any4 = p.a.bind_udp(addr("0.0.0.0:2"), BindOptions::default()).unwrap();
     let v6 = Some(addr("[fd00::2]:9"));
-    assert_eq!(p.a.send_to(now, v4, b"x", None), Err(Error::DestinationRequired));
-    assert_eq!(p.a.send_to(now, v4, b"x", v6), Err(Error::AddressFamily));
-    assert_eq!(p.a.send_to(now, any4, b"x", v6), Err(Error::AddressFamily));
+    assert_eq!(p.a.send_to(p.now, v4, b"x", None), Err(Error::DestinationRequired));
+    assert_eq!(p.a.send_to(p.now, v4, b"x", v6), Err(Error::AddressFamily));
+    assert_eq!(p.a.send_to(p.now, any4, b"x", v6), Err(Error::AddressFamily));
     let nowhere = Some(addr("192.0.2.1:9"));
-    assert_eq!(p.a.send_to(now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
+    assert_eq!(p.a.send_to(p.now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
     let all = Some(addr("10.0.0.255:9"));
-    assert_eq!(p.a.send_to(now, any4, b"x", all), Err(Error::PermissionDenied));
+    assert_eq!(p.a.send_to(p.now, any4, b"x", all), Err(Error::PermissionDenied));
     let zero = Some(addr("10.0.0.2:0"));
-    assert_eq!(p.a.send_to(now, any4, b"x", zero), Err(Error::InvalidInput));
+    assert_eq!(p.a.send_to(p.now, any4, b"x", zero), Err(Error::InvalidInput));
     assert_eq!(p.a.bind_udp(addr("0.0.0.0:1"), BindOptions::default()), Err(Error::AddressInUse));
     assert_eq!(
         p.a.bind_udp(addr("10.0.0.7:1"), BindOptions::default()),
         Err(Error::AddressNotAvailable)
     );
-    p.a.close(now, v4);
+    p.a.close(p.now, v4);
     assert!(p.a.bind_udp(addr("0.0.0.0:1"), BindOptions::default()).is_ok());
 }
 
 #[test]
 fn a_reader_of_datagrams_is_told_once_for_a_batch() {
     let mut p = Pair::new();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     for _ in 0..10 {
         p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     }
@@ -344,8 +328,7 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
     let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == server).count();
     assert_eq!(told(&p), 1);
     while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
-    p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(client, b"x", Some(addr("10.0.0.2:53")));
     assert_eq!(told(&p), 2);
 }
 
@@ -394,8 +377,7 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
         assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
-        p.a.send_to(p.now, server, b"answer", target).unwrap();
-        p.run(Duration::from_millis(1));
+        p.tell(server, b"answer", target);
         // It is connected, so it would not hear another address.
         let (_, from) =
             p.b.udp(client)
@@ -480,8 +462,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         segment: Some(1000),
         ..UdpTarget::default()
     };
-    p.a.send_to(p.now, one, &pattern(64_500), target).unwrap();
-    p.run(Duration::from_millis(1));
+    p.tell(one, &pattern(64_500), target);
     let message = p.b.recv_from(server, pagewire_stack::Message(65_535)).unwrap();
     let bytes: Vec<u8> =
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
@@ -514,8 +495,7 @@ fn a_datagram_carries_the_congestion_mark_that_its_call_names_and_its_receiver_l
 #[test]
 fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
     let mut p = Pair::met();
-    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
-    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
     // Less than a page, more than all of these.
     p.b.udp(server).unwrap().set_receive_buffer(4000);
     for _ in 0..4 {

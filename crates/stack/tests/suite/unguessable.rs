@@ -1,7 +1,7 @@
 //! What a stranger must not be able to guess: initial sequence numbers (RFC 6528), ephemeral ports
 //! (RFC 6056), timestamps (RFC 7323 section 5.4), seen from the wire.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,13 +22,10 @@ fn syns(secret: u8, peers: impl Iterator<Item = SocketAddr>) -> Vec<TcpHeader> {
     let mut seen = Vec::new();
     for peer in peers {
         stack.connect(now, peer, None).unwrap();
-        let mut out = VecDeque::new();
-        while stack.poll_transmit(now, &mut out) {}
-        seen.extend(out.iter().filter_map(|frame| forge::parse(frame).map(|(_, _, h)| h)));
+        seen.extend(forge::sent(&mut stack, now));
         if seen.is_empty() {
             answer_arp(&mut stack, now, peer);
-            while stack.poll_transmit(now, &mut out) {}
-            seen.extend(out.iter().filter_map(|frame| forge::parse(frame).map(|(_, _, h)| h)));
+            seen.extend(forge::sent(&mut stack, now));
         }
         now += Duration::from_millis(1);
     }
@@ -93,11 +90,10 @@ fn numbers_between_the_same_ends_grow_with_time() {
         let mut stack = Stack::new(now, config.clone()).unwrap();
         answer_arp(&mut stack, now, peer);
         stack.connect(now, peer, Some("10.0.0.1:5000".parse().unwrap())).unwrap();
-        let mut out = VecDeque::new();
-        while stack.poll_transmit(now, &mut out) {}
+        let mut seen = forge::sent(&mut stack, now);
         answer_arp(&mut stack, now, peer);
-        while stack.poll_transmit(now, &mut out) {}
-        let seq = out.iter().find_map(|f| forge::parse(f).map(|(_, _, h)| h.seq)).unwrap();
+        seen.extend(forge::sent(&mut stack, now));
+        let seq = seen[0].seq;
         if let Some(last) = last {
             assert_eq!(seq.since(last), 2_500_000, "one each four microseconds, in ten seconds");
         }

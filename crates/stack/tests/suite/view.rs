@@ -35,9 +35,8 @@ fn a_connection_tells_its_ends_queues_path_age_and_copies() {
     p.run(Duration::from_millis(50));
     let (server, _) = p.b.accept(listener).expect("it is there");
     p.run(Duration::from_secs(3));
-    let now = p.now;
-    p.a.tcp(client).unwrap().set_option(now, SocketOption::CountCopies(true)).unwrap();
-    p.a.send(now, client, &[7; 1000]).unwrap();
+    p.a.tcp(client).unwrap().set_option(p.now, SocketOption::CountCopies(true)).unwrap();
+    p.a.send(p.now, client, &[7; 1000]).unwrap();
 
     let (sockets, _) = all(&p.a, p.now, 100);
     let [ours] = &sockets[..] else { panic!("{sockets:?}") };
@@ -94,8 +93,7 @@ fn pages_show_every_socket_once_and_gaps_cost_no_more_than_places() {
     let ids: Vec<_> = (1000..1100).map(|port| bind(&mut p, port)).collect();
     // Only every tenth is left.
     for id in ids.iter().enumerate().filter(|(i, _)| i % 10 != 0).map(|(_, id)| *id) {
-        let now = p.now;
-        p.a.close(now, id);
+        p.a.close(p.now, id);
     }
     let (sockets, pages) = all(&p.a, p.now, 7);
     assert_eq!(pages, 15, "100 places, 7 at once");

@@ -7,16 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
-    BindOptions, Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness,
-    StackConfig, TcpId, UdpId, ZeroCopyCall,
+    Chunks, Coalescing, Error, ErrorEntry, ErrorOrigin, Readiness, StackConfig, TcpId, ZeroCopyCall,
 };
 
-use crate::common::zerocopy::{Buffers, bytes, connected, done, opted_in, read, settle, try_send};
-use crate::common::{A, B, Pair, Verbs, capabilities, config, pattern, plain};
-
-fn copied(lo: u32, hi: u32) -> Option<ErrorEntry> {
-    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied: true }))
-}
+use crate::common::zerocopy::{
+    bytes, connected, copied, done, opted_in, read, send_to, settle, try_send,
+};
+use crate::common::{A, B, Pair, Verbs, addr, capabilities, config, pattern, plain};
 
 /// Sends `frags` from A by reference, all of it, and says under which id.
 fn send(p: &mut Pair, id: TcpId, frags: impl IntoIterator<Item = Frag>) -> Option<u32> {
@@ -298,18 +295,6 @@ fn a_timeout_and_an_abort_complete_everything_once() {
 }
 
 #[test]
-fn closing_tells_nobody_and_lets_go_once_the_peer_has_everything() {
-    let (mut p, client, server) = connected();
-    let buffers = Buffers::default();
-    send(&mut p, client, [buffers.make(4000)]);
-    p.a.close(p.now, client);
-    assert_eq!(buffers.released(), 0);
-    assert_eq!(settle(&mut p, server), pattern(4000));
-    assert_eq!(buffers.released(), 1);
-    assert_eq!(p.a.poll_error_queue(client), None);
-}
-
-#[test]
 fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
     let mut p = pair_with(|a| a.zerocopy.coalescing = Coalescing::Linux);
     let (client, server) = opted_in(&mut p);
@@ -325,26 +310,12 @@ fn eighteen_pieces_leave_as_seventeen_and_one_both_pushed() {
     assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }
 
-/// Sends a datagram from A by reference: its length, and its id.
-fn send_datagram(
-    p: &mut Pair,
-    from: UdpId,
-    len: usize,
-    to: SocketAddr,
-) -> Result<(usize, Option<u32>), Error> {
-    let mut call = ZeroCopyCall::new();
-    let data = (FragVec::from_iter([bytes(len)]), &mut call);
-    let sent = p.a.udp(from)?.send(p.now, data, Some(to))?;
-    Ok((sent, call.id()))
-}
-
 #[test]
 fn datagrams_have_ids_and_completions_of_their_own() {
     let mut p = Pair::met();
-    let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
-    let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
-    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
-    let send = |p: &mut Pair, len| send_datagram(p, client, len, to);
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    let to = Some(addr("10.0.0.2:53"));
+    let send = |p: &mut Pair, len| send_to(&mut p.a, p.now, client, [bytes(len)], to);
     assert_eq!(send(&mut p, 600), Ok((600, None)), "not opted in");
     p.a.set_zerocopy(client, true).unwrap();
     assert_eq!(send(&mut p, 0), Ok((0, None)));
@@ -532,18 +503,12 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
     p.b.listener(listener).unwrap().set_option(SocketOption::FastOpen(8)).unwrap();
     for warm in [false, true] {
         let config = p.a.default_config();
-        let client =
-            p.a.connect(
-                p.now,
-                to,
-                pagewire_stack::ConnectOptions {
-                    local: None,
-                    config: Some(config),
-                    fast_open: Some(false),
-                    ..Default::default()
-                },
-            )
-            .unwrap();
+        let by = pagewire_stack::ConnectOptions {
+            config: Some(config),
+            fast_open: Some(false),
+            ..Default::default()
+        };
+        let client = p.a.connect(p.now, to, by).unwrap();
         p.a.set_zerocopy(client, true).unwrap();
         let (mut frags, mut call) = (FragVec::from_iter([bytes(5000)]), ZeroCopyCall::new());
         let first = p.a.send(p.now, client, (&mut frags, &mut call));
@@ -575,12 +540,11 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
 #[test]
 fn a_datagram_that_nobody_reads_in_time_is_given_back() {
     let mut p = Pair::met();
-    let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
-    let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
-    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
+    let (client, server) = p.datagram_sockets("0.0.0.0");
+    let to = Some(addr("10.0.0.2:53"));
     p.a.set_zerocopy(client, true).unwrap();
     for wait in [600, 500] {
-        send_datagram(&mut p, client, 1000, to).unwrap();
+        send_to(&mut p.a, p.now, client, [bytes(1000)], to).unwrap();
         p.run(Duration::from_millis(wait));
     }
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "the first has waited for a second");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{BindOptions, Error, ErrorEntry, UdpId, UdpTarget};
+use pagewire_mem::{Frag, PageBudget};
+use pagewire_stack::{Error, ErrorEntry, UdpId, UdpTarget};
 use proptest::prelude::*;
 
 use crate::common::zerocopy::{Live, Noted, pair, tell};
@@ -62,8 +62,7 @@ struct World {
 impl World {
     fn new(linux: bool, looped: bool, budget: &Arc<PageBudget>) -> Self {
         let mut p = pair(linux, looped, budget, 20);
-        let server = p.b.bind_udp(to(), BindOptions::default()).unwrap();
-        let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
+        let (client, server) = p.datagram_sockets("0.0.0.0");
         p.a.set_zerocopy(client, true).unwrap();
         Self {
             p,
@@ -88,10 +87,9 @@ impl World {
         // No byte of it is what a released buffer has.
         let noted =
             |&len: &usize| Noted(vec![call as u8 & 0x7f; len], call, Arc::clone(&self.live));
-        let frags: FragVec =
-            lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len)))).collect();
+        let frags = lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len))));
         let target =
-            UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None, ecn: None };
+            UdpTarget { remote: Some(to()), segment: Some(segment), more, ..Default::default() };
         match zerocopy::send_to(&mut self.p.a, self.p.now, self.client, frags, target) {
             Ok((n, Some(id))) => {
                 assert!(self.opted_in && n > 0 && n == lens.iter().sum::<usize>());

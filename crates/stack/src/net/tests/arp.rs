@@ -185,14 +185,19 @@ fn a_neighbours_queue_is_bounded_and_the_oldest_packet_goes_first() {
     assert_eq!(sent[0].last(), Some(&3));
 }
 
+/// Made-up addresses, none of them the peer's.
+fn made_up(i: u32) -> [u8; 4] {
+    let [_, b, c, d] = (i + 256).to_be_bytes();
+    [10, b, c, d]
+}
+
 #[test]
 fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
     let mut host = Host::changed(|c| c.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()]);
     host.receive(&arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4));
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     for i in 0..10_000u32 {
-        let [_, b, c, d] = (i + 256).to_be_bytes();
-        host.send_udp(IpAddr::from([10, b, c, d]), b"flood").unwrap();
+        host.send_udp(IpAddr::from(made_up(i)), b"flood").unwrap();
         if i % 1000 == 0 {
             host.sent();
         }
@@ -209,8 +214,7 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
 fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
     let mut host = Host::changed(|c| c.first_link.addresses = vec!["10.0.0.1/8".parse().unwrap()]);
     for i in 0..=NEIGHBORS_INCOMPLETE as u32 {
-        let [_, b, c, d] = (i + 256).to_be_bytes();
-        host.send_udp(IpAddr::from([10, b, c, d]), b"x").unwrap();
+        host.send_udp(IpAddr::from(made_up(i)), b"x").unwrap();
     }
     assert_eq!(host.drops(DropReason::NeighborEvicted), 1);
     assert_eq!(host.net.poll_timeout(), Some(host.now), "at once");
@@ -223,21 +227,12 @@ fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
 
 /// A host on a large network that talks to one peer, which has answered.
 fn in_a_large_network() -> Host {
-    let mut config = config();
-    config.first_link.addresses =
-        vec!["10.0.0.1/8".parse().unwrap(), "fd00::1/64".parse().unwrap()];
-    let mut host = Host::with(config);
+    let mut host = Host::changed(|c| c.first_link.addresses[0] = "10.0.0.1/8".parse().unwrap());
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     host.sent();
     host
-}
-
-/// Made-up addresses, none of them the peer's.
-fn made_up(i: u32) -> [u8; 4] {
-    let [_, b, c, d] = (i + 256).to_be_bytes();
-    [10, b, c, d]
 }
 
 #[test]
@@ -333,26 +328,19 @@ fn packets_that_wait_for_all_neighbours_together_are_bounded_and_those_who_came_
         }
     }
     let queued = |host: &Host| host.net.links.at(0).neighbors.queued();
-    assert_eq!(
-        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
-        (NEIGHBOR_QUEUE_TOTAL, 0)
-    );
+    let queued_and_dropped =
+        |host: &Host| (queued(host), host.drops(DropReason::NeighborQueueFull));
+    assert_eq!(queued_and_dropped(&host), (NEIGHBOR_QUEUE_TOTAL, 0));
     // One more neighbour is asked for, but its packet finds no room.
     host.sent();
     host.send_udp(ip("10.0.0.2"), b"too many").unwrap();
     assert!(is_request_for(&host.sent_one(), PEER_V4));
-    assert_eq!(
-        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
-        (NEIGHBOR_QUEUE_TOTAL, 1)
-    );
+    assert_eq!(queued_and_dropped(&host), (NEIGHBOR_QUEUE_TOTAL, 1));
     host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
     assert_eq!(host.sent().len(), 0, "nothing of it had waited");
     // Whoever waits already makes room for its own later packet.
     host.send_udp(ip("10.0.0.10"), b"later").unwrap();
-    assert_eq!(
-        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
-        (NEIGHBOR_QUEUE_TOTAL, 2)
-    );
+    assert_eq!(queued_and_dropped(&host), (NEIGHBOR_QUEUE_TOTAL, 2));
     host.receive(&arp_packet(REPLY, STRANGER, [10, 0, 0, 10], US, US_V4));
     let sent = host.sent();
     assert_eq!(sent.len(), NEIGHBOR_QUEUE_PACKETS);

@@ -1,11 +1,13 @@
 //! Frames from anybody: Ethernet, IPv4 and a TCP segment, as a stranger would make them.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
 use pagewire_mem::checksum::Checksum;
-use pagewire_mem::{Frag, PacketBuf, RxChecksum};
-use pagewire_tcp::TcpHeader;
+use pagewire_mem::{Frag, Instant, PacketBuf, RxChecksum};
+use pagewire_stack::Stack;
+use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
@@ -46,6 +48,26 @@ pub(crate) fn with_payload(
     frame
 }
 
+/// The header of a SYN with all options that Linux's has.
+pub(crate) fn syn(seq: u32, stamp: u32) -> TcpHeader {
+    let options = TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some((stamp, 0)),
+        ..TcpOptions::default()
+    };
+    TcpHeader { seq: Seq(seq), flags: Flags::SYN, window: 65_535, options, ..TcpHeader::default() }
+}
+
+/// The end that nobody has, and the SYN that it sends: what a flood is made of.
+pub(crate) fn stranger(rng: &mut Rng) -> (SocketAddrV4, TcpHeader) {
+    let r = rng.next();
+    let ip = [198, 18 + (r & 1) as u8, (r >> 8) as u8, (r >> 16) as u8];
+    let from = SocketAddrV4::new(ip.into(), 1024 + (r >> 32) as u16 % 60_000);
+    (from, syn((r >> 24) as u32, r as u32))
+}
+
 fn write_ip(ip: &mut [u8], from: SocketAddrV4, to: SocketAddrV4, payload: usize) {
     let total = (IPV4 + payload) as u16;
     ip.copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -68,6 +90,13 @@ pub(crate) fn parse(frame: &PacketBuf) -> Option<(SocketAddrV4, SocketAddrV4, Tc
     let from = SocketAddrV4::new(addr(26).into(), header.src_port);
     let to = SocketAddrV4::new(addr(30).into(), header.dst_port);
     Some((from, to, header))
+}
+
+/// Headers of the segments that a stack has to send over IPv4.
+pub(crate) fn sent(stack: &mut Stack, now: Instant) -> Vec<TcpHeader> {
+    let mut out = VecDeque::new();
+    while stack.poll_transmit(now, &mut out) {}
+    out.iter().filter_map(|frame| parse(frame).map(|(_, _, header)| header)).collect()
 }
 
 /// Numbers that look random, the same in every run.

@@ -12,7 +12,7 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use super::forge;
-use super::{B, Pair, addr, capabilities, config};
+use super::{Pair, addr, capabilities, config};
 use crate::common::Verbs;
 
 /// Somewhere in the world, by both versions.
@@ -40,10 +40,9 @@ pub(crate) fn pair() -> Pair {
 /// Has the two learn each other's link addresses, and nothing else.
 pub(crate) fn greet(p: &mut Pair) {
     for (from, to) in [("10.0.0.1:9", "10.0.0.2:9"), ("[fd00::1]:9", "[fd00::2]:9")] {
-        let now = p.now;
         let one = p.a.bind_udp(addr(from), BindOptions::default()).unwrap();
         let other = p.b.bind_udp(addr(to), BindOptions::default()).unwrap();
-        p.a.send_to(now, one, b"hello", Some(addr(to))).unwrap();
+        p.a.send_to(p.now, one, b"hello", Some(addr(to))).unwrap();
         p.run(Duration::from_millis(1));
         p.b.send_to(p.now, other, b"hello", Some(addr(from))).unwrap();
         p.run(Duration::from_millis(1));
@@ -104,8 +103,7 @@ pub(crate) fn answer(
     id: RequestId,
     answer: Answer,
 ) -> Option<TcpId> {
-    let now = p.now;
-    p.b.listener(listener).unwrap().answer(now, id, answer).unwrap()
+    p.b.listener(listener).unwrap().answer(p.now, id, answer).unwrap()
 }
 
 /// The guest's address.
@@ -130,9 +128,19 @@ pub(crate) fn syn(port: u16, seq: u32) -> PacketBuf {
     segment(port, Flags::SYN, seq)
 }
 
-/// Lets virtual time pass to a moment, and hands a frame to the gateway.
-pub(crate) fn arrive(p: &mut Pair, at: Instant, frame: PacketBuf) {
+/// Hands a frame to the gateway.
+pub(crate) fn arrive(p: &mut Pair, frame: PacketBuf) {
+    arrive_at(p, p.now, frame);
+}
+
+/// The same after virtual time has passed to a moment.
+pub(crate) fn arrive_at(p: &mut Pair, at: Instant, frame: PacketBuf) {
     p.run(at.saturating_since(p.now));
-    let now = p.now;
-    p.stack(B).handle_frame(now, frame);
+    p.b.handle_frame(p.now, frame);
+}
+
+/// The request that a frame from the guest makes.
+pub(crate) fn asks(p: &mut Pair, listener: ListenerId, frame: PacketBuf) -> SynRequest {
+    arrive(p, frame);
+    only_request(p, listener)
 }

@@ -15,7 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId};
+use pagewire_stack::{
+    BindOptions, DatagramPayload, Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId,
+    UdpId, UdpTarget,
+};
 use pagewire_testing::frames::payload_of;
 
 /// Which of the two.
@@ -253,10 +256,17 @@ impl Pair {
 
     /// A listener at B and a connection to it from A: (A's end, B's end, listener).
     pub(crate) fn connect(&mut self, to: &str) -> (TcpId, TcpId, ListenerId) {
-        let to: SocketAddr = to.parse().unwrap();
-        let now = self.now;
-        let listener = self.b.listen(to, 16).unwrap();
-        let client = self.a.connect(now, to, None).unwrap();
+        self.connect_by(to, None)
+    }
+
+    /// The same from an address of A's.
+    pub(crate) fn connect_from(&mut self, from: &str, to: &str) -> (TcpId, TcpId, ListenerId) {
+        self.connect_by(to, Some(addr(from)))
+    }
+
+    fn connect_by(&mut self, to: &str, from: Option<SocketAddr>) -> (TcpId, TcpId, ListenerId) {
+        let listener = self.b.listen(addr(to), 16).unwrap();
+        let client = self.a.connect(self.now, addr(to), from).unwrap();
         let mut server = None;
         self.until("the handshake", |p| {
             if server.is_none() {
@@ -265,6 +275,24 @@ impl Pair {
             server.is_some()
         });
         (client, server.unwrap().0, listener)
+    }
+
+    /// A datagram socket at A, and one at port 53 of B, both bound to this wildcard address.
+    pub(crate) fn datagram_sockets(&mut self, any: &str) -> (UdpId, UdpId) {
+        let server = self.b.bind_udp(addr(&format!("{any}:53")), BindOptions::default()).unwrap();
+        let client = self.a.bind_udp(addr(&format!("{any}:0")), BindOptions::default()).unwrap();
+        (client, server)
+    }
+
+    /// Sends a datagram from A, and lets it arrive.
+    pub(crate) fn tell(
+        &mut self,
+        from: UdpId,
+        data: impl DatagramPayload,
+        to: impl Into<UdpTarget>,
+    ) {
+        self.a.send_to(self.now, from, data, to).unwrap();
+        self.run(Duration::from_millis(1));
     }
 
     /// Writes all of `data` on one side and reads it on the other, by copy.

@@ -25,6 +25,10 @@ pub(crate) fn done(lo: u32, hi: u32) -> Option<ErrorEntry> {
     told(lo, hi, false)
 }
 
+pub(crate) fn copied(lo: u32, hi: u32) -> Option<ErrorEntry> {
+    told(lo, hi, true)
+}
+
 /// Buffers, and how many of them were released.
 #[derive(Default)]
 pub(crate) struct Buffers {
@@ -113,10 +117,11 @@ pub(crate) fn send_to(
     stack: &mut Stack,
     now: Instant,
     id: UdpId,
-    data: FragVec,
+    data: impl IntoIterator<Item = Frag>,
     to: impl Into<UdpTarget>,
 ) -> Result<(usize, Option<u32>), Error> {
     let mut call = ZeroCopyCall::new();
+    let data = FragVec::from_iter(data);
     let sent = stack.udp(id)?.send(now, (data, &mut call), to)?;
     Ok((sent, call.id()))
 }

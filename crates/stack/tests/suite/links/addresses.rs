@@ -18,12 +18,11 @@ fn scoped(text: &str, port: u16, scope: u32) -> SocketAddr {
 fn connections_over_each_link_share_one_space_of_ports() {
     let mut world = World::three();
     let any = "0.0.0.0:80".parse().unwrap();
-    let now = world.now;
     let listener = world.middle().listen(any, 8).unwrap();
     // The same ports on both sides: addresses tell the connections apart.
     let from = |text: &str| Some(addr(text));
-    let west = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), from("10.0.0.2:5000"));
-    let east = world.stacks[RIGHT].connect(now, addr("10.0.1.1:80"), from("10.0.1.2:5000"));
+    let west = world.stacks[LEFT].connect(world.now, addr("10.0.0.1:80"), from("10.0.0.2:5000"));
+    let east = world.stacks[RIGHT].connect(world.now, addr("10.0.1.1:80"), from("10.0.1.2:5000"));
     let mut accepted = Vec::new();
     world.until("two connections", |w| {
         accepted.extend(w.middle().accept(listener));
@@ -76,8 +75,7 @@ fn packets_are_from_the_address_of_the_link_that_they_leave_by() {
         ("[fd00::9]:1", "fd00::1"),
         ("[fd01::9]:1", "fd01::1"),
     ] {
-        let now = world.now;
-        let id = world.middle().connect(now, addr(to), None).unwrap();
+        let id = world.stacks[MIDDLE].connect(world.now, addr(to), None).unwrap();
         assert_eq!(world.middle().local_addr(id).unwrap().ip(), ip(from), "to {to}");
     }
 }
@@ -89,11 +87,10 @@ fn routes_and_gateways_are_a_links_own() {
     config.links[0].routes = vec![("172.16.0.0/12".parse().unwrap(), ip("10.0.1.2"))];
     config.routes = vec![("172.16.5.0/24".parse().unwrap(), ip("10.0.0.2"))];
     let mut world = World::three_with(config, able, able);
-    let now = world.now;
     for (to, from) in
         [("8.8.8.8:1", "10.0.1.1"), ("172.17.1.1:1", "10.0.1.1"), ("172.16.5.1:1", "10.0.0.1")]
     {
-        let id = world.middle().connect(now, addr(to), None).unwrap();
+        let id = world.stacks[MIDDLE].connect(world.now, addr(to), None).unwrap();
         assert_eq!(world.middle().local_addr(id).unwrap().ip(), ip(from), "to {to}");
     }
 }
@@ -136,14 +133,13 @@ fn the_same_link_local_address_is_another_host_on_each_link() {
 #[test]
 fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let mut world = World::three();
-    let now = world.now;
     let ours = world.middle().bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
-    let link = world.middle().links().nth(1).unwrap();
+    let link = world.link(1);
     let is_local = |a: &pagewire_stack::Cidr| a.to_string().starts_with("fe80");
     let to = world.middle().link_addresses(link).find(is_local).unwrap();
     let to = SocketAddr::new(to.addr(), 53);
     let asks = world.stacks[RIGHT].bind_udp(addr("[::]:1000"), BindOptions::default()).unwrap();
-    world.stacks[RIGHT].send_to(now, asks, b"who are you?", Some(to)).unwrap();
+    world.stacks[RIGHT].send_to(world.now, asks, b"who are you?", Some(to)).unwrap();
     let mut from = None;
     world.until("the question", |w| {
         from = w.middle().recv_from(ours, pagewire_stack::Datagram).ok().map(|(_, from)| from);
@@ -152,8 +148,7 @@ fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let from = from.unwrap();
     let SocketAddr::V6(asker) = from else { panic!("{from}") };
     assert_eq!(asker.scope_id(), link.scope_id(), "it says which link");
-    let now = world.now;
-    world.middle().send_to(now, ours, b"the middle", Some(from)).unwrap();
+    world.stacks[MIDDLE].send_to(world.now, ours, b"the middle", Some(from)).unwrap();
     world
         .until("the answer", |w| w.stacks[RIGHT].recv_from(asks, pagewire_stack::Datagram).is_ok());
 }
@@ -172,12 +167,11 @@ fn links_with_the_same_station_have_different_link_local_addresses() {
 #[test]
 fn a_faulty_link_is_refused_and_nothing_has_changed() {
     let mut world = World::three();
-    let now = world.now;
     let before = world.middle().addresses().to_vec();
     let mut refused = |change: fn(&mut pagewire_stack::LinkConfig)| {
         let mut link = link(able(9), &["10.0.2.1/24"]);
         change(&mut link);
-        let error = world.middle().add_link(now, &link).unwrap_err().to_string();
+        let error = world.stacks[MIDDLE].add_link(world.now, &link).unwrap_err().to_string();
         assert_eq!(world.middle().addresses(), before, "{error}");
         error
     };
@@ -188,7 +182,7 @@ fn a_faulty_link_is_refused_and_nothing_has_changed() {
     let mut added = 2;
     let error = loop {
         let network = format!("10.9.{added}.1/24");
-        match world.middle().add_link(now, &link(able(9), &[&network])) {
+        match world.stacks[MIDDLE].add_link(world.now, &link(able(9), &[&network])) {
             Ok(_) => added += 1,
             Err(error) => break error.to_string(),
         }
@@ -201,31 +195,29 @@ fn a_faulty_link_is_refused_and_nothing_has_changed() {
 fn a_removed_link_takes_its_addresses_routes_and_packets_along() {
     let mut world = World::three();
     let (near, _far) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
-    let east = world.middle().links().nth(1).unwrap();
-    let now = world.now;
+    let east = world.link(1);
     // These wait for a neighbour.
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.77:1"))).unwrap();
+    world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.1.77:1"))).unwrap();
     assert!(world.middle().remove_link(east));
     assert!(!world.middle().remove_link(east), "only once");
     let lost = world.drops(MIDDLE, DropReason::LinkRemoved);
     assert_eq!(lost, 2, "the datagram, and the question who has its address");
     assert_eq!(world.middle().links().count(), 1);
     assert_eq!(world.middle().link_addresses(east).count(), 0);
-    let gone = world.middle().connect(now, addr("10.0.1.2:80"), None);
+    let gone = world.stacks[MIDDLE].connect(world.now, addr("10.0.1.2:80"), None);
     assert_eq!(gone, Err(Error::NetworkUnreachable));
     // What comes by it is no concern of ours any more.
     let frame = pagewire_mem::PacketBuf::for_rx();
-    world.middle().handle_frame_on(now, east, frame);
+    world.stacks[MIDDLE].handle_frame_on(world.now, east, frame);
     assert_eq!(world.drops(MIDDLE, DropReason::LinkRemoved), lost + 1);
     // The connection finds no way out, and ends as if nobody answered.
-    world.middle().send(now, near, b"anybody there?").unwrap();
+    world.stacks[MIDDLE].send(world.now, near, b"anybody there?").unwrap();
     world.run(Duration::from_secs(3600));
     assert!(world.middle().take_error(near).is_some());
     world.pages_are_conserved();
     // Another link in its place is another link.
-    let now = world.now;
-    let again = world.middle().add_link(now, &link(able(3), &["10.0.1.1/24"])).unwrap();
+    let again = world.stacks[MIDDLE].add_link(world.now, &link(able(3), &["10.0.1.1/24"])).unwrap();
     assert!(again != east && again.index() == east.index());
     assert_eq!(world.middle().link_addresses(east).count(), 0);
 }
@@ -242,8 +234,7 @@ fn a_device_that_takes_nothing_does_not_hold_up_the_others() {
     world.set_stuck(WEST, false);
     let mut received = 0;
     world.until("the rest", |w| {
-        let now = w.now;
-        while let Ok(n) = w.stacks[LEFT].recv(now, left, &mut [0; 4096]) {
+        while let Ok(n) = w.stacks[LEFT].recv(w.now, left, &mut [0; 4096]) {
             received += n;
         }
         received == sent
@@ -265,7 +256,7 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     }
     // Another link's turn makes output for all, again and again.
     world.run(Duration::from_millis(100));
-    let west = world.middle().links().next().unwrap();
+    let west = world.link(0);
     let (now, mut frames) = (world.now, std::collections::VecDeque::new());
     let more = world.middle().poll_transmit_on(now, west, &mut frames);
     let most = CONGESTED_FRAMES + SEGMENTS_PER_CONNECTION;
@@ -275,9 +266,8 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     world.set_stuck(WEST, false);
     let mut received = 0;
     world.until("everything", |w| {
-        let now = w.now;
         for &(_, far) in &ends {
-            while let Ok(n) = w.stacks[LEFT].recv(now, far, &mut [0; 4096]) {
+            while let Ok(n) = w.stacks[LEFT].recv(w.now, far, &mut [0; 4096]) {
                 received += n;
             }
         }

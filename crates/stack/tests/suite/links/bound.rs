@@ -12,11 +12,6 @@ use crate::common::Verbs;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The middle's link to one of the peers.
-fn link_to(world: &World, at: usize) -> LinkId {
-    world.stacks[MIDDLE].links().nth(at).unwrap()
-}
-
 /// A middle that passes nothing on: what comes for any of its addresses is its own.
 fn host() -> World {
     let mut config = middle();
@@ -53,7 +48,7 @@ fn datagram_sockets_of_two_links_have_the_same_address_and_get_what_came_by_thei
         [("0.0.0.0:67", "10.0.0.1:67", "10.0.1.1:67"), ("[::]:67", "[fd00::1]:67", "[fd01::1]:67")]
     {
         let mut world = host();
-        let links = [link_to(&world, 0), link_to(&world, 1)];
+        let links = [world.link(0), world.link(1)];
         let ids = links.map(|link| world.middle().bind_udp(addr(any), on(link)).unwrap());
         let taken = world.middle().bind_udp(addr(any), on(links[0]));
         assert_eq!(taken, Err(Error::AddressInUse), "twice on one link");
@@ -77,7 +72,7 @@ fn datagram_sockets_of_two_links_have_the_same_address_and_get_what_came_by_thei
 #[test]
 fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     let mut world = host();
-    let (west, any) = (link_to(&world, 0), addr("0.0.0.0:67"));
+    let (west, any) = (world.link(0), addr("0.0.0.0:67"));
     let bound = world.middle().bind_udp(any, on(west)).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
     assert_eq!(world.drops(MIDDLE, DropReason::UdpNoSocket), 1);
@@ -85,10 +80,9 @@ fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     tell(&mut world, RIGHT, "10.0.1.1:67", b"somebody");
     world.middle().set_option(bound, SocketOption::Link(Some(west))).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
-    let now = world.now;
     // From ourselves, it comes by no link.
     let own = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().send_to(now, own, b"self", Some(addr("10.0.0.1:67"))).unwrap();
+    world.stacks[MIDDLE].send_to(world.now, own, b"self", Some(addr("10.0.0.1:67"))).unwrap();
     world.run(MS);
     assert_eq!(receive(world.middle(), bound).as_deref(), Some(&b"somebody"[..]));
     assert_eq!(receive(world.middle(), bound), None);
@@ -103,12 +97,11 @@ fn wires(world: &World, protocol: u8) -> Vec<usize> {
 #[test]
 fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_route() {
     let mut world = host();
-    let east = link_to(&world, 1);
+    let east = world.link(1);
     let [bound, free] = [on(east), BindOptions::default()]
         .map(|options| world.middle().bind_udp(addr("0.0.0.0:0"), options).unwrap());
     let send = |world: &mut World, id, to: &str| {
-        let now = world.now;
-        world.middle().send_to(now, id, b"hello", Some(addr(to))).unwrap();
+        world.stacks[MIDDLE].send_to(world.now, id, b"hello", Some(addr(to))).unwrap();
         world.run(MS);
     };
     // All hosts there are, on the link.
@@ -126,8 +119,7 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
     assert!(world.seen.iter().any(|s| asked(&s) && s.bytes[38..42] == [10, 0, 0, 2]));
     // IPv6 has to have a route.
     let six = world.middle().bind_udp(addr("[::]:0"), on(east)).unwrap();
-    let now = world.now;
-    let sent = world.middle().send_to(now, six, b"hello", Some(addr("[fd00::2]:9")));
+    let sent = world.stacks[MIDDLE].send_to(world.now, six, b"hello", Some(addr("[fd00::2]:9")));
     assert_eq!(sent, Err(Error::NetworkUnreachable));
 }
 
@@ -141,11 +133,12 @@ fn a_gateway_of_the_link_is_used_where_another_link_has_the_route() {
     let mut world = World::three_with(config, able, able);
     world.watch = true;
     for (at, wire) in [(0, WEST), (1, EAST)] {
-        let link = link_to(&world, at);
+        let link = world.link(at);
         let id = world.middle().bind_udp(addr("0.0.0.0:0"), on(link)).unwrap();
         for _ in 0..3 {
-            let now = world.now;
-            world.middle().send_to(now, id, b"hello", Some(addr("192.0.2.9:9"))).unwrap();
+            world.stacks[MIDDLE]
+                .send_to(world.now, id, b"hello", Some(addr("192.0.2.9:9")))
+                .unwrap();
             world.run(MS);
         }
         let from = [10, 0, at as u8, 1];
@@ -165,19 +158,17 @@ fn listen(world: &mut World, options: BindOptions) -> (PortReservation, Listener
 
 /// A connection from a peer to a listener of the middle on a link: what became of it, and its end.
 fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Option<TcpId> {
-    let now = world.now;
     // Earlier connections still have the port.
-    let link = link.map(|at| link_to(world, at));
+    let link = link.map(|at| world.link(at));
     let options = BindOptions { reuse: true, link, ..BindOptions::default() };
     let (reservation, listener) = listen(world, options);
-    let near = world.stacks[peer].connect(now, addr(to), None).unwrap();
+    let near = world.stacks[peer].connect(world.now, addr(to), None).unwrap();
     world.run(100 * MS);
     let far = world.middle().accept(listener).ok().map(|(id, _)| id);
     if let Some(far) = far {
         world.exchange((peer, near), (MIDDLE, far), 50_000);
     }
-    let now = world.now;
-    world.middle().close(now, listener);
+    world.stacks[MIDDLE].close(world.now, listener);
     world.middle().reservations().release(reservation);
     far
 }
@@ -208,10 +199,9 @@ fn a_listener_with_cookies_keeps_to_its_link_too() {
 fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let mut world = host();
     let far = {
-        let now = world.now;
-        let west = link_to(&world, 0);
+        let west = world.link(0);
         let (_, listener) = listen(&mut world, on(west));
-        let near = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), None).unwrap();
+        let near = world.stacks[LEFT].connect(world.now, addr("10.0.0.1:80"), None).unwrap();
         world.run(10 * MS);
         let (far, _) = world.middle().accept(listener).unwrap();
         world.exchange((LEFT, near), (MIDDLE, far), 10_000);
@@ -221,29 +211,26 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     world.seen.clear();
     // From now on it is the other link's: what the peer says is not for it, and what it says goes
     // where nobody hears it.
-    let east = link_to(&world, 1);
+    let east = world.link(1);
     world.middle().set_option(far, SocketOption::Link(Some(east))).unwrap();
-    let now = world.now;
-    world.stacks[LEFT].send(now, near, b"lost").unwrap();
-    world.middle().send(now, far, b"lost").unwrap();
+    world.stacks[LEFT].send(world.now, near, b"lost").unwrap();
+    world.stacks[MIDDLE].send(world.now, far, b"lost").unwrap();
     world.run(100 * MS);
     assert!(world.drops(MIDDLE, DropReason::SocketOtherLink) > 0);
     assert_eq!(wires(&world, 6), Vec::<usize>::new());
     assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(0));
     // And back: both sides send again what was lost.
-    let west = link_to(&world, 0);
+    let west = world.link(0);
     world.middle().set_option(far, SocketOption::Link(Some(west))).unwrap();
     world.run(Duration::from_secs(10));
     assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(4));
     assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.queued()), Ok(4));
     // In TIME-WAIT, without an owner, it still keeps to its link.
-    let now = world.now;
-    world.middle().recv(now, far, pagewire_stack::Discard(4)).unwrap();
-    world.stacks[LEFT].recv(now, near, pagewire_stack::Discard(4)).unwrap();
-    world.middle().close(now, far);
+    world.stacks[MIDDLE].recv(world.now, far, pagewire_stack::Discard(4)).unwrap();
+    world.stacks[LEFT].recv(world.now, near, pagewire_stack::Discard(4)).unwrap();
+    world.stacks[MIDDLE].close(world.now, far);
     world.run(10 * MS);
-    let now = world.now;
-    world.stacks[LEFT].close(now, near);
+    world.stacks[LEFT].close(world.now, near);
     world.run(10 * MS);
     assert!(!wires(&world, 6).contains(&EAST));
     world.run(Duration::from_secs(70));
@@ -256,9 +243,8 @@ fn a_connection_is_opened_by_the_link_that_it_is_to_be_bound_to() {
     world.stacks[LEFT].listen(addr("0.0.0.0:80"), 8).unwrap();
     for (at, expected) in [(0, vec![WEST]), (1, vec![])] {
         world.seen.clear();
-        let now = world.now;
-        let by = ConnectOptions { link: Some(link_to(&world, at)), ..Default::default() };
-        let id = world.middle().connect(now, addr("10.0.0.2:80"), by).unwrap();
+        let by = ConnectOptions { link: Some(world.link(at)), ..Default::default() };
+        let id = world.stacks[MIDDLE].connect(world.now, addr("10.0.0.2:80"), by).unwrap();
         let local = world.middle().local_addr(id).unwrap().ip();
         assert_eq!(local, ip(["10.0.0.1", "10.0.1.1"][at]), "the link's own address");
         world.run(100 * MS);
@@ -271,16 +257,15 @@ fn a_connection_is_opened_by_the_link_that_it_is_to_be_bound_to() {
 #[test]
 fn a_link_that_is_removed_leaves_who_was_bound_to_it_with_nothing() {
     let mut world = host();
-    let east = link_to(&world, 1);
+    let east = world.link(1);
     let id = world.middle().bind_udp(addr("0.0.0.0:9"), on(east)).unwrap();
-    let now = world.now;
     world.middle().remove_link(east);
-    let sent = world.middle().send_to(now, id, b"x", Some(addr("10.0.0.2:9")));
+    let sent = world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.0.2:9")));
     assert_eq!(sent, Err(Error::NetworkDown));
     // Another one in its place is another one.
-    let again = world.middle().add_link(now, &link(able(3), &["10.0.1.1/24"])).unwrap();
+    let again = world.stacks[MIDDLE].add_link(world.now, &link(able(3), &["10.0.1.1/24"])).unwrap();
     assert_eq!(again.scope_id(), east.scope_id());
-    let sent = world.middle().send_to(now, id, b"x", Some(addr("10.0.0.2:9")));
+    let sent = world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.0.2:9")));
     assert_eq!(sent, Err(Error::NetworkDown));
     assert_eq!(
         world.middle().set_option(id, SocketOption::Link(Some(east))),

@@ -75,8 +75,7 @@ fn an_icmp_message_that_a_device_vouched_for_is_passed_on_with_its_checksum() {
         open[field..field + 2].fill(0);
         let mut open = packet(&open);
         open.rx_checksum = pagewire_mem::RxChecksum::Valid;
-        let (now, link) = (world.now, world.middle().links().next().unwrap());
-        world.middle().handle_frame_on(now, link, open);
+        world.arrive(0, open);
         world.run(Duration::from_millis(1));
         let sent = world.seen.iter().find(|s| s.wire == EAST && s.from == MIDDLE).unwrap();
         assert_eq!(sent.bytes[field - 2..], frame[field - 2..], "complete, and else as it was");
@@ -157,14 +156,6 @@ fn super_frames_are_cut_into_shorter_ones_where_the_next_device_takes_only_those
 }
 
 #[test]
-fn a_card_that_gathers_nothing_gets_whole_frames() {
-    let flat = |mac| Capabilities { max_frags: 0, ..plain(mac) };
-    let mut world = World::three_with(middle(), able, flat);
-    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
-    world.exchange((LEFT, near), (RIGHT, far), 100_000);
-}
-
-#[test]
 fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
     let mut world = World::met();
     world.watch = true;
@@ -241,8 +232,7 @@ fn without_a_route_on_the_sender_is_told() {
 #[test]
 fn a_neighbour_that_does_not_answer_is_reported_to_the_sender() {
     let mut world = World::three();
-    let now = world.now;
-    let id = world.stacks[LEFT].connect(now, addr("10.0.1.77:80"), None).unwrap();
+    let id = world.stacks[LEFT].connect(world.now, addr("10.0.1.77:80"), None).unwrap();
     world.run(Duration::from_secs(10));
     assert!(world.stacks[MIDDLE].counters().neighbors_failed > 0);
     assert!(world.drops(MIDDLE, DropReason::NeighborUnreachable) > 0);
@@ -254,12 +244,11 @@ fn a_neighbour_that_does_not_answer_is_reported_to_the_sender() {
 #[test]
 fn what_waits_for_a_neighbour_passes_when_it_answers() {
     let mut world = World::three();
-    let now = world.now;
     // Nobody knows anybody yet.
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for n in 0..5 {
-        world.stacks[LEFT].send_to(now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
+        world.stacks[LEFT].send_to(world.now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
     }
     world.run(Duration::from_millis(10));
     for n in 0..5 {
@@ -286,10 +275,9 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
     assert_eq!(world.stacks[RIGHT].counters().icmp_echo_answered, 1);
     assert_eq!(world.stacks[LEFT].counters().drops(DropReason::IcmpEchoReply), 1);
     // Nobody listens there: the peer's own error comes through.
-    let now = world.now;
     let id = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     world.stacks[LEFT].udp(id).unwrap().connect(addr("10.0.1.2:7")).unwrap();
-    world.stacks[LEFT].send_to(now, id, b"x", None).unwrap();
+    world.stacks[LEFT].send_to(world.now, id, b"x", None).unwrap();
     world.run(Duration::from_millis(1));
     assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
 }
@@ -368,8 +356,7 @@ fn forwarded_packets_leave_half_of_what_waits_for_neighbours_to_our_own() {
     let at = |n: usize| [10, 0, 1, 100 + n as u8];
     let send = |world: &mut World, from, n: usize| {
         let to = SocketAddr::from((at(n), 2000));
-        let now = world.now;
-        world.middle().send_to(now, from, b"ours", Some(to)).unwrap();
+        world.stacks[MIDDLE].send_to(world.now, from, b"ours", Some(to)).unwrap();
     };
     // Of one address, and of all together.
     for addresses in [1, NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS] {

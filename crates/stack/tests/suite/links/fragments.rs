@@ -16,7 +16,6 @@ fn narrow(mac: u8) -> Capabilities {
 fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
     for west in [able, plain] {
         let mut world = World::three_with(middle(), west, narrow);
-        let now = world.now;
         let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
         let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
         // As Linux, a socket asks that its datagrams be not cut unless it says otherwise.
@@ -25,7 +24,7 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
         for len in [1400, 4000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             let peer = Some(addr("10.0.1.2:53"));
-            world.stacks[LEFT].send_to(now, from, &bytes, peer).unwrap();
+            world.stacks[LEFT].send_to(world.now, from, &bytes, peer).unwrap();
             world.run(Duration::from_millis(10));
             let (frags, _) = world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).unwrap();
             assert_eq!(payload_of(&frags), bytes);
@@ -44,8 +43,7 @@ fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_i
         let server = world.stacks[RIGHT].bind_udp(addr(local), BindOptions::default()).unwrap();
         let client = world.stacks[LEFT].bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         let send = |world: &mut World| {
-            let now = world.now;
-            world.stacks[LEFT].send_to(now, client, &[7; 1400], Some(addr(to))).unwrap();
+            world.stacks[LEFT].send_to(world.now, client, &[7; 1400], Some(addr(to))).unwrap();
             world.run(Duration::from_millis(10));
             world.stacks[RIGHT].recv_from(server, pagewire_stack::Datagram).is_ok()
         };
@@ -163,8 +161,7 @@ fn a_super_frame_that_may_be_cut_is_made_of_shorter_segments() {
     packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
     let kind = pagewire_mem::GsoKind::TcpV4;
     packet.gso = Some(pagewire_mem::Gso { kind, size: 1460, header_len: 54 });
-    let (now, link) = (world.now, world.middle().links().next().unwrap());
-    world.middle().handle_frame_on(now, link, packet);
+    world.arrive(0, packet);
     // The wire checks that no segment is too long.
     world.flush();
     assert!(world.seen.iter().any(|s| s.wire == EAST && s.is_super && s.bytes.len() == 8054));

@@ -63,9 +63,8 @@ fn a_way_that_was_found_good_is_good_from_its_own_link_only() {
     let (near, far) = world.connect((LEFT, RIGHT), addr("10.0.1.2:80"));
     world.exchange((LEFT, near), (RIGHT, far), 1000);
     // The same addresses, but from the other side.
-    let frame = udp("10.0.0.2", "10.0.1.2");
+    let mut frame = udp("10.0.0.2", "10.0.1.2");
     let before = world.drops(MIDDLE, DropReason::SourceOtherLink);
-    let mut frame = frame;
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
     world.inject(MIDDLE, 1, &frame);
     assert_eq!(world.drops(MIDDLE, DropReason::SourceOtherLink), before + 1);
@@ -149,10 +148,9 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
     let waiting = world.stacks[MIDDLE].counters().forwarded_packets as usize;
     assert!(waiting <= NEIGHBOR_QUEUE_TOTAL / 2, "{waiting}");
     // Our own is still asked for, and gets there.
-    let now = world.now;
     let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     world.run(Duration::from_millis(10));
     assert!(world.stacks[RIGHT].recv_from(to, pagewire_stack::Datagram).is_ok());
     assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
@@ -181,7 +179,6 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
 fn lies_about_super_frames_are_not_believed() {
     let mut world = World::met();
     let tcp = tcp_frame(8000, false);
-    let link = world.middle().links().next().unwrap();
     let mut offered = 0;
     for frame in [&tcp, &udp("10.0.0.2", "10.0.1.2")] {
         for size in [0, 1, 9, 1460, u16::MAX] {
@@ -191,8 +188,7 @@ fn lies_about_super_frames_are_not_believed() {
                         let mut packet = packet(frame);
                         packet.gso = Some(Gso { kind, size, header_len });
                         packet.rx_checksum = checksum;
-                        let now = world.now;
-                        world.middle().handle_frame_on(now, link, packet);
+                        world.arrive(0, packet);
                         // The wire checks what comes out.
                         world.flush();
                         offered += 1;
@@ -221,8 +217,7 @@ fn a_wrong_checksum_is_not_made_right_by_cutting() {
     *tcp.last_mut().unwrap() ^= 1;
     let mut packet = packet(&tcp);
     packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1460, header_len: 54 });
-    let (now, link) = (world.now, world.middle().links().next().unwrap());
-    world.middle().handle_frame_on(now, link, packet);
+    world.arrive(0, packet);
     assert_eq!(world.drops(MIDDLE, DropReason::TcpChecksum), 1);
     assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 0);
 }
@@ -240,9 +235,8 @@ fn super_frame(payload: usize, size: u16) -> pagewire_mem::PacketBuf {
 
 /// Frames that wait for the device to the east, taken out.
 fn waiting_for_the_east(world: &mut World) -> std::collections::VecDeque<pagewire_mem::PacketBuf> {
-    let (now, link) = (world.now, world.middle().links().nth(1).unwrap());
-    let mut frames = std::collections::VecDeque::new();
-    while world.middle().poll_transmit_on(now, link, &mut frames) {}
+    let (east, mut frames) = (world.link(1), std::collections::VecDeque::new());
+    while world.stacks[MIDDLE].poll_transmit_on(world.now, east, &mut frames) {}
     frames
 }
 
@@ -252,14 +246,13 @@ fn a_super_frame_becomes_no_more_frames_than_the_queue_has_room_for_whatever_its
     world.meet();
     world.set_stuck(EAST, true);
     waiting_for_the_east(&mut world);
-    let (now, link) = (world.now, world.middle().links().next().unwrap());
     // 8,000 segments of the smallest size, again and again.
     for _ in 0..10 {
-        world.middle().handle_frame_on(now, link, super_frame(64_000, MIN_GSO_SIZE));
+        world.arrive(0, super_frame(64_000, MIN_GSO_SIZE));
     }
     // What is ours still finds room, ...
     let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
-    world.middle().send_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.stacks[MIDDLE].send_to(world.now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
     // ... because the strangers' share ended in the first of them. Each lost frame is counted once.
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 8000 - 1024 + 9);
@@ -276,9 +269,8 @@ fn super_frames_that_wait_for_a_neighbour_leave_room_for_our_own_when_it_answers
     let mut world = World::three_with(middle(), able, plain);
     world.run(Duration::from_millis(1));
     world.set_stuck(EAST, true);
-    let (now, link) = (world.now, world.middle().links().next().unwrap());
     for _ in 0..10 {
-        world.middle().handle_frame_on(now, link, super_frame(64_000, MIN_GSO_SIZE));
+        world.arrive(0, super_frame(64_000, MIN_GSO_SIZE));
     }
     // Asked for, the right peer says hello, which is all that gets through.
     world.set_stuck(EAST, false);
@@ -291,9 +283,8 @@ fn super_frames_that_wait_for_a_neighbour_leave_room_for_our_own_when_it_answers
 fn nothing_is_cut_into_segments_smaller_than_any_connection_s() {
     let mut world = World::three_with(middle(), able, plain);
     world.meet();
-    let (now, link) = (world.now, world.middle().links().next().unwrap());
     for size in 0..MIN_GSO_SIZE {
-        world.middle().handle_frame_on(now, link, super_frame(64_000, size));
+        world.arrive(0, super_frame(64_000, size));
     }
     let refused = world.drops(MIDDLE, DropReason::ForwardOffload);
     assert_eq!(refused, u64::from(MIN_GSO_SIZE));

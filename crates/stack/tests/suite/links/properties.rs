@@ -88,18 +88,16 @@ impl Run {
                     let at = addr(&address(to, v6, self.port));
                     if let Ok(id) = world.stacks[from].connect(world.now, at, None) {
                         world.run(Duration::from_millis(100));
-                        let now = world.now;
-                        world.stacks[from].abort(now, id);
-                        world.stacks[from].close(now, id);
+                        world.stacks[from].abort(world.now, id);
+                        world.stacks[from].close(world.now, id);
                     }
                     return;
                 }
                 let at = addr(&address(to, v6, self.port));
                 let (near, far) = world.connect((from, to), at);
                 world.exchange((from, near), (to, far), len);
-                let now = world.now;
-                world.stacks[from].close(now, near);
-                world.stacks[to].close(now, far);
+                world.stacks[from].close(world.now, near);
+                world.stacks[to].close(world.now, far);
             }
             Step::Abandon { from, len } => {
                 let to = if from == LEFT { RIGHT } else { LEFT };
@@ -107,8 +105,7 @@ impl Run {
                 if let Ok(id) = world.stacks[from].connect(now, at, None) {
                     let _ = world.stacks[from].send(now, id, &vec![1; len]);
                     world.run(Duration::from_millis(1));
-                    let now = world.now;
-                    world.stacks[from].close(now, id);
+                    world.stacks[from].close(world.now, id);
                 }
             }
             Step::Noise { link, kind, seed, len } => {
@@ -122,7 +119,7 @@ impl Run {
                 world.middle().reconfigure(&self.config);
             }
             Step::Replace => {
-                let east = world.middle().links().nth(1).unwrap();
+                let east = world.link(1);
                 assert!(world.middle().remove_link(east));
                 let (now, link) = (world.now, self.config.links[0].clone());
                 world.middle().add_link(now, &link).unwrap();

@@ -23,10 +23,9 @@ fn what_is_due_is_done_once_while_no_device_takes_anything() {
     let mut world = World::three();
     let (west, left) = world.connect((MIDDLE, LEFT), addr("10.0.0.2:80"));
     world.meet();
-    let now = world.now;
     // One connection is to acknowledge soon, the other waits for an answer to its SYN.
-    world.stacks[LEFT].send(now, left, b"news").unwrap();
-    let east = world.middle().connect(now, addr("10.0.1.2:80"), None).unwrap();
+    world.stacks[LEFT].send(world.now, left, b"news").unwrap();
+    let east = world.stacks[MIDDLE].connect(world.now, addr("10.0.1.2:80"), None).unwrap();
     world.flush();
     world.set_stuck(WEST, true);
     world.set_stuck(EAST, true);
@@ -41,11 +40,10 @@ fn a_neighbour_that_was_not_found_is_reported_while_no_device_takes_anything() {
     let mut world = World::three();
     world.set_stuck(WEST, true);
     world.set_stuck(EAST, true);
-    let now = world.now;
-    let near = world.stacks[LEFT].connect(now, addr("10.0.0.77:80"), None).unwrap();
+    let near = world.stacks[LEFT].connect(world.now, addr("10.0.0.77:80"), None).unwrap();
     // What it wanted to send waits for the neighbour's address.
     let mut frames = std::collections::VecDeque::new();
-    world.stacks[LEFT].poll_transmit(now, &mut frames);
+    world.stacks[LEFT].poll_transmit(world.now, &mut frames);
     assert!(hour(&mut world) < MANY, "somebody always has something to do at {:?}", world.now);
     assert_eq!(world.stacks[LEFT].take_error(near), Some(Error::HostUnreachable));
 }
@@ -57,13 +55,12 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
     let ends: Vec<_> = (0..CONNECTIONS)
         .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
         .collect();
-    let now = world.now;
-    let waiting = world.middle().connect(now, addr("10.0.0.2:79"), None).unwrap();
+    let waiting = world.stacks[MIDDLE].connect(world.now, addr("10.0.0.2:79"), None).unwrap();
     world.flush();
     // And then the queue fills.
     world.set_stuck(WEST, true);
     for &near in &ends {
-        assert_eq!(world.middle().send(now, near, &[1; 12_000]), Ok(12_000));
+        assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.run(HOUR);
     // Its SYN was sent, and could not be sent again.
@@ -83,20 +80,18 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
     let (b, right) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
     world.run(Duration::from_secs(1));
     let mut forwarder = Forwarder::new(Default::default());
-    let now = world.now;
-    forwarder.join(now, world.middle(), a, b).unwrap();
+    forwarder.join(world.now, &mut world.stacks[MIDDLE], a, b).unwrap();
     world.forwarder = Some(forwarder);
     world.run(Duration::from_secs(1));
     last(&mut world, left);
     world.flush();
     world.set_stuck(WEST, true);
-    let now = world.now;
     for near in others {
-        assert_eq!(world.middle().send(now, near, &[1; 12_000]), Ok(12_000));
+        assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.flush();
     // It is held up before anything comes.
-    assert_eq!(world.middle().send(now, a, b"held up"), Ok(7));
+    assert_eq!(world.stacks[MIDDLE].send(world.now, a, b"held up"), Ok(7));
     world.run(Duration::from_secs(1));
     (world, right)
 }
@@ -104,8 +99,7 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
 #[test]
 fn what_comes_for_a_connection_that_waits_for_its_device_is_forwarded() {
     let (mut world, right) = forwarded_and_held_up(|world, left| {
-        let now = world.now;
-        assert_eq!(world.stacks[LEFT].send(now, left, b"news"), Ok(4));
+        assert_eq!(world.stacks[LEFT].send(world.now, left, b"news"), Ok(4));
     });
     let (now, mut buffer) = (world.now, [0; 10]);
     assert_eq!(world.stacks[RIGHT].recv(now, right, &mut buffer[..]), Ok(4));
@@ -114,8 +108,7 @@ fn what_comes_for_a_connection_that_waits_for_its_device_is_forwarded() {
 #[test]
 fn the_reset_of_a_connection_that_waits_for_its_device_is_forwarded() {
     let (mut world, right) = forwarded_and_held_up(|world, left| {
-        let now = world.now;
-        world.stacks[LEFT].abort(now, left);
+        world.stacks[LEFT].abort(world.now, left);
     });
     assert_eq!(world.stacks[RIGHT].take_error(right), Some(Error::ConnectionReset));
     assert!(world.forwarder.unwrap().is_empty());

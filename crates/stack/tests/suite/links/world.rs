@@ -153,6 +153,17 @@ impl World {
         self.wires[wire].stuck = stuck;
     }
 
+    /// A link of the stack between the peers.
+    pub(crate) fn link(&self, at: usize) -> LinkId {
+        self.stacks[MIDDLE].links().nth(at).unwrap()
+    }
+
+    /// A packet comes to that stack by a link.
+    pub(crate) fn arrive(&mut self, at: usize, packet: PacketBuf) {
+        let link = self.link(at);
+        self.stacks[MIDDLE].handle_frame_on(self.now, link, packet);
+    }
+
     /// A frame from nobody comes to a stack by a link.
     pub(crate) fn inject(&mut self, stack: usize, at: usize, frame: &[u8]) {
         let link = self.stacks[stack].links().nth(at).unwrap();
@@ -322,11 +333,10 @@ impl Flow {
     }
 
     fn work(&mut self, world: &mut World) {
-        let now = world.now;
         while self.sent < self.len {
             let end = self.len.min(self.sent + 16_384);
             let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
-            match world.stacks[self.from.0].send(now, self.from.1, &bytes) {
+            match world.stacks[self.from.0].send(world.now, self.from.1, &bytes) {
                 Ok(n) => self.sent += n,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error} after {} bytes", self.sent),
@@ -334,7 +344,7 @@ impl Flow {
         }
         let mut buf = [0; 16_384];
         loop {
-            match world.stacks[self.to.0].recv(now, self.to.1, &mut buf[..]) {
+            match world.stacks[self.to.0].recv(world.now, self.to.1, &mut buf[..]) {
                 Ok(n) => {
                     assert!(n > 0, "the stream ends after {} bytes", self.received);
                     let expected = (self.received..).map(|at| self.byte(at));
