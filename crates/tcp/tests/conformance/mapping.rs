@@ -301,17 +301,12 @@ fn available_are_all_whole_pages_and_then_what_to_copy() {
 }
 
 #[test]
-fn a_tail_that_is_no_page_is_to_be_copied() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, PAGE + 100);
-    assert_eq!(t.map_available(1 << 20), (stream(1, PAGE), 100));
-}
-
-#[test]
-fn nothing_is_to_be_copied_when_all_that_was_asked_for_is_mapped() {
-    let (mut t, mut device) = (established(), Device::new());
-    t.fills(&mut device, 2 * PAGE + 100);
-    assert_eq!(t.map_available(2 * PAGE_SIZE), (stream(1, 2 * PAGE), 0));
+fn a_tail_that_is_no_page_is_to_be_copied_unless_all_that_was_asked_for_is_mapped() {
+    for (max, copy_next) in [(1 << 20, 100), (PAGE_SIZE, 0)] {
+        let (mut t, mut device) = (established(), Device::new());
+        t.fills(&mut device, PAGE + 100);
+        assert_eq!(t.map_available(max), (stream(1, PAGE), copy_next), "up to {max}");
+    }
 }
 
 #[test]

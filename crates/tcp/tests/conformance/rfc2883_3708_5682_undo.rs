@@ -1,7 +1,7 @@
 //! Duplicates reported and understood (RFC 2883), and what was done for nothing taken back: by
 //! D-SACK (RFC 3708), by timestamps (RFC 3522, 4015), by F-RTO (RFC 5682).
 
-use pagewire_tcp::{CaState, Config, EcnMode};
+use pagewire_tcp::{CaState, Config, EcnMode, State};
 
 use crate::support::*;
 
@@ -42,6 +42,7 @@ fn fin_that_came_before_is_reported() {
     t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <>");
     for _ in 0..2 {
         t.peer("F. 11:11(0) ack 1").expect(". 1:1(0) ack 12 <sack 11:12>").nothing();
+        t.state(State::CloseWait);
     }
     // With the data before it, and that data alone.
     let _ = t.peer_any("FP. 1:11(10) ack 1");

@@ -233,16 +233,6 @@ fn window_is_not_taken_from_an_older_segment() {
     assert_eq!(t.conn.info().send_window, 2000);
 }
 
-// ---- sixth: URG ----
-
-#[test]
-fn urgent_data_stays_in_the_stream_if_asked_for() {
-    let config = pagewire_tcp::Config { oob_inline: true, ..plain() };
-    let mut t = Test::established(config);
-    t.peer("PU. 1:11(10) ack 1").expect(". 1:1(0) ack 11");
-    t.read(10);
-}
-
 // ---- seventh: text ----
 
 #[test]
@@ -288,13 +278,6 @@ fn fin_is_acknowledged_and_ends_the_stream() {
     t.peer("F. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 12").nothing();
     t.read(10);
     assert_eq!(t.try_read(1), Ok(vec![]));
-}
-
-#[test]
-fn fin_that_comes_again_is_acknowledged_again() {
-    let mut t = Test::established(plain());
-    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
-    t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2").nothing();
 }
 
 #[test]

@@ -59,19 +59,11 @@ fn nothing_but_an_urgent_byte_is_nothing_to_read() {
 }
 
 #[test]
-fn urgent_pointer_points_behind_the_byte_until_it_is_acknowledged() {
-    let mut t = Test::established(Config { nagle: true, ..plain() });
-    t.send(10).expect("P. 1:11(10)");
-    // Nagle does not hold it back.
-    t.send_with(5, SendFlags::URGENT).expect("PU. 11:16(5) ack 1 urg 5").nothing();
-    t.peer(". 1:1(0) ack 16").send(10).expect("P. 16:26(10)");
-}
-
-#[test]
-fn nagle_holds_back_again_once_the_urgent_byte_is_acknowledged_and_not_before() {
+fn urgent_byte_leaves_at_once_and_nagle_holds_back_again_when_it_is_acknowledged_and_not_before() {
     for (ack, urgent) in [(15, true), (16, false)] {
         let mut t = Test::established(Config { nagle: true, ..plain() });
         t.send(10).expect("P. 1:11(10)");
+        // The pointer is behind the byte.
         t.send_with(5, SendFlags::URGENT).expect("PU. 11:16(5) ack 1 urg 5").nothing();
         t.peer(&format!(". 1:1(0) ack {ack}")).send(10).expect("P. 16:26(10)");
         // One small segment is under way.

@@ -12,6 +12,18 @@ use crate::limits::SMALL_SEGMENT_PINNED_FACTOR;
 use crate::tests::Host;
 
 impl ReceiveQueue {
+    /// Payload arrives behind the last in memory.
+    fn receive(&mut self, host: &mut Host, seq: u32, bytes: &[u8]) {
+        let frags = host.received(bytes);
+        self.insert(&mut host.env(), Seq(seq), frags);
+    }
+
+    /// Payload arrives in a page that nothing else uses.
+    fn receive_alone(&mut self, host: &mut Host, seq: u32, bytes: &[u8]) {
+        let frags = host.received_alone(bytes);
+        self.insert(&mut host.env(), Seq(seq), frags);
+    }
+
     fn read_all(&mut self, host: &mut Host) -> Vec<u8> {
         let mut out = vec![0; self.queued()];
         assert_eq!(self.read(&mut host.env(), &mut out), out.len());
@@ -100,8 +112,7 @@ fn taking_moves_fragments_and_splits_the_last() {
     let mut queue = ReceiveQueue::new(Seq(0));
     let page = vec![1u8; PAGE_SIZE];
     for i in 0..3 {
-        let frags = host.received_alone(&page);
-        queue.insert(&mut host.env(), Seq(i * PAGE_SIZE as u32), frags);
+        queue.receive_alone(&mut host, i * PAGE_SIZE as u32, &page);
     }
     let before = host.ledger;
     let mut out = Vec::new();
@@ -119,8 +130,7 @@ fn reading_copies_and_counts_and_frees_pages_as_it_goes() {
     let mut host = Host::new();
     let mut queue = ReceiveQueue::new(Seq(0));
     let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| i as u8).collect();
-    let frags = host.received_alone(&bytes);
-    queue.insert(&mut host.env(), Seq(0), frags);
+    queue.receive_alone(&mut host, 0, &bytes);
     let pinned = queue.pinned();
     let mut out = vec![0; PAGE_SIZE];
     assert_eq!(queue.read(&mut host.env(), &mut out), PAGE_SIZE);
@@ -136,8 +146,7 @@ fn frames_that_follow_each_other_in_memory_become_one_fragment() {
     let mut queue = ReceiveQueue::new(Seq(0));
     let bytes = vec![3u8; 1460];
     for i in 0..40 {
-        let frags = host.received(&bytes);
-        queue.insert(&mut host.env(), Seq(i * 1460), frags);
+        queue.receive(&mut host, i * 1460, &bytes);
     }
     let mut out = Vec::new();
     queue.take(usize::MAX, &mut out);
@@ -150,8 +159,7 @@ fn frames_that_share_pages_are_charged_for_each_page_once() {
     let mut queue = ReceiveQueue::new(Seq(0));
     for i in 0..28 {
         drop(host.received(&[0; 54])); // headers, that lie between the payloads
-        let frags = host.received(&[1; 1460]);
-        queue.insert(&mut host.env(), Seq(i * 1460), frags);
+        queue.receive(&mut host, i * 1460, &[1; 1460]);
         queue.check();
     }
     let (pages, frags) = ((28 * 1514usize).div_ceil(PAGE_SIZE), 28);
@@ -186,12 +194,10 @@ fn a_small_segment_alone_in_a_page_is_copied_and_its_page_freed() {
     let mut host = Host::new();
     let mut queue = ReceiveQueue::new(Seq(0));
     let out_before = host.pool.audit().out;
-    let frags = host.received_alone(&[5; 64]);
-    queue.insert(&mut host.env(), Seq(0), frags);
+    queue.receive_alone(&mut host, 0, &[5; 64]);
     assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64);
     // The copy's page is the writer's, and shared with what comes next.
-    let frags = host.received_alone(&[6; 64]);
-    queue.insert(&mut host.env(), Seq(64), frags);
+    queue.receive_alone(&mut host, 64, &[6; 64]);
     assert_eq!(queue.in_order.frags().count(), 1);
     assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
     drop((queue.read_all(&mut host), out_before));
@@ -243,10 +249,8 @@ fn segments_that_keep_a_port_s_page_each_are_compacted_like_all_others() {
 fn a_small_segment_that_continues_the_last_fragment_is_not_copied() {
     let mut host = Host::new();
     let mut queue = ReceiveQueue::new(Seq(0));
-    let frags = host.received(&[5; 1000]);
-    queue.insert(&mut host.env(), Seq(0), frags);
-    let frags = host.received(&[6; 10]);
-    queue.insert(&mut host.env(), Seq(1000), frags);
+    queue.receive(&mut host, 0, &[5; 1000]);
+    queue.receive(&mut host, 1000, &[6; 10]);
     assert_eq!(host.ledger.get(CopyReason::SmallSegment), 0);
     assert_eq!(queue.in_order.frags().count(), 1);
 }
@@ -265,8 +269,7 @@ fn a_segment_at_the_limit_or_above_is_not_copied_and_one_byte_below_is() {
         assert!(PAGE_SIZE > SMALL_SEGMENT_PINNED_FACTOR * len);
         let mut host = Host::new();
         let mut queue = ReceiveQueue::new(Seq(0));
-        let frags = host.received_alone(&vec![5; len]);
-        queue.insert(&mut host.env(), Seq(0), frags);
+        queue.receive_alone(&mut host, 0, &vec![5; len]);
         assert_eq!(host.ledger.get(CopyReason::SmallSegment), copied as u64);
     }
 }

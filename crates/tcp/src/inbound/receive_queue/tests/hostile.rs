@@ -10,8 +10,7 @@ use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 fn flood(host: &mut Host, n: u32, len: u32, order: impl Fn(u32) -> u32) -> ReceiveQueue {
     let mut queue = ReceiveQueue::new(Seq(0));
     for i in 0..n {
-        let frags = host.received_alone(&vec![i as u8; len as usize]);
-        queue.insert(&mut host.env(), Seq(order(i) * len), frags);
+        queue.receive_alone(host, order(i) * len, &vec![i as u8; len as usize]);
         host.pool.drain();
         let limit = COMPACT_MIN_PINNED.max(COMPACT_FACTOR * queue.buffered());
         assert!(
