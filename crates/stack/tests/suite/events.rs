@@ -13,11 +13,9 @@ const MS: Duration = Duration::from_millis(1);
 /// How many events have said since the last look that the socket gained this.
 fn told(p: &mut Pair, side: Side, socket: impl Into<SocketId>, what: Readiness) -> usize {
     p.run(MS);
-    let socket = socket.into();
-    let of_it = |(s, event): &(Side, pagewire_stack::Event)| {
-        *s == side && event.socket == socket && event.gained.contains(what)
-    };
-    p.events.drain(..).filter(of_it).count()
+    let told = p.told(side, socket, what);
+    p.events.clear();
+    told
 }
 
 fn send_syn(p: &mut Pair, port: u16) {

@@ -240,9 +240,7 @@ fn without_pages_a_fill_waits_and_what_others_left_to_be_filled_is_used() {
     p.events.clear();
     drop(held);
     p.run(100 * MS);
-    let writable =
-        |e: &pagewire_stack::Event| e.socket == socket && e.gained.contains(Readiness::WRITABLE);
-    assert!(p.events.iter().any(|(side, e)| *side == B && writable(e)));
+    assert!(p.told(B, socket, Readiness::WRITABLE) > 0);
     assert_eq!(fill(&mut p), Err(Error::WouldBlock), "there is nothing to fill in");
     // Its pages are for everybody: copies find all of the pool.
     let (all, copied) = p.b.copy_in(&vec![7; 4 << 20]);

@@ -13,7 +13,7 @@ use pagewire_tcp::{Flags, Seq, State, TcpHeader, TcpOptions};
 
 use crate::common::gateway::{
     FAR, answer, arrive, arrive_at, asked, asking, asks, assert_no_timer, events, far_v4, gateway,
-    guest, only_end, only_request, pair, segment, syn,
+    guest, lost_seq, only_end, only_request, pair, segment, syn,
 };
 use crate::common::{A, B, Pair, Verbs, addr, forge, pattern};
 
@@ -54,9 +54,7 @@ fn a_syn_is_shown_with_its_addresses_before_anything_answers_it() {
         let client = p.a.connect(p.now, addr(to), None).unwrap();
         let sent = p.b.counters().tx_tcp;
         p.run(500 * MS);
-        assert!(p.events.iter().any(|(side, e)| *side == B
-            && e.socket == listener
-            && e.gained.contains(Readiness::READABLE)));
+        assert!(p.told(B, listener, Readiness::READABLE) > 0);
         let request = only_request(&mut p, listener);
         assert_eq!(request.to, addr(to));
         assert_eq!(request.from, p.a.local_addr(client).unwrap());
@@ -76,9 +74,7 @@ fn an_accepted_request_is_an_ordinary_connection_to_the_foreign_address() {
         assert!(!has(&p, A, client, Readiness::CONNECTED));
         p.run(MS);
         assert!(has(&p, A, client, Readiness::CONNECTED));
-        assert!(p.events.iter().any(|(side, e)| *side == B
-            && e.socket == server
-            && e.gained.contains(Readiness::CONNECTED)));
+        assert!(p.told(B, server, Readiness::CONNECTED) > 0);
         let data = pattern(300_000);
         p.transfer((A, client), (B, server), &data);
         p.transfer((B, server), (A, client), &data);
@@ -434,7 +430,7 @@ fn a_reset_of_the_guest_ends_a_half_open_connection() {
     let readiness = p.b.readiness(server).unwrap();
     assert!(readiness.contains(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED), "{readiness:?}");
     assert!(!readiness.contains(Readiness::CONNECTED));
-    assert!(p.events.iter().any(|(side, e)| *side == B && e.socket == server));
+    assert!(p.told(B, server, Readiness::NONE) > 0);
     p.b.close(p.now, server);
     assert_clean(&mut p, listener, from);
 }
@@ -494,7 +490,7 @@ fn an_icmp_error_ends_a_half_open_connection() {
     p.run(MS);
     let iss = p.b.info(server).unwrap();
     assert_eq!(iss.state, State::SynReceived);
-    let seq = sent_seq(&mut p, request.from);
+    let seq = lost_seq(&mut p);
     let about = pagewire_stack::Flow::tcp(request.to, request.from, seq);
     // The guest's stack sends it, from the address that the SYN,ACK went to.
     p.a.send_unreachable(p.now, &about, Unreachable::Prohibited, Some(request.from.ip())).unwrap();
@@ -502,21 +498,6 @@ fn an_icmp_error_ends_a_half_open_connection() {
     assert_eq!(p.b.take_error(server), Some(Error::HostUnreachable));
     p.b.close(p.now, server);
     assert_clean(&mut p, listener, request.from);
-}
-
-/// The number of the SYN,ACK that the gateway sends to this address next.
-fn sent_seq(p: &mut Pair, to: std::net::SocketAddr) -> u32 {
-    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
-    let noted = std::rc::Rc::clone(&seen);
-    p.carry = Some(Box::new(move |side, frame| match forge::parse(frame) {
-        Some((_, dst, header)) if side == B && dst.port() == to.port() => {
-            noted.set(Some(header.seq.0));
-            false
-        }
-        _ => true,
-    }));
-    p.until("the SYN,ACK", |_| seen.get().is_some());
-    seen.get().unwrap()
 }
 
 #[test]

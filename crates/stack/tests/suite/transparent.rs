@@ -9,7 +9,7 @@ use pagewire_stack::{
 };
 use pagewire_tcp::{Flags, TcpHeader};
 
-use crate::common::gateway::{FAR, gateway, greet, guest, guest_at, pair};
+use crate::common::gateway::{FAR, gateway, greet, guest, guest_at, lost_seq, pair};
 use crate::common::{A, B, Pair, STATIONS, Verbs, addr, capabilities, config, forge, pattern};
 use pagewire_testing::built;
 use pagewire_testing::frames::{ip, received};
@@ -159,17 +159,7 @@ fn an_error_about_a_packet_from_a_foreign_address_reaches_its_connection() {
     let mut p = pair();
     // The guest's firewall says no.
     let client = p.b.connect(p.now, addr("10.0.0.1:80"), Some(addr(FAR[0]))).unwrap();
-    let seq = std::rc::Rc::new(std::cell::Cell::new(None));
-    let noted = std::rc::Rc::clone(&seq);
-    p.carry = Some(Box::new(move |side, frame| match forge::parse(frame) {
-        Some((_, _, header)) if side == B => {
-            noted.set(Some(header.seq.0));
-            false
-        }
-        _ => true,
-    }));
-    p.run(MS);
-    let about = Flow::tcp(addr(FAR[0]), addr("10.0.0.1:80"), seq.get().expect("a SYN was sent"));
+    let about = Flow::tcp(addr(FAR[0]), addr("10.0.0.1:80"), lost_seq(&mut p));
     p.a.send_unreachable(p.now, &about, Unreachable::Prohibited, None).unwrap();
     p.run(MS);
     assert_eq!(p.b.take_error(client), Some(Error::HostUnreachable));

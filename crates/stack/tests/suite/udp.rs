@@ -325,11 +325,10 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
         p.a.send_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
-    let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == server).count();
-    assert_eq!(told(&p), 1);
+    assert_eq!(p.told(B, server, Readiness::NONE), 1);
     while p.b.recv_from(server, pagewire_stack::Datagram).is_ok() {}
     p.tell(client, b"x", Some(addr("10.0.0.2:53")));
-    assert_eq!(told(&p), 2);
+    assert_eq!(p.told(B, server, Readiness::NONE), 2);
 }
 
 #[test]

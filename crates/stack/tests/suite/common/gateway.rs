@@ -1,7 +1,9 @@
 //! A guest (A) whose default route leads to a gateway (B) with a transparent link.
 #![allow(dead_code, reason = "each program uses what it needs")]
 
+use std::cell::Cell;
 use std::net::SocketAddrV4;
+use std::rc::Rc;
 use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
@@ -12,7 +14,7 @@ use pagewire_stack::{
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 use super::forge;
-use super::{Pair, addr, capabilities, config};
+use super::{B, Pair, addr, capabilities, config};
 use crate::common::Verbs;
 
 /// Somewhere in the world, by both versions.
@@ -104,6 +106,21 @@ pub(crate) fn answer(
     answer: Answer,
 ) -> Option<TcpId> {
     p.b.listener(listener).unwrap().answer(p.now, id, answer).unwrap()
+}
+
+/// The number of the segment that the gateway sends next. It is lost, and so are those behind it.
+pub(crate) fn lost_seq(p: &mut Pair) -> u32 {
+    let seen = Rc::new(Cell::new(None));
+    let noted = Rc::clone(&seen);
+    p.carry = Some(Box::new(move |side, frame| match forge::parse(frame) {
+        Some((_, _, header)) if side == B => {
+            noted.set(Some(header.seq.0));
+            false
+        }
+        _ => true,
+    }));
+    p.until("a segment", |_| seen.get().is_some());
+    seen.get().unwrap()
 }
 
 /// The guest's address.

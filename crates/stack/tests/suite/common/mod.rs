@@ -16,8 +16,8 @@ use bytes::Bytes;
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
 use pagewire_stack::{
-    BindOptions, DatagramPayload, Error, Event, ListenerId, Stack, StackConfig, TcpConfig, TcpId,
-    UdpId, UdpTarget,
+    BindOptions, DatagramPayload, Error, Event, ListenerId, Readiness, SocketId, Stack,
+    StackConfig, TcpConfig, TcpId, UdpId, UdpTarget,
 };
 use pagewire_testing::frames::payload_of;
 
@@ -212,6 +212,15 @@ impl Pair {
         self.run(Duration::from_millis(1));
         self.a.close(self.now, id);
         self.flush();
+    }
+
+    /// How many of the noted events say that a socket gained this.
+    pub(crate) fn told(&self, side: Side, socket: impl Into<SocketId>, gained: Readiness) -> usize {
+        let socket = socket.into();
+        let of_it = |(s, event): &&(Side, Event)| {
+            *s == side && event.socket == socket && event.gained.contains(gained)
+        };
+        self.events.iter().filter(of_it).count()
     }
 
     /// Notes what `look` says of each frame from now on, all of which are carried.

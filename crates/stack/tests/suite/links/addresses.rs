@@ -246,9 +246,7 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     const CONNECTIONS: usize = 60;
     const LEN: usize = 12_000;
     let mut world = World::three_with(middle(), plain, plain);
-    let ends: Vec<_> = (0..CONNECTIONS)
-        .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))))
-        .collect();
+    let ends = world.connections(CONNECTIONS);
     world.set_stuck(WEST, true);
     let now = world.now;
     for &(near, _) in &ends {

@@ -50,16 +50,13 @@ fn a_neighbour_that_was_not_found_is_reported_while_no_device_takes_anything() {
 
 #[test]
 fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
-    const CONNECTIONS: usize = 60;
     let mut world = World::three_with(middle(), plain, plain);
-    let ends: Vec<_> = (0..CONNECTIONS)
-        .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
-        .collect();
+    let ends = world.connections(60);
     let waiting = world.stacks[MIDDLE].connect(world.now, addr("10.0.0.2:79"), None).unwrap();
     world.flush();
     // And then the queue fills.
     world.set_stuck(WEST, true);
-    for &near in &ends {
+    for (near, _) in ends {
         assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.run(HOUR);
@@ -71,11 +68,8 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
 /// device that the connection there has to wait, and what the right one said; what the left one said
 /// last is under way.
 fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId) {
-    const OTHERS: usize = 60;
     let mut world = World::three_with(middle(), plain, plain);
-    let others: Vec<_> = (0..OTHERS)
-        .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
-        .collect();
+    let others = world.connections(60);
     let (left, a) = world.connect((LEFT, MIDDLE), addr("10.0.0.1:80"));
     let (b, right) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
     world.run(Duration::from_secs(1));
@@ -86,7 +80,7 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId)
     last(&mut world, left);
     world.flush();
     world.set_stuck(WEST, true);
-    for near in others {
+    for (near, _) in others {
         assert_eq!(world.stacks[MIDDLE].send(world.now, near, &[1; 12_000]), Ok(12_000));
     }
     world.flush();

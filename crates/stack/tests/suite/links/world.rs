@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::common::Verbs;
+use crate::common::{Verbs, pattern, ready};
 pub(crate) use crate::common::{addr, capabilities as able, plain};
 use pagewire_device::{Capabilities, hand_over};
 use pagewire_mem::{Instant, PacketBuf, TxChecksum};
-use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
+use pagewire_stack::{DropReason, Forwarder, LinkConfig, LinkId, Stack, StackConfig, TcpId};
 use pagewire_testing::built;
 use pagewire_testing::frames::{self, received};
 pub(crate) use pagewire_testing::frames::{fix_v4, payload_of, sum};
@@ -291,12 +291,31 @@ impl World {
         (near, far.unwrap())
     }
 
+    /// So many connections from the stack between the peers to the left one.
+    pub(crate) fn connections(&mut self, count: usize) -> Vec<(TcpId, TcpId)> {
+        let at = |n| SocketAddr::new(ip("10.0.0.2"), 80 + n as u16);
+        (0..count).map(|n| self.connect((MIDDLE, LEFT), at(n))).collect()
+    }
+
     /// Sends `len` bytes each way and checks them.
     pub(crate) fn exchange(&mut self, a: (usize, TcpId), b: (usize, TcpId), len: usize) {
-        let mut flows = [Flow::new(a, b, len, 1), Flow::new(b, a, len, 7)];
+        let bytes = pattern(len + 1);
+        let mut flows = [(a, b, &bytes[..len], 0, 0), (b, a, &bytes[1..], 0, 0)];
+        let mut buf = [0; 16_384];
         self.until("a transfer", |w| {
-            flows.iter_mut().for_each(|flow| flow.work(w));
-            flows.iter().all(|flow| flow.received == flow.len)
+            for (from, to, data, sent, got) in &mut flows {
+                while *sent < len {
+                    let next = &data[*sent..len.min(*sent + buf.len())];
+                    let Some(n) = ready(w.stacks[from.0].send(w.now, from.1, next)) else { break };
+                    *sent += n;
+                }
+                while let Some(n) = ready(w.stacks[to.0].recv(w.now, to.1, &mut buf[..])) {
+                    assert!(n > 0, "the stream ends after {got} bytes");
+                    assert!(buf[..n] == data[*got..*got + n], "other bytes at {got}");
+                    *got += n;
+                }
+            }
+            flows.iter().all(|(.., got)| *got == len)
         });
     }
 
@@ -311,51 +330,6 @@ impl World {
 
 fn unscoped(at: SocketAddr) -> SocketAddr {
     SocketAddr::new(at.ip(), at.port())
-}
-
-/// Bytes on their way from one socket to another.
-struct Flow {
-    from: (usize, TcpId),
-    to: (usize, TcpId),
-    len: usize,
-    seed: usize,
-    sent: usize,
-    received: usize,
-}
-
-impl Flow {
-    fn new(from: (usize, TcpId), to: (usize, TcpId), len: usize, seed: usize) -> Self {
-        Self { from, to, len, seed, sent: 0, received: 0 }
-    }
-
-    fn byte(&self, at: usize) -> u8 {
-        (at * 31 + at / 251 + self.seed) as u8
-    }
-
-    fn work(&mut self, world: &mut World) {
-        while self.sent < self.len {
-            let end = self.len.min(self.sent + 16_384);
-            let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
-            match world.stacks[self.from.0].send(world.now, self.from.1, &bytes) {
-                Ok(n) => self.sent += n,
-                Err(Error::WouldBlock) => break,
-                Err(error) => panic!("{error} after {} bytes", self.sent),
-            }
-        }
-        let mut buf = [0; 16_384];
-        loop {
-            match world.stacks[self.to.0].recv(world.now, self.to.1, &mut buf[..]) {
-                Ok(n) => {
-                    assert!(n > 0, "the stream ends after {} bytes", self.received);
-                    let expected = (self.received..).map(|at| self.byte(at));
-                    assert!(buf[..n].iter().copied().eq(expected.take(n)), "other bytes");
-                    self.received += n;
-                }
-                Err(Error::WouldBlock) => break,
-                Err(error) => panic!("{error} after {} bytes", self.received),
-            }
-        }
-    }
 }
 
 /// What no device of that kind would take.
