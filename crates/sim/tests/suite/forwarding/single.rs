@@ -187,7 +187,11 @@ impl Line {
     pub(crate) fn send(&mut self, (node, id): End, at: u64, len: usize) -> u64 {
         let (stack, now) = self.stack(node);
         let piece = Frag::from_bytes(Bytes::from(STREAM.bytes(at, len)));
-        stack.send(now, id, &mut FragVec::from_elem(piece, 1)).unwrap_or(0) as u64
+        match stack.send(now, id, &mut FragVec::from_elem(piece, 1)) {
+            Ok(n) => n as u64,
+            Err(Error::WouldBlock) => 0,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// An urgent byte.
