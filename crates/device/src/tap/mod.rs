@@ -4,10 +4,7 @@
 //! `predict` (where its payload should land), `bulk_flows` and `lanes` (several bulk flows at once),
 //! `builder` (making the device), and the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
-//! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
-//! socket behind it, MTU 1500, beside kernel-to-kernel loopback in the same run), on a busy
-//! two-core machine: sending 1.5 times loopback from hot memory and 0.9 to 1.1 times when it walks
-//! 256 MiB, receiving 1.2 to 1.8 times. Where the time goes and what that decided:
+//! Where the time of a stream goes (a profile of `pagewire bench stream --link tap`), and what that decided:
 //!
 //! - Nearly all of it is in the kernel. Sending: its copy (a third), its TCP, which runs inside
 //!   `writev` (a quarter), waking its reader (a tenth), its buffers. Nothing in the driver matters

@@ -1,6 +1,6 @@
-//! What the tap's tests and its rate program share: a network namespace to work in, and just
+//! What the tap's tests share: a network namespace to work in, and just
 //! enough TCP, made by hand, to talk to a kernel socket over a link that loses nothing.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
