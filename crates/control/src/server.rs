@@ -122,7 +122,7 @@ impl Server {
         let control = self.control.iter().map(|l| (accept_with(l, flags), Kind::Control));
         let metrics = self.metrics.iter().map(|l| (accept_with(l, flags), Kind::Metrics));
         let accepted: Vec<(Result<OwnedFd, Errno>, Kind)> = control.chain(metrics).collect();
-        let refused = |error: &Errno| *error != Errno::AGAIN;
+        let refused = |error: &Errno| !matches!(*error, Errno::AGAIN | Errno::INTR);
         if accepted.iter().any(|(stream, _)| stream.as_ref().is_err_and(refused)) {
             // There is no descriptor left: the client waits, and this thread must not spin meanwhile.
             std::thread::park_timeout(RETRY);

@@ -68,7 +68,7 @@ pub(crate) struct Judged {
     pub(crate) to: Result<SocketAddr, Denial>,
 }
 
-/// What is written down of a flow when it ends, unless it became a connection.
+/// What is known of a flow from its verdict on, and logged when the flow ends.
 pub(crate) struct Passed {
     pub(crate) flow: u64,
     pub(crate) ask: Ask,

@@ -156,7 +156,6 @@ fn dial(to: SocketAddr) -> io::Result<TcpStream> {
 
 /// A connection that delays no bytes, and on which no call waits for ever.
 fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -166,7 +165,11 @@ fn prompt(stream: TcpStream) -> io::Result<TcpStream> {
 /// Accepts until the end of the load.
 fn accept(listener: &TcpListener, shared: &Shared) -> Option<TcpStream> {
     while shared.goes_on() {
-        match listener.accept().and_then(|(stream, _)| prompt(stream)) {
+        let accepted = listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(false)?;
+            prompt(stream)
+        });
+        match accepted {
             Ok(stream) => return Some(stream),
             Err(_) => wait_for(listener, LOOK),
         }

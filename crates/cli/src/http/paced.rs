@@ -60,6 +60,7 @@ impl Pace {
 /// A connection with a least rate. Sends fail with [`TooSlow`] when the peer falls below it; all else
 /// is done with the connection itself.
 pub(crate) struct Paced<'a, C> {
+    /// For what sends nothing: sends by it have no least rate, and are not logged.
     pub(crate) inner: &'a mut C,
     pace: Pace,
     /// Of the response that is under way.

@@ -515,12 +515,13 @@ enum Outcome {
 }
 
 impl Outcome {
-    /// The table of `connect(2)`'s errors. (A blackhole route is `EINVAL`.)
+    /// The errors of `connect(2)`: those that datagrams meet, too, and its own. (A blackhole route is `EINVAL`.)
     fn of(error: &io::Error, to: SocketAddr) -> Self {
         if let Some(why) = errors::refusal(error, to.is_ipv6()) {
             let how = match why {
                 Unreachable::Host => How::HostUnreachable,
                 Unreachable::Prohibited => How::Prohibited,
+                // `Net`: a refusal is none of the others.
                 _ => How::NetUnreachable,
             };
             return Self::Answer(Answer::Unreachable(why), how);

@@ -1,5 +1,5 @@
-//! Errors about datagrams: what the network, or this machine, reports becomes the ICMP message that
-//! the guest would have got.
+//! Errors that the network, or this machine, reports become the ICMP message that the guest would have got:
+//! those about datagrams, and refusals to send, which connections meet, too.
 
 use std::io;
 use std::net::IpAddr;

@@ -39,7 +39,7 @@ fn keeper(sim: &mut Sim, ends: bool) -> Rc<RefCell<Kept>> {
             kept.borrow_mut().streams.push(stream);
             kept.borrow_mut().listeners.push(listener);
             if ends {
-                sleep(S - time::elapsed()?).await;
+                sleep(S.saturating_sub(time::elapsed()?)).await;
                 return Ok(());
             }
             std::future::pending().await

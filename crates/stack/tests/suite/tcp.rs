@@ -336,6 +336,15 @@ fn a_writer_is_not_woken_while_there_are_no_pages_for_it() {
 }
 
 #[test]
+fn a_writer_gets_pages_back_from_a_peer_that_reads() {
+    // The payload is more than the pool, and arrives by reference.
+    let mut p =
+        Pair::changed(|a, _| (a.pool_bytes, a.tcp.send_buffer_initial) = (1 << 20, 4 << 20));
+    let (client, server, _) = p.connect(V4);
+    p.transfer((A, client), (B, server), &pattern(4 << 20));
+}
+
+#[test]
 fn copies_are_counted_for_one_connection_where_asked() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);

@@ -16,7 +16,9 @@ fn reno() -> Config {
 /// Ten full segments are under way, over a path of 100 ms, and ten wait; answers may arrive now.
 fn ten(config: Config) -> Test {
     let mut t = Test::far(config, 100);
-    t.send(20_000).expect_bytes(1, 10_001).wait(100).nothing();
+    t.send(20_000);
+    assert_eq!(t.out.iter().map(|(_, segment)| len_of(segment)).collect::<Vec<_>>(), [1000; 10]);
+    t.expect_bytes(1, 10_001).wait(100).nothing();
     t
 }
 
@@ -127,6 +129,13 @@ fn retransmitted_segment_is_no_measure_of_the_round_trip() {
 
 #[test]
 fn third_duplicate_ack_sends_the_first_segment_again_and_two_do_not() {
+    // They count behind an ACK of new data as at first.
+    let mut advanced = ten(no_sack());
+    advanced.peer(". 1:1(0) ack 1001").sent();
+    for _ in 0..2 {
+        advanced.peer(". 1:1(0) ack 1001").sent();
+    }
+    assert_eq!(advanced.conn.info().retransmits, 0);
     let mut t = ten(no_sack());
     for _ in 0..2 {
         t.peer(". 1:1(0) ack 1").sent();

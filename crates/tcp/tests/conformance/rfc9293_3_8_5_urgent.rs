@@ -32,11 +32,12 @@ fn read_stops_at_the_mark_and_the_next_one_steps_over_the_byte() {
 #[test]
 fn urgent_byte_in_line_is_read_in_its_place() {
     let mut t = Test::established(Config { oob_inline: true, ..plain() });
-    t.peer("U. 1:101(100) ack 1 urg 50").sent();
+    t.peer("U. 1:101(100) ack 1 urg 50").expect(". 1:1(0) ack 101");
     assert_eq!(t.conn.read_urgent(RecvFlags::empty()), Err(TcpError::InvalidInput));
     assert_eq!(t.try_read(1000).unwrap(), (1..50).map(byte).collect::<Vec<_>>());
     assert!(t.conn.at_urgent_mark());
     assert_eq!(t.try_read(1000).unwrap(), (50..101).map(byte).collect::<Vec<_>>());
+    t.peer("PU. 101:111(10) ack 1").expect(". 1:1(0) ack 111").read(10);
 }
 
 #[test]

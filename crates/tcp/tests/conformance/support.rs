@@ -321,7 +321,7 @@ impl Test {
         self
     }
 
-    /// The next segments that we sent are full ones from `from` to `to`, pushed or not.
+    /// The next segments that we sent adjoin, from `from` to `to`, pushed or not.
     #[track_caller]
     pub(crate) fn expect_bytes(&mut self, from: u32, to: u32) -> &mut Self {
         let mut at = from;

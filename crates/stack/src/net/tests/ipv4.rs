@@ -247,6 +247,11 @@ fn transport_header_lengths_one_less_exact_and_one_more() {
     assert_eq!(payload_of(host.receive_transport(&length(13)).packet.frags()), b"hello");
     assert_eq!(payload_of(host.receive_transport(&length(12)).packet.frags()), b"hell");
     assert_eq!(payload_of(host.receive_transport(&length(8)).packet.frags()), b"");
+    // IPv4's header length, beyond the frame, and its total length, below UDP's length and header.
+    let set = |at: usize, value: u8| with_v4_header(udp_v4(b"hello"), |header| header[at] = value);
+    host.refuses(&set(0, 0x4f), DropReason::Ipv4HeaderLength);
+    host.refuses(&set(3, 32), DropReason::UdpLength);
+    host.refuses(&set(3, 20), DropReason::UdpTruncated);
 }
 
 #[test]
