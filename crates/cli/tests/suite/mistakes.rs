@@ -12,8 +12,8 @@ use crate::lab::{PAGEWIRE, Running, pagewire, text};
 
 const ADDR: [&str; 2] = ["--addr", "10.77.0.2/24"];
 
-/// Fails with status 1 and one line that contains all of `says`.
-fn fails(args: &[&str], says: &[&str]) {
+/// Fails with status 1 and one line that contains all of `says`, and prints no result.
+pub(crate) fn fails(args: &[&str], says: &[&str]) {
     judge(&pagewire(args), 1, args, says);
 }
 
@@ -27,6 +27,7 @@ fn judge(output: &Output, status: i32, args: &[&str], says: &[&str]) {
     assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
     assert!(said.starts_with("pagewire: ") && said.ends_with('\n'), "{args:?}: {said}");
     assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    assert_eq!(text(&output.stdout), "", "{args:?}");
     for part in says {
         assert!(said.contains(part), "{args:?}: {said:?} does not say {part:?}");
     }
@@ -38,6 +39,8 @@ fn serve<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn wrong_usage_exits_with_2() {
+    const FRONT: &str = "10.77.0.2:80";
+    const BACK: &str = "10.77.0.1:8000";
     for args in [
         &[][..],
         &["dance"],
@@ -78,6 +81,19 @@ fn wrong_usage_exits_with_2() {
         &["bench", "send", "--mode", "copy"],
         &["bench", "send", "--link", "tap", "--receiver", "copy"],
         &["bench", "send", "--rounds", "2"],
+        &["proxy"],
+        &["proxy", "--listen", FRONT],
+        &["proxy", "--to", BACK],
+        &["proxy", "--listen", "10.77.0.2", "--to", BACK],
+        &["proxy", "--listen", "here:80", "--to", BACK],
+        &["proxy", "--listen", FRONT, "--to", "fd77::1:80"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--connections", "0"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--connections", "28233"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--backlog", "5000"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--connect-timeout", "0"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--keepalive", "7201"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--memory", "1M"],
+        &["proxy", "--listen", FRONT, "--to", BACK, "--addr", "10.77.0.2/24", "--link", "pair"],
     ] {
         let output = pagewire(args);
         let said = text(&output.stderr);
@@ -222,9 +238,7 @@ fn port(socket: &str) -> Vec<&str> {
 #[test]
 fn a_socket_that_cannot_be_made_says_what_to_do() {
     let missing = serve(&[&ADDR[..], &["--link", "vhost-user"]].concat());
-    let output = pagewire(&missing);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("needs --socket PATH"));
+    is_misuse(&missing, &["needs --socket PATH"]);
     let long = format!("/tmp/{}", "long/".repeat(30));
     fails(&port(&long), &["--socket", "at most 107 bytes"]);
     fails(&port("/no/such/directory/x"), &["No such file", "in a directory that exists"]);
