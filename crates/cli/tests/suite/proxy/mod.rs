@@ -194,13 +194,12 @@ fn a_server_of_many_serves_when_it_is_asked_to() {
     // Of connections that find the queue full, one end would know and the other not.
     rustix::net::listen(&listener, 4096).expect("a longer queue");
     println!("ready");
-    let (over, no_more) = std::sync::mpsc::channel::<()>();
+    let (over, no_more) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(over);
     });
-    let over = || no_more.try_recv() == Err(std::sync::mpsc::TryRecvError::Disconnected);
-    println!("polite {}", talk::servers(&listener, over));
+    println!("polite {}", talk::servers(listener, no_more));
 }
 
 fn may_open_many() -> bool {

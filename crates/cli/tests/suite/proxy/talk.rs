@@ -1,17 +1,21 @@
 //! Very many conversations on the kernel's sockets, none of which waits for another.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::sockopt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::timeout;
 
-/// Longest time for all of it.
+/// Longest time for a conversation, and for opening all connections.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Threads that open connections: a lost SYN costs the one that sent it a second.
+/// Connections that are opened at the same time: a lost SYN costs the one that sent it a second.
 const DIALLERS: usize = 64;
 
 /// Silence after which each end asks whether the other is still there, and then again. A reset is sent
@@ -20,7 +24,7 @@ const DIALLERS: usize = 64;
 /// completed by the first data, and a question before that is answered with a reset.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// What a slow reader takes in one round.
+/// What a slow reader takes in one turn, after which it lets all others have theirs.
 const SIP: usize = 700;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,199 +76,147 @@ impl Plan {
     }
 }
 
-#[derive(Debug)]
-struct Talk {
-    stream: TcpStream,
-    by_client: bool,
-    plan: Option<Plan>,
-    head: Vec<u8>,
-    sent: usize,
-    got: usize,
-    said_end: bool,
-    seen_end: bool,
+fn keep_alive(stream: &TcpStream) {
+    sockopt::set_socket_keepalive(stream, true).expect("an option");
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE).expect("an option");
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE).expect("an option");
 }
 
-/// How far a conversation is.
-enum Turn {
-    Idle,
-    Moved,
-    Polite,
-    Cut,
+/// One end of a conversation.
+#[derive(Debug)]
+struct Talk {
+    plan: Plan,
+    by_client: bool,
+    sent: usize,
+    got: usize,
 }
 
 impl Talk {
-    fn new(stream: TcpStream, plan: Option<Plan>) -> Self {
-        stream.set_nonblocking(true).expect("an option");
-        sockopt::set_socket_keepalive(&stream, true).expect("an option");
-        sockopt::set_tcp_keepidle(&stream, KEEPALIVE).expect("an option");
-        sockopt::set_tcp_keepintvl(&stream, KEEPALIVE).expect("an option");
-        let (head, by_client) = (Vec::new(), plan.is_some());
-        let (said_end, seen_end) = (false, false);
-        Self { stream, by_client, plan, head, sent: 0, got: 0, said_end, seen_end }
+    fn client(plan: Plan) -> Self {
+        Self { plan, by_client: true, sent: 0, got: 0 }
     }
 
-    fn turn(&mut self) -> Turn {
-        match self.try_turn() {
-            Ok(turn) => turn,
-            Err(error) => {
-                let polite = self.plan.is_some_and(|plan| plan.is_polite());
-                assert!(!polite, "{error}: {:?}, sent {}, got {}", self.plan, self.sent, self.got);
-                Turn::Cut
-            }
+    /// Of a server that has read the number of the client.
+    fn server(plan: Plan) -> Self {
+        Self { plan, by_client: false, sent: 0, got: 8 }
+    }
+
+    /// Whether the conversation was polite, in which case this end got everything.
+    async fn run(mut self, mut stream: TcpStream) -> bool {
+        let over = timeout(LIMIT, self.both_ways(&mut stream)).await;
+        let over = over.unwrap_or_else(|_| panic!("not over: {self:?}"));
+        let polite = self.plan.is_polite();
+        assert!(!polite || over.is_ok(), "{over:?}: {self:?}");
+        polite
+    }
+
+    /// Speaks and listens at the same time, until both streams have ended or one end aborts.
+    async fn both_ways(&mut self, stream: &mut TcpStream) -> io::Result<()> {
+        let Self { plan, by_client, sent, got } = self;
+        let (plan, by_client) = (*plan, *by_client);
+        let (to_say, to_hear) = if by_client { (plan.up, plan.down) } else { (plan.down, plan.up) };
+        let (aborting, slow) = match by_client {
+            true => (Kind::ClientAborts, Kind::SlowClient),
+            false => (Kind::ServerAborts, Kind::SlowServer),
+        };
+        let aborts = plan.kind == aborting;
+        if aborts {
+            sockopt::set_socket_linger(&*stream, Some(Duration::ZERO))?;
         }
-    }
-
-    fn try_turn(&mut self) -> std::io::Result<Turn> {
-        let mut moved = false;
-        if let Some(plan) = self.plan {
-            let aborts = match plan.kind {
-                Kind::ClientAborts => self.by_client && self.sent >= plan.up / 2,
-                Kind::ServerAborts => !self.by_client && self.got >= plan.up / 2,
-                _ => false,
-            };
-            if aborts {
-                let linger = Some(Duration::ZERO);
-                sockopt::set_socket_linger(&self.stream, linger)?;
-                return Ok(Turn::Cut);
-            }
-            let all = if self.by_client { plan.up } else { plan.down };
-            if self.sent < all {
-                let until = all.min(self.sent + 16_384);
-                let piece: Vec<u8> =
-                    (self.sent..until).map(|at| plan.byte(self.by_client, at)).collect();
-                match self.stream.write(&piece) {
-                    Ok(n) => {
-                        self.sent += n;
-                        moved = true;
-                    }
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                    Err(e) => return Err(e),
+        let is_halfway = |bytes: usize| aborts && bytes >= plan.up / 2;
+        let most = if plan.kind == slow { SIP } else { 16_384 };
+        let (mut from, mut to) = stream.split();
+        let speak = async {
+            let said: Vec<u8> = (0..to_say).map(|at| plan.byte(by_client, at)).collect();
+            while *sent < to_say {
+                *sent += to.write(&said[*sent..to_say.min(*sent + 16_384)]).await?;
+                if by_client && is_halfway(*sent) {
+                    return Err(ErrorKind::ConnectionAborted.into());
                 }
             }
-            if self.sent == all && !self.said_end {
-                self.stream.shutdown(Shutdown::Write)?;
-                self.said_end = true;
-            }
-        }
-        if !self.seen_end {
-            moved |= self.take()?;
-        }
-        if self.said_end && self.seen_end {
-            return Ok(Turn::Polite);
-        }
-        Ok(if moved { Turn::Moved } else { Turn::Idle })
-    }
-
-    fn take(&mut self) -> std::io::Result<bool> {
-        let slow = self.plan.is_some_and(|plan| match plan.kind {
-            Kind::SlowClient => self.by_client,
-            Kind::SlowServer => !self.by_client,
-            _ => false,
-        });
-        let most = match self.plan {
-            None => 8 - self.head.len(),
-            Some(_) if slow => SIP,
-            Some(_) => 65_536,
+            to.shutdown().await
         };
-        let mut buffer = vec![0; most];
-        let n = match self.stream.read(&mut buffer) {
-            Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(e) => return Err(e),
-        };
-        let read = &buffer[..n];
-        match self.plan {
-            _ if n == 0 => {
-                self.seen_end = true;
-                let plan = self.plan.ok_or(ErrorKind::UnexpectedEof)?;
-                let all = if self.by_client { plan.down } else { plan.up };
-                assert!(self.got == all || !plan.is_polite(), "{plan:?}: {} bytes", self.got);
-            }
-            None => {
-                self.head.extend(read);
-                if let Some(number) = self.head.first_chunk() {
-                    self.plan = Some(Plan::of(u64::from_be_bytes(*number)));
+        let listen = async {
+            let mut buffer = vec![0; most];
+            loop {
+                if !by_client && is_halfway(*got) {
+                    return Err(io::Error::from(ErrorKind::ConnectionAborted));
+                }
+                let n = from.read(&mut buffer).await?;
+                if n == 0 {
+                    assert!(*got == to_hear || !plan.is_polite(), "{plan:?}: {got} bytes");
+                    return Ok(());
+                }
+                let expected = (*got..*got + n).map(|at| plan.byte(!by_client, at));
+                assert!(buffer[..n].iter().copied().eq(expected), "{plan:?} from byte {got}");
+                *got += n;
+                if plan.kind == slow {
+                    yield_now().await;
                 }
             }
-            Some(plan) => {
-                let expected = (self.got..self.got + n).map(|at| plan.byte(!self.by_client, at));
-                assert!(read.iter().copied().eq(expected), "{plan:?} from byte {}", self.got);
-            }
-        }
-        self.got += n;
-        Ok(true)
+        };
+        tokio::try_join!(speak, listen).map(|_| ())
     }
+}
+
+fn block_on<T>(all: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(all)
+}
+
+/// Waits for all. Returns how many were polite.
+async fn count_polite(talks: JoinSet<bool>) -> u64 {
+    talks.join_all().await.into_iter().map(u64::from).sum()
 }
 
 /// Opens so many connections, and only then has all of them speak, until each is over. Returns how many
 /// were polite, all of which got everything.
 pub(crate) fn clients(front: &str, connections: u64) -> u64 {
     let to: SocketAddr = front.parse().expect("an address");
-    let open = Mutex::new(Vec::new());
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..DIALLERS {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed) as u64;
-                    if number >= connections {
-                        break;
-                    }
-                    let stream = TcpStream::connect_timeout(&to, LIMIT).expect("a connection");
-                    let talk = Talk::new(stream, Some(Plan::of(number)));
-                    open.lock().expect("no panics").push(talk);
-                }
-            });
+    let diallers = Arc::new(Semaphore::new(DIALLERS));
+    let dial = |number| {
+        let diallers = Arc::clone(&diallers);
+        async move {
+            let _turn = diallers.acquire().await.expect("it is never closed");
+            let stream = TcpStream::connect(to).await.expect("a connection");
+            keep_alive(&stream);
+            (stream, Plan::of(number))
         }
-    });
-    let polite = (0..connections).filter(|n| Plan::of(*n).is_polite()).count() as u64;
-    let talks = open.into_inner().expect("no panics");
-    assert_eq!(run(talks, Instant::now() + LIMIT, |_| true), polite, "clients");
-    polite
-}
-
-/// Serves until `over` says that no more will come. Returns how many were polite.
-pub(crate) fn servers(listener: &TcpListener, over: impl Fn() -> bool) -> u64 {
-    listener.set_nonblocking(true).expect("an option");
-    run(Vec::new(), Instant::now() + LIMIT, |talks| {
-        while let Ok((stream, _)) = listener.accept() {
-            talks.push(Talk::new(stream, None));
-        }
-        over()
+    };
+    block_on(async {
+        let dialled: JoinSet<_> = (0..connections).map(dial).collect();
+        let open = timeout(LIMIT, dialled.join_all()).await.expect("all are open");
+        let talks = open.into_iter().map(|(stream, plan)| Talk::client(plan).run(stream));
+        count_polite(talks.collect()).await
     })
 }
 
-/// Rounds over all conversations until none is left and none will come. Returns how many were polite.
-fn run(
-    mut talks: Vec<Talk>,
-    deadline: Instant,
-    mut all_came: impl FnMut(&mut Vec<Talk>) -> bool,
-) -> u64 {
-    let mut polite = 0;
-    loop {
-        let complete = all_came(&mut talks);
-        if complete && talks.is_empty() {
-            return polite;
-        }
-        if Instant::now() >= deadline {
-            let left: Vec<String> = talks.iter().take(8).map(|t| format!("{t:?}")).collect();
-            panic!("{} conversations are not over: {}", talks.len(), left.join("; "));
-        }
-        let mut moved = false;
-        talks.retain_mut(|talk| match talk.turn() {
-            Turn::Idle => true,
-            Turn::Moved => {
-                moved = true;
-                true
+/// Serves until the sender of `over` is gone: no more will come. Returns how many were polite.
+pub(crate) fn servers(listener: std::net::TcpListener, over: oneshot::Receiver<()>) -> u64 {
+    listener.set_nonblocking(true).expect("an option");
+    block_on(async {
+        let listener = TcpListener::from_std(listener).expect("a listener");
+        let mut talks = JoinSet::new();
+        let accept = async {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                keep_alive(&stream);
+                talks.spawn(serve(stream));
             }
-            Turn::Polite => {
-                polite += u64::from(talk.plan.is_some_and(|plan| plan.is_polite()));
-                false
-            }
-            Turn::Cut => false,
-        });
-        if !moved {
-            std::thread::park_timeout(Duration::from_millis(1));
+        };
+        tokio::select! {
+            biased;
+            () = accept => {}
+            _ = over => {}
         }
+        count_polite(talks).await
+    })
+}
+
+async fn serve(mut stream: TcpStream) -> bool {
+    // Without a number, the client aborted before it had said it.
+    match timeout(LIMIT, stream.read_u64()).await.expect("a number, or the end") {
+        Ok(number) => Talk::server(Plan::of(number)).run(stream).await,
+        Err(_) => false,
     }
 }
